@@ -1,7 +1,7 @@
-"""What spans say, by OpenTelemetry's semantic conventions for generative AI.
+"""Span content, by OpenTelemetry's semantic conventions for generative AI.
 
-A cast is ``invoke_agent``, a query of the crystal with all its attempts is ``chat`` (a client's span), a gate call and a
-program of the medium is ``execute_tool``. What was said and what tools gave is told only where somebody asked for it
+A cast is ``invoke_agent``, a query of the crystal with all its attempts ``chat`` (a client span), a gate call or a
+program of the medium ``execute_tool``. Messages and tool results are included only if the user asks for them
 (`telemetry.content_wanted`), with secrets masked; attachments never are.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cantrip_acp.text.redaction import Redactor
 
 _PROVIDERS = {"google": "gcp.gemini"}
-"""Names of providers in the conventions, where they are not ours."""
+"""Provider names of the conventions that differ from ours."""
 
 _FINISHES = {"tool_calls": "tool_call", "refusal": "content_filter"}
 
@@ -52,7 +52,7 @@ def _asked_for(entity: Entity) -> dict[str, Any]:
 
 
 def _used(usage: Usage) -> dict[str, Any]:
-    """Tokens; caches and reasoning only where there were any, as not every provider counts them."""
+    """Usage attributes. Cache and reasoning tokens only if there were any, because not every provider counts them."""
     return {
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,
@@ -77,7 +77,7 @@ class AgentSpan:
         self._redactor = redactor
 
     def ended(self, reason: str, usage: Usage, result: Any) -> None:
-        """How the cast ended by itself, or by a ward."""
+        """Record how the cast ended, by itself or by a ward."""
         _set(self._span, {"cantrip.reason": reason, **_used(usage)})
         if telemetry.content_wanted() and isinstance(result, str):
             said = {
@@ -90,7 +90,7 @@ class AgentSpan:
 
 @contextmanager
 def invoke_agent(entity: Entity, trace: Trace, cast_id: str, intent: str) -> Iterator[AgentSpan | None]:
-    """The span of a cast; None where nobody collects."""
+    """The span of a cast; None if nobody collects spans."""
     if not telemetry.collecting():
         yield None
         return
@@ -110,7 +110,7 @@ def invoke_agent(entity: Entity, trace: Trace, cast_id: str, intent: str) -> Ite
 
 
 class ChatSpan:
-    """The span of a query. ``emit`` stands in for the query's own, and notes when the first piece came."""
+    """The span of a query. Its ``emit`` replaces the query's own and records the time of the first piece."""
 
     def __init__(self, span: Any, emit: Emit, redactor: Redactor) -> None:
         self._span = span
@@ -126,7 +126,7 @@ class ChatSpan:
         await self._emit(delta)
 
     def answered(self, response: Response, attempts: int, beside: Usage) -> None:
-        """The response, how many attempts it took, and what they used beside it. What was not sent after all is not told."""
+        """Record the response, the number of attempts, and their extra usage ``beside`` the response."""
         finish = _finish(response)
         _set(
             self._span,
@@ -146,11 +146,11 @@ class ChatSpan:
 
 
 _NOBODY: AbstractContextManager[None] = nullcontext()
-"""In place of a span that nobody collects."""
+"""Used instead of a span if nobody collects spans."""
 
 
 def chat(entity: Entity, trace: Trace, query: Query, emit: Emit) -> AbstractContextManager[ChatSpan | None]:
-    """The span of a query with all its attempts; None where nobody collects."""
+    """The span of a query with all its attempts; None if nobody collects spans."""
     return _chat(entity, trace, query, emit) if telemetry.collecting() else _NOBODY
 
 
@@ -172,7 +172,7 @@ class ToolSpan:
         self._redactor = redactor
 
     def ended(self, result: Any, failure: str | None) -> None:
-        """What came of it; ``failure`` is the kind of failure, None where there was none."""
+        """Record the result. ``failure`` is the kind of failure, None if there was none."""
         if failure is not None:
             telemetry.failed(self._span, failure)
         if telemetry.content_wanted():
@@ -182,7 +182,7 @@ class ToolSpan:
 def execute_tool(
     name: str, trace: Trace, redactor: Redactor, *, call_id: str, args: Any, entity_id: str, description: str = ""
 ) -> AbstractContextManager[ToolSpan | None]:
-    """The span of one call; ``args`` are told only where content is wanted. None where nobody collects."""
+    """The span of one call; ``args`` are included only if content is wanted. None if nobody collects spans."""
     if not telemetry.collecting():
         return _NOBODY
     return _execute_tool(name, trace, redactor, call_id, args, entity_id, description)
@@ -213,7 +213,7 @@ def _finish(response: Response) -> str:
 
 
 def _content(query: Query, redactor: Redactor) -> dict[str, Any]:
-    """The query's messages in the conventions' form: instructions apart, the rest in order."""
+    """The query's messages in the conventions' form: system instructions separately, the rest in order."""
     first = next((i for i, m in enumerate(query.messages) if m.role != "system"), len(query.messages))
     system = [{"type": "text", "content": m.content or ""} for m in query.messages[:first]]
     rest = [_message(m) for m in query.messages[first:]]
@@ -263,5 +263,5 @@ def _json(value: Any) -> str:
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, UnicodeError):
-        # A lone surrogate, or a value of a gate that is no plain data.
+        # A lone surrogate, or a gate's value that is not plain data.
         return msgspec.json.encode(repr(value)).decode()

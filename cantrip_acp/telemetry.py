@@ -1,7 +1,7 @@
-"""Trace ids, and OpenTelemetry spans where somebody collects them.
+"""Telemetry: trace ids, and OpenTelemetry spans if they are collected.
 
-The API package alone makes spans without ids and costs start-up time, so it is imported only where an exporter is
-configured by the environment (``OTEL_*``) or the embedding program has imported OpenTelemetry itself.
+The OpenTelemetry API alone makes spans without ids and slows the start. So it is imported only if the environment
+configures an exporter (``OTEL_*``) or the embedding program has imported OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Where a cast belongs: a trace id of 32 hex digits, the caller's span where known, and what came along.
+    """The trace of a cast: an id of 32 hex digits, the caller's span if known, and further data from the caller.
 
-    ``conversation`` names what its casts are a part of (a session of ACP); by default it is the entity.
+    ``conversation`` is the id of what its casts belong to (an ACP session); by default the entity.
     """
 
     trace_id: str
@@ -44,19 +44,20 @@ class Trace:
     conversation: str | None = None
 
     def traceparent(self) -> str:
-        """W3C ``traceparent`` for what is started on this trace's behalf."""
+        """W3C ``traceparent`` for processes and requests of this trace."""
         return f"00-{self.trace_id}-{self.parent_span_id or os.urandom(8).hex()}-{'01' if self.sampled else '00'}"
 
 
 def new_trace_id() -> str:
-    """32 random hex digits, never all zero."""
+    """32 random hex digits."""
     return os.urandom(16).hex()
 
 
 def trace_from(meta: Mapping[str, Any] | None = None, *, default: Trace | None = None) -> Trace:
-    """The trace that a request's metadata names: ``cantrip_trace_id``, else ``trace_id``, else ``traceparent``'s.
+    """The trace in a request's metadata: ``cantrip_trace_id``, else ``trace_id``, else the id in ``traceparent``.
 
-    An id that is not 32 hex digits becomes an attribute beside a minted one. Without any, ``default`` or a minted one.
+    An id that is not 32 hex digits becomes an attribute, and a new id is made. Without any id, ``default`` or a new
+    trace.
     """
     meta = meta or {}
     state, baggage = (v if isinstance(v := meta.get(k), str) else None for k in ("tracestate", "baggage"))
@@ -82,7 +83,7 @@ def trace_from(meta: Mapping[str, Any] | None = None, *, default: Trace | None =
 
 @cache
 def _exporter_wanted() -> bool:
-    """Whether the environment asks for an exporter. Read once: it is asked at every query and gate call."""
+    """Whether the environment asks for an exporter. Cached, because every query and gate call asks."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     if os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none":
@@ -91,26 +92,28 @@ def _exporter_wanted() -> bool:
 
 
 def collecting() -> bool:
-    """Whether spans may reach anybody in this process."""
+    """Whether spans of this process may be collected."""
     return "opentelemetry.sdk.trace" in sys.modules or _exporter_wanted()
 
 
 @cache
 def content_wanted() -> bool:
-    """Whether spans may hold what was said, the arguments of calls and what came of them: somebody has to ask for it."""
+    """Whether spans may contain messages, call arguments and results. The user must ask for that."""
     wish = os.environ.get(_CONTENT, "").strip().lower()
     return wish in ("true", "1", "span_only", "span_and_event")
 
 
 LAST_SPANS_S = 1.0
-"""Seconds at the end of the process for spans that were not sent yet."""
+"""Seconds at the end of the process for sending the remaining spans."""
 
 _tracer: Any = None
 _setting_up = threading.Lock()
 
 
 def prepare() -> None:
-    """Load what spans need, and set up the exporter that the environment names. Slow the first time; safe in a thread."""
+    """Import OpenTelemetry, and set up the exporter that the environment names. Slow the first time; can run in a
+    thread.
+    """
     global _tracer
     with _setting_up:
         if _tracer is not None or not collecting():
@@ -122,12 +125,12 @@ def prepare() -> None:
 
 
 def prepared() -> bool:
-    """Whether there is nothing left to prepare."""
+    """Whether nothing is left to prepare."""
     return _tracer is not None or not collecting()
 
 
 def _configure_exporter(trace: Any) -> None:
-    """Set up the SDK's exporter where the environment asks for one and nobody has set up a provider."""
+    """Set up the SDK's exporter if the environment asks for one and no provider is set up."""
     if "opentelemetry.sdk.trace" in sys.modules or not _exporter_wanted():
         return
     try:
@@ -146,7 +149,7 @@ def _configure_exporter(trace: Any) -> None:
         "OTEL_RESOURCE_ATTRIBUTES", ""
     ):
         about["service.name"] = "cantrip-acp"
-    # Its own way to end waits for a collector that does not answer, and so would the process.
+    # The provider's own shutdown waits for a collector that does not answer, and would delay the end of the process.
     provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
@@ -154,18 +157,20 @@ def _configure_exporter(trace: Any) -> None:
 
 
 def _send_the_last(provider: Any) -> None:
-    """Send what is not sent yet, in the time that an ending process has."""
+    """Send the remaining spans, within the time limit for the end of the process."""
     sending = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
     sending.start()
     sending.join(LAST_SPANS_S)
 
 
 def _exporter() -> Any:
-    """The exporter by ``OTEL_TRACES_EXPORTER`` and ``OTEL_EXPORTER_OTLP_[TRACES_]PROTOCOL``; OTLP over HTTP by default."""
+    """The exporter by ``OTEL_TRACES_EXPORTER`` and ``OTEL_EXPORTER_OTLP_[TRACES_]PROTOCOL``; the default is OTLP over
+    HTTP.
+    """
     if os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "console":
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
-        # Standard output belongs to the protocol, or to a command's result.
+        # Standard output is used for the protocol, or for a command's result.
         return ConsoleSpanExporter(out=sys.stderr)
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
     if protocol == "grpc":
@@ -181,10 +186,11 @@ def _exporter() -> Any:
 def span(
     name: str, trace: Trace, attributes: Mapping[str, Any], *, client: bool = False, redact: Redact = str
 ) -> Iterator[Any]:
-    """A span of the cast's trace, current while the block runs; None where nobody collects.
+    """A span of the cast's trace, current while the block runs; None if nobody collects spans.
 
-    Spans nest by OpenTelemetry's own context; the outermost one hangs on the trace's caller. ``client``: it is a call of
-    something remote. What the block raises is told as ``error.type`` and a status through ``redact``, without a traceback.
+    Spans nest by OpenTelemetry's own context; the outermost span's parent is the trace's caller. ``client``: it is a
+    call of something remote. An exception becomes ``error.type`` and a status passed through ``redact``, without a
+    traceback.
     """
     if not collecting():
         yield None
@@ -195,7 +201,7 @@ def span(
     prepare()
     parent = None
     if not otel.get_current_span().get_span_context().is_valid:
-        # Without a caller's span, a made-up one still puts our spans into the trace that events and looms name.
+        # Without a caller's span, a made-up parent puts our spans into the trace that events and looms name.
         remote = otel.SpanContext(
             trace_id=int(trace.trace_id, 16),
             span_id=int(trace.parent_span_id or os.urandom(8).hex(), 16),
@@ -215,13 +221,13 @@ def span(
             failed(current, error_type(error), redact(str(error)))
             raise
         except BaseException:
-            # Stopped from outside: no failure of what was done, and its reason is the cast's.
+            # Cancelled from outside: not a failure of this operation. The cast records the reason.
             current.set_attribute("error.type", "cancelled")
             raise
 
 
 def failed(current: Any, kind: str, words: str = "") -> None:
-    """Mark a span as failed: ``kind`` is a class of failure from a short list, ``words`` are for people."""
+    """Mark a span as failed. ``kind`` is a class of failure from a short list; ``words`` are for people."""
     from opentelemetry.trace import Status, StatusCode
 
     current.set_attribute("error.type", kind)
@@ -229,7 +235,7 @@ def failed(current: Any, kind: str, words: str = "") -> None:
 
 
 def traceparent(trace: Trace) -> str:
-    """W3C ``traceparent`` for what is started now: below the span that is current where it is one of this trace's."""
+    """W3C ``traceparent`` for what starts now: below the current span if that is of this trace."""
     if collecting() and _tracer is not None:
         from opentelemetry import trace as otel
 
@@ -240,7 +246,7 @@ def traceparent(trace: Trace) -> str:
 
 
 def note(name: str, attributes: Mapping[str, Any]) -> None:
-    """An event on the span that is current; nothing where nobody collects."""
+    """Add an event to the current span. Does nothing if nobody collects spans."""
     if collecting():
         from opentelemetry import trace as otel
 
@@ -248,6 +254,6 @@ def note(name: str, attributes: Mapping[str, Any]) -> None:
 
 
 def error_type(error: BaseException) -> str:
-    """``error.type``: the provider's status where there is one, else the error's class."""
+    """``error.type``: the provider's HTTP status if there is one, else the error's class."""
     status = getattr(error, "status", None)
     return str(status) if isinstance(status, int) else type(error).__name__

@@ -1,4 +1,4 @@
-"""Writing to a path that a user names: the one place that decides what may be replaced, written into or refused.
+"""Output files: writes to a path that a user names, and decides what may be replaced, written into or refused.
 
     a plain file, or nothing there   written beside it, and renamed over it when all is written
     a link                           followed once, and only to a plain file
@@ -6,7 +6,7 @@
     one of our own descriptors       written into: /dev/stdout, /dev/fd/3, the shell's >(command)
     a loom, also a damaged one       refused, as are a folder, a socket and a disk
 
-Each decision is made about an opened descriptor. The rename exchanges the new file with the one that was examined. If
+Each decision is made on an opened descriptor. The rename exchanges the new file with the file that was checked. If
 another file took its place in between, the exchange is undone and the command fails.
 """
 
@@ -32,10 +32,10 @@ _INTO = os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OWN_DESCRIPTORS = re.compile(r"/(proc/(self|thread-self|[0-9]+|self/task/[0-9]+)/fd|dev/fd)/?\Z")
 _HEAD = 1 << 16
-"""Bytes at the start of a file in which a loom's first records are looked for."""
+"""Number of bytes at the start of a file that are searched for a loom's first records."""
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _COMPANIONS = ("-wal", "-shm", "-journal")
-"""What SQLite keeps beside a database. Replacing one damages the database."""
+"""Files that SQLite keeps beside a database. Replacing one damages the database."""
 _NOREPLACE, _EXCHANGE = 1, 2
 
 
@@ -43,9 +43,9 @@ _NOREPLACE, _EXCHANGE = 1, 2
 def output_file(path: Path | str, *, mode: int = 0o666, overwrite: bool = True) -> Iterator[BinaryIO]:
     """A stream whose content is at ``path`` when the block ends; see the table above.
 
-    A plain file is replaced as a whole and keeps its permissions, and its owner where we may set it. If the block or the
-    writing fails, the old file is untouched. ``mode`` is for a new file, less the umask. Without ``overwrite``, anything
-    that is there is an error. Raises `OutputError`.
+    A plain file is replaced as a whole and keeps its permissions, and its owner if we may set it. If the block or the
+    writing fails, the old file is unchanged. ``mode`` is for a new file, minus the umask. Without ``overwrite``, an
+    existing file is an error. Raises `OutputError`.
     """
     path = Path(path)
     with _errors(path):
@@ -77,7 +77,9 @@ def check_appendable(path: Path | str) -> None:
 
 @dataclass
 class _Place:
-    """Where the output goes. ``kind`` is the file type, None where nothing is there; ``fd`` is open on what is there."""
+    """Where the output goes. ``kind`` is the file type, None if nothing is there; ``fd`` is open on the existing
+    file.
+    """
 
     path: Path
     folder: int
@@ -104,7 +106,7 @@ def _errors(path: Path) -> Iterator[None]:
 
 
 def _find(path: Path) -> _Place:
-    """What is at a path, by descriptor."""
+    """Find out what is at a path, by descriptor."""
     place = _at(path, os.open(path.parent, _LOOK | os.O_DIRECTORY | os.O_CLOEXEC), path.name)
     try:
         if place.kind == stat.S_IFLNK:
@@ -191,7 +193,7 @@ def _own(path: Path, name: str, link: _Place) -> _Place:
 
 
 def _opened_into(place: _Place) -> BinaryIO:
-    """The device or pipe itself, opened for writing. As with a shell's ``>``, a FIFO waits for its reader."""
+    """The device or pipe itself, opened for writing. As with a shell's ``>``, opening a FIFO waits for its reader."""
     if place.kind == 0:
         descriptor, place.fd = place.fd, -1
         return os.fdopen(descriptor, "wb")
@@ -234,7 +236,9 @@ def _replaced(place: _Place, mode: int) -> Iterator[BinaryIO]:
 
 
 def _take_over(descriptor: int, old: os.stat_result) -> None:
-    """The old file's owner and permissions for the new one, without set-user-id: new content did not earn that."""
+    """Copy the old file's owner and permissions to the new one, without set-user-id: new content must not get that
+    right.
+    """
     own = os.fstat(descriptor)
     if (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid):
         with suppress(PermissionError):
@@ -243,7 +247,9 @@ def _take_over(descriptor: int, old: os.stat_result) -> None:
 
 
 def _rename(place: _Place, draft: str) -> None:
-    """Give the draft its name. What is then under the draft's name is the old file, which the caller removes."""
+    """Rename the new file to its final name. Afterwards its temporary name holds the old file, which the caller
+    deletes.
+    """
     if place.status is None:
         try:
             done = _renameat2(place.folder, draft, place.name, _NOREPLACE)
@@ -260,7 +266,7 @@ def _rename(place: _Place, draft: str) -> None:
     except FileNotFoundError:
         _changed(place)
     if not done:
-        # An older kernel or file system: look once more, and rename.
+        # An older kernel or file system: check once more, and rename.
         if not _same(place, place.name):
             _changed(place)
         os.replace(draft, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
@@ -278,7 +284,7 @@ def _same(place: _Place, name: str) -> bool:
 
 
 def _renameat2(folder: int, old: str, new: str, how: int) -> bool:
-    """Rename without replacing, or exchange two names; False where the system cannot. Raises `OSError`."""
+    """Rename without replacing, or exchange two names. Returns False if the system cannot. Raises `OSError`."""
     import ctypes
 
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -318,7 +324,7 @@ def _refuse_loom(place: _Place) -> None:
 
 
 def _refuse_companion(place: _Place) -> None:
-    """A database's log is part of the database."""
+    """A database's log is part of the database, so refuse it."""
     for ending in _COMPANIONS:
         if place.name.endswith(ending):
             with suppress(OSError):
@@ -332,14 +338,14 @@ def _refuse_companion(place: _Place) -> None:
 
 
 def _is_loom(descriptor: int) -> bool:
-    """Whether a file begins as a loom does. One readable record near the start is enough: the header may be damaged."""
+    """Whether a file begins like a loom. One readable record near the start is enough: the header may be damaged."""
     import msgspec
 
     from cantrip_acp.loom.records import record_heads
 
     data = os.pread(descriptor, _HEAD, 0)
     if data.startswith(_SQLITE_MAGIC):
-        # Whose it is may stand in its log alone, and no database is a place for an export.
+        # Refuse every database: the data that would identify it as a loom may be only in its log.
         return True
     lines = data.split(b"\n")
     for line in lines:

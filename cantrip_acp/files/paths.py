@@ -1,4 +1,4 @@
-"""The user's own folders: where state is kept, and where recipes and settings are looked for."""
+"""Paths: the user's own folders, where state, recipes and settings are kept."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _BY_XDG = ("linux",)
 _XDG = {"state": "~/.local/state", "config": "~/.config"}
 _SAID = ("CANTRIP_STATE_DIR", "CANTRIP_CONFIG_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME")
 _named: set[str] = set()
-"""State folders that were named to this process: they are the program's own like the one of the environment."""
+"""State folders that were passed explicitly. They belong to the program like the one from the environment."""
 
 
 def state_dir(chosen: str | os.PathLike[str] | None = None) -> Path:
-    """``chosen``, else ``$CANTRIP_STATE_DIR``, else the platform's state folder; absolute, and not made here."""
+    """``chosen``, else ``$CANTRIP_STATE_DIR``, else the platform's state folder. Absolute; it is not created here."""
     folder = _folder(chosen, "CANTRIP_STATE_DIR", "state")
     if chosen is not None:
         _named.add(str(folder))
@@ -34,8 +34,8 @@ def _folder(chosen: str | os.PathLike[str] | None, variable: str, kind: str) -> 
     if given:
         return Path(given).expanduser().absolute()
     if sys.platform in _BY_XDG:
-        # What platformdirs finds here too (XDG Base Directory 0.8: a relative path counts as unset); every session asks, and
-        # the import takes longer than reading the default recipe.
+        # The same result as platformdirs (XDG Base Directory 0.8: a relative path counts as unset). Every session calls
+        # this, and importing platformdirs takes longer than reading the default recipe.
         xdg = os.environ.get(f"XDG_{kind.upper()}_HOME", "")
         return Path(xdg if os.path.isabs(xdg) else os.path.expanduser(_XDG[kind])) / APP
     import platformdirs
@@ -44,10 +44,10 @@ def _folder(chosen: str | os.PathLike[str] | None, variable: str, kind: str) -> 
 
 
 def own() -> tuple[frozenset[str], str]:
-    """The state folders that this process knows of, and the configuration folder, as they really are.
+    """The state folders that this process uses, and the configuration folder, as real paths.
 
-    What is in them decides what may be done elsewhere (which recipes are trusted, what was allowed in a session, keys), so
-    nothing that an entity does may reach them from a folder around them.
+    Their content decides what is allowed elsewhere (which recipes are trusted, what was allowed in a session, keys).
+    So an entity must not reach them, even through a folder that contains them.
     """
     said = tuple(os.environ.get(name) for name in _SAID)
     return _own(frozenset(_named), said)
@@ -60,6 +60,6 @@ def _own(named: frozenset[str], said: tuple[str | None, ...]) -> tuple[frozenset
 
 
 def private(folder: Path) -> Path:
-    """The folder, made where it is missing, for this user alone."""
+    """The folder, created if missing, for this user alone."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder

@@ -1,7 +1,8 @@
-"""Copies of folders that take what is written in the place of the folders themselves.
+"""Scratch copies: redirects writes from folders to copies of them.
 
-While copies are in force (`in_force`), every sandbox that is made and every gate that writes a file uses them: what is
-recorded can act again and leaves the user's files as they are. They hold for the task that sets them and what it starts.
+While copies are in force (`in_force`), every new sandbox and every gate that writes a file uses them. So recorded
+code can run again without changing the user's files. They apply to the task that sets them and to the tasks it
+starts.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from contextvars import ContextVar
 from cantrip_acp.core.errors import SandboxError
 
 LARGEST_COPY = 2 << 30
-"""Bytes of the writable folders that are copied so that code can run again in them."""
+"""Maximum total bytes of the writable folders that are copied."""
 
 
 def source_of(path: str, copies: Mapping[str, str]) -> str:
-    """Where a path is taken from: from its copy where it lies in a folder that has one."""
+    """The path in its folder's copy, if there is one; else the path itself."""
     for root in sorted(copies, key=len, reverse=True):
         if path == root or path.startswith(root.rstrip("/") + "/"):
             return copies[root] + path[len(root.rstrip("/")) :]
@@ -29,9 +30,10 @@ def source_of(path: str, copies: Mapping[str, str]) -> str:
 
 
 def copied(roots: Iterable[str], folder: str, first: int = 0) -> dict[str, str]:
-    """Copy folders into another one: the copy by the folder. A folder inside of another one is part of that one's copy.
+    """Copy folders into another folder. Maps each folder to its copy. A folder inside another one is part of that
+    copy.
 
-    Blocking. Raises `SandboxError` where they are more than `LARGEST_COPY`, or one cannot be read.
+    Blocking. Raises `SandboxError` if they are larger than `LARGEST_COPY`, or one cannot be read.
     """
     outer = outermost(roots)
     size = sum(_size(root) for root in outer)
@@ -52,13 +54,13 @@ def copied(roots: Iterable[str], folder: str, first: int = 0) -> dict[str, str]:
 
 
 def outermost(roots: Iterable[str]) -> list[str]:
-    """These folders without those that lie in another one of them."""
+    """These folders without those that are inside another of them."""
     given = list(dict.fromkeys(roots))
     return [p for p in given if not any(o != p and p.startswith(o.rstrip("/") + "/") for o in given)]
 
 
 class Copies:
-    """Copies in a folder, each made when it is first needed and used by all from then on."""
+    """Copies in a folder. Each is made when it is first needed, and then used by all."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -67,18 +69,18 @@ class Copies:
 
     @property
     def made(self) -> Mapping[str, str]:
-        """The copies so far, by the real path of what they stand for."""
+        """The copies so far, by the real path of the original."""
         return dict(self._made)
 
     def add(self, roots: Iterable[str]) -> None:
-        """Have copies of these folders. Blocking. Raises `SandboxError` where one cannot be had."""
+        """Make copies of these folders. Blocking. Raises `SandboxError` if one cannot be copied."""
         with self._lock:
             real = [os.path.realpath(root) for root in roots]
             new = [p for p in real if source_of(p, self._made) == p and os.path.isdir(p)]
             self._made.update(copied(new, self.folder, len(self._made)))
 
     def at(self, path: str) -> str:
-        """Where a path is to be opened: in its copy where it has one, else as it was given."""
+        """Where to open a path: in its copy if there is one, else as given."""
         real = os.path.realpath(path)
         found = source_of(real, self._made)
         return path if found == real else found
@@ -88,13 +90,13 @@ _IN_FORCE: ContextVar[Copies | None] = ContextVar("copies", default=None)
 
 
 def current() -> Copies | None:
-    """The copies that are in force here."""
+    """The copies that are in force in this task."""
     return _IN_FORCE.get()
 
 
 @contextmanager
 def in_force(copies: Copies | None) -> Iterator[None]:
-    """Let everything that begins in this block write to copies; with None, to the folders themselves."""
+    """Let everything that begins in this block write to copies. With None, it writes to the folders themselves."""
     token = _IN_FORCE.set(copies)
     try:
         yield
@@ -112,7 +114,7 @@ def _size(root: str) -> int:
 
 
 def _no_files(folder: str, names: list[str]) -> list[str]:
-    """What is neither a file, a folder nor a link: it is not copied."""
+    """Names that are not a file, a folder or a link. They are not copied."""
     left = []
     for name in names:
         mode = os.lstat(os.path.join(folder, name)).st_mode

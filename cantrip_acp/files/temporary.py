@@ -1,7 +1,7 @@
-"""Temporary folders that a kill leaves behind and the next start, or `cantrip gc`, removes.
+"""Temporary folders, with cleanup of those that a killed process left behind (at the next start, or by `cantrip gc`).
 
-A folder's name holds the process that made it (its id and when it began), and that process holds a lock on the folder while
-it lives. Only a folder of this user, whose process has ended and that nobody has locked, is a leftover.
+A folder's name holds the id and start time of the process that made it, and that process holds a lock on it while it
+runs. A folder counts as left behind only if it belongs to this user, its process has ended and nobody has locked it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from collections.abc import Iterator
 PREFIXES = ("cantrip-git-", "cantrip-canary-", "cantrip-copies-")
 _NAME = re.compile(rf"({'|'.join(PREFIXES)})(?:([0-9]+)-([0-9]+)-)?[^/]*\Z")
 _OLD = 3600.0
-"""Seconds after which a folder whose name tells of no process is a leftover."""
+"""Age in seconds after which a folder without a process in its name counts as left behind."""
 _cleaned = False
 
 
 class TemporaryFolder:
-    """A new folder of ours, until `close`. Also removes, once a process, what others left behind."""
+    """A new temporary folder, until `close`. The first one in a process also removes folders that others left behind."""
 
     def __init__(self, prefix: str) -> None:
         global _cleaned
@@ -40,7 +40,7 @@ class TemporaryFolder:
             self._lock = _locked(self.path)
 
     def close(self) -> None:
-        """Remove the folder; safe to call twice."""
+        """Remove the folder. Safe to call twice."""
         if self._lock >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
@@ -64,7 +64,7 @@ def leftovers() -> Iterator[str]:
 
 
 def remove(path: str) -> bool:
-    """Remove a leftover, looked at once more; whether it is gone."""
+    """Remove such a folder after a second check. Returns whether it is gone."""
     with _claimed(path) as left:
         if left:
             shutil.rmtree(path, ignore_errors=True)
@@ -72,9 +72,9 @@ def remove(path: str) -> bool:
 
 
 def _locked(path: str) -> int:
-    """A descriptor that locks a new folder; -1 where somebody removed the folder before that.
+    """Lock a new folder. Returns a descriptor, or -1 if another process removed the folder first.
 
-    Somebody in another container sees no process of ours, and takes a folder that nobody has locked yet for a leftover.
+    A process in another container cannot see ours, so it takes a folder that is not locked yet for one left behind.
     """
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -95,7 +95,7 @@ def _locked(path: str) -> int:
 
 @contextlib.contextmanager
 def _claimed(path: str) -> Iterator[bool]:
-    """Whether a folder is a leftover; nobody else can begin to use it meanwhile."""
+    """Whether a folder was left behind. Nobody else can start to use it inside the block."""
     match = _NAME.match(os.path.basename(path))
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -125,10 +125,10 @@ def _is_left(folder: int, match: re.Match[str]) -> bool:
 
 
 def started(pid: int) -> int | None:
-    """When a process began, in clock ticks since the machine did; None where there is none, or it waits to be reaped."""
+    """When a process started, in clock ticks since boot. None if there is no such process, or if it is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name may hold anything, but it is the last thing in parentheses.
+            # The process name may hold any characters, but it is the last thing in parentheses.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None

@@ -1,4 +1,5 @@
-"""The host's git on repositories that nobody vouches for: what turns did to files is pinned, and forks get worktrees.
+"""Runs the host's git safely on untrusted repositories: file snapshots of turns, and worktrees for forks.
 
-`run.py` is the only file that starts git. Gates and the core may import this folder; it imports nothing of theirs.
+`run.py` is the only file that starts git. Gates and the core may import this folder; it imports neither gates nor,
+except for errors, the core. Start with `repository.py` and `run.py`.
 """

@@ -1,15 +1,15 @@
-"""Pins: the files of a workspace at one moment, as a commit that no branch leads to.
+"""File snapshots (pins): store the files of a workspace at one moment as a git commit that is on no branch.
 
-The commit hangs on a ref of its own, ``refs/cantrip/LOOM/ENTITY``, so that git never collects it. Each further pin has the
-one before it as parent, and the commit that the user stood on where that is another one than before. Index, HEAD, branches,
-stash and logs of the user are not touched, nor is any file: the pinner has an index of its own, which also makes a pin
-cheap where nothing changed.
+A ref of its own, ``refs/cantrip/LOOM/ENTITY``, keeps git from collecting the commit. The parents of each further pin
+are the pin before it and, if it changed, the commit that the user's HEAD pointed to. The user's index, HEAD,
+branches, stash, logs and files are not touched. The pinner has its own index, which also makes a pin cheap if nothing
+changed.
 
-What a pin holds: every file below the workspace that git would show in `git status` or keeps already, byte by byte (no line
-ends are changed, no filters run), symbolic links as links. Beside the workspace it holds what the user's index had. What it
-leaves out, by name: ignored files (not named, there may be very many), files larger than `LARGEST`, files that are hidden
-from entities (keys, ``.env``), files that cannot be read, nested repositories, and what lies in submodules. The loom
-that tells of the pins is left out too, and not named: it grows with every turn.
+A pin holds every file below the workspace that git tracks or would show in `git status`, byte by byte (no line ends
+are changed, no filters run), and symbolic links as links. For the rest of the repository it holds what the user's
+index had. It leaves out ignored files (not listed, there may be very many), and lists these: files larger than
+`LARGEST`, files that are hidden from entities (keys, ``.env``), files that cannot be read, nested repositories, and
+what is in submodules. The loom that records the pins is left out too, and not listed: it grows with every turn.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from cantrip_acp.git.repository import Repository
 from cantrip_acp.git.safe_config import Plain
 
 LARGEST = 20 * 1024 * 1024
-"""Bytes of a file that is pinned; a larger one is left out."""
+"""Maximum bytes of a file in a pin; larger files are left out."""
 MOST_FILES = 50_000
 MOST_BYTES = 1024 * 1024 * 1024
-"""What one pin may add; beyond it something is not ignored that should be."""
+"""Maximum bytes that one pin may add. If there is more, something is not ignored that should be."""
 NAMED = 20
-"""How many of the files that were left out are named."""
+"""How many of the files that were left out are listed."""
 _TIMEOUT = 30.0
 _SLOW = 0.05
-"""Seconds of a look at all files after which it is worth some more to make the next one fast."""
+"""If the scan of all files takes more seconds than this, the index is refreshed to make the next scan fast."""
 
 _BESIDE = re.compile(rb"(\.index(\.part)?|\.torn-\d+|\.keep|-wal|-shm|-journal)?\Z")
-"""What lies beside a loom's file for it, by the end of its name."""
+"""Endings of the names of files that belong to a loom's file and are beside it."""
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
 _OURS = {
     f"GIT_{role}_{what}": value
@@ -47,14 +47,17 @@ _OURS = {
 }
 
 Hidden = Callable[[Sequence[str], int | None], str | None]
-"""Why a file (the names of its path, its mode) is not to be pinned; None where it may be."""
+"""Returns why a file (the parts of its path, its mode) must not be stored; None if it may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Files at a moment: commit and tree in the repository at ``top``, the ref that keeps them, and ``head``, the commit
-    that the user stood on (None in a repository without one). ``left_out``: a line ``name: why`` for each file, in order,
-    and one more where there were more than `NAMED`."""
+    """Files at one moment.
+
+    ``commit`` and ``tree`` are in the repository at ``top``; ``ref`` keeps them. ``head`` is the commit that the
+    user's HEAD pointed to (None in a repository without one). ``left_out`` has a line ``name: why`` for each file, in
+    order, and one more if there were more than `NAMED`.
+    """
 
     top: str
     commit: str
@@ -65,26 +68,26 @@ class Pin:
 
 
 def ref_of(loom_id: str, entity_id: str | None = None) -> str:
-    """The ref of an entity's pins, or the beginning of those of all entities of a loom."""
+    """The ref of an entity's pins, or the common prefix of the refs of all entities of a loom."""
     return "/".join(("refs/cantrip", *(_name(each) for each in (loom_id, entity_id) if each is not None)))
 
 
 def loom_of(ref: str) -> str | None:
-    """The loom of a pin's ref, as it stands there; None for a ref that is none of ours."""
+    """The loom id in a pin's ref; None for any other ref."""
     parts = ref.split("/")
     return parts[2] if len(parts) >= 3 and parts[:2] == ["refs", "cantrip"] else None
 
 
 def _name(text: str) -> str:
-    """An id as part of a ref; what no ref may hold, by its hash."""
+    """An id as part of a ref. An id with characters that a ref may not have is replaced by its hash."""
     return text if _PLAIN_ID.match(text) else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class Pinner:
-    """Pins the files of one workspace, again and again. Blocking; one call at a time. Close it.
+    """Makes pins of one workspace, any number of times. Blocking; one call at a time. Close it.
 
-    ``loom`` is the file of the loom that tells of them, where it has one.
-    Raises `GitError` where the workspace is in no repository that can be used.
+    ``loom`` is the file of the loom that records them, if it has one. Raises `GitError` if the workspace is not in a
+    usable repository.
     """
 
     def __init__(
@@ -114,13 +117,13 @@ class Pinner:
             raise
 
     def close(self) -> None:
-        """Remove the index; the pins stay. Safe to call twice."""
+        """Remove the pinner's index; the pins stay. Safe to call twice."""
         self._plain.close()
 
     def pin(self, message: str) -> Pin | None:
-        """Pin the files as they are now; None where they are as at the last pin of this pinner.
+        """Store the files as they are now. Returns None if they are the same as at this pinner's last pin.
 
-        Raises `GitError` where they cannot be pinned; the next call tries again.
+        Raises `GitError` if they cannot be stored; the next call tries again.
         """
         changed, left_out = self._changes()
         if changed:
@@ -136,7 +139,7 @@ class Pinner:
         return Pin(self.repository.top, commit, tree, self._ref, head, left_out)
 
     def _begin(self) -> None:
-        """Begin with what git keeps of the repository: the files of the index, as they stand there."""
+        """Start with a copy of the repository's index."""
         if self._below != "." and self._ignored():
             raise GitError(
                 f"{self._workspace} is ignored by the repository at {self.repository.top}, and in none of its own"
@@ -146,12 +149,12 @@ class Pinner:
             told, _, name = entry.partition(b"\t")
             tag, mode, _, stage = told.split()
             if stage != b"0":
-                # A conflict: the file is taken as it stands.
+                # A conflict: use the file as it is on disk.
                 continue
             if mode == b"160000":
                 self._submodules.add(name)
             if tag == b"S":
-                # Left out of a sparse checkout: absent, and not deleted.
+                # Left out of a sparse checkout: absent, but not deleted.
                 self._absent.add(name)
             entries.append(entry[len(tag) + 1 :])
         if entries:
@@ -159,24 +162,24 @@ class Pinner:
             self._refresh()
 
     def _refresh(self) -> None:
-        """Take down the times of files that are as the index has them, so that they need not be read again."""
+        """Update the times of unchanged files in the index, so that they need not be read again."""
         self._plain.git(
             "update-index", "-q", "--refresh", "--force-write-index", timeout=_TIMEOUT, statuses=(0, 1, 129)
         )
 
     def _ignored(self) -> bool:
-        # This command takes paths as they are, and does not know the word for it.
+        # This command takes paths literally and does not accept that setting.
         env = {"GIT_LITERAL_PATHSPECS": "0"}
         ran = self._plain.git("check-ignore", "--quiet", "--no-index", "--", self._below, statuses=(0, 1), env=env)
         return ran.status == 0
 
     def _changes(self) -> tuple[bytes, tuple[str, ...]]:
-        """What differs from the index, as `update-index` reads it, and what of it is left out."""
+        """The files that differ from the index, as input for `update-index`, and lines for those that are left out."""
         scope = ["--", self._below] if self._below != "." else []
         began = time.monotonic()
         ran = self._plain.git("ls-files", "-z", "-d", "-m", "-o", "--exclude-standard", *scope, timeout=_TIMEOUT)
         if (spent := time.monotonic() - began) > self._slow:
-            # Many files were read because their times say nothing: they were touched, or written as the index was.
+            # Many files were read, because their times did not match or were the same as the index's.
             self._refresh()
             self._slow = max(_SLOW, 2 * spent)
         changed: list[bytes] = []
@@ -203,7 +206,9 @@ class Pinner:
         return (name for name in sorted(self._submodules) if name.startswith(scope))
 
     def _why_not(self, name: bytes) -> tuple[str | None, int]:
-        """Why a file that differs is left out: None where it is not, nothing where it need not be told; and its size."""
+        """Why a changed file is left out, and its size. None means it is stored; an empty text means left out without
+        a line.
+        """
         if name in self._submodules or self._of_loom(name):
             return "", 0
         if name.endswith(b"/"):
@@ -225,18 +230,18 @@ class Pinner:
         return None, 0
 
     def _of_loom(self, name: bytes) -> bool:
-        """Whether a file is the loom that tells of these pins, or lies beside it for it."""
+        """Whether a file is the loom that records these pins, or a file beside it that belongs to it."""
         if self._loom is None:
             return False
         folder, _, own = self._loom.rpartition(b"/")
         where, _, last = name.rpartition(b"/")
-        # An index that is being made is a hidden file.
+        # An index that is being written is a hidden file.
         return where == folder and any(
             each.startswith(own) and _BESIDE.match(each, len(own)) is not None for each in (last, last[1:])
         )
 
     def _commit(self, tree: str, head: str | None, message: str) -> str:
-        """A commit of the tree on the entity's ref; where another process moved that meanwhile, once more."""
+        """Commit the tree to the entity's ref. If another process moved the ref meanwhile, try again."""
         for _ in range(5):
             if self._last is None:
                 self._last = self.repository.commit(self._ref)
@@ -253,16 +258,16 @@ class Pinner:
 
 
 def pins(repository: Repository, loom_id: str | None = None) -> dict[str, str]:
-    """The refs of pins, of one loom or of all, each with its commit."""
+    """The refs of pins, of one loom or of all. Maps each ref to its commit."""
     below = ref_of(loom_id) + "/" if loom_id is not None else "refs/cantrip/"
     ran = repository.git("for-each-ref", "--format=%(refname) %(objectname)", below)
     return {ref: commit for ref, _, commit in (line.partition(" ") for line in ran.text.splitlines())}
 
 
 def drop(repository: Repository, loom_id: str, entity_id: str | None = None) -> list[str]:
-    """Let go of a loom's pins, or of one entity's: the refs that were removed. git then collects the files in its time.
+    """Delete a loom's pins, or one entity's. Returns the deleted refs. git collects the files later.
 
-    Worktrees that stand on a pin keep it. Raises `GitError`.
+    Worktrees whose HEAD is a pin keep that pin. Raises `GitError`.
     """
     found = pins(repository, loom_id)
     if entity_id is not None:
@@ -274,6 +279,6 @@ def drop(repository: Repository, loom_id: str, entity_id: str | None = None) -> 
 
 
 def _shown(name: bytes) -> str:
-    """A file's name for people: on one line, and text."""
+    """A file's name for people: printable, and on one line."""
     text = name.decode("utf-8", "backslashreplace")
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")

@@ -1,4 +1,4 @@
-"""The repository that a folder lies in, found without git's help: a ``.git`` may be a stranger's and name anything."""
+"""Finds the repository of a folder without running git, because a ``.git`` from a stranger may name anything."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LARGEST_LINK = 4096
 class Repository:
     """A git repository with files.
 
-    ``top`` is the folder that its files lie in, ``git_dir`` what git keeps for that folder (``HEAD``, ``index``),
-    ``common_dir`` what all its worktrees share (objects, refs, settings); real, absolute paths.
+    ``top`` is the folder with its files, ``git_dir`` git's data for that folder (``HEAD``, ``index``), ``common_dir``
+    what all its worktrees share (objects, refs, settings). All are real, absolute paths.
     """
 
     top: str
@@ -27,9 +27,9 @@ class Repository:
 
     @classmethod
     def of(cls, folder: str | os.PathLike[str]) -> Repository | None:
-        """The innermost repository that a folder lies in; None where it lies in none.
+        """The innermost repository that contains a folder; None if there is none.
 
-        Raises `GitError` for what only seems to be one: a link to another, another user's, a bare one.
+        Raises `GitError` for what only looks like one: a link to another, another user's, a bare one.
         """
         at = os.path.realpath(folder)
         while True:
@@ -61,28 +61,28 @@ class Repository:
     ) -> Ran:
         """Run git on refs and objects, with the repository's settings overridden as `run.run` does.
 
-        Not for commands that read or write files of the worktree: those go through `plain.Plain`.
+        Commands that read or write files of the worktree must use `safe_config.Plain` instead.
         """
         own = {"GIT_DIR": self.git_dir, "GIT_WORK_TREE": self.top, **env}
         return run(args, env=own, cwd=self.top, stdin=stdin, timeout=timeout, statuses=statuses, users=users)
 
     def setting(self, name: str) -> str | None:
-        """A setting as git sees it for this user in this repository (``user.name``), None where it is not set.
+        """A setting as git sees it for this user in this repository (``user.name``); None if it is not set.
 
-        What a repository sets is a stranger's word: take it for text, never for a program.
+        The repository's own settings come from a stranger: use the value as text, never as a program.
         """
         ran = self.git("config", "--get", name, statuses=(0, 1), users=True)
         return ran.text if ran.status == 0 else None
 
     def commit(self, revision: str = "HEAD") -> str | None:
-        """The id of the commit that a revision names; None where there is none, as in a repository without commits."""
+        """The id of the commit that a revision names; None if there is none, as in a repository without commits."""
         ran = self.git(
             "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", statuses=(0, 1, 128)
         )
         return ran.text if ran.status == 0 and ran.text else None
 
     def branch(self) -> str | None:
-        """The branch that HEAD stands on, None where it is detached."""
+        """The branch of HEAD; None if HEAD is detached."""
         ran = self.git("symbolic-ref", "--quiet", "--short", "HEAD", statuses=(0, 1))
         return ran.text or None
 
@@ -92,7 +92,7 @@ class Repository:
 
 
 def _folders(link: str, top: str) -> tuple[str, str]:
-    """The git folder that ``link`` is or names, and the one it shares; raises `GitError` where either is doubtful."""
+    """The git folder that ``link`` is or names, and the common folder. Raises `GitError` if either is doubtful."""
     status = os.lstat(link)
     if stat.S_ISLNK(status.st_mode):
         raise GitError(f"{link} is a symbolic link; a repository that lies elsewhere is left alone")
@@ -107,14 +107,14 @@ def _folders(link: str, top: str) -> tuple[str, str]:
     if not os.path.exists(os.path.join(folder, "HEAD")) or not os.path.isdir(os.path.join(common, "objects")):
         raise GitError(f"{link} is no repository, or a damaged one: it has no HEAD or no objects")
     for each in {folder, common}:
-        # As git itself: somebody else's repository may be made to do things in our name.
+        # Like git itself: another user's repository may be made to do things in our name.
         if os.stat(each).st_uid not in _ours():
             raise GitError(f"{each} belongs to another user; a repository that is not yours is left alone")
     return folder, common
 
 
 def _linked(link: str, top: str) -> tuple[str, str]:
-    """What a ``.git`` file names: a worktree's or a submodule's folder, which must name this place in turn."""
+    """The folder that a ``.git`` file names: a worktree's or a submodule's, which must point back to this place."""
     target = _read(link)
     if not target.startswith("gitdir:"):
         raise GitError(f"{link} is a file that names no git folder")

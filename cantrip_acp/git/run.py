@@ -1,9 +1,10 @@
-"""Runs the host's git so that a repository's settings run nothing.
+"""Runs the host's git so that a repository's settings cannot run programs.
 
-A ``.git/config`` may name programs: a file system monitor, hooks, filters, pagers, ssh commands, helpers for passwords. So
-git gets an environment of its own without secrets, its user's and system's settings only where they are asked for, and
-overrides for every setting that names a program and has a fixed name. Filters, text converters and merge drivers have
-names of the repository's choice: work on files must go through `plain.Plain`, which does not read its settings at all.
+A ``.git/config`` may name programs: a file system monitor, hooks, filters, pagers, ssh commands, credential helpers.
+So git gets its own environment without secrets, and the settings of user and system only if the caller asks for them.
+Every setting that names a program and has a fixed name is overridden. Filters, text converters and merge drivers have
+names that the repository chooses: commands on files must use `safe_config.Plain`, which does not read the
+repository's settings.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import lru_cache
 from cantrip_acp.core.errors import GitError
 
 TIMEOUT = 60.0
-"""Seconds, where the caller says nothing."""
+"""Default time limit in seconds."""
 _LARGEST = 256 * 1024 * 1024
 _LARGEST_ERROR = 64 * 1024
 
@@ -32,7 +33,7 @@ COMMANDS = frozenset(
         "update-ref", "var", "version", "worktree", "write-tree",
     }
 )  # fmt: skip
-"""What may be asked of git: none of it is an alias, reaches a network, or leaves something running behind."""
+"""The allowed git commands. None of them is an alias, uses a network, or leaves a process running."""
 
 _SHOWS = frozenset({"diff", "diff-files", "diff-index", "diff-tree", "log", "show"})
 
@@ -71,7 +72,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What came of a run: exit status, standard output as bytes, the error output as text (its first 64 KiB)."""
+    """The result of a run: exit status, standard output as bytes, error output as text (its first 64 KiB)."""
 
     status: int
     out: bytes
@@ -79,13 +80,13 @@ class Ran:
 
     @property
     def text(self) -> str:
-        """The output as text, without the line's end."""
+        """The output as text, without the final line end."""
         return os.fsdecode(self.out).rstrip("\n")
 
 
 @lru_cache(maxsize=8)
 def executable(path: str | None = None) -> str:
-    """The absolute path of git, from absolute folders of PATH alone. Raises `GitError` where there is none."""
+    """The absolute path of git, searched only in absolute folders of PATH. Raises `GitError` if there is none."""
     for folder in (path or os.environ.get("PATH") or os.defpath).split(os.pathsep):
         found = os.path.join(folder, "git")
         if os.path.isabs(folder) and os.path.isfile(found) and os.access(found, os.X_OK):
@@ -94,7 +95,7 @@ def executable(path: str | None = None) -> str:
 
 
 def environment(*, users: bool = False) -> dict[str, str]:
-    """All that git gets of the environment. With ``users`` it finds the user's and the system's settings as well."""
+    """The whole environment of git. With ``users`` it also finds the user's and the system's settings."""
     env = {
         "PATH": ":".join(dict.fromkeys((os.path.dirname(executable()), "/usr/bin", "/bin"))),
         "HOME": "/nonexistent",
@@ -104,7 +105,7 @@ def environment(*, users: bool = False) -> dict[str, str]:
         "GIT_CONFIG_GLOBAL": "/dev/null",
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_NO_REPLACE_OBJECTS": "1",
-        # What is missing in a partial clone is never fetched: a remote's address may be a command.
+        # Missing objects of a partial clone are never fetched: a remote's address may be a command.
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_ALLOW_PROTOCOL": "none",
         "GIT_PROTOCOL_FROM_USER": "0",
@@ -139,7 +140,7 @@ def run(
 ) -> Ran:
     """Run ``git ARGS`` and wait. ``args[0]`` is one of `COMMANDS`; ``env`` is added to `environment`.
 
-    It blocks: call it in a thread (`anyio.to_thread.run_sync`). Raises `GitError` for an exit status that is not among
+    Blocking: call it in a thread (`anyio.to_thread.run_sync`). Raises `GitError` for an exit status that is not in
     ``statuses``, after ``timeout`` seconds, and for more than 256 MiB of output.
     """
     if not args or args[0] not in COMMANDS:
@@ -159,7 +160,7 @@ def run(
 
 
 class _Process:
-    """One git, in a session of its own: no terminal to ask on, and killed whole."""
+    """One git process in its own session: it has no terminal to ask on, and is killed with all its children."""
 
     def __init__(self, line: list[str], env: dict[str, str], cwd: str, stdin: bytes, timeout: float) -> None:
         self._name = next(word for word in line if word in COMMANDS)
@@ -225,6 +226,6 @@ class _Process:
     def _write(self, data: bytes) -> None:
         into = self._process.stdin
         assert into is not None
-        # git that leaves early says why by itself.
+        # A git that ends early reports the reason itself.
         with suppress(BrokenPipeError), into:
             into.write(data)

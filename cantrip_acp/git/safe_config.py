@@ -1,7 +1,8 @@
-"""Work on a repository's files with settings of our own: filters, monitors and converters have no name here.
+"""Runs git on a repository's files with our own settings, so that its filters, monitors and converters do not exist.
 
-A `Plain` is a small git folder in a temporary place. It has a clean ``config`` and lends the repository's objects and, where
-asked, its index; git never reads the repository's ``config``. So what a repository names is not switched off: it is unknown.
+A `Plain` is a small temporary git folder. It has a clean ``config`` and uses the repository's objects and, if asked,
+its index. git never reads the repository's ``config``. So nothing that a repository names needs to be switched off:
+git does not know it.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ _CONFIG = """\
 """
 
 _EXACT = "* !text !crlf !eol -ident -filter !working-tree-encoding -export-subst -export-ignore\n"
-"""What `info/attributes` says, which overrides every `.gitattributes`: bytes go in and come out as they are."""
+"""The content of `info/attributes`, which overrides every `.gitattributes`: bytes are stored and written unchanged."""
 
 _LARGEST_RULES = 1024 * 1024
 
 
 class Plain:
-    """Close it, or use it in a ``with`` block: the folder is removed.
+    """A temporary git folder for a repository. Close it, or use it in a ``with`` block: that removes the folder.
 
-    ``files`` is the folder of files that is worked on: the repository's own where it is left out. With ``exact`` files are
-    taken as they are, byte by byte; without it `.gitattributes` decide about line ends (and about nothing that runs).
+    ``files`` is the folder to work on, by default the repository's own. With ``exact``, files are used byte by byte;
+    without it, `.gitattributes` decides about line ends (and about nothing that runs a program).
     """
 
     def __init__(self, repository: Repository, *, files: str | None = None, exact: bool = True) -> None:
@@ -58,12 +59,12 @@ class Plain:
         self.close()
 
     def close(self) -> None:
-        """Remove the folder; safe to call twice."""
+        """Remove the folder. Safe to call twice."""
         self._temporary.close()
 
     @property
     def index(self) -> str:
-        """An index of this folder's own."""
+        """The index of this temporary folder."""
         return os.path.join(self.folder, "index")
 
     def git(
@@ -75,9 +76,9 @@ class Plain:
         statuses: Sequence[int] = (0,),
         env: dict[str, str] | None = None,
     ) -> Ran:
-        """Run git on files and objects. Refs are not the repository's here: for those see `Repository.git`.
+        """Run git on files and objects. The repository's refs are not visible here; for those use `Repository.git`.
 
-        ``index`` is the index that it works with; left out, it is `index`.
+        ``index`` is the index to work with, by default `index`.
         """
         own = {
             "GIT_DIR": self.folder,
@@ -94,7 +95,7 @@ class Plain:
         self._put("HEAD", "ref: refs/heads/none\n")
         self._put("config", _CONFIG.format(objects=self.repository.object_format()))
         self._put("info/attributes", _EXACT if exact else "* -ident -filter !working-tree-encoding\n")
-        # What the user ignores everywhere comes first: the repository's own rules overrule it, as with git.
+        # The user's global ignore rules come first, so that the repository's own rules override them, as in git.
         rules = [_users_rules(self.repository), _text(os.path.join(self.repository.common_dir, "info", "exclude"))]
         self._put("info/exclude", "\n".join(rules))
 
@@ -104,7 +105,7 @@ class Plain:
 
 
 def _users_rules(repository: Repository) -> str:
-    """What this user has git ignore in every repository; the repository itself is not asked."""
+    """The user's global ignore rules. The repository's settings are not read."""
     own = {"GIT_DIR": "/nonexistent"}
     ran = run(["config", "--global", "--type=path", "--get", "core.excludesFile"], env=own, statuses=(0, 1), users=True)
     path = ran.text if ran.status == 0 and ran.text else ""

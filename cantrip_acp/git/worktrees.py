@@ -1,9 +1,9 @@
-"""Worktrees at pinned files: a folder of its own for a fork, as the workspace was at a turn.
+"""Worktrees of file snapshots: makes a separate folder for a fork, with the files of the workspace at a turn.
 
-A worktree shares objects and refs with the user's repository and has a HEAD and an index of its own. HEAD stands on the
-commit that the user stood on then, on no branch; the index is that commit's, and the files are the pinned ones: so what had
-been changed and not committed shows as just that, and a pin never becomes part of anybody's history. Nothing that the
-repository names is run on the way, no hook and no filter.
+A worktree shares objects and refs with the user's repository and has its own HEAD and index. HEAD is detached, on the
+commit that the user's HEAD pointed to then. The index is that commit's, and the files are the pinned ones. So
+uncommitted changes show as uncommitted, and a pin never becomes part of anybody's history. No program that the
+repository names is run: no hook and no filter.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _LOOM = "cantrip-loom"
 
 @dataclass(frozen=True, slots=True)
 class Worktree:
-    """A worktree of ``repository`` at ``folder``; ``commit`` is the pin that its files are of."""
+    """A worktree of ``repository`` at ``folder``; ``commit`` is the pin with its files."""
 
     repository: Repository
     folder: str
     commit: str
 
     def settle(self) -> None:
-        """Make the files those of the pin again, whatever was done to them; what git ignores stays.
+        """Restore the files of the pin, whatever was done to them; files that git ignores stay.
 
         Raises `GitError`.
         """
@@ -44,22 +44,22 @@ class Worktree:
                 _take_away(os.path.join(os.fsencode(self.folder), name))
 
     def finish(self) -> None:
-        """Say to git that it is in use as any other: until then it is locked, with the reason that `make` was given."""
+        """Unlock the worktree, now that it is complete. Until then it is locked, with the reason given to `make`."""
         self.repository.git("worktree", "unlock", "--", self.folder, statuses=(0, 128))
 
     def remove(self) -> None:
-        """Remove the folder and what git knows of it, changed or not. Raises `GitError`."""
+        """Remove the folder and git's data on it, even if files were changed. Raises `GitError`."""
         remove(self.repository, self.folder)
 
 
 def make(
     repository: Repository, commit: str, head: str | None, folder: str | os.PathLike[str], *, why: str
 ) -> Worktree:
-    """A worktree in ``folder``, which is empty or not there yet, with the files of a pin and HEAD at ``head``.
+    """Make a worktree in ``folder``, which must be empty or not exist, with the files of a pin and HEAD at ``head``.
 
-    Where the user had no commit yet (``head`` is None) HEAD stands on the pin itself. It is locked for the reason ``why``
-    until `Worktree.finish`: so whoever finds one that a crash left behind can tell what it is (`unfinished`).
-    Raises `GitError`; nothing is then left behind.
+    If the user had no commit yet (``head`` is None), HEAD is the pin itself. The worktree is locked with the reason
+    ``why`` until `Worktree.finish`, so that one that a crash left behind can be recognized (`unfinished`). Raises
+    `GitError`; then nothing is left behind.
     """
     where = os.path.realpath(folder)
     if os.path.lexists(where) and (not os.path.isdir(where) or os.listdir(where)):
@@ -80,7 +80,7 @@ def make(
         with Plain(own, files=where) as plain:
             _fill(plain, commit)
             own.git("read-tree", at, timeout=_TIMEOUT)
-            # Cheaper for whoever asks for the status next; what differs is said by the status.
+            # Makes the next status fast. What differs is shown by that status.
             plain.git("update-index", "-q", "--refresh", index=own.index, statuses=(0, 1), timeout=_TIMEOUT)
     except BaseException:
         _give_up(repository, where)
@@ -89,13 +89,13 @@ def make(
 
 
 def reason(text: str) -> str:
-    """Why a worktree is locked, with the process that has locked it."""
+    """A lock reason that includes the process that locks."""
     pid = os.getpid()
     return f"{text} by process {pid} of {started(pid) or 0}"
 
 
 def left_behind(repository: Repository) -> list[str]:
-    """The folders of worktrees that were being made when their process ended."""
+    """The folders of worktrees whose process ended while they were being made."""
     found = []
     for folder, why in unfinished(repository).items():
         made = _MAKING.search(why)
@@ -105,13 +105,13 @@ def left_behind(repository: Repository) -> list[str]:
 
 
 def name_loom(folder: str, loom: str) -> None:
-    """Note in a worktree which loom its fork is in, beside what git keeps of it."""
+    """Record in a worktree's git data which loom its fork is in."""
     with open(os.path.join(_own(folder).git_dir, _LOOM), "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(loom)
 
 
 def loom_of(folder: str) -> str | None:
-    """The loom that a worktree's fork is in; None where nothing says it."""
+    """The loom of a worktree's fork; None if it is not recorded."""
     try:
         with open(os.path.join(_own(folder).git_dir, _LOOM), encoding="utf-8", errors="surrogateescape") as file:
             return file.read(4096) or None
@@ -120,14 +120,14 @@ def loom_of(folder: str) -> str | None:
 
 
 def remove(repository: Repository, folder: str | os.PathLike[str]) -> None:
-    """Remove a worktree, its folder and what git knows of it, changed or not; fine where the folder is gone already.
+    """Remove a worktree: its folder and git's data on it, even if files were changed or the folder is gone.
 
-    Raises `GitError` for a folder that is no linked worktree of the repository.
+    Raises `GitError` for a folder that is not a linked worktree of the repository.
     """
     where = os.path.realpath(folder)
     if where not in linked(repository):
         raise GitError(f"{where} is no worktree of the repository at {repository.top}")
-    # Twice: a locked one, too.
+    # --force twice also removes a locked worktree.
     repository.git("worktree", "remove", "--force", "--force", "--", where, timeout=_TIMEOUT)
 
 
@@ -137,7 +137,7 @@ def linked(repository: Repository) -> list[str]:
 
 
 def unfinished(repository: Repository) -> dict[str, str]:
-    """The folders of linked worktrees that are locked, each with the reason that was given."""
+    """The folders of linked worktrees that are locked, each with its reason."""
     return {each["worktree"]: each["locked"] for each in _listed(repository) if each.get("locked")}
 
 
@@ -149,7 +149,7 @@ def _listed(repository: Repository) -> list[dict[str, str]]:
             found.append({})
         if found and name:
             found[-1][name] = value
-    # The first is the main one.
+    # The first one is the main worktree.
     return found[1:]
 
 
@@ -174,15 +174,15 @@ def _take_away(path: bytes) -> None:
             os.unlink(path)
             os.removedirs(os.path.dirname(path))
         except OSError:
-            # A folder that holds something else stays.
+            # A folder with other content stays.
             return
 
 
 def _give_up(repository: Repository, where: str) -> None:
-    """Take away what there is of a worktree that was not finished."""
+    """Remove what exists of an unfinished worktree."""
     shutil.rmtree(where, ignore_errors=True)
     try:
         remove(repository, where)
     except GitError:
-        # It never became one; and the error that led here is the one to tell.
+        # It was never registered. The error that led here is the one to report.
         return

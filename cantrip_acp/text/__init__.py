@@ -1,1 +1,4 @@
-"""Text and data that cross a boundary: secrets are hidden, control characters removed, JSON decoded strictly."""
+"""Text and data that cross a boundary: hides secrets, removes control characters, converts JSON data strictly.
+
+Imports nothing else of the package. Start with `redaction.py` (secrets) and `json_data.py` (frozen JSON data).
+"""

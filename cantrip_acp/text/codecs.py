@@ -1,8 +1,8 @@
-"""Structs of data: msgspec's decoders, each made once and by one thread.
+"""Decoders: makes Structs from data, with one shared msgspec decoder per type.
 
-msgspec learns a Struct's fields when it first meets it, and lets other threads run meanwhile. One that comes with the same
-Struct then finds half of them, and the process ends with a segmentation fault (seen with msgspec 0.22). So whatever makes
-Structs of data asks here; tests/house holds that.
+msgspec collects a Struct's fields on first use and lets other threads run meanwhile. A second thread with the same
+Struct then finds half of them, and the process ends with a segmentation fault (seen with msgspec 0.22). So all code
+that makes Structs from data must use this module; a test checks that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def json_decoder(shape: type[T]) -> msgspec.json.Decoder[T]: ...
 @overload
 def json_decoder(shape: Any) -> msgspec.json.Decoder[Any]: ...
 def json_decoder(shape: Any) -> msgspec.json.Decoder[Any]:
-    """The decoder of JSON for a shape: a Struct, a union of them, a generic."""
+    """The JSON decoder for a type: a Struct, a union of Structs, a generic."""
     found = _json.get(shape)
     if found is None:
         with _lock:
@@ -33,7 +33,7 @@ def json_decoder(shape: Any) -> msgspec.json.Decoder[Any]:
 
 
 def msgpack_decoder(shape: Any) -> msgspec.msgpack.Decoder[Any]:
-    """The decoder of MessagePack for a shape."""
+    """The MessagePack decoder for a type."""
     found = _msgpack.get(shape)
     if found is None:
         with _lock:
@@ -46,6 +46,6 @@ def convert(data: Any, shape: type[T], *, strict: bool = True) -> T: ...
 @overload
 def convert(data: Any, shape: Any, *, strict: bool = True) -> Any: ...
 def convert(data: Any, shape: Any, *, strict: bool = True) -> Any:
-    """Plain data as a shape. Raises `msgspec.ValidationError`."""
+    """Convert plain data to a type. Raises `msgspec.ValidationError`."""
     json_decoder(shape)
     return msgspec.convert(data, shape, strict=strict)

@@ -1,8 +1,8 @@
-"""JSON data that nobody can change, and JSON data made from what strangers' code returns.
+"""JSON data that cannot be changed, and conversion of any value to such data.
 
-Records, definitions and events are read by several parties at once. None of them may change what another one reads, so
-lists and mappings in them are `FrozenList` and `FrozenDict`: they compare, print and encode like ``list`` and ``dict``,
-and refuse every change.
+Several parts of the program read the same records, definitions and events at once. None of them may change what
+another one reads. So lists and mappings in them are `FrozenList` and `FrozenDict`: they compare, print and encode
+like ``list`` and ``dict``, and refuse every change.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 MOST_NESTED = 200
-"""How deep lists and mappings may be nested in what a gate returns."""
+"""Maximum nesting of lists and mappings in what a gate returns."""
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class NotJson(ValueError):
-    """A value that cannot be written as JSON; the text says which part and why."""
+    """A value that cannot be written as JSON. The text says which part and why."""
 
 
 def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
@@ -85,7 +85,7 @@ def freeze(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         return freeze_record(value)
     if isinstance(value, dict | Mapping):
-        # Most values are scalars, and events hold many of them.
+        # The check avoids a call per scalar: most values are scalars, and events hold many of them.
         return FrozenDict({k: each if type(each) in _SCALARS else freeze(each) for k, each in value.items()})
     if isinstance(value, list):
         return FrozenList([freeze(each) for each in value])
@@ -97,7 +97,7 @@ def freeze(value: Any) -> Any:
 
 
 def freeze_record(record: _Struct) -> _Struct:
-    """A frozen record whose lists and mappings cannot be changed either; the same object where there was nothing to do."""
+    """The record with all its lists and mappings frozen. The same object if nothing had to change."""
     changed: dict[str, Any] | None = None
     for name in _open_fields(type(record)):
         value = getattr(record, name)
@@ -108,7 +108,7 @@ def freeze_record(record: _Struct) -> _Struct:
 
 @cache
 def _open_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The fields of a record that may hold a list or a mapping; the others need not be looked at."""
+    """The fields of a record that may hold a list or a mapping. The others need no check."""
     try:
         hints = typing.get_type_hints(kind)
     except NameError:
@@ -128,7 +128,7 @@ def _closed(hint: Any) -> bool:
 
 
 def thaw(value: Any) -> Any:
-    """A copy of JSON data that its owner may change."""
+    """A copy of JSON data that can be changed."""
     if isinstance(value, dict):
         return {key: thaw(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -137,11 +137,11 @@ def thaw(value: Any) -> Any:
 
 
 def plain(value: Any, *, depth: int = 0) -> Any:
-    """Frozen JSON data from anything that a stranger's function returned.
+    """Frozen JSON data from any value that third-party code returned.
 
-    What `msgspec.to_builtins` knows (dataclasses, dates, enums, sets, bytes) becomes what it makes of it. A number that
-    JSON does not have becomes the text ``NaN``, ``Infinity`` or ``-Infinity``; a lone surrogate in a text becomes ``?``.
-    Keys become texts. Raises `NotJson` for everything else, for data that contain themselves and for data that are
+    Types that `msgspec.to_builtins` knows (dataclasses, dates, enums, sets, bytes) are converted by it. Numbers that
+    JSON does not have become the texts ``NaN``, ``Infinity`` and ``-Infinity``. A lone surrogate in a text becomes
+    ``?``. Keys become texts. Raises `NotJson` for everything else, for data that contain themselves and for data
     nested deeper than `MOST_NESTED`.
     """
     kind = type(value)
@@ -178,7 +178,7 @@ def plain(value: Any, *, depth: int = 0) -> Any:
 
 
 def encodable(text: str) -> str:
-    """The text with a question mark in place of every lone surrogate, which UTF-8 cannot hold."""
+    """The text with every lone surrogate replaced by a question mark, because UTF-8 cannot encode them."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

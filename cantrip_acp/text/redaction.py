@@ -1,8 +1,8 @@
-"""Keeping secrets out of what is written, shown or sent.
+"""Redaction: removes secrets from text that is written, shown or sent.
 
-There are two degrees. Observations lose the *values* that this process knows as secrets (keys and tokens of its environment,
-and what was registered). They lose exactly those, because an entity that edits files must see files as they are. Diagnostics
-(logs, errors, protocol messages) and exports also lose whatever has the shape of a secret (`SECRET_SHAPES`).
+There are two levels. Observations lose only the *values* that this process knows as secrets (keys and tokens of its
+environment, and registered ones): an entity that edits files must see files as they are. Diagnostics (logs, errors,
+protocol messages) and exports also lose everything that looks like a secret (`SECRET_SHAPES`).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ SECRET_SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "private-key",
         ("-----BEGIN ",),
-        # Linear without a possessive group: each part stops at the next -----.
+        # Runs in linear time without a possessive group: each part stops at the next -----.
         _PEM + r'(?:[^-"]|-(?!----)){16}[^-"]*(?:-(?!----)[^-"]*)*-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----',
     ),
-    # The end is missing where a text was cut.
+    # For a text that was cut: the end of the key is missing.
     (
         "private-key",
         ("-----BEGIN ",),
@@ -77,7 +77,7 @@ SECRET_SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("azure-key", ("AccountKey=", "SharedAccessKey="), r"[A-Za-z]+=(?P<secret>[A-Za-z0-9+/]{40,}+=*)"),
     ("slack-webhook", ("hooks.slack.com/",), r"[a-z.]+/[a-z]{1,20}/(?P<secret>[A-Za-z0-9/_\-]{16,}+)"),
     ("discord-webhook", ("/api/webhooks/",), rf"/api/webhooks/[0-9]{{5,25}}/(?P<secret>{_RUN}{{20,}}+)"),
-    # A dot may be missing behind a long run, so the run must not hold another beginning.
+    # No dot may follow a long run. So that the search stays linear, the run must not contain another beginning.
     ("jwt", ("eyJ",), rf"(?<![_\-])eyJ{_RUN}{{10,}}+\.{_RUN}{{10,}}+(?:\.{_RUN}*+)?"),
     ("anthropic-key", ("sk-ant-",), rf"sk-ant-{_RUN}{{8,}}+"),
     ("openrouter-key", ("sk-or-",), rf"sk-or-{_RUN}{{8,}}+"),
@@ -105,16 +105,19 @@ SECRET_SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("telegram-token", (":AA",), rf"(?<=[0-9]{{8}}):(?P<secret>AA{_RUN}{{32,}}+)"),
     ("age-key", ("AGE-SECRET-KEY-1",), r"AGE-SECRET-KEY-1[A-Z0-9]{50,}+"),
 )
-"""Shapes of secrets: what each is, the texts it can begin with, and its expression. Where the expression also has what
-stands around the secret, its group ``secret`` is the secret itself. Of two that begin at one place the first counts.
+"""Patterns of secrets: the kind, the texts that it can begin with, and its regular expression. If the expression also
+matches text around the secret, its group ``secret`` is the secret itself. If two match at one place, the first
+counts.
 
-Each is searched in linear time: the beginnings are plain texts, what follows one is matched possessively, and a match that
-can fail late cannot contain its own beginning. No secret contains a quote or half an escape, so JSON in a text stays JSON."""
+Each search takes linear time: beginnings are plain texts, what follows is matched possessively, and a match that can
+fail late cannot contain its own beginning. No secret contains a quote or half an escape, so JSON in a text stays
+valid.
+"""
 
 _ANYWHERE = frozenset(
     {"private-key", "url-password", "telegram-token", "discord-webhook", "slack-webhook", "aws-secret-key"}
 )
-"""Shapes that may begin in the middle of a word."""
+"""Kinds that may begin in the middle of a word."""
 _BEHIND_ESCAPE = re.compile(
     r"(?:\\[nrtbfv]|\\u[0-9A-Fa-f]{4}|%[0-9A-Fa-f]{2}|(?:\x1b|\\u001[bB]|\\x1[bB]|\\033)\[[0-9;]{0,9}m)\Z"
 )
@@ -122,7 +125,7 @@ _BEHIND_ESCAPE = re.compile(
 
 @cache
 def _shapes() -> tuple[tuple[str, str, bool, Callable[[str, int], re.Match[str] | None]], ...]:
-    """Each beginning with its expression, compiled when it is first needed: that takes longer than a start may."""
+    """Each beginning with its expression. Compiled on first use, because that is too slow for the program's start."""
     return tuple(
         (begin, kind, kind not in _ANYWHERE, re.compile(shape).match)
         for kind, begins, shape in SECRET_SHAPES
@@ -131,13 +134,13 @@ def _shapes() -> tuple[tuple[str, str, bool, Callable[[str, int], re.Match[str] 
 
 
 def _begins_word(text: str, at: int) -> bool:
-    """Whether a key can begin here: not in the middle of a word, but behind an escape of JSON, of a URL or of a terminal."""
+    """Whether a key can begin here: not in the middle of a word, but after an escape of JSON, a URL or a terminal."""
     before = text[at - 1 : at]
     return not (before.isascii() and before.isalnum()) or bool(_BEHIND_ESCAPE.search(text[max(0, at - 18) : at]))
 
 
 def _found_shapes(text: str) -> list[tuple[int, int, str]]:
-    """Start, end and kind of everything that has the shape of a secret, in order and without overlaps."""
+    """Start, end and kind of everything that looks like a secret, in order and without overlaps."""
     found: list[tuple[int, int, int, str]] = []
     for place, (begin, kind, word, match) in enumerate(_shapes()):
         at = text.find(begin)
@@ -155,22 +158,22 @@ def _found_shapes(text: str) -> list[tuple[int, int, str]]:
         if not kept or start >= kept[-1][1]:
             kept.append((start, end, kind))
         elif end > kept[-1][1]:
-            # What two shapes share a part of goes whole.
+            # Two matches overlap: mask both as one.
             kept[-1] = (kept[-1][0], end, kept[-1][2])
     return kept
 
 
 _SHORTEST = 8
-"""A shorter value is no secret, and would be found in ordinary text."""
+"""Shorter values are not treated as secrets: they would be found in ordinary text."""
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a variable of that name is taken to hold a secret: ``OPENAI_API_KEY``, ``DB_PASSWORD``, ``GH_TOKEN``."""
+    """Whether a variable with that name probably holds a secret: ``OPENAI_API_KEY``, ``DB_PASSWORD``, ``GH_TOKEN``."""
     return bool(_SECRET_NAME.search(name))
 
 
 def without_shapes(text: str, mask: Callable[[str, str], str]) -> str:
-    """The text with everything that has the shape of a secret replaced by ``mask(kind, secret)``."""
+    """The text with everything that looks like a secret replaced by ``mask(kind, secret)``."""
     found = _found_shapes(text)
     if not found:
         return text
@@ -186,10 +189,10 @@ _DATA_URL = re.compile(r"data:[\w/+.\-]{0,100};base64,[A-Za-z0-9+/=\s]*")
 
 
 class ShapeMask:
-    """Replaces what has the shape of a secret in the texts of JSON data, known or not: for what leaves this machine.
+    """Replaces everything that looks like a secret in JSON data, for data that leave this machine.
 
-    One secret has one replacement for as long as this object lives (``[redacted-github-token-1]``), so that a text which is
-    quoted later still is the same text. ``found`` counts the replacements.
+    While this object exists, one secret always has the same replacement (``[redacted-github-token-1]``), so that a
+    text that is quoted later stays the same text. ``found`` counts the replacements.
     """
 
     def __init__(self) -> None:
@@ -201,12 +204,12 @@ class ShapeMask:
         return f"ShapeMask({len(self._masks)} secrets)"
 
     def text(self, text: str) -> str:
-        """The text with all that looks like a secret replaced."""
-        # Base64 has every shape now and then, and a picture must stay one.
+        """The text with everything that looks like a secret replaced."""
+        # Base64 data contain every pattern by chance, and an image must stay intact.
         return text if _DATA_URL.fullmatch(text) else without_shapes(text, self._mask)
 
     def data(self, value: Any) -> Any:
-        """JSON data with the same done in every text, keys included."""
+        """JSON data with everything that looks like a secret replaced in every text, keys included."""
         if isinstance(value, str):
             return self.text(value) if len(value) >= _SHORTEST else value
         if isinstance(value, dict):
@@ -238,16 +241,16 @@ class Redactor:
         self._firsts: re.Pattern[str] | None = None
         self._longest = 0
         self.active = False
-        """Whether there is anything to look for."""
+        """Whether any secret is registered."""
         self.add(*values)
 
     @classmethod
     def from_environment(cls) -> Redactor:
-        """A redactor of what this process's environment holds under secret-looking names."""
+        """A redactor with the values of environment variables that have secret-looking names."""
         return cls(v for k, v in os.environ.items() if looks_secret(k) and not os.path.isabs(v))
 
     def add(self, *values: str) -> None:
-        """Register more secret values; those under 8 characters are passed over."""
+        """Register more secret values. Values under 8 characters are ignored."""
         more = {v.strip() for v in values if len(v.strip()) >= _SHORTEST}
         if more - self._values:
             self._values = self._values | more
@@ -262,7 +265,7 @@ class Redactor:
         return text if self._pattern is None else self._pattern.sub(MASK, text)
 
     def settled(self, text: str) -> int:
-        """How much of a text is sure to be masked rightly, whatever follows it: at its end a secret may have begun."""
+        """How many characters of a text can be masked now, whatever follows: a secret may begin at its end."""
         if self._pattern is None or self._firsts is None:
             return len(text)
         end = len(text)
@@ -290,7 +293,7 @@ class Redactor:
         return value
 
     def diagnostic(self, text: str) -> str:
-        """The text with known secrets masked, and all that looks like one; for logs and errors."""
+        """The text with known secrets masked, and everything that looks like one. For logs and errors."""
         return without_shapes(self.text(text), lambda kind, secret: MASK)
 
     def __repr__(self) -> str:
@@ -301,7 +304,9 @@ class Redactor:
 
 
 class Pieces:
-    """Masks known secrets in a text that comes in pieces, wherever they are cut; what may be one's beginning is held back."""
+    """Masks known secrets in a text that comes in pieces, wherever it is cut. Text that may begin a secret is held
+    back.
+    """
 
     __slots__ = ("_held", "_redactor")
 
@@ -310,14 +315,14 @@ class Pieces:
         self._held = ""
 
     def feed(self, piece: str) -> str:
-        """What can be shown by now; often all of it."""
+        """The text that can be shown now; often all of it."""
         text = self._held + piece
         end = self._redactor.settled(text)
         self._held = text[end:]
         return self._redactor.text(text[:end])
 
     def end(self) -> str:
-        """What was held back: no more comes."""
+        """The text that was held back. Call it after the last piece."""
         text, self._held = self._held, ""
         return self._redactor.text(text)
 
@@ -326,7 +331,7 @@ _shared: Redactor | None = None
 
 
 def shared() -> Redactor:
-    """The process's redactor, made from its environment when it is first asked for."""
+    """The process's redactor, made from its environment on first use."""
     global _shared
     if _shared is None:
         _shared = Redactor.from_environment()

@@ -1,8 +1,8 @@
-"""Text from an agent, a model or a command, made safe to write to a terminal.
+"""Sanitizing: makes text from an agent, a model or a command safe to write to a terminal.
 
-Such text may hold escape sequences that move the cursor, change the title, write the clipboard or answer for the user,
-and invisible characters that make a line read differently from what it does. What is left after cleaning is printable
-text, newlines and tabs.
+Such text may contain escape sequences that move the cursor, change the title, write the clipboard or answer for the
+user. It may also contain invisible characters that make a line look different from what it does. The cleaned text has
+only printable characters, newlines and tabs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# Everything that needs a closer look: C0 and C1 controls but newline and tab, DEL, line separators, surrogates,
+# All characters that need a closer look: C0 and C1 controls except newline and tab, DEL, line separators, surrogates,
 # bidirectional overrides and isolates, and the invisible tag characters.
 _SUSPECT: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
@@ -24,7 +24,7 @@ _TEXT, _ESCAPE, _CSI, _STRING, _STRING_ESCAPE, _INTERMEDIATE = range(6)
 
 
 class Cleaner:
-    """Cleans text that comes in pieces: an escape sequence cut in two by a chunk's end is still one sequence."""
+    """Cleans text that comes in pieces. An escape sequence that is split over two pieces is recognized."""
 
     def __init__(self) -> None:
         self._state = _TEXT
@@ -32,7 +32,9 @@ class Cleaner:
         self._carriage_return = False
 
     def feed(self, text: str) -> str:
-        """The printable part of the next piece. A lone carriage return becomes a newline: nothing gets overwritten."""
+        """The printable part of the next piece. A lone carriage return becomes a newline, so that it overwrites
+        nothing.
+        """
         if self._state == _TEXT and not self._carriage_return and _SUSPECT.search(text) is None:
             return text
         out: list[str] = []
@@ -66,8 +68,8 @@ class Cleaner:
             self._text(character, out)
             return
         self._length += 1
-        # A sequence never runs over a line's end or a few thousand characters, so that an unfinished one (by accident
-        # or to hide what follows) cannot swallow the rest of the output.
+        # A sequence ends at a line's end or after a few thousand characters. So an unfinished one (by accident, or to
+        # hide what follows) cannot swallow the rest of the output.
         if character == "\n" or self._length > _LONGEST_SEQUENCE:
             self._state = _TEXT
             self._text(character, out)
@@ -128,6 +130,6 @@ def clean(text: str) -> str:
 
 
 def clean_line(text: str, limit: int = 400) -> str:
-    """A text for one line (a title, a name): cleaned, white space runs collapsed, cut at `limit` characters."""
+    """A text for one line (a title, a name): cleaned, with white space collapsed, cut at `limit` characters."""
     line = " ".join(clean(text[: limit * 8]).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -528,3 +528,15 @@ def test_a_record_that_names_pieces_without_end_is_refused_before_they_fill_the_
     for snapshot in (Snapshot((piece,) * 1000, LARGEST * 2), Snapshot((many,) * 1000, LARGEST * 2, levels=1)):
         with pytest.raises(SandboxError, match="more than it says"):
             list(fetch(snapshot, store))
+
+
+def test_snapshots_of_earlier_versions_find_what_they_name() -> None:
+    """Pickles hold the names that these modules had when they were taken."""
+    import importlib
+    import pickle
+
+    load = importlib.import_module("cantrip_acp.sandbox.inside.python.snapshot_load")
+    package = load.__package__
+    for module, name in (("opened", "imported"), ("opened", "fixed"), ("opened", "live")):
+        found = pickle.loads(f"c{package}.{module}\n{name}\n.".encode())
+        assert found is getattr(load, name)

@@ -24,6 +24,20 @@ WHY = 300
 _worker: Worker | None = None
 
 
+# Snapshots of earlier versions name this module and its neighbour as these were called then.
+sys.modules.setdefault(f"{__package__}.opened", sys.modules[__name__])
+
+
+class _Former(type(sys)):  # type: ignore[misc]
+    def __getattr__(self, name: str) -> Any:
+        from . import snapshot
+
+        return getattr(snapshot, name)
+
+
+sys.modules.setdefault(f"{__package__}.state", _Former(f"{__package__}.state"))
+
+
 def take(worker: Worker) -> None:
     """Say which worker the functions below are about."""
     global _worker

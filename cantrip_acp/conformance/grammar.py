@@ -36,9 +36,12 @@ class Problem:
 class Shape:
     """What one place of a case may contain.
 
-    ``keys`` are the known keys of a mapping, ``patterns`` further keys as regular expressions, ``items`` the shape of a
-    list's items. Where ``keys`` is None, no mapping may be here; where ``items`` is None, no list. ``scalar``: a text,
-    number or boolean may be here. ``null``: null may be here. ``free``: anything may be here.
+    - ``keys``: the known keys of a mapping. None: no mapping may be here. ``patterns``: further keys, as regular
+      expressions.
+    - ``items``: the shape of a list's items. None: no list may be here.
+    - ``scalar``: a text, number or boolean may be here.
+    - ``null``: null may be here.
+    - ``free``: anything may be here.
     """
 
     keys: Mapping[str, Shape] | None = None

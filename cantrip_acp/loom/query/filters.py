@@ -38,10 +38,13 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 class Wanted:
     """A filter for threads. Every given condition must hold; texts match in upper and lower case.
 
-    ``intent``: part of the intent of any of its casts. ``outcome``: a reason, or terminated, truncated, active.
-    ``reward``: a test of its reward, which may be None (`rewarded`). ``gate``: called in any of its turns. ``text``:
-    part of what was said, run or observed in any of its turns. ``since`` and ``until`` (with a time zone, `when`): the
-    time of its last turn. ``model``: part of the model's name.
+    - ``intent``: part of the intent of any of its casts.
+    - ``outcome``: a reason, or terminated, truncated, active.
+    - ``reward``: a test of its reward, which may be None (`rewarded`).
+    - ``gate``: called in any of its turns.
+    - ``text``: part of what was said, run or observed in any of its turns.
+    - ``since`` and ``until`` (with a time zone, `when`): the time of its last turn.
+    - ``model``: part of the model's name.
     """
 
     intent: str | None = None

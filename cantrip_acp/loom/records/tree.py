@@ -53,14 +53,18 @@ def unreadable(turn_id: str, place: Place) -> Turn:
 class Tree(msgspec.Struct, array_like=True):
     """What a loom knows without reading a body. A position is the place of a record in the store.
 
-    ``turns``: each turn's place by id, in the order of writing. ``calls``: the root ``call`` turn of each cantrip.
-    ``casts``: the positions of each cast's start and of its pinned context. ``ends``: the position of each cast's end.
-    ``forks``: the position of an entity's fork record. ``rewards``: the reward of a turn that counts. ``assigned``: the
-    positions of all rewards of a turn. ``snapshots``: the position of the snapshot after a turn. ``pieces``: the
-    position of the snapshot record that holds a piece. ``files``: the position of the pinned files after a turn.
-    ``unfinished``: by entity id, the position of its last utterance, where no turn of the entity followed.
-    ``partials``: the positions of partial utterances, by the turn that they follow. ``later``: the number of records of
-    each kind that only a later version knows.
+    - ``turns``: each turn's place by id, in the order of writing.
+    - ``calls``: the root ``call`` turn of each cantrip.
+    - ``casts``: the positions of each cast's start and of its pinned context. ``ends``: the position of each cast's
+      end.
+    - ``forks``: the position of an entity's fork record.
+    - ``rewards``: the reward of a turn that counts. ``assigned``: the positions of all rewards of a turn.
+    - ``snapshots``: the position of the snapshot after a turn.
+    - ``pieces``: the position of the snapshot record that holds a piece.
+    - ``files``: the position of the pinned files after a turn.
+    - ``unfinished``: by entity id, the position of its last utterance, where no turn of the entity followed.
+    - ``partials``: the positions of partial utterances, by the turn that they follow.
+    - ``later``: the number of records of each kind that only a later version knows.
     """
 
     header: LoomHeader | None = None

@@ -81,11 +81,15 @@ class GateRecord(msgspec.Struct, frozen=True):
     """One gate call and its result (D-005). ``result`` is JSON data, or the error's text where the call failed.
 
     ``annotations`` are notes for people; the key is absent where there are none. Interceptors may add any key. This
-    package adds ``permission`` where the call was not allowed (``rejected`` or ``rejected_always`` by the user,
-    ``refused`` by the session's mode, ``unasked`` where nobody could be asked). It adds ``stopped: true`` where the
-    call was stopped, and ``error``, a text for people, where ``result`` gives the entity more details. ``via`` is the
-    index (from 0), among the utterance's tool calls, of the program that made this call; the key is absent where the
-    utterance has one program.
+    package adds:
+
+    - ``permission`` where the call was not allowed: ``rejected`` or ``rejected_always`` by the user, ``refused`` by the
+      session's mode, ``unasked`` where nobody could be asked.
+    - ``stopped: true`` where the call was stopped.
+    - ``error``, a text for people, where ``result`` gives the entity more details.
+
+    ``via`` is the index (from 0), among the utterance's tool calls, of the program that made this call. The key is
+    absent where the utterance has one program.
 
     The other keys hold what was displayed for the call. Looms of earlier versions lack them. ``call_id`` is its id in
     events, ``parent_call_id`` that of the program that made it. ``title``, ``kind``, ``locations`` and ``diffs`` are
@@ -113,13 +117,16 @@ class GateRecord(msgspec.Struct, frozen=True):
 class Output(msgspec.Struct, frozen=True, kw_only=True):
     """The output of a command or a code cell.
 
-    ``exit_code`` is 0 to 255, or minus the signal's number; None where there is none (a cell, a command that was
-    stopped). ``value`` is the value of the last expression in code. ``error`` is an error beside the exit code (a
-    timeout). ``truncated``: output beyond ``*_max_output_bytes`` was dropped. ``unfinished``: the program continued
-    after a delegation, and the first output of the next turn is the rest; the key is absent where the program ended.
-    ``timed_out``, where it is true: the program was stopped because its time was over. ``order``, where output
-    alternates between both streams: the lengths of the parts in order, negative for stderr. ``annotations``, where
-    there are any: as in `GateRecord`.
+    - ``exit_code``: 0 to 255, or minus the signal's number. None where there is none (a cell, a command that was
+      stopped).
+    - ``value``: the value of the last expression in code.
+    - ``error``: an error beside the exit code (a timeout).
+    - ``truncated``: output beyond ``*_max_output_bytes`` was dropped.
+    - ``unfinished``: the program continued after a delegation, and the first output of the next turn is the rest. The
+      key is absent where the program ended.
+    - ``timed_out``, where it is true: the program was stopped because its time was over.
+    - ``order``, where output alternates between both streams: the lengths of the parts in order, negative for stderr.
+    - ``annotations``, where there are any: as in `GateRecord`.
     """
 
     stdout: str = ""
@@ -190,13 +197,12 @@ class TurnMetadata(msgspec.Struct, frozen=True):
     Tokens and cost count every query of the turn, failed and repeated ones too. They are null where nothing is known.
     ``queries_without_usage`` and ``queries_without_cost`` are the numbers of queries without that information
     (`Usage`).
-    ``context_tokens``, where there were several queries, are those of the last one. ``request`` are the parameters as
-    sent.
-    ``model`` and ``fingerprint`` name the model that answered, as the provider reports it.
+    ``context_tokens``, where there were several queries, are those of the last one.
 
-    ``stop_reason`` is why the crystal stopped, where it said so. ``sampled`` are the tokens of its utterance, where
-    they were requested (``crystal.logprobs``) and returned. ``voided`` are the failed attempts that had streamed
-    something; the key is absent where there are none.
+    ``request`` are the parameters as sent. ``model`` and ``fingerprint`` name the model that answered, as the provider
+    reports it. ``stop_reason`` is why the crystal stopped, where it said so. ``sampled`` are the tokens of its
+    utterance, where they were requested (``crystal.logprobs``) and returned. ``voided`` are the failed attempts that
+    had streamed something; the key is absent where there are none.
     """
 
     tokens_prompt: int | None = 0
@@ -254,10 +260,11 @@ def metadata_of(usage: Usage, **more: Any) -> TurnMetadata:
 class Turn(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
     """One cycle: the entity acted, the circle answered (§1.1).
 
-    ``role``: crystal for a turn, call for the root context, fold for a summary. ``sequence`` counts 1, 2, 3 … within
-    the entity's run. ``continues`` names the turn whose utterance this one continues after a delegation (`turn_parts`
-    joins them). The parent of a child's ``call`` turn is the turn that spawned the child (COMP-5). ``reward`` is the
-    reward at the time of writing. Later ones are `RewardRecord`s, and readers see the last.
+    - ``role``: crystal for a turn, call for the root context, fold for a summary.
+    - ``sequence`` counts 1, 2, 3 … within the entity's run.
+    - ``parent_id``: of a child's ``call`` turn, this is the turn that spawned the child (COMP-5).
+    - ``continues`` names the turn whose utterance this one continues after a delegation (`turn_parts` joins them).
+    - ``reward`` is the reward at the time of writing. Later ones are `RewardRecord`s, and readers see the last.
     """
 
     id: str
@@ -281,13 +288,14 @@ class Turn(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
 class UtteranceRecord(msgspec.Struct, frozen=True, tag_field="type", tag="utterance", omit_defaults=True):
     """What an entity said, written before the circle acts on it. The turn with the same ``id`` has the result.
 
-    Where that turn is not in the loom, the process ended in between, and `recovery` writes the turn. ``gates`` names
-    the gate of each tool call as the circle knows it, ``program`` the medium's own tool. An utterance without calls, or
-    with a ``done`` call alone, has no such record. ``continues`` is as in `Turn`: the utterance is then in the turn
-    that it names. ``usage`` is the query's; where ``model`` is null, it is the cast's.
+    If that turn is not in the loom, the process ended in between, and `recovery` writes the turn. An utterance without
+    calls, or with a ``done`` call alone, has no such record.
 
-    ``partial``: the cast ended while the crystal was answering, and no turn will follow. The utterance is the text and
-    the thinking streamed so far, perhaps none; tool calls are not kept. ``stop_reason`` is why the cast ended.
+    - ``gates``: the gate of each tool call, as the circle names it. ``program``: the medium's own tool.
+    - ``continues``: as in `Turn`. The utterance itself is then in the turn that it names.
+    - ``usage``: that of the query. ``model``: null means the cast's model.
+    - ``partial``: the cast ended while the crystal was answering, and no turn will follow. The utterance is the text
+      and the thinking streamed so far, perhaps none; tool calls are not kept. ``stop_reason`` is why the cast ended.
     """
 
     id: str
@@ -334,12 +342,13 @@ class CantripRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cantrip"
 class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
     """The start or the end of a cast. The start has ``intent``, the end has the result fields.
 
-    ``withdrawn``, where it is true: no provider accepted the intent, and it was removed from the crystal's context.
-    ``parent_call_id`` is the gate call that started a child's cast, ``parent_call_index`` its index in that call's
-    batch. The keys are absent where the cast is no child's or not in a batch, and in looms of earlier versions.
-    ``resumes``, at the start, names the cast that this one continues. The intent is not repeated if that cast's turns
-    are directly above; otherwise (before that cast's first turn) it is, with the same context. The key is absent in
-    other casts. ``warnings``, where there are some: wards that could not be enforced, and why.
+    - ``withdrawn``, where it is true: no provider accepted the intent, and it was removed from the crystal's context.
+    - ``parent_call_id``: the gate call that started a child's cast. ``parent_call_index``: its index in that call's
+      batch. The keys are absent in other casts, and in looms of earlier versions.
+    - ``resumes``, at the start: the cast that this one continues. If that cast has turns, they are directly above, and
+      its intent is not repeated. If it has none, the intent is repeated with the same context. The key is absent in
+      other casts.
+    - ``warnings``, where there are some: wards that could not be enforced, and why.
     """
 
     id: str
@@ -396,13 +405,15 @@ circle, the verdict of another cantrip, or the comparison of a group of threads.
 
 
 class RewardRecord(msgspec.Struct, frozen=True, tag_field="type", tag="reward"):
-    """A reward for a turn, given after it was written (LOOM-3). The last reward of a turn counts. ``relative`` rewards
-    are kept apart: they compare the turn's thread with others and do not replace the turn's reward.
+    """A reward for a turn, given after the turn was written (LOOM-3). The last reward of a turn counts, except for
+    ``relative`` ones: these compare the turn's thread with others, and are kept beside the turn's reward.
 
-    ``reward`` is None where the giver failed; ``note`` then says why. ``kind`` is absent in older looms and means
-    explicit. ``group`` names the group of a relative reward. ``grade``: the reward is for the thread that ends with
-    this turn, not for the turn alone. ``usage`` is what a verifier used, in the cast ``cast_id``, which may be in
-    another loom; both keys are absent in other rewards.
+    - ``reward``: None where the giver failed; ``note`` then says why.
+    - ``kind``: absent in older looms, which means explicit.
+    - ``group``: the group of a relative reward.
+    - ``grade``: the reward is for the thread that ends with this turn, not for the turn alone.
+    - ``usage``: what a verifier used, in the cast ``cast_id``, which may be in another loom. Both keys are absent in
+      other rewards.
     """
 
     turn_id: str
@@ -431,10 +442,11 @@ class FoldRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fold"):
 class ForkRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fork"):
     """A new entity that continues from an earlier turn, and how its state was restored (LOOM-4).
 
-    ``strategy`` is how the variables of a code medium were restored (snapshot, replay, none). ``missing`` lists in
-    words what was not. ``group`` is the same in all forks that are to be compared; the key is absent in a single fork.
-    ``worktree`` is the fork's working folder, ``commit`` the pinned files that were put there. ``resumes`` names the
-    cast that the fork continues without a new intent.
+    - ``strategy``: how the variables of a code medium were restored (snapshot, replay, none).
+    - ``missing``: in words, what was not restored.
+    - ``group``: the same in all forks that are to be compared. The key is absent in a single fork.
+    - ``worktree``: the fork's working folder. ``commit``: the pinned files that were put there.
+    - ``resumes``: the cast that the fork continues without a new intent.
     """
 
     id: str

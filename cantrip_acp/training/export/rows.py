@@ -143,7 +143,7 @@ class Prompts:
 
 def entries(sampled: Sampled) -> list[dict[str, Any]]:
     """The tokens as entries of chat completions' ``logprobs.content``. Where ids are known, the token is
-    ``token_id:N``, as vLLM writes it and trainers read it. The bytes always give the text, where it is known.
+    ``token_id:N``, as vLLM writes it and trainers read it. ``bytes`` has the text of the token where it is known.
     """
     return [
         {

@@ -3,11 +3,11 @@ line.
 
 A line is the message itself, or an object with the message under ``message`` (or ``data``, as text or as an object). It
 may have a ``timestamp`` (ISO 8601, or seconds since 1970); other keys, such as a direction, are not needed. The
-transcript must have both directions.
+transcript must have the messages of both sides.
 
 A session becomes an entity, a prompt becomes a cast. ACP does not mark where one utterance ends. So text after a tool
-call, or a call after a call that has ended, begins the next turn. Nor does ACP say what the agent sent to its model, or
-which tools there were.
+call, or a call after a call that has ended, begins the next turn. ACP also does not say what the agent sent to its
+model, or which tools there were.
 """
 
 from __future__ import annotations

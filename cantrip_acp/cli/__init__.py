@@ -1,1 +1,3 @@
-"""The commands that people type; a file a command. Each is imported only when it is called."""
+"""The command line: `cantrip` and its subcommands, one module per command, imported only when the command runs.
+It may import every other package; only the entry points import it.
+Start with `main.py`, `app.py` and `command_table.py`."""

@@ -1,6 +1,6 @@
-"""The command ``cantrip``: the group of all commands, and one message and one exit status for whatever goes wrong.
-
-0 done · 1 a cast was truncated or failed · 2 usage or a bad file · 3 no sandbox here · 130 interrupted.
+"""The command group ``cantrip``: runs a command, prints one message for an error, and returns the exit status.
+0 done · 1 a cast was truncated or failed · 2 wrong usage or a bad file · 3 no sandbox on this machine · 130
+interrupted.
 ``CANTRIP_DEBUG=1`` shows tracebacks.
 """
 
@@ -43,7 +43,7 @@ def cantrip() -> None:
 
 
 def run(argv: list[str]) -> int:
-    """Run the command line; the status to leave with."""
+    """Run the command line and return the exit status."""
     try:
         status = cantrip.main(args=argv, prog_name="cantrip", standalone_mode=False)
         return status if isinstance(status, int) else DONE
@@ -59,12 +59,12 @@ def run(argv: list[str]) -> int:
     except BrokenPipeError:
         nobody_reads()
         return FAILED
-    except Exception as error:  # noqa: BLE001 - the last resort: a message and a status in place of a traceback
+    except Exception as error:  # noqa: BLE001 - the last resort: show a message and a status, not a traceback
         return complain(error)
 
 
 def complain(error: BaseException) -> int:
-    """Say what went wrong on stderr; the status for it."""
+    """Print an error on stderr and return its exit status."""
     from cantrip_acp.text.redaction import shared
 
     if os.environ.get("CANTRIP_DEBUG") == "1":
@@ -73,7 +73,7 @@ def complain(error: BaseException) -> int:
         sys.stderr.write(shared().diagnostic("".join(traceback.format_exception(error))))
     found = own(error)
     if isinstance(error, OSError):
-        # The machine's doing, not a bug: a full disk, a folder that may not be written.
+        # The cause is the machine, not a bug: a full disk, or a folder without write permission.
         where = f"{error.filename}: " if error.filename is not None else ""
         _write(f"cantrip: {where}{error.strerror or error}\n")
         return FAILED
@@ -82,14 +82,14 @@ def complain(error: BaseException) -> int:
         _write(f"cantrip: a bug: {text}\nCANTRIP_DEBUG=1 shows where; please report it.\n")
         return FAILED
     text = shared().diagnostic("\n".join([str(found), *getattr(found, "__notes__", ())]))
-    # A place comes first in a line, so that editors and terminals can jump to it.
+    # The place (file, line) comes first in the line, so that editors and terminals can jump to it.
     placed = isinstance(found, DefinitionError) and found.where is None and ":" in text.split(" ", 1)[0]
     _write(f"{text}\n" if placed else f"cantrip: {text}\n")
     return status_of(found)
 
 
 def status_of(error: CantripError) -> int:
-    """The exit status for an error of ours."""
+    """The exit status for an error of this package."""
     if isinstance(error, SandboxMissing):
         return NO_SANDBOX
     if isinstance(error, DefinitionError | IntentRequired | OutputError):
@@ -100,7 +100,8 @@ def status_of(error: CantripError) -> int:
 
 
 def own(error: BaseException) -> CantripError | None:
-    """The error of ours in this, where there is nothing else in it; task groups wrap theirs."""
+    """Return this package's error, also out of an exception group (task groups wrap errors). None if there is any other
+    error."""
     if isinstance(error, CantripError):
         return error
     if isinstance(error, BaseExceptionGroup):
@@ -118,8 +119,8 @@ def _write(text: str) -> None:
 
 
 def nobody_reads(stream: TextIO | None = None) -> None:
-    """The reader of stdout, or of another stream, has gone; what is left in buffers goes nowhere, without a complaint at
-    exit."""
+    """Call this when the reader of stdout (or of another stream) is gone: later output goes to /dev/null.
+    Without it, Python complains at exit about buffers that it cannot flush."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, (sys.stdout if stream is None else stream).fileno())
     os.close(nowhere)

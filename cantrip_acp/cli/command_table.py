@@ -1,4 +1,5 @@
-"""The commands by name: where each one lives, and its line in the list, so that no command's module is imported to list it."""
+"""Command table: the name, module and help line of each command. Listing commands therefore imports none of their
+modules."""
 
 from __future__ import annotations
 
@@ -30,11 +31,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "gc": ("cantrip_acp.cli.commands.gc:gc", "Let go of old looms and leftovers in the state folder."),
     "doctor": ("cantrip_acp.cli.commands.doctor:doctor", "What works on this machine, and how to mend what does not."),
 }
-"""Name to ``module:attribute`` and a short text. A new command is a file and a line here."""
+"""Name to (``module:attribute``, help line). To add a command, write a module and add a line here."""
 
 
 class Lazy(click.Group):
-    """A group whose commands are imported when they are run."""
+    """A group that imports a command only when it is run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -61,7 +62,7 @@ class Lazy(click.Group):
 
 
 class Suggesting(click.Group):
-    """A group of a few commands that names the nearest where one is not known."""
+    """A group that suggests the nearest command name when a name is unknown."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -74,12 +75,12 @@ class Suggesting(click.Group):
 
 
 def unknown(what: str, name: str, known: list[str]) -> str:
-    """No such command; the nearest, else all of them."""
+    """The error text for an unknown name: suggests the nearest known name, or lists all of them."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"unknown {what} {name!r}" + (f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(known)})")
 
 
 def examples(*lines: str) -> dict[str, Any]:
-    """A command's epilog: examples that work when pasted, one after the other, in an empty folder."""
+    """A command's epilog with examples. They work when pasted one after the other in an empty folder."""
     head = "Example:" if len(lines) == 1 else "Examples:"
     return {"epilog": "\b\n" + "\n  ".join([head, *lines])}

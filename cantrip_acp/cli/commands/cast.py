@@ -1,4 +1,4 @@
-"""`cantrip cast`: one recipe, one intent, one result."""
+"""`cantrip cast`: cast a recipe once on an intent and show the result."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _run(
 
 
 def tell(ended: Ended, face: JsonFace | TextFace) -> int:
-    """Show how a cast ended; the exit status."""
+    """Show how a cast ended and return the exit status."""
     from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
     from cantrip_acp.cli.render.cast_output import TextFace
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cantrip_acp.cli.session.client_session import Headless
 
 
-# --- What can be typed at `cantrip client` beside prompts: lines that begin with a colon are for the client itself.
+# --- Client commands: input lines that begin with a colon are for the client, not for the agent.
 
 COMMANDS: Final[Mapping[str, str]] = {
     "help": "this list",
@@ -38,14 +38,14 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 
 class ClientCommands:
-    """The commands over one headless session. Strings of the agent are cleaned before they are shown."""
+    """The colon commands of one client session. Strings from the agent are cleaned before they are shown."""
 
     def __init__(self, headless: Headless, screen: Screen) -> None:
         self._headless = headless
         self._screen = screen
 
     def run(self, line: str) -> None:
-        """A line without its colon; what is wrong with it, or what the agent refuses, is said."""
+        """Run one command line (without its colon). Show what is wrong with it, or why the agent refused."""
         name, _, rest = line.strip().partition(" ")
         rest = rest.strip()
         known: dict[str, Callable[[str], None]] = {
@@ -65,7 +65,7 @@ class ClientCommands:
         try:
             known[name](rest)
         except AgentRefused as refused:
-            # The whole text shows the agent's stderr too, which is much for a slip of the finger.
+            # The full text includes the agent's stderr, which is too much for a typing error.
             self._say(str(refused).splitlines()[0], "yellow")
 
     def _say(self, words: str, style: str = "") -> None:
@@ -134,7 +134,7 @@ class ClientCommands:
 
 
 def _values(option: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """An option's values; those of groups too."""
+    """An option's values, including the values inside groups."""
     found: list[Mapping[str, Any]] = []
     for each in listed(option, "options"):
         if isinstance(each, Mapping):
@@ -275,7 +275,7 @@ def run(
     full: bool = False,
     verbose: bool = False,
 ) -> int:
-    """The whole command; returns its exit status."""
+    """Run the whole command and return its exit status."""
     from cantrip_acp.acp.client.client import AgentError, AgentMissing
     from cantrip_acp.cli.render.session_output import JsonFace, TranscriptFace
     from cantrip_acp.cli.render.terminal import Screen
@@ -314,7 +314,7 @@ def run(
 
 
 def _list(found: Sequence[Listed], screen: Screen, as_json: bool) -> None:
-    """Sessions, the last one first."""
+    """Print the sessions, newest first."""
     import json
 
     from cantrip_acp.text.sanitize import clean_line
@@ -344,7 +344,8 @@ def _turns(headless: Headless, face: Face, screen: Screen, prompts: Sequence[str
         except AgentError as error:
             face.failed(error)
             status = 1
-            # An agent that said no is alive: the next prompt may fare better. One that died or hangs is not asked again.
+            # An agent that refused is still alive: the next prompt may work. An agent that died or hangs is not asked
+            # again.
             if isinstance(error, AgentRefused):
                 continue
             return status
@@ -356,7 +357,7 @@ def _turns(headless: Headless, face: Face, screen: Screen, prompts: Sequence[str
 
 
 def _given(headless: Headless, prompts: Sequence[str]) -> Iterator[str]:
-    """Prompts from the command line, or one from each line of stdin as it comes."""
+    """Yield the prompts of the command line, or one prompt from each line of stdin."""
     if prompts:
         for words in prompts:
             if words == "-":
@@ -365,7 +366,7 @@ def _given(headless: Headless, prompts: Sequence[str]) -> Iterator[str]:
             yield words
         return
     while True:
-        # Reading is retried after a signal unless its handler raises, as those of the keyboard do.
+        # Python retries a read after a signal unless the signal handler raises; the handlers of `keyboard` do raise.
         with headless.keyboard():
             line = sys.stdin.readline()
         if not line:
@@ -375,7 +376,7 @@ def _given(headless: Headless, prompts: Sequence[str]) -> Iterator[str]:
 
 
 def _typed(headless: Headless, screen: Screen) -> Iterator[str]:
-    """Prompts from the terminal; a line that ends in a backslash goes on in the next one."""
+    """Yield prompts from the terminal. A backslash at the end of a line continues the prompt on the next line."""
     import contextlib
 
     with contextlib.suppress(ImportError):

@@ -1,4 +1,5 @@
-"""`cantrip conformance`: run suites in the format of ``tests.yaml`` and say what passed, failed and was skipped."""
+"""`cantrip conformance`: run suites in the format of ``tests.yaml`` and report which cases passed, failed or were
+skipped."""
 
 from __future__ import annotations
 

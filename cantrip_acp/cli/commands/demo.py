@@ -1,4 +1,5 @@
-"""`cantrip demo`: the main job on real input, with no key."""
+"""`cantrip demo`: an entity fixes a small project in the real sandbox. A scripted crystal replaces the model; no key is
+needed."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def demo(slow: bool, keep: bool, full: bool) -> int:
 
 
 def run(*, slow: bool = False, keep: bool = False, full: bool = False) -> int:
-    """The whole command; returns its exit status. Raises SandboxMissing."""
+    """Run the whole command and return its exit status. Raises SandboxMissing."""
     import anyio
 
     from cantrip_acp.cli.render.terminal import Screen
@@ -60,7 +61,7 @@ def run(*, slow: bool = False, keep: bool = False, full: bool = False) -> int:
 
 
 def agent_command() -> list[str]:
-    """The agent that belongs to this installation: its console script, else its module."""
+    """The command of this installation's ACP agent: its console script, else its module."""
     script = Path(sys.executable).with_name("cantrip-acp")
     return [str(script)] if script.is_file() else [sys.executable, "-m", "cantrip_acp.acp.start"]
 
@@ -110,7 +111,7 @@ def _prove(
     loom: str | None,
     seconds: float,
 ) -> int:
-    """The closing summary: what the files and the loom say, whatever the session showed."""
+    """Print the closing summary. It checks the files and the loom themselves, not what the session showed."""
     from cantrip_acp.cli.render.transcript import duration
     from cantrip_acp.core.errors import LoomError
     from cantrip_acp.demo.proof import examine, read_loom
@@ -149,7 +150,7 @@ def _prove(
 
 
 def _program() -> str:
-    """How this command line is called from here: by `make demo` it is not on PATH."""
+    """How to call this program from the user's shell. With `make demo` it is not on PATH."""
     if shutil.which("cantrip") is not None:
         return "cantrip"
     own = Path(sys.argv[0])

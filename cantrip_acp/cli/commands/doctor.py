@@ -1,4 +1,4 @@
-"""`cantrip doctor`: what works on this machine, and how to mend what does not."""
+"""`cantrip doctor`: checks what works on this machine and says how to repair what does not."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import click
 from cantrip_acp.cli.command_table import examples
 from cantrip_acp.core.errors import CantripError
 
-# --- What `cantrip doctor` says of providers: which have a key, where it came from, and with ``--probe`` whether they answer.
+# --- Checks of providers: which have a key, where the key comes from, and with ``--probe`` whether they answer.
 
 
 def look(*, probe: bool) -> Iterator[Finding]:
-    """A finding for what was chosen, for each provider with a key, for the files that were read. Shows no key."""
+    """Findings for the chosen crystal, for each provider with a key, and for the settings files. Never shows a key."""
     from cantrip_acp.crystals import keys
     from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.recipes.build import crystals
@@ -97,7 +97,7 @@ def _files() -> Iterator[Finding]:
 
 
 def _probe(providers: list[str], chosen: str) -> Iterator[Finding]:
-    """Ask each provider that has a key, and the chosen one, at the same time."""
+    """Ask each provider that has a key, the chosen provider, and the local servers. All are asked at the same time."""
     from concurrent.futures import ThreadPoolExecutor
 
     from cantrip_acp.crystals.local.presets import LOCAL
@@ -107,7 +107,7 @@ def _probe(providers: list[str], chosen: str) -> Iterator[Finding]:
     with ThreadPoolExecutor(max_workers=len(asked)) as pool:
         for provider, finding in zip(asked, pool.map(_asked, asked), strict=True):
             wanted = provider in providers or provider == chosen.partition(":")[0]
-            # Nobody need have a local server; one is reported only where it answers.
+            # A local server is optional, so it is reported only if it answers.
             if wanted or finding.state == "ok":
                 yield finding
 
@@ -144,7 +144,7 @@ _OLDEST_PYTHON = (3, 11)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. ``state``: ok, note (works, with a limit that is worth knowing) or missing."""
+    """The result of one check. ``state``: ok, note (works, with a limit worth knowing) or missing."""
 
     name: str
     state: str
@@ -176,7 +176,7 @@ def doctor(as_json: bool, probe: bool) -> int:
 
 
 def examine(*, probe: bool = False) -> Iterator[Finding]:
-    """Every finding, in the order in which one needs the other."""
+    """Run all checks. A check that needs another one comes after it."""
     yield _python()
     yield from _sandbox()
     yield from _limits()

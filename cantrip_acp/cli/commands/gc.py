@@ -1,4 +1,4 @@
-"""`cantrip gc`: let go of what the state folder need not keep."""
+"""`cantrip gc`: delete old looms and temporary files of the state folder."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _parsed(option: str, parse: Callable[[str], Any], text: str) -> Any:
 
 
 def _progress() -> Callable[[str, int, int], None] | None:
-    """On a terminal, how far the reading is; it is gone when there is something to say."""
+    """On a terminal, return a function that shows how many files were read. The line is cleared at the end."""
     if not sys.stderr.isatty():
         return None
 
@@ -167,7 +167,7 @@ def _line(what: str, item: Item, why: str) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Format a number of bytes for people (decimal units: 1 kB is 1000 bytes)."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:,.0f} {unit}" if unit == "bytes" or count >= 10 else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""`cantrip models`: what is known of models, and what of it is the user's own."""
+"""`cantrip models`: list what is known about models, and which values come from the user's own file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def models(provider: str | None, as_json: bool) -> int:
 
 
 def _local(providers: Sequence[str], model: str, as_json: bool) -> int:
-    """What the servers of this machine serve. 1 where one was asked for by name and does not answer."""
+    """List the models that local servers offer. The status is 1 if one provider was named and does not answer."""
     import msgspec
 
     from cantrip_acp.cli.render.terminal import Screen

@@ -71,7 +71,7 @@ def _template(name: str, as_toml: bool) -> str:
 
     ending = "toml" if as_toml else "yaml"
     text = (Path(recipes.__file__).parent / "templates" / f"recipe.cantrip.{ending}").read_text(encoding="utf-8")
-    # A name may hold what YAML or TOML would read as syntax.
+    # A name may contain characters that YAML or TOML would read as syntax.
     return (
         text.replace(f"name: {_MARK}", f"name: {json.dumps(name)}")
         .replace(f'name = "{_MARK}"', f"name = {json.dumps(name)}")
@@ -82,7 +82,7 @@ def _template(name: str, as_toml: bool) -> str:
 
 _MARK = "NAME"
 _LONGEST = 2_000
-"""Characters of one line of a name or a problem."""
+"""The longest line, in characters, of a name or a problem."""
 
 
 @recipe.command(
@@ -164,7 +164,7 @@ def list_recipes(cwd: Path) -> None:
 
     screen = Screen()
     for name, (source, path) in sorted(names(cwd.resolve()).items()):
-        # Both come from somebody's folder: a newline in them must not look like another recipe.
+        # Both come from a folder that may be hostile: a newline in them must not look like another recipe.
         screen.line((f"{clean_line(name):<20}", "bold"), f" {source:<10} ", (clean_line(str(path), _LONGEST), "dim"))
 
 
@@ -226,7 +226,7 @@ def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str,
 
 
 def _loom(found: Recipe) -> dict[str, Any]:
-    """What the recipe says of its loom, without a password."""
+    """The recipe's loom settings, without a password."""
     from cantrip_acp.loom.stores.address import shown
 
     settings = {"store": "jsonl", **found.data.get("loom", {})}

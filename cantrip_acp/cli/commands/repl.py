@@ -1,4 +1,4 @@
-"""`cantrip repl`: talk to an invoked entity; each line is a cast, and it remembers them all."""
+"""`cantrip repl`: talk to an entity in the terminal. Each line is a cast, and the entity remembers all earlier casts."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _talk(
                     face.intent(words)
                 hosts.hear(words)
                 good, signalled = _one(run, words, face, context)
-                context = ()  # pinned for good by the first cast
+                context = ()  # the first cast pins it for the entity's whole life
                 status = status if good or asked else FAILED
                 if signalled is not None and (signalled != signal.SIGINT or not asked):
                     return INTERRUPTED
@@ -152,7 +152,8 @@ def _talk(
 
 
 def _one(run: Running, intent: str, face: TextFace, context: tuple[ContextBlock, ...]) -> tuple[bool, int | None]:
-    """One cast: whether it ended by itself, and the signal that stopped it. A failed one does not end the talk."""
+    """Run one cast. Return whether it ended by itself, and the signal that stopped it. After a failed cast the session
+    continues."""
     from cantrip_acp.cli.app import complain
     from cantrip_acp.core.errors import SandboxMissing
 
@@ -196,7 +197,7 @@ def _command(words: str, face: TextFace, run: Running, opening: Opening) -> None
 
 
 def _lines() -> Iterator[str]:
-    """Intents from a pipe."""
+    """Yield intents from a pipe."""
     held = ""
     for line in sys.stdin:
         text = line.rstrip("\n")
@@ -210,7 +211,7 @@ def _lines() -> Iterator[str]:
 
 
 def _prompts(state_dir: Path) -> Iterator[str]:
-    """Intents from a person, with line editing and a history."""
+    """Yield intents that a person types, with line editing and a history."""
     with _history(state_dir / "repl_history"):
         held = ""
         while True:
@@ -236,7 +237,7 @@ def _history(file: Path) -> Iterator[None]:
 
     try:
         import readline
-    except ImportError:  # a Python without it: typing works all the same
+    except ImportError:  # this Python has no readline: typing works without it
         yield
         return
     with suppress(OSError):
@@ -253,7 +254,7 @@ def _history(file: Path) -> Iterator[None]:
 
 @contextmanager
 def _leaving_politely() -> Iterator[None]:
-    """A polite signal at the prompt leaves as Ctrl-D does: what the entity started is ended first."""
+    """SIGTERM or SIGHUP at the prompt leaves as Ctrl-D does: first ends what the entity started."""
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)

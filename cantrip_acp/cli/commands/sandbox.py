@@ -1,4 +1,4 @@
-"""`cantrip sandbox`: run one command as the bash medium would, or see what a command may see and write."""
+"""`cantrip sandbox`: run one command as the bash medium would, or show what a command may read and write."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from cantrip_acp.sandbox.policy.policy import Policy
 
 
-# --- `cantrip sandbox run --python`: one program exactly as the code medium would run it, as a cell of its own.
+# --- `cantrip sandbox run --python`: run one program as the code medium would run it, as one cell.
 
 
 def program(words: tuple[str, ...], folder: Path) -> str:
-    """The text of a program: of a file below ``folder``, or the words themselves."""
+    """The text of a program: the content of a file below ``folder``, or the words themselves."""
     if len(words) == 1 and "\n" not in words[0]:
         path = folder / words[0]
         if path.is_file():
@@ -40,7 +40,7 @@ def program(words: tuple[str, ...], folder: Path) -> str:
 
 
 class LoneTurn:
-    """A turn without an entity: gates are called for real, and nobody hears of events."""
+    """A turn without an entity: gate calls are real, and events are dropped."""
 
     folded = 0
 
@@ -91,7 +91,7 @@ class LoneTurn:
 
 
 async def run_python(circle: Circle, code: str, printer: Printer) -> int:
-    """Run it and say how it ended: 0, 1 where it failed or was stopped, 124 where it ran out of time."""
+    """Run the code and return the exit status: 0, 1 if it failed or was stopped, 124 if its time ran out."""
     import json
 
     from cantrip_acp.crystals.contract import ToolCall
@@ -124,15 +124,16 @@ async def run_python(circle: Circle, code: str, printer: Printer) -> int:
 _TIMED_OUT = 124
 _KILLED = 137
 _NO_READER = 141
-"""The status of a program that SIGPIPE ended: whoever read its output has left."""
+"""The exit status after SIGPIPE: nobody reads the program's output any more."""
 _LONGEST_NAME = 10_000
 _MOST_PRINTED = 64 * 1024 * 1024
 _KEPT = 64 * 1024
-"""Bytes of output that the runner keeps. All of it was printed already; this is for a message about a failed start."""
+"""Bytes of output that the runner keeps. All output was printed already; this part is for the message of a failed
+start."""
 
 
 def _circle_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What a sandbox is made from: a recipe's circle, or wards from the command line."""
+    """Add the options that define a sandbox: a recipe's circle, or wards from the command line."""
     for option in (
         click.option(
             "--network", is_flag=True, help="Give it the network. Without, there is none, not even localhost's."
@@ -289,8 +290,8 @@ def _python(
 
 
 class Printer:
-    """Prints a program's output as it comes: cleaned text to a terminal, as an editor shows it, and every byte to a pipe or
-    a file. It keeps nothing. It ends the program, by `stop`, after ``most`` bytes and when nobody reads any more.
+    """Prints a program's output as it comes: cleaned text if stdout or stderr is a terminal, else every byte.
+    It keeps nothing. It calls `stop` to end the program after ``most`` bytes, or when nobody reads the output.
     """
 
     def __init__(self, most: int) -> None:
@@ -305,7 +306,7 @@ class Printer:
         self.reader_left = False
 
     def __call__(self, stream: int, data: bytes) -> None:
-        """Print a piece of stream 1 or 2."""
+        """Print a piece of stream 1 (stdout) or 2 (stderr)."""
         if self.full or self.reader_left:
             return
         self.full = len(data) > self._left
@@ -316,7 +317,7 @@ class Printer:
             self.stop(f"it printed more than {self._most:,} bytes; the rest was cut off (--max-output-bytes)")
 
     def finish(self) -> None:
-        """Print what was held back: half an escape sequence at the end of the output."""
+        """Print what was held back: an incomplete escape sequence at the end of the output."""
         for stream, cleaner in (self._cleaners or {}).items():
             self._write(stream, cleaner.finish().encode())
 
@@ -359,7 +360,7 @@ async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, st
         if name == "done" and not record.is_error:
             answers.append(as_text(record.result))
             running[0].end("done")
-            # A dying shell that still got an answer would print it too, and run on until the kill has reached it.
+            # Do not answer the call: the shell would print the answer and continue until the kill reaches it.
             await anyio.sleep_forever()
         return record.result, record.is_error
 
@@ -429,7 +430,7 @@ def policy(
 
 
 def _reach(network: bool, hosts: tuple[str, ...]) -> bool | list[str]:
-    """`bash_network` as the options say it."""
+    """The value of `bash_network` that the options ask for."""
     if network and hosts:
         raise click.UsageError("--network is the whole network, --host a part of it: give one of them")
     return list(hosts) or network
@@ -469,7 +470,7 @@ def _circle(
 
 
 def _described(policy: Policy) -> list[str]:
-    """The policy in words, each part with why it is there."""
+    """The policy as lines of text; each part says why it is there."""
     from cantrip_acp.sandbox.policy.policy import reasons
 
     limits = policy.limits
@@ -530,7 +531,7 @@ def _network(policy: Policy) -> list[str]:
 
 
 def _grouped(arguments: list[str]) -> list[str]:
-    """One option with its values on a line, as a shell would take it."""
+    """Put each option and its values on one line, quoted for a shell."""
     lines: list[list[str]] = []
     for argument in arguments:
         if argument.startswith("--") or not lines:

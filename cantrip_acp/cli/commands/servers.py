@@ -1,4 +1,4 @@
-"""`cantrip acp`: the same as the console script ``cantrip-acp``."""
+"""`cantrip acp` and `cantrip lsp`: start the servers. `cantrip acp` is the same as the console script ``cantrip-acp``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cantrip_acp.cli.command_table import examples
 
 @click.command(
     "acp",
-    # The agent reads its own flags: it must be able to start without click.
+    # The agent parses its own options, because it must be able to start without click.
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
     add_help_option=False,
     **examples("cantrip acp --help"),
@@ -22,12 +22,12 @@ def acp(arguments: tuple[str, ...]) -> int:
     return main(list(arguments))
 
 
-# --- `cantrip lsp`: the language server for recipes.
+# --- `cantrip lsp`: the language server.
 
 
 @click.command(
     "lsp",
-    # The server reads its own flags: it must be able to start without click.
+    # The server parses its own options, because it must be able to start without click.
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
     add_help_option=False,
     **examples("cantrip lsp --help"),

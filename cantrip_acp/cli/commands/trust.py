@@ -1,4 +1,4 @@
-"""`cantrip trust`: the user's word for the recipes of a folder."""
+"""`cantrip trust`: trust the recipes of a folder or the command of an MCP server, list what is trusted, or revoke it."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _command(ledger: Ledger, words: tuple[str, ...], *, revoke: bool, yes: bool,
 
 
 def _agreed(question: str, *, yes: bool, as_json: bool) -> bool:
-    """Whether the user grants it: by ``--yes``, or when a terminal is asked."""
+    """Whether the user agrees: by ``--yes``, or by an answer at the terminal."""
     if yes:
         return True
     if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -157,7 +157,7 @@ def _list(ledger: Ledger, *, as_json: bool) -> int:
 
 
 def _described(folder: Path, what: Content) -> list[dict[str, Any]]:
-    """Each file that would be trusted and, of a recipe, what it could do and which lines need the trust."""
+    """Each file that would be trusted. For a recipe also what it could do, and which lines need trust."""
     from cantrip_acp.recipes.parse.document import SUFFIXES
     from cantrip_acp.recipes.recipe import load
     from cantrip_acp.recipes.trust import FOLDER, demands, powers
@@ -193,5 +193,5 @@ def _lines(recipes: list[dict[str, Any]]) -> list[str]:
 
 
 def _line(text: object) -> str:
-    """A name from somebody's folder, on one line and without anything that commands a terminal."""
+    """Text from a folder that may be hostile: made one line, without terminal control sequences."""
     return clean_line(str(text), _LONGEST)

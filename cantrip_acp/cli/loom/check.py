@@ -1,4 +1,4 @@
-"""`cantrip loom check`: read all of a loom, and say exactly what of it cannot be read."""
+"""`cantrip loom check`: read every record of a loom and report exactly what is damaged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
     from cantrip_acp.loom.stores.address import open_store
     from cantrip_acp.text.sanitize import clean_line
 
-    # As it was written, without what readers see of processes that died.
+    # Open the store directly: readers of a loom add the turns of processes that died, and this check must not.
     with Loom(open_store(find(name, paths.state_dir(state_dir)), readonly=True)) as held:
         problems = held.check()
         running = held.running_casts()
@@ -69,7 +69,7 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
             why = "it is at work" if open_["running"] else "its process ended, and the next writer completes it"
             click.echo(clean_line(f"note: {what}: {why}"))
         for cast_id in endless:
-            # A process that died and a copy that was cut look the same, so this is no damage.
+            # This is no damage: a process that died and a file that was cut off look the same.
             what = f"cast {cast_id} has no end, and no process works on it: its process died, or records were cut off"
             click.echo(clean_line(f"note: {what} at the end"))
         for name, many in later.items():

@@ -1,4 +1,4 @@
-"""`cantrip loom`: read the record of casts."""
+"""`cantrip loom`: the group of loom commands, with `show`, `thread`, `tree` and `keep`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
 
 
-# --- `cantrip loom keep`: mark a loom of the state folder, so that `cantrip gc` never lets go of it.
+# --- `cantrip loom keep`: mark a loom of the state folder, so that `cantrip gc` never deletes it.
 
 
 @click.command(

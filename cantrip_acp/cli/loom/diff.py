@@ -1,4 +1,4 @@
-"""`cantrip loom diff`, `compare` and `rank`: two threads side by side, and the threads of a group."""
+"""`cantrip loom diff`, `compare` and `rank`: show how two threads differ, and compare the threads of a group."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def diff(name: str, left: str | None, right: str | None, full: bool, as_json: bo
 
 
 class _Sides:
-    """Writes two threads to a screen."""
+    """Prints the differences of two threads on a screen."""
 
     def __init__(self, screen: Screen, *, full: bool) -> None:
         self._screen = screen
@@ -271,7 +271,7 @@ def _compared(loom: Loom, turn: str | None, basis: str, method: str, *, alike: b
 
 
 def _facts(loom: Loom, listing: Listing, group: Group, leaf_id: str) -> dict[str, Any]:
-    """What a thread did from where its group parts."""
+    """What a thread did after the turn where its group's threads part: outcome, turns, tokens, cost, seconds, gates."""
     from cantrip_acp.loom.query.diff import gates_used
 
     line = listing.line(leaf_id)

@@ -1,4 +1,4 @@
-"""`cantrip loom export`: threads of a loom for trainers and trace stores."""
+"""`cantrip loom export`: write threads of a loom for trainers and trace stores."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _OUTCOMES = ("terminated", "truncated", "active")
 _PROGRESS_FROM = 200
-"""Threads from which on it is said how far the work is."""
+"""Progress is shown from this number of threads on."""
 
 
 class _Formats(click.Command):
-    """Help that lists the formats, those of other packages too."""
+    """A command whose help lists the export formats, including those of other packages."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
@@ -39,7 +39,7 @@ def _summary(name: str) -> str:
     try:
         return registry.find(name).summary
     except (ImportError, AttributeError, TypeError) as error:
-        # Another package's: the others are to be had all the same.
+        # The format belongs to another package; the other formats still work.
         return f"cannot be loaded: {error}"
 
 
@@ -160,7 +160,7 @@ def _outcomes(outcomes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _progress() -> Callable[[int, int], None] | None:
-    """Says on a terminal how far it is, now and then."""
+    """On a terminal, return a function that shows progress at most twice a second."""
     if not sys.stderr.isatty():
         return None
     import time

@@ -1,4 +1,5 @@
-"""The loom that a person means: a file, a session's id, or the newest one in the state folder."""
+"""Finds the loom that the user names: a file, a session's id, a database address, or the newest loom of the state
+folder."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ ENDING = ".loom.jsonl"
 
 
 def find(name: str | None, state_dir: Path) -> Path | str:
-    """A loom's file, or a database's address as it was given. Raises `DefinitionError` that says where it was looked for."""
+    """A loom's file, or the database address as given. Raises DefinitionError, which says where it looked."""
     looms = state_dir / "looms"
     if name is None:
         kept = sorted(looms.glob(f"*{ENDING}"), key=lambda p: p.stat().st_mtime)
@@ -35,21 +36,21 @@ def find(name: str | None, state_dir: Path) -> Path | str:
 
 
 def every(state_dir: Path) -> list[Path]:
-    """All looms of the state folder, the one that was written to last first."""
+    """All looms of the state folder, the most recently written first."""
     found = []
     for path in (state_dir / "looms").glob(f"*{ENDING}"):
-        with contextlib.suppress(OSError):  # gone meanwhile
+        with contextlib.suppress(OSError):  # the file was removed in the meantime
             found.append((path.stat().st_mtime, path))
     return [path for _, path in sorted(found, reverse=True)]
 
 
 def opened(name: str | None, state_dir: Path) -> Loom:
-    """The loom that is meant, to read. Raises as `find`, and `LoomError` for what is no loom."""
+    """Find a loom and open it read-only. Raises as `find`, and LoomError if the file is not a loom."""
     return reading(find(name, state_dir))
 
 
 def reading(path: Path | str) -> Loom:
-    """The loom at a path or an address, to read. Raises `LoomError` where it cannot be opened or is none."""
+    """Open the loom at a path or an address, read-only. Raises LoomError if it cannot be opened or is not a loom."""
     from cantrip_acp.core.errors import LoomError
     from cantrip_acp.loom.loom import Loom
 
@@ -61,9 +62,8 @@ def reading(path: Path | str) -> Loom:
 
 
 def leaf(loom: Loom, wanted: str | None) -> str:
-    """The id of a turn from an id or the beginning of one; without, the leaf that was written last.
-
-    Raises `TurnNotFound` where none or several fit.
+    """The id of a turn, from an id or its beginning. Without one, the leaf that was written last.
+    Raises TurnNotFound if no turn or several turns match.
     """
     if wanted is None:
         leaves = loom.leaves()

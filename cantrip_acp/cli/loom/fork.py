@@ -1,4 +1,4 @@
-"""`cantrip loom fork` and `replay`: go on from any turn of a loom, or live a thread again."""
+"""`cantrip loom fork` and `replay`: fork a new entity from any turn, or run a recorded thread again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _OWN = "(state)"
-"""What ``--worktree`` means without a folder."""
+"""The value of ``--worktree`` when no folder is given."""
 
 _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running its code again"}
 
@@ -162,7 +162,7 @@ def fork(
 
 
 def _folder(worktree: str | None, opening: Opening, name: str) -> bool | str:
-    """Where the fork's worktree, or those of a group, are to lie; False where none is asked for."""
+    """The folder for the worktree of a fork, or for those of a group. False if none is asked for."""
     from cantrip_acp.files.paths import private
 
     if worktree is None:

@@ -1,4 +1,4 @@
-"""`cantrip loom fork --samples`: several forks of one turn at a time, a line for each as it ends."""
+"""`cantrip loom fork --samples`: run several forks of one turn at a time and print a line when each one ends."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ def run_group(
     as_json: bool,
     cast_id: str | None = None,
 ) -> int:
-    """Fork a turn ``samples`` times and cast each on the intent, or resume in each where it is None; the exit status.
-
-    0 where every cast terminated, 130 where a signal stopped them, 1 otherwise.
+    """Fork a turn ``samples`` times, cast each fork on the intent (None: resume the cast), and return the exit status.
+    0 if every cast terminated, 130 if a signal stopped them, else 1.
     """
     loom = opening.loom
     face = _JsonLines(group, origin, loom) if as_json else _Lines(group, origin, samples, loom)
@@ -52,7 +51,7 @@ def run_group(
 
 
 def _cantrips(opening: Opening, samples: int) -> list[Cantrip]:
-    """The cantrip for each fork; a script is played by each from its beginning, as if it were cast alone."""
+    """The cantrip for each fork. A scripted crystal starts at its beginning in each fork, as in a cast alone."""
     from cantrip_acp.crystals.scripted import ScriptedCrystal
     from cantrip_acp.recipes.build.crystals import crystal_for
 
@@ -74,7 +73,7 @@ async def _cast(
     face: _Lines | _JsonLines,
     cast_id: str | None,
 ) -> ForkGroup | None:
-    """The group, or None where a signal ended it; what had happened is in the loom then, too."""
+    """Run the group. Returns None if a signal stopped it; the loom then holds what had happened."""
     from cantrip_acp.core.forking.group import fork_group
 
     made: ForkGroup | None = None
@@ -103,7 +102,7 @@ async def _cast(
 
 
 class _Lines:
-    """For people."""
+    """Output for people."""
 
     def __init__(self, group: str, origin: str, samples: int, loom: Loom) -> None:
         self._screen = screen = Screen()
@@ -140,7 +139,7 @@ class _Lines:
 
 
 class _JsonLines:
-    """For programs: an object for each fork as it ends, and one for the group."""
+    """Output for programs: a JSON object when each fork ends, and one for the group."""
 
     def __init__(self, group: str, origin: str, loom: Loom) -> None:
         self._about: dict[str, Any] = {"group": group, "from_turn": origin, "loom": loom.location}

@@ -1,4 +1,4 @@
-"""`cantrip loom import`: traces, transcripts and other looms, taken into a loom."""
+"""`cantrip loom import`: import traces, transcripts and other looms into a loom."""
 
 from __future__ import annotations
 

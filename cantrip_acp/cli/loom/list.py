@@ -1,4 +1,4 @@
-"""`cantrip loom list` and `stats`: the threads of one loom or of all, and what they add up to."""
+"""`cantrip loom list` and `stats`: list the threads of one loom or of all looms, and add up their figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="As one JSON 
 
 
 class Looms:
-    """The looms that are meant, opened one after the other; what cannot be opened among many is noted and passed over."""
+    """Opens the chosen looms one after the other. Among all looms, one that cannot be opened is noted and skipped."""
 
     def __init__(self, names: tuple[str, ...], state_dir: Path | None) -> None:
         from cantrip_acp.files import paths
@@ -52,7 +52,7 @@ class Looms:
         return loom
 
     def tell(self) -> None:
-        """Say on stderr what was damaged or could not be opened."""
+        """Print on stderr what was damaged or could not be opened."""
         from cantrip_acp.text.sanitize import clean_line
 
         for problem in self.problems[:20]:
@@ -129,11 +129,11 @@ def list_threads(
     found: list[tuple[str, ThreadLine]] = []
     for loom in looms:
         where = loom.location or ""
-        # The newest come first by themselves; all else has to be seen before it can be put in order.
+        # Threads already come newest first. Every other order needs all threads before it can sort.
         lines = Listing(loom).lines(wanted)
         found += ((where, line) for line in _first(lines, most if sort == "when" and not reverse else None))
     found.sort(key=lambda item: _key(item[1], sort), reverse=not reverse)
-    # What lacks what is sorted by stands last either way.
+    # Threads without the sort value come last in both directions.
     found.sort(key=lambda item: _key(item[1], sort)[0] == 0)
     more = most is not None and len(found) > most
     shown = found[:most]
@@ -151,7 +151,7 @@ def list_threads(
 
 
 def _first(lines: Iterable[ThreadLine], most: int | None) -> Iterator[ThreadLine]:
-    # One more than is shown, so that it can be said that there are more.
+    # Yields one more than is shown, so that the caller knows that there are more.
     for number, line in enumerate(lines):
         if most is not None and number > most:
             return

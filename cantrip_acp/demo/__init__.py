@@ -1,4 +1,6 @@
-"""What `cantrip demo` plays: a small sample project with a real bug, a recipe and a script for the scripted crystal.
-
-Everything here is data (copied to a temporary folder before use) and ships inside the wheel. Only `cli/commands/demo.py` reads it.
+"""The material of `cantrip demo`: a small sample project with a real bug, a recipe, and a script for the scripted
+crystal.
+The data ships in the wheel and is copied to a temporary folder before use. Only `cli/commands/demo.py` imports this
+package.
+Start with `stage.py` (prepares the folder) and `proof.py` (checks the result).
 """

@@ -1,4 +1,4 @@
-"""After the demo: what the loom and the files say happened, held against what the demo promises."""
+"""Demo checks: compares the loom and the files after the demo with what the demo promises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from cantrip_acp.demo.stage import SUSPECT, Stage
 
 @dataclass(frozen=True)
 class TestRun:
-    """The project's tests run on this machine, outside of any sandbox: they are ours. `words` is the last line."""
+    """A run of the project's tests on this machine, outside the sandbox (the tests are our own). `words` is the last
+    line."""
 
     passed: bool
     words: str
@@ -38,7 +39,8 @@ def run_tests(project: Path) -> TestRun:
 
 @dataclass
 class Record:
-    """What one loom says. `commands` are `(command, exit status)`; a command that ended the cast has status None or 0."""
+    """What one loom recorded. `commands` are `(command, exit status)`; a command that ended the cast has status None or
+    0."""
 
     turns: int = 0
     commands: list[tuple[str, int | None]] = field(default_factory=list)
@@ -49,7 +51,7 @@ class Record:
 
 
 def read_loom(path: Path) -> Record:
-    """Raises LoomError for a loom that cannot be read."""
+    """Read a loom. Raises LoomError if it cannot be read."""
     from cantrip_acp.loom.loom import Loom
 
     record = Record()
@@ -71,7 +73,7 @@ def read_loom(path: Path) -> Record:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that the demo promises: whether it is so, and in words what was found."""
+    """The check of one promise of the demo: whether it holds, and what was found."""
 
     holds: bool
     words: str
@@ -80,7 +82,7 @@ class Finding:
 def examine(
     stage: Stage, before: Mapping[str, bytes], first: TestRun, record: Record, stop_reason: str
 ) -> list[Finding]:
-    """Everything that the demo says it showed, checked. `before` and `first` were taken before the session."""
+    """Check everything that the demo claims. `before` and `first` were taken before the session."""
     runs = [status for command, status in record.commands if command.strip().startswith("make test")]
     after = stage.files()
     changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))

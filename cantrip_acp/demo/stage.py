@@ -1,4 +1,4 @@
-"""Sets the demo's stage: a copy of the sample project with a little history, and the recipe beside it."""
+"""Demo setup: copies the sample project with a short git history, and puts the recipe beside it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 INTENT: Final = "The tests fail. Find out why, mend it, and show that they pass."
 
 SUSPECT: Final = "pennywise/split.py"
-"""The file with the bug, and the only one that a demo changes."""
+"""The file with the bug, and the only one that the demo changes."""
 
 _HISTORY: Final = (
     (
@@ -30,14 +30,14 @@ _MILLISECONDS_A_WORD: Final = 45
 
 @dataclass(frozen=True)
 class Stage:
-    """`project` is the copy, `recipe` the recipe that is played on it; both are below one temporary folder."""
+    """`project` is the project's copy, `recipe` the recipe to run on it; both are below one temporary folder."""
 
     project: Path
     recipe: Path
     script: tuple[Mapping[str, Any], ...]
 
     def files(self) -> dict[str, bytes]:
-        """The project's files by path, without git's and Python's own."""
+        """The project's files by path, without `.git` and `__pycache__`."""
         found = {}
         for folder, folders, names in os.walk(self.project):
             folders[:] = [name for name in folders if name not in (".git", "__pycache__")]
@@ -48,14 +48,14 @@ class Stage:
 
 
 def set_stage(root: Path, *, slow: bool = False) -> Stage:
-    """Copies everything below `root`, an empty folder. `slow` has the script speak word by word, as a model does."""
+    """Copy everything below `root`, an empty folder. With `slow` the script speaks word by word, as a model does."""
     project = root / "pennywise"
     with importlib.resources.as_file(importlib.resources.files("cantrip_acp.demo")) as data:
         shutil.copytree(data / "project", project, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
         shutil.copy(data / "demo.cantrip.yaml", root)
         responses = _read_script(data / "session.yaml")
     (project / "gitignore").rename(project / ".gitignore")
-    # JSON is YAML; the script is written anew because its pace may differ.
+    # JSON is also YAML. The script is written anew because its speed may differ.
     paced = [_paced(response) if slow else response for response in responses]
     (root / "session.yaml").write_text(json.dumps(paced, indent=1, ensure_ascii=False), encoding="utf-8")
     _commit(project)
@@ -77,7 +77,7 @@ def _paced(response: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _commit(project: Path) -> None:
-    """A history of three commits, so that `git log` has something to say; without git there is none."""
+    """Make a history of three commits, so that `git log` shows something. Without git there is none."""
     git = shutil.which("git")
     if git is None:
         return

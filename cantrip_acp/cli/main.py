@@ -1,7 +1,7 @@
-"""The console script ``cantrip``: hands over to the agent for ``cantrip acp``, to the language server for ``cantrip lsp``,
-to the commands (`app`) for all else.
-
-An editor waits for both as it does for ``cantrip-acp``, so nothing is imported before that choice.
+"""The console script ``cantrip``: starts the ACP agent for ``cantrip acp``, the language server for ``cantrip lsp``,
+else a command
+(`app`).
+An editor waits for both servers to start, so nothing else is imported before that choice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
-    """Run the command line and leave with its status."""
+    """Run the command line and exit with its status."""
     arguments = sys.argv[1:] if argv is None else argv
     if arguments[:1] == ["acp"]:
         from cantrip_acp.acp.start import main as serve
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     try:
         sys.stdout.flush()
     except OSError as error:
-        # A reader that left, or a full disk: what was to be said cannot be said.
+        # The reader is gone or the disk is full: the rest of the output is lost.
         nobody_reads()
         if not isinstance(error, BrokenPipeError):
             sys.stderr.write(f"cantrip: standard output cannot be written: {error.strerror}\n")
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 
 def _have_streams() -> None:
-    """A closed standard stream leads nowhere: left as it is, the next file that is opened would take its place."""
+    """Open closed standard streams on /dev/null. Otherwise the next opened file would take a standard stream's number."""
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
         import os
 

@@ -1,2 +1,2 @@
 """The commands of `cantrip`, one module per command; each is imported only when it runs.
-They may import `cli/session`, `cli/render`, `cli/script` and the packages below `cli`. Start with `cast.py`."""
+They may import the rest of `cli` and every other package. Start with `cast.py`."""

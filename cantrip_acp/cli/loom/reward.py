@@ -1,4 +1,4 @@
-"""`cantrip loom reward`: give rewards, have them computed or judged, and see which were given."""
+"""`cantrip loom reward`: give a reward, compute rewards, ask a verifier for one, or show the rewards of a loom."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _judged(
     from cantrip_acp.text.sanitize import clean_line
     from cantrip_acp.training.judge import record_verdict, verify
 
-    # Judging may take minutes, in which the loom is somebody else's to write.
+    # Judging may take minutes. The loom is open read-only meanwhile, so that another process can write to it.
     with reading(path) as held:
         judged = leaf(held, turn or None)
         opening = open_recipe(verifier, cwd, None, state_dir)
@@ -202,7 +202,7 @@ def _shown(path: Path | str, turn: str | None, *, as_json: bool) -> None:
 
 
 def _data(record: RewardRecord) -> dict[str, Any]:
-    """A reward as plain data, its kind named."""
+    """A reward as plain data, with its kind."""
     import msgspec
 
     from cantrip_acp.training.rewards import kind

@@ -1,4 +1,4 @@
-"""A loom as somebody reads it: an overview of its casts, and one thread in full."""
+"""Shows a loom as text: an overview of its casts, or one thread in full."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DAMAGE = 20
 
 
 class LoomView:
-    """Writes a loom to a screen. ``full`` shows whole outputs."""
+    """Prints a loom on a screen. ``full`` shows whole outputs."""
 
     def __init__(self, screen: Screen, loom: Loom, *, full: bool = False) -> None:
         self._screen = screen
@@ -32,7 +32,7 @@ class LoomView:
         self._dot = f" {screen.marks.dot} "
 
     def overview(self) -> None:
-        """Header, damage, each cast with a line a turn, threads."""
+        """Print the header, the damage, each cast with one line per turn, and the threads."""
         loom, screen = self._loom, self._screen
         casts = loom.casts()
         threads = loom.threads()
@@ -72,7 +72,7 @@ class LoomView:
                 )
 
     def thread(self, thread: Thread) -> None:
-        """Every turn of a thread: what was said, run and observed."""
+        """Print every turn of a thread: what the crystal said, what ran, and what was observed."""
         screen = self._screen
         starts = {start.id: (start, end) for start, end in self._loom.casts()}
         self._damage()
@@ -168,7 +168,7 @@ class LoomView:
         return self._dot.join(parts)
 
     def _line(self, turn: Turn) -> None:
-        """A turn in a line: its id, what it did in short, what it took."""
+        """Print a turn on one line: its id, a short text of what it did, its duration and usage."""
         did: list[str] = []
         if turn.utterance.code:
             did.append("$ " + clean_line(turn.utterance.code, 60))
@@ -266,7 +266,7 @@ def as_data(loom: Loom) -> dict[str, Any]:
 
 
 def problems(loom: Loom) -> list[dict[str, Any]]:
-    """The damage as plain data."""
+    """The loom's damage as plain data."""
     import msgspec
 
     return [msgspec.to_builtins(problem) for problem in loom.problems]

@@ -1,4 +1,4 @@
-"""A loom's tree as text: a line a turn, a branch where threads part, forks and children named as such."""
+"""Draws a loom's tree as text: one line per turn, a branch where threads part, and labels for forks and children."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _WORDS = 80
 
 
 def draw(screen: Screen, loom: Loom) -> None:
-    """Every turn below its parent. A chain stays in one column; only a branch moves to the right.
-
-    Where an entity begins, its line says how: as a fork, or as a child with its intent. Rewards follow, the relative ones too.
+    """Draw every turn below its parent. A chain stays in one column; only a branch moves to the right.
+    The first line of an entity says how it began: as a fork, or as a child with its intent. Rewards follow, also
+    relative ones.
     """
     from cantrip_acp.loom.query.outline import Outline
     from cantrip_acp.loom.query.thread import Endings
@@ -59,10 +59,10 @@ def draw(screen: Screen, loom: Loom) -> None:
 
 
 def _begun(loom: Loom, outline: Outline, turn: Turn, spawned: bool) -> str:
-    """How the entity of a turn began, where this is its first; empty elsewhere."""
+    """How the entity of a turn began, if this is its first turn; else an empty text."""
     place = outline.places[turn.id]
     if spawned:
-        # A child's root has no cast yet; the turn after it has.
+        # A child's root turn has no cast yet; the turn after it has one.
         first = next(iter(outline.next.get(turn.id, [])), turn.id)
         intent = outline.intent(first)
         return f"child {clean_line(intent, _WORDS)!r}  " if intent else "child  "
@@ -76,7 +76,7 @@ def _begun(loom: Loom, outline: Outline, turn: Turn, spawned: bool) -> str:
 
 
 def _walk(children: dict[str | None, list[str]]) -> Iterator[tuple[str, str, str]]:
-    """Each turn with what stands before it; a stack in place of recursion, since threads are long."""
+    """Yield each turn with the text before it on its line. Uses a stack: threads are too long for recursion."""
     stack: list[tuple[str, str, str, str]] = [(root, "", "", "") for root in reversed(children.get(None, []))]
     while stack:
         turn_id, prefix, mark, below = stack.pop()

@@ -1,4 +1,4 @@
-"""`cantrip loom view`: a loom as a page in the browser."""
+"""`cantrip loom view`: show a loom as a page in the browser, or write the page to an HTML file."""
 
 from __future__ import annotations
 

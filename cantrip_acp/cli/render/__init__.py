@@ -1,1 +1,2 @@
-"""What commands print: terminal and table, casts and sessions, tool calls and child entities."""
+"""Output of the commands: terminal and tables, casts and sessions, tool calls and child entities.
+It may import the core, the ACP client and `cli/session`, but not the commands. Start with `terminal.py`, then `transcript.py`."""

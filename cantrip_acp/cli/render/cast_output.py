@@ -1,4 +1,4 @@
-"""A cast as somebody reads it, or as lines of JSON: the two faces of ``cantrip cast`` and ``cantrip repl``."""
+"""Cast output of ``cantrip cast`` and ``cantrip repl``: as text for people, or as JSON lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class JsonFace:
-    """One JSON object a line, each with an ``event``; the last is ``result`` (`events.as_json`)."""
+    """Prints one JSON object per line, each with an ``event``. The last one is ``result`` (`events.as_json`)."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -33,20 +33,20 @@ class JsonFace:
         self.ended = self.ended or isinstance(event, events.CastEnded)
 
     def failed(self, error: str, *, entity_id: str, usage: Usage, loom: str | None) -> None:
-        """The last line of a cast that failed before it could say so itself."""
+        """Print the last line of a cast that failed before it could report its own end."""
         if not self.ended:
             about: dict[str, Any] = {"result": None, "terminated": False, "truncated": True, "reason": "error"}
             about |= {"usage": usage.record(), "entity_id": entity_id, "trace_id": None, "loom": loom, "error": error}
             self._print({"event": "result", **about})
 
     def _print(self, line: Mapping[str, Any]) -> None:
-        # ASCII alone: a lone surrogate from a crystal must not end the stream.
+        # ASCII only: a lone surrogate from a crystal would end the stream with an encoding error.
         sys.stdout.write(json.dumps(line, default=str) + "\n")
         sys.stdout.flush()
 
 
 class TextFace:
-    """For people: what is said and thought, commands with their output, gate calls, changes, and a line a turn."""
+    """Output for people: text and thoughts, commands with their output, gate calls, changes, and a line per turn."""
 
     def __init__(self, screen: Screen, folder: Path, *, full: bool = False) -> None:
         self.screen = screen
@@ -54,13 +54,13 @@ class TextFace:
         self.children = ChildView(screen, self.transcript)
         self._begun = time.monotonic()
         self._done: list[dict[str, Any]] = []
-        # Commands that ended because the answer was given in them: stopped, and not failed.
+        # Commands that ended because ``done`` was called in them: they were stopped, but did not fail.
         self._answered: set[str | None] = set()
         self._started: set[str] = set()
         self._half_line = False
 
     def intent(self, words: str) -> None:
-        """The person's words, as the beginning of a cast."""
+        """Show the user's intent at the beginning of a cast."""
         self.transcript.prompt(shared().text(words))
         self._begun = time.monotonic()
 
@@ -104,7 +104,7 @@ class TextFace:
         self.screen.flush()
 
     def _finish(self, event: events.Event, update: dict[str, Any] | None) -> None:
-        """``done`` is shown as the answer at the end of the cast, not as a call, unless it fails."""
+        """Show ``done`` as the answer at the end of the cast, not as a call, unless it fails."""
         if update is not None:
             self._done.append(update)
         if isinstance(event, events.GateFinished):
@@ -121,7 +121,7 @@ class TextFace:
         self.transcript.note(f" {self.screen.marks.dot} ".join([*parts, turn.id]))
 
     def ended(self, result: CastResult, *, show_loom: bool = True) -> None:
-        """How it ended: the answer where it was not said already, why, what it took, and where the record is."""
+        """Show how the cast ended: the answer (if not shown yet), the reason, the usage, and where the loom is."""
         self.transcript.finish()
         if result.reason != "text" and result.result is not None:
             self.screen.blank()
@@ -131,7 +131,7 @@ class TextFace:
         elif result.summary and result.truncated:
             self.transcript.note(clean_line(result.summary, 2000), "yellow")
         if result.terminated:
-            # The summary of a truncation has them.
+            # The summary of a truncated cast already contains the warnings.
             for warning in result.warnings:
                 self.transcript.note(clean_line(warning, 2000), "yellow")
         self.screen.blank()
@@ -145,25 +145,25 @@ class TextFace:
         self.screen.flush()
 
     def kept(self, loom: str | None) -> None:
-        """Where the record of a cast is, whatever became of it."""
+        """Show where the loom of a cast is. It is shown for failed casts too."""
         if loom:
             self.screen.line(("loom     ", "dim"), loom)
             self.screen.flush()
 
     def stopped(self) -> None:
-        """It was stopped before there was anything to tell."""
+        """Show that the cast was cancelled before it had a result."""
         self.transcript.finish()
         self.screen.line((f"{self.screen.marks.stop} cancelled", "bold yellow"))
         self.screen.flush()
 
 
 def money(dollars: float) -> str:
-    """US dollars; of small models' queries the fraction that is left of a cent."""
+    """US dollars; six digits for amounts below a tenth of a cent."""
     return f"${dollars:.4f}" if dollars >= 0.001 or not dollars else f"${dollars:.6f}"
 
 
 def _update(event: events.Event) -> dict[str, Any] | None:
-    """What the transcript shows of an event, in the shape that it takes; None for what is shown otherwise or not."""
+    """The event as an ACP update for the transcript. None if the event is shown in another way, or not at all."""
     if isinstance(event, events.Text | events.Thought):
         kind = "agent_message_chunk" if isinstance(event, events.Text) else "agent_thought_chunk"
         content = {"type": "text", "text": event.delta}
@@ -203,7 +203,7 @@ def _update(event: events.Event) -> dict[str, Any] | None:
         about["rawOutput"] = {"exit_code": event.exit_code}
         meta: dict[str, Any] = {}
         if event.error:
-            # A traceback, say: no piece of the output had it.
+            # For example a traceback, which no piece of the output contained.
             meta["terminal_output"] = {"terminal_id": event.call_id, "data": f"{event.error}\n"}
         if event.signal:
             meta["terminal_exit"] = {"signal": event.signal}

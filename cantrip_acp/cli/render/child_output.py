@@ -1,6 +1,5 @@
-"""Children of a cast as somebody reads them: a line for what each was asked, each thing it did, and what it came to.
-
-Children work beside each other, so their lines are whole lines under a number each, as deep in the page as in the tree.
+"""Output for the children of a cast: one line for each intent, each action, and each result.
+Children run at the same time. So each line is whole, starts with the child's number, and is indented by its depth.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ if TYPE_CHECKING:
     from cantrip_acp.cli.render.transcript import Transcript
 
 
-# --- What an entity's children do, read out of the content of the tool call that spawned them, as lines that only grow.
+# --- Children in an ACP session: reads what they did from the content of the tool call that started them.
 #
-# Our agent shows its children in that content: a paragraph ``**Child 2** (running): intent`` for each, and below it what
-# it said (quoted) and did (a list), of which only the end is kept. The content is replaced whenever something happens,
-# and a terminal cannot take back what it has written: so each thing is told once, when it can grow no more.
+# Our agent shows its children in that content: a paragraph ``**Child 2** (running): intent`` for each, and below it
+# what
+# the child said (quoted) and did (a list). Only the end of these is kept. Each change replaces the whole content, but
+# a terminal cannot change what it has printed. So each item is printed once, when it can no longer grow.
 
 _HEAD = re.compile(r"\*\*Child(?: (?P<number>\d+(?:\.\d+)*))?\*\* \((?P<state>[^)\n]{1,80})\): (?P<intent>[^\n]*)\Z")
 _EARLIER = re.compile(r"Earlier children: [^\n]*\Z")
@@ -32,7 +32,7 @@ _FENCE = re.compile(r"(`{3,})")
 
 @dataclass(frozen=True, slots=True)
 class ChildLine:
-    """One thing to tell of a child. ``number`` is dotted, and empty for the only one; ``depth`` counts from 1."""
+    """One line about a child. ``number`` is dotted, and empty for an only child; ``depth`` counts from 1."""
 
     number: str
     kind: Literal["asked", "said", "did", "failed", "done", "stopped"]
@@ -56,7 +56,7 @@ class ChildLines:
         self._known: dict[str, _Known] = {}
 
     def take(self, text: str) -> list[ChildLine] | None:
-        """What is new in a view of the children; None where the text is no such view."""
+        """Return what is new in this view of the children. None if the text is not such a view."""
         lines = text.split("\n")
         at = next((n for n, line in enumerate(lines) if line and not _EARLIER.match(line)), 0)
         if not _HEAD.match(lines[at]):
@@ -74,14 +74,14 @@ class ChildLines:
         running = state == "running"
         paragraphs = list(_paragraphs(lines[1:]))
         if running and paragraphs and not paragraphs[-1].startswith("- "):
-            paragraphs.pop()  # a message or an output that grows
+            paragraphs.pop()  # a message or an output that may still grow
         told = [each for each in paragraphs if each.startswith(("- ", ">"))]
         for each in told[_overlap(known.told, told) :]:
             yield _line(number, each)
         known.told = told or known.told
         if not running and not known.over:
             yield ChildLine(number, "done" if state == "done" else "stopped", state)
-        # One that is asked again is the same child.
+        # A child with a second intent keeps its number.
         known.over = not running
 
 
@@ -108,7 +108,7 @@ def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _fenced(lines: Sequence[str]) -> Iterator[tuple[bool, str]]:
-    """Each line with whether it lies in a block of code."""
+    """Each line, with whether it is inside a code block."""
     fence = ""
     for line in lines:
         opening = _FENCE.match(line)
@@ -123,7 +123,8 @@ def _fenced(lines: Sequence[str]) -> Iterator[tuple[bool, str]]:
 
 
 def _overlap(before: Sequence[str], now: Sequence[str]) -> int:
-    """How much of ``now`` was there before: the window may have moved on."""
+    """How many entries at the start of ``now`` were already at the end of ``before``: the view may have dropped old
+    ones."""
     return next((n for n in range(min(len(before), len(now)), 0, -1) if before[-n:] == list(now[:n])), 0)
 
 
@@ -142,7 +143,8 @@ _LONGEST = 160
 
 
 class ChildView:
-    """The children of one cast, by the numbers of their birth: ``2``, and ``2.1`` for the first child of the second."""
+    """Prints the children of one cast. They are numbered as they start: ``2``, and ``2.1`` for the first child of the
+    second."""
 
     def __init__(self, screen: Screen, transcript: Transcript) -> None:
         self._screen = screen
@@ -151,7 +153,7 @@ class ChildView:
         self._born: dict[str, int] = {}
 
     def event(self, event: events.ChildEvent) -> None:
-        """Show what happened to a child; most of a stream is not shown."""
+        """Print what happened to a child; most events are not shown."""
         marks, inner = self._screen.marks, event.inner
         if isinstance(inner, events.CastStarted):
             self._line(event, marks.prompt, "magenta", inner.intent)

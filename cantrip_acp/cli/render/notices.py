@@ -1,6 +1,5 @@
-"""What an agent tells beside its turns: notices (ACP, Session Notices) and compactions of its context.
-
-A compaction is shown once, when it is over: its first update and its pieces may come long before.
+"""Notices (ACP, Session Notices) and compactions of an agent's context.
+A compaction is shown once, when it has ended. Its first update and the pieces of its summary may come long before.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from cantrip_acp.cli.render.tool_call import listed, mapped, text
 from cantrip_acp.text.sanitize import clean_line
 
 _MOST = 64
-"""Compactions under way that are kept in mind; an agent that never ends one is no memory hole."""
+"""The most running compactions to remember, so that an agent that never ends them cannot fill the memory."""
 _LONGEST = 100_000
 
 
 def words_of(content: object) -> str:
-    """A content block as text: what is not text is named, never dumped."""
+    """A content block as text. Content that is not text is shown by its name or kind and size."""
     if isinstance(content, str):
         return content
     if not isinstance(content, Mapping):
@@ -35,7 +34,7 @@ def words_of(content: object) -> str:
 
 
 def notice(screen: Screen, update: Mapping[str, Any]) -> None:
-    """A `notice`: its title, as grave as it says, and below it what it explains."""
+    """Show a `notice`: the title, coloured by its severity, and the description below it."""
     style = {"warning": "yellow", "error": "red"}.get(text(update, "severity"), "dim")
     title = clean_line(text(update, "title")) or "a notice without a title"
     screen.line((f"{screen.marks.notice} {title}", style), indent=2)
@@ -44,7 +43,7 @@ def notice(screen: Screen, update: Mapping[str, Any]) -> None:
 
 
 class Compactions:
-    """`compaction_update` and `compaction_summary_chunk`, by id: what was said so far of each."""
+    """Collects `compaction_update` and `compaction_summary_chunk`: the summary so far of each compaction, by id."""
 
     def __init__(self, screen: Screen, *, full: bool) -> None:
         self._screen = screen
@@ -52,18 +51,18 @@ class Compactions:
         self._summaries: dict[str, str] = {}
 
     def chunk(self, update: Mapping[str, Any]) -> None:
-        """A piece of a summary."""
+        """Add a piece to a summary."""
         self._keep(text(update, "compactionId"), lambda known: known + words_of(update.get("content")))
 
     def over(self, update: Mapping[str, Any]) -> bool:
-        """Take an update; whether it ended the compaction, so that `show` has something to show."""
+        """Take an update. True if it ended the compaction: then call `show`."""
         key = text(update, "compactionId")
         if "summary" in update:
             self._keep(key, lambda _: "\n\n".join(map(words_of, listed(update, "summary"))))
         return text(update, "status") in ("completed", "failed", "cancelled")
 
     def show(self, update: Mapping[str, Any]) -> None:
-        """How a compaction ended, with its summary."""
+        """Show how a compaction ended, with its summary."""
         summary = self._summaries.pop(text(update, "compactionId"), "").strip()
         status = text(update, "status")
         if status != "completed":

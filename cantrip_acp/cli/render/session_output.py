@@ -1,4 +1,4 @@
-"""The two faces of a headless session: a transcript for people, and JSON lines for programs."""
+"""Output of a client session: a transcript for people, and JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_JUNK = 3
 
 
 def loom_of(meta: Mapping[str, Any]) -> str | None:
-    """Where a session's loom is, if the agent says so in `_meta.cantrip.loom`."""
+    """Where a session's loom is, if the agent gives it in `_meta.cantrip.loom`."""
     return text(mapped(meta, "cantrip"), "loom") or None
 
 
@@ -28,7 +28,7 @@ def _many(count: int, what: str) -> str:
 
 
 class Face(Protocol):
-    """Shows what happens in a session. `failed` is the end of a turn, or of the session where none was open."""
+    """Shows what happens in a session. `failed` ends the turn, or the session if no turn runs."""
 
     def opened(self, about: Mapping[str, Any], session: Session) -> None: ...
     def prompted(self, words: str) -> None: ...
@@ -46,7 +46,7 @@ class Face(Protocol):
 
 
 class TranscriptFace:
-    """For people: see `transcript`. Errors and the agent's stderr go to `errors`."""
+    """Output for people (see `transcript`). Errors and the agent's stderr go to `errors`."""
 
     def __init__(
         self, screen: Screen, errors: Screen, *, folder: Path, full: bool = False, verbose: bool = False
@@ -91,7 +91,7 @@ class TranscriptFace:
 
     def lent(self, action: str, path: str, refused: str | None, missing: bool) -> None:
         if missing and not self._verbose:
-            return  # Whether a file is there is asked before each new one; the agent says what came of it.
+            return  # Agents often look for a file before they create it; the agent shows the result itself.
         if refused:
             self.transcript.note(f"the agent may not {action} a file of this client: {clean_line(refused)}", "yellow")
         elif self._verbose or action == "write":
@@ -133,7 +133,7 @@ class TranscriptFace:
 
 
 class JsonFace:
-    """For programs: one JSON object a line, each with an `event`; a `result` ends every turn."""
+    """Output for programs: one JSON object per line, each with an `event`; a `result` ends every turn."""
 
     def __init__(self) -> None:
         self._session: Session | None = None
@@ -163,10 +163,10 @@ class JsonFace:
         self._print("update", session_id=session_id, update=update)
 
     def idle(self) -> None:
-        """Nothing is ever held back."""
+        """Does nothing: no output is ever held back."""
 
     def asking(self, call: Mapping[str, Any]) -> None:
-        """Nothing yet: the line comes with the answer."""
+        """Does nothing: one line is printed with the answer."""
 
     def answered(
         self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]], answer: str | None, by: str

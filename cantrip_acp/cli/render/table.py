@@ -1,4 +1,4 @@
-"""Rows in columns: as wide as what stands in them, the last one cut at a terminal's edge and whole in a pipe."""
+"""Tables: each column is as wide as its content. A terminal cuts the last column at its edge; a pipe gets it whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GAP = 2
 def columns(
     screen: Screen, head: Sequence[str], rows: Sequence[Sequence[Cell]], *, right: Collection[str] = (), indent: int = 0
 ) -> None:
-    """Write a table; ``right`` names the columns that are set to the right. Columns without a word in any row are left out."""
+    """Write a table. ``right`` names the right-aligned columns. Columns that are empty in all rows are left out."""
     from rich.cells import cell_len, set_cell_size
 
     texts = [[clean_line(c if isinstance(c, str) else c[0], 2000) for c in row] for row in rows]
@@ -54,7 +54,7 @@ def columns(
 
 
 def partly(known: str, unknown: int) -> str:
-    """A sum with a mark where it lacks the part of some queries; ``known`` is empty where nothing is known."""
+    """Mark a sum as incomplete if some queries are missing in it. ``known`` is empty if nothing is known."""
     return (f"{known}+?" if known else "?") if unknown else known
 
 
@@ -63,12 +63,12 @@ def tokens(count: int | None, unknown: int = 0) -> str:
 
 
 def money(dollars: float | None) -> str:
-    """US dollars; nothing where no price is known."""
+    """US dollars; empty if no price is known."""
     return "" if dollars is None else f"${dollars:.4f}"
 
 
 def number(value: float | None) -> str:
-    """A reward; nothing where there is none."""
+    """A reward; empty if there is none."""
     return "" if value is None else f"{value:.4g}"
 
 

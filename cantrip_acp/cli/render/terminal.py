@@ -1,7 +1,6 @@
-"""Where a command writes: in colour and wrapped on a terminal, plain and unwrapped in a pipe.
-
-`NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are honoured (by rich). All that is written here is cleaned first
-(`untrusted`), so no caller can forget it. Output only ever grows at its end: it can be scrolled, piped and copied.
+"""Terminal output: coloured and wrapped on a terminal, plain and unwrapped in a pipe.
+rich handles `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb`. All output is cleaned here first (`untrusted`), so no caller can
+forget it. Output only grows at its end: it can be scrolled, piped and copied.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Marks:
-    """The signs that lines begin with."""
+    """The signs at the beginning of lines."""
 
     message: str = "●"
     thought: str = "✻"
@@ -45,13 +44,13 @@ _ASCII: Final = Marks("*", "~", ">", ">", "->", "|", "ok", "x", "#", "-", "o", "
 
 
 class Screen:
-    """One output stream. `width` is None where lines are not wrapped (a pipe)."""
+    """One output stream. `width` is None if lines are not wrapped (a pipe)."""
 
     def __init__(self, stream: TextIO | None = None, *, colour: bool | None = None, width: int | None = None) -> None:
         from rich.console import Console
 
         stream = stream if stream is not None else sys.stdout
-        # Text from anywhere must never end the program because the terminal's encoding is poor.
+        # Characters that the terminal's encoding lacks must not end the program.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
         self._console: Console = Console(
@@ -62,10 +61,10 @@ class Screen:
         self.marks = _UNICODE if self._console.encoding.lower().replace("-", "") == "utf8" else _ASCII
 
     def line(self, *parts: str | tuple[str, str], indent: int = 0, whole: bool = False) -> None:
-        """One line (or more, if a part holds newlines) of `text` and `(text, style)` parts.
-
-        A pipe gets it whole; a terminal wraps it between words, two columns further in. `whole` leaves wrapping to the
-        terminal itself, so that a path or a command can be copied in one piece.
+        """Write one line (or more, if a part contains newlines) of `text` and `(text, style)` parts.
+        A pipe gets it whole; a terminal wraps it between words and indents the next lines by two columns. With `whole`
+        the
+        terminal itself wraps, so that a path or a command can be copied in one piece.
         """
         from rich.text import Text
 
@@ -85,7 +84,7 @@ class Screen:
             first = " " * indent
 
     def barred(self, text: str, style: str = "", *, indent: int = 2) -> None:
-        """One line of somebody's output behind a bar; a terminal cuts it where it does not fit, the bar going on."""
+        """Write one line of output behind a bar. On a terminal, a long line is cut into pieces, and each has the bar."""
         from rich.cells import chop_cells
         from rich.text import Text
 
@@ -100,7 +99,7 @@ class Screen:
             self._console.print(out, soft_wrap=True)
 
     def raw(self, text: str, style: str = "") -> None:
-        """Already cleaned text with no newline added. For `Flow` and `Block`."""
+        """Write text that is already cleaned, without a newline. For `Flow` and `Block`."""
         from rich.text import Text
 
         if text:
@@ -114,9 +113,8 @@ class Screen:
 
 
 class Flow:
-    """Prose that streams in: words wrap at the terminal's width with a hanging indent; a pipe gets them as they are.
-
-    White space is held back until a word follows it, so that none is left at the end of a line or of the whole.
+    """Streamed prose: words wrap at the terminal's width with a hanging indent; a pipe gets the text unchanged.
+    White space is held back until a word follows it, so that none stays at the end of a line or of the text.
     """
 
     def __init__(self, screen: Screen, mark: str, *, style: str = "", mark_style: str = "") -> None:
@@ -141,13 +139,13 @@ class Flow:
                 self._space += piece
             else:
                 self._word += piece
-                # On a terminal a word waits for its end, because where it goes depends on its width.
+                # On a terminal a word waits for its end: its width decides on which line it goes.
                 if self._screen.width is None:
                     out.append(self._place())
         self._write("".join(out))
 
     def flush(self) -> None:
-        """Show the word at hand as far as it has come: nothing follows for a while."""
+        """Show the incomplete word, because nothing follows for a while."""
         self._write(self._place(), now=True)
 
     def close(self) -> None:
@@ -158,7 +156,7 @@ class Flow:
         self._space = ""
 
     def _write(self, text: str, *, now: bool = False) -> None:
-        """Text goes out when somebody could see the difference: a flood of small pieces is written many at a time."""
+        """Write text in batches, at most one every 0.02 s: many small pieces would be slow."""
         if text:
             self._waiting.append(text)
         if self._waiting and (now or time.monotonic() - self._written > _FRAME_SECONDS):
@@ -168,7 +166,8 @@ class Flow:
             self._written = time.monotonic()
 
     def _place(self) -> str:
-        """The word at hand with the white space before it, which becomes a line's end where the word does not fit."""
+        """The current word with the white space before it. The white space becomes a line break if the word does not
+        fit."""
         from rich.cells import cell_len
 
         word, self._word = self._word, ""
@@ -195,10 +194,9 @@ class Flow:
 
 
 class Block:
-    """Output that streams in line by line behind a bar, cut in its middle when it is long.
-
-    The first `head` lines are shown as they come; of what follows only the last `tail` lines are kept and shown by
-    `close()`, after a line that says how many were left out. `head=None` shows everything.
+    """Streamed output behind a bar, line by line, with the middle left out if it is long.
+    The first `head` lines are shown as they come. Of the rest only the last `tail` lines are kept; `close()` shows them
+    after a line that says how many were left out. `head=None` shows everything.
     """
 
     def __init__(self, screen: Screen, *, indent: int, head: int | None = 40, tail: int = 15, style: str = "") -> None:
@@ -219,7 +217,7 @@ class Block:
         *lines, self._partial = text.split("\n")
         for line in lines:
             self._add(line)
-        # A line that never ends is shown in slices, so that memory stays flat.
+        # A line without an end is shown in slices, so that memory use stays small.
         while len(self._partial) > 4000:
             self._add(self._partial[:4000])
             self._partial = self._partial[4000:]

@@ -1,7 +1,7 @@
-"""What is known about one tool call of an agent, and how much of it has been shown.
-
-Agents report output in three ways: as content that is replaced by a longer one, as `_meta.terminal_output` pieces of a
-display terminal, or only at the end as a raw result. All three end up in `take_output()`, each byte once.
+"""Tool call state: what an agent reported about one tool call, and how much of it was shown.
+Agents report output in three ways: as content that a longer one replaces, as `_meta.terminal_output` pieces of a
+display terminal, or only at the end as a raw result. The first two come out of `take_output()`, each byte once; the raw
+result comes from `result_text()`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from cantrip_acp.cli.render.terminal import Block
 
 
-# --- A change of a file as a unified diff, line by line with a style each.
+# --- A change of a file as a unified diff, one line at a time, with a style.
 
-# Above this, working out the smallest difference takes longer than anybody waits for a display.
+# Above this number of lines, the diff takes too long to compute.
 _MOST_LINES = 20_000
 
 
 def unified(name: str, old: str | None, new: str, *, limit: int | None = 120) -> Iterator[tuple[str, str]]:
-    """`(line, style)` pairs; `old` is None for a new file. At most `limit` lines, the rest is counted."""
+    """`(line, style)` pairs. `old` is None for a new file. Yields at most `limit` lines, then the number of left out
+    lines."""
     before = [] if old is None else old.splitlines()
     after = new.splitlines()
     a, b = (name, name) if name.startswith("/") else (f"a/{name}", f"b/{name}")
@@ -39,7 +40,7 @@ def unified(name: str, old: str | None, new: str, *, limit: int | None = 120) ->
     left_out = 0
     for number, line in enumerate(difflib.unified_diff(before, after, lineterm="", n=3)):
         if number < 2:
-            continue  # difflib's own file names
+            continue  # the file names that difflib writes
         if limit is not None and shown >= limit:
             left_out += 1
             continue
@@ -56,7 +57,7 @@ def unified(name: str, old: str | None, new: str, *, limit: int | None = 120) ->
 _FENCE = re.compile(r"\A(?P<fence>`{3,})[^\n`]*\n(?P<body>.*?)(?:\n?(?P=fence)\s*)?\Z", re.DOTALL)
 # rawInput keys that agents use for a shell command.
 _COMMANDS = ("command", "cmd", "script")
-# rawOutput keys that agents use for an exit status and for what a command put out.
+# rawOutput keys that agents use for an exit status and for a command's output.
 _STATUSES = ("exit_code", "exitCode", "exit_status", "status_code")
 _OUTPUTS = ("output", "stdout", "aggregated_output", "result", "content", "text", "error")
 
@@ -86,7 +87,7 @@ def listed(source: Mapping[str, Any], key: str) -> list[Any]:
 
 
 class ToolView:
-    """One tool call. `inner` is true for a gate that a command called: the command's own output holds its result."""
+    """One tool call. `inner` is true for a gate that a command called: the command's own output contains its result."""
 
     def __init__(self, call_id: str, *, started: float) -> None:
         self.call_id = call_id
@@ -113,7 +114,7 @@ class ToolView:
         self._told: list[ChildLine] = []
 
     def take(self, update: Mapping[str, Any]) -> None:
-        """Adds what a `tool_call` or `tool_call_update` says; absent and null fields change nothing."""
+        """Add what a `tool_call` or `tool_call_update` says. Absent and null fields change nothing."""
         self._title = text(update, "title") or self._title
         self.kind = clean_line(text(update, "kind"), 20) or self.kind
         self.status = text(update, "status") or self.status
@@ -148,7 +149,7 @@ class ToolView:
                 words.append(text(block, "text") or (f"[{kind}]" if block else ""))
         self._content = _unfenced("\n".join(words))
         if self.status in ("", "pending") and self._content.strip() == self._command().strip():
-            # A question shows the command that it is about, and so does the heading.
+            # A permission request repeats the command, and the heading already shows it.
             self._content = ""
 
     def _meta(self, meta: Mapping[str, Any]) -> None:
@@ -157,16 +158,16 @@ class ToolView:
         if ended := mapped(meta, "terminal_exit"):
             self._exit_code = number(ended, "exit_code")
             self._signal = text(ended, "signal")
-        # Ours names the command that called this gate; what the gate answered is in that command's output.
+        # Our agent names the command that called this gate. The gate's result is in that command's output.
         if text(mapped(meta, "cantrip"), "via"):
             self.inner = True
 
     def has_news(self) -> bool:
-        """Whether there is something to show beside the heading."""
+        """Whether there is something to show besides the heading."""
         return bool(self._diffs or self._terminal or self._told or self._content != self._shown)
 
     def take_children(self) -> list[ChildLine]:
-        """What the call's children did since the last time."""
+        """What the call's children did since the last call of this method."""
         told, self._told = self._told, []
         return told
 
@@ -175,7 +176,7 @@ class ToolView:
         return diffs
 
     def take_output(self) -> str:
-        """Output that has not been shown yet."""
+        """Return the output that has not been shown yet."""
         out = "".join(self._terminal)
         self._terminal = []
         if self._content != self._shown:
@@ -187,7 +188,7 @@ class ToolView:
         return out
 
     def title(self) -> str:
-        """The agent's title; where that only begins a command, the command itself if it is one line, else nothing."""
+        """The agent's title. If it only begins a command: the command if it has one line, else an empty text."""
         title = clean_line(self._title.strip("`"), 160) or clean_line(self.call_id, 60) or "(no name)"
         lines = clean(self._command()).strip().splitlines()
         if lines and clean_line(lines[0]).startswith(title.rstrip(" ….")[:60]):
@@ -195,11 +196,11 @@ class ToolView:
         return title
 
     def name(self) -> str:
-        """The title, or the beginning of the command that stands in its place."""
+        """The title, or the first line of the command if the title is empty."""
         return self.title() or self.command_lines()[0]
 
     def command_lines(self) -> list[str]:
-        """The shell command of an `execute` call, where the title does not already hold all of it."""
+        """The shell command of an `execute` call, if the title does not contain all of it."""
         command = clean(self._command()).strip()
         if not command or command == self.title():
             return []
@@ -218,7 +219,7 @@ class ToolView:
         return ""
 
     def outcome(self) -> str:
-        """How it ended: the status, and the exit status where the agent names one."""
+        """How the call ended: its status, with the signal or the exit status if the agent gives one."""
         code = self._exit_code
         if code is None and isinstance(self._result, Mapping):
             code = next((value for key in _STATUSES if (value := number(self._result, key)) is not None), None)
@@ -238,6 +239,6 @@ class ToolView:
 
 
 def _unfenced(words: str) -> str:
-    """Output without the Markdown fence that some agents put around it."""
+    """Output without the Markdown code fence that some agents put around it."""
     match = _FENCE.match(words)
     return match["body"] if match else words

@@ -1,7 +1,6 @@
-"""An ACP session as somebody reads it: each `session/update`, from any agent, as lines on a screen.
-
-Updates are taken as they come, unknown and half-formed ones included: an agent's mistake must not end the session.
-What is shown only grows at its end, so one tool call is a heading, what it put out, and a closing line.
+"""Session transcript: shows each ACP `session/update`, from any agent, as lines on a screen.
+It accepts updates that are unknown or incomplete: an agent's mistake must not end the session.
+Output only grows at its end. So a tool call is a heading, its output, and a closing line.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from cantrip_acp.text.sanitize import clean_line
 _WAITING = {"pending", ""}
 _OVER = {"completed", "failed"}
 _LONGEST = 160
-"""Characters of a line about a child."""
+"""The longest line about a child, in characters."""
 
 
 class Transcript:
-    """Shows one session. `full` shows whole outputs; `clock` gives seconds and is there for tests."""
+    """Shows one session. `full` shows whole outputs. `clock` returns seconds; tests replace it."""
 
     def __init__(
         self, screen: Screen, *, folder: Path, full: bool = False, clock: Callable[[], float] = time.monotonic
@@ -36,7 +35,7 @@ class Transcript:
         self._flow: Flow | None = None
         self._flow_key: tuple[str, str] | None = None
         self._calls: dict[str, ToolView] = {}
-        # The call that the last line was about, and the last one among those that have a heading of their own.
+        # The call that the last line belongs to, and the last call that printed a heading.
         self._speaking: str | None = None
         self._owner: str | None = None
         self._something = False
@@ -45,19 +44,19 @@ class Transcript:
         self.failed_calls = 0
         self.context: Mapping[str, Any] = {}
 
-    # What the person and the agent say
+    # What the user and the agent say
 
     def begin_turn(self) -> None:
-        """A new turn: its tool calls are counted from zero."""
+        """Start a new turn: count its tool calls from zero."""
         self.calls = 0
         self.failed_calls = 0
 
     def begun(self) -> None:
-        """Something has been written above already: the next thing keeps its distance."""
+        """Say that something was printed above, so that the next output begins with an empty line."""
         self._something = True
 
     def prompt(self, words: str) -> None:
-        """The person's own words, as the beginning of a turn."""
+        """Show the user's prompt at the beginning of a turn."""
         self.begin_turn()
         self.settle()
         self._gap()
@@ -67,17 +66,17 @@ class Transcript:
             self._screen.line((line, "bold"), indent=2)
 
     def note(self, words: str, style: str = "dim") -> None:
-        """A remark of the client's own."""
+        """Show a remark of the client itself."""
         self.settle()
         self._screen.line((words, style), indent=2)
 
     def idle(self) -> None:
-        """Nothing has come for a moment: what is held back for the sake of wrapping is shown."""
+        """Nothing came for a moment: show the text that was held back for wrapping."""
         if self._flow is not None:
             self._flow.flush()
 
     def settle(self) -> None:
-        """Ends what is being streamed, so that something else can be written."""
+        """End what is being streamed, so that something else can be written."""
         if self._flow is not None:
             self._flow.close()
             self._flow = None
@@ -90,7 +89,7 @@ class Transcript:
             self._speaking = None
 
     def update(self, update: Mapping[str, Any]) -> None:
-        """One `session/update`'s `update` (ACP, "Session updates")."""
+        """Show the `update` of one `session/update` (ACP, "Session updates")."""
         kind = text(update, "sessionUpdate")
         if kind == "agent_message_chunk":
             self._say("message", update)
@@ -117,7 +116,7 @@ class Transcript:
             if self._compactions.over(update):
                 self._aside(lambda: self._compactions.show(update))
         elif kind in ("available_commands_update", "config_option_update"):
-            pass  # Choices, not events: nothing happened that somebody would want to read here.
+            pass  # These list the possible choices; nothing happened that a reader needs to see.
         else:
             self._other(kind, update)
 
@@ -134,7 +133,7 @@ class Transcript:
                 "user": lambda: Flow(self._screen, marks.prompt, style="bold", mark_style="bold magenta"),
             }[who]()
             self._flow_key = key
-            # A break for clients that do not look at the id of a message.
+            # An agent may begin a message with a line break, for clients that ignore message ids.
             words = words.lstrip("\n")
         self._flow.feed(words)
 
@@ -151,7 +150,7 @@ class Transcript:
                 self._screen.line((f"{mark} {clean_line(text(entry, 'content'))}", style), indent=4)
 
     def _aside(self, show: Callable[[], None]) -> None:
-        """Something that is neither said nor done in the turn."""
+        """Show something that is not part of the turn's text or actions."""
         self.settle()
         self._gap()
         show()
@@ -177,7 +176,7 @@ class Transcript:
             self._show(view)
 
     def show_call(self, update: Mapping[str, Any]) -> None:
-        """The call a permission request is about: its heading and what it would change, at once."""
+        """Show the call of a permission request at once: its heading and its changes."""
         view = self._view(update)
         view.take(update)
         self._show(view)
@@ -213,7 +212,7 @@ class Transcript:
         view.headed = True
         self._speaking = view.call_id
         if view.inner:
-            return  # A gate called by a command: one line, at its end (see _end).
+            return  # A command called this gate: it gets one line, at its end (see _end).
         self._owner = view.call_id
         self._gap()
         self._screen.line((f"{self._screen.marks.call} ", "blue"), *self._title(view))
@@ -222,7 +221,7 @@ class Transcript:
 
     def _title(self, view: ToolView) -> list[str | tuple[str, str]]:
         title = view.title()
-        # "other" says nothing that the title does not say better.
+        # The kind "other" adds nothing to the title.
         kind = view.kind if view.kind != "other" or not title else ""
         parts: list[str | tuple[str, str]] = [(kind, "bold blue"), "  " if kind and title else "", title]
         places = [self._place(location) for location in view.locations if isinstance(location, Mapping)]
@@ -259,7 +258,7 @@ class Transcript:
         self._speaking = None
 
     def _speak(self, view: ToolView) -> None:
-        """Makes sure that the next line belongs to this call, where several run at once."""
+        """Make sure that the next line belongs to this call: several calls may run at once."""
         if self._speaking == view.call_id:
             return
         self.settle()
@@ -269,7 +268,7 @@ class Transcript:
             self._screen.line(("… ", "dim"), (view.name(), "dim"), indent=2)
 
     def _child(self, line: ChildLine) -> None:
-        """Something that a child of the call did, as deep in the page as the child in the tree."""
+        """Show what a child of the call did, indented by the child's depth in the tree."""
         marks = self._screen.marks
         mark, style = {
             "asked": (marks.prompt, "magenta"),
@@ -288,13 +287,13 @@ class Transcript:
         name = self._relative(path)
         limit = None if self._full else 120
         for line, style in unified(name, old, new, limit=limit):
-            # An empty line that stays is shown as one; white space that was added or removed is kept.
+            # Print an unchanged empty line without its white space; keep white space that was added or removed.
             self._screen.barred(line if line.strip() else "", style)
 
     # Ends
 
     def finish(self) -> None:
-        """The end of a prompt's turn: calls that never ended are said to be so."""
+        """End a prompt's turn. Calls without an end are reported."""
         for view in self._calls.values():
             if view.status not in _OVER:
                 if not view.headed:
@@ -308,11 +307,11 @@ class Transcript:
                 )
                 self._screen.line((words, "yellow"), indent=2)
         self.settle()
-        # Nothing about a turn comes after its end, and outputs are large.
+        # Nothing about a turn comes after its end, and outputs need much memory.
         self._calls.clear()
 
     def _gap(self) -> None:
-        """An empty line between things, none before the first."""
+        """Print an empty line between two outputs, none before the first."""
         if self._something:
             self._screen.blank()
         self._something = True
@@ -333,7 +332,7 @@ class Transcript:
 
 
 def duration(seconds: float) -> str:
-    """A length of time as people write it: `12 ms`, `1.4 s`, `3 min 20 s`."""
+    """A duration for people: `12 ms`, `1.4 s`, `3 min 20 s`."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
@@ -342,9 +341,9 @@ def duration(seconds: float) -> str:
 
 
 def usage_line(usage: Mapping[str, Any], context: Mapping[str, Any]) -> list[str]:
-    """Tokens and money, as far as the agent says them (`usage` of the prompt's reply, the last `usage_update`)."""
+    """Tokens and cost, if the agent reports them (`usage` of the prompt's reply, the last `usage_update`)."""
     parts = []
-    # ACP's names, then those of our own `_meta.cantrip.usage`.
+    # ACP's names first, then the names of our own `_meta.cantrip.usage`.
     taken, given, cached = (
         next((value for key in keys if (value := number(usage, key)) is not None), None)
         for keys in (
@@ -360,7 +359,7 @@ def usage_line(usage: Mapping[str, Any], context: Mapping[str, Any]) -> list[str
     if used is not None and size:
         parts.append(f"context {used:,} of {size:,} ({used * 100 // size}%)")
     cost = mapped(context, "cost")
-    # An agent that knows no context window sends no `usage_update`; ours says the turn's cost beside its tokens.
+    # An agent that does not know the context window sends no `usage_update`. Ours then sends the cost with its tokens.
     amount = cost.get("amount", usage.get("cost"))
     if isinstance(amount, int | float) and not isinstance(amount, bool):
         currency = clean_line(text(cost, "currency"), 8) or "USD"

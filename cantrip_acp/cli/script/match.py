@@ -1,8 +1,9 @@
-"""What a script expects, against what came: patterns, and where they do not hold, in words with a difference to look at.
-
-A pattern is plain data. A mapping fits a mapping that has at least its keys; a list fits a list of the same length, place by
-place; anything else fits what equals it. A mapping of one of these keys is a condition instead: `contains` (a text in
-a text, an entry in a list), `matches` (a regular expression somewhere in a text), `equals` (this very value and no more),
+"""Pattern matching for scripts: compares a script's expectations with what the agent did, and describes each mismatch.
+A pattern is plain data. A mapping fits a mapping that has at least its keys. A list fits a list of the same length,
+entry
+by entry. Any other value fits an equal value. A mapping with one of these keys is a condition instead: `contains` (a
+text
+in a text, an entry in a list), `matches` (a regular expression somewhere in a text), `equals` (exactly this value),
 `not` (a pattern that must not fit), `any: true` (there is a value that is not null).
 """
 
@@ -20,12 +21,12 @@ _SHOWN: Final = 4000
 
 
 def is_condition(pattern: Any) -> bool:
-    """Whether a mapping is a condition, and not a pattern of keys."""
+    """Whether a mapping is a condition, not a pattern of keys."""
     return isinstance(pattern, Mapping) and len(pattern) == 1 and next(iter(pattern)) in CONDITIONS
 
 
 def mismatches(pattern: Any, value: Any, where: str) -> Iterator[str]:
-    """What does not fit, each with its place; nothing where all fits."""
+    """Yield each mismatch with its place; nothing if all fits."""
     if is_condition(pattern):
         ((name, wanted),) = pattern.items()
         yield from _condition(name, wanted, value, where)
@@ -55,9 +56,8 @@ def fits(pattern: Any, value: Any) -> bool:
 
 
 def in_order(patterns: Sequence[Any], values: Sequence[Any], where: str, what: str, line: Any) -> Iterator[str]:
-    """Each pattern must fit a value behind the one that the pattern before it fits; others may stand between.
-
-    `line` makes one line of a value, for the list of what there was.
+    """Each pattern must fit a value that comes after the value of the pattern before it. Other values may come between.
+    `line` turns a value into one line, for the list of the found values.
     """
     at = 0
     for place, pattern in enumerate(patterns):
@@ -74,12 +74,12 @@ def in_order(patterns: Sequence[Any], values: Sequence[Any], where: str, what: s
 
 
 def text_pattern(pattern: Any) -> Any:
-    """Where texts of a whole turn are judged, a plain text is to be in it."""
+    """For texts of a whole turn, a plain text means that the turn's text must contain it."""
     return {"contains": pattern} if isinstance(pattern, str) else pattern
 
 
 def difference(where: str, wanted: Any, found: Any) -> str:
-    """One value in the place of another; of long texts, the lines that differ."""
+    """Describe a value that differs from the wanted one; for long texts, show the lines that differ."""
     if isinstance(wanted, str) and isinstance(found, str) and "\n" in wanted + found:
         lines = difflib.unified_diff(wanted.splitlines(), found.splitlines(), "expected", "found", lineterm="", n=2)
         return f"{where}:\n" + "\n".join(f"    {each}" for each in list(lines)[:60])
@@ -87,7 +87,7 @@ def difference(where: str, wanted: Any, found: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value on one line, cut where it is long."""
+    """A value on one line, cut if it is long."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
 
@@ -120,12 +120,12 @@ def _may_be_absent(pattern: Any) -> bool:
 
 
 def _same(wanted: Any, value: Any) -> bool:
-    # True is 1 for Python, and for nobody who writes a pattern.
+    # In Python True equals 1; in a pattern it must not.
     return bool(wanted == value) and isinstance(wanted, bool) == isinstance(value, bool)
 
 
 def _alike(pattern: Any, value: Any) -> int:
-    """How many keys fit: where some do, it is worth saying which do not."""
+    """How many keys fit. If some fit, the report says which others do not."""
     if not isinstance(pattern, Mapping) or not isinstance(value, Mapping) or is_condition(pattern):
         return 0
     return sum(key in value and fits(wanted, value[key]) for key, wanted in pattern.items())

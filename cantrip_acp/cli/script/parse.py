@@ -1,7 +1,6 @@
-"""Scripts for `cantrip client --script`: prompts and what is expected of an agent, read from YAML or JSON lines.
-
-A YAML file is a mapping with `steps`; a file that ends in `.jsonl` has a step a line, its first line may hold the settings.
-Every key is known or refused, with its place.
+"""Script parser for `cantrip client --script`: reads prompts and expectations from YAML or JSON lines.
+A YAML file is a mapping with `steps`. A `.jsonl` file has one step per line; its first line may hold the settings.
+An unknown key is refused, with its place.
 """
 
 from __future__ import annotations
@@ -50,12 +49,13 @@ ANSWERS: Final = {
     "cancelled": (),
     "wait": (),
 }
-"""How a question is answered: the kinds of option that are taken, best first; `wait` answers when the turn is over."""
+"""How a permission request is answered: the kinds of option to choose, best first. `wait` answers when the turn is
+over."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that is done and what is expected of it. `where` is file and line."""
+    """One action and what is expected of it. `where` is file and line."""
 
     where: str
     action: str
@@ -78,7 +78,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Script:
-    """A whole script. `folder` is the session's, where the file names one."""
+    """A whole script. `folder` is the session's folder, if the file names one."""
 
     name: str
     steps: tuple[Step, ...]
@@ -91,7 +91,7 @@ class Script:
 
 
 def load(path: Path) -> Script:
-    """Reads a script. Raises `DefinitionError` with file, line and what to do, `OSError` where it cannot be read."""
+    """Read a script. Raises DefinitionError with file, line and what to do; OSError if the file cannot be read."""
     text = path.read_text("utf-8")
     if path.suffix == ".jsonl":
         data, lines = _json_lines(text, str(path))
@@ -200,7 +200,7 @@ def _script(path: Path, data: Any, where: Any) -> Script:
 
 
 def _conditions(pattern: Any, at: KeyPath, where: Any) -> None:
-    """Regular expressions that do not compile are the script's mistake, not the agent's."""
+    """Check regular expressions now: one that does not compile is the script's mistake, not the agent's."""
     import re
 
     if is_condition(pattern) and "matches" in pattern:

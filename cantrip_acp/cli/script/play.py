@@ -1,4 +1,4 @@
-"""Plays a script with an agent, step by step, and judges each step by what it expects."""
+"""Script player: plays a script with an agent, step by step, and compares each step with its expectations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TEXTS: Final = ("text", "thought", "user_text", "stderr")
 
 @dataclass
 class Verdict:
-    """How a step went. `problems` is empty where it is as expected; `told` is what it came to, for a reader."""
+    """The result of a step. `problems` is empty if the step went as expected; `told` is what happened, as data."""
 
     step: Step
     seconds: float
@@ -36,7 +36,8 @@ class Verdict:
 
 
 class Player:
-    """One script with one agent. `allow` is what answers questions that the script does not; `shown` hears verdicts."""
+    """Plays one script with one agent. `allow` answers permission requests that the script does not; `told` gets each
+    verdict."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Player:
         self._ready = False
 
     async def play(self) -> list[Verdict]:
-        """Every step in order; the rest is left out after one that ended the agent. Raises `AgentMissing`."""
+        """Play every step in order and stop after a step that ended the agent. Raises AgentMissing."""
         self._write(self._script.files)
         verdicts: list[Verdict] = []
         steps = iter(self._script.steps)
@@ -174,7 +175,7 @@ class Player:
             try:
                 outcome = await agent.prompt(session.id, step.value, timeout=timeout)
             except AgentError as error:
-                # Raised on outside of the task group, which would wrap it.
+                # Raise it later, outside the task group, which would wrap it in an exception group.
                 problem = error
             watcher.over()
             tasks.cancel_scope.cancel()
@@ -235,7 +236,7 @@ class Player:
 
 
 class _Watcher:
-    """Collects what the agent does in the current step, and answers its questions as the step says."""
+    """Collects what the agent does in the current step, and answers its permission requests by the step's rules."""
 
     def __init__(self) -> None:
         self._now = Happened()
@@ -247,22 +248,22 @@ class _Watcher:
 
     def begin(self, rules: Any) -> Happened:
         before, self._now = self._now, Happened()
-        # What came between two steps belongs to the later one: an agent may speak of a session behind its reply.
+        # Updates between two steps belong to the later step: an agent may send session updates after its reply.
         self._now.updates = before.updates[self._judged :]
         self._rules, self._asked = rules, 0
         self._over = anyio.Event()
         return self._now
 
     def over(self) -> None:
-        """The prompt has its reply: whoever waits with an answer waits no longer."""
+        """The prompt has its reply: end the wait of answers with the rule `wait`."""
         self._over.set()
 
     def end(self) -> None:
-        """The step is judged by what came until now."""
+        """End the step: it is judged by the updates until now."""
         self._judged = len(self._now.updates)
 
     async def saw(self, pattern: Any) -> None:
-        """Waits for an update that fits."""
+        """Wait for an update that fits."""
         at = 0
         while True:
             news = self._news

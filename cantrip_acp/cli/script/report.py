@@ -1,4 +1,4 @@
-"""`cantrip client --script FILE`: plays a script and shows what held and what did not."""
+"""`cantrip client --script FILE`: play a script and show which expectations held."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def run_script(
     path: Path, argv: Sequence[str], *, folder: Path, policy: Policy, as_json: bool = False, verbose: bool = False
 ) -> int:
-    """The whole command; returns its exit status. `policy` answers where the script does not say how."""
+    """Run the whole command and return its exit status. `policy` answers permission requests that the script does not."""
     from cantrip_acp.cli.script.play import Player
 
     try:
@@ -53,7 +53,7 @@ def run_script(
 
 
 class _Told:
-    """For people: a line a step, and under it what did not hold."""
+    """Output for people: one line per step, and under it the expectations that did not hold."""
 
     def __init__(self, screen: Screen, verbose: bool) -> None:
         self._screen = screen
@@ -84,7 +84,7 @@ class _Told:
 
 
 class _Lines:
-    """For programs: a line of JSON a step, and one at the end."""
+    """Output for programs: one line of JSON per step, and one at the end."""
 
     def told(self, verdict: Verdict) -> None:
         self._print(

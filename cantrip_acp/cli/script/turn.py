@@ -1,4 +1,4 @@
-"""What an agent did in one step of a script, put together as its expectations name it."""
+"""Collects what an agent did in one step of a script, under the names that expectations use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cantrip_acp.cli.render.tool_call import listed, mapped, text
 
 
 class Happened:
-    """All that came between a step's beginning and its end."""
+    """Everything that came between a step's beginning and its end."""
 
     def __init__(self) -> None:
         self.updates: list[Mapping[str, Any]] = []
@@ -17,10 +17,10 @@ class Happened:
         self.file_requests: list[dict[str, Any]] = []
         self.stderr: list[str] = []
         self.junk: list[str] = []
-        """Lines of stdout that are no messages."""
+        """Lines of stdout that are not messages."""
 
     def as_data(self) -> dict[str, Any]:
-        """The step as patterns see it, beside what its answer says."""
+        """The step as data for patterns, without the values of the reply."""
         said: dict[str, Any] = {
             "text": self._words("agent_message_chunk"),
             "thought": self._words("agent_thought_chunk"),
@@ -46,7 +46,8 @@ class Happened:
         return said
 
     def tool_calls(self) -> list[dict[str, Any]]:
-        """Each call with its last state, in the order of their beginnings; `output` is its text, `diffs` its changes."""
+        """Each tool call with its last state, in the order in which the calls began. `output` is its text, `diffs` its
+        changes."""
         calls: dict[str, dict[str, Any]] = {}
         for update in self.updates:
             if update.get("sessionUpdate") not in ("tool_call", "tool_call_update"):
@@ -58,7 +59,7 @@ class Happened:
         return [_finished(call) for call in calls.values()]
 
     def _words(self, kind: str) -> str:
-        """What was said of a kind, without messages that broke off and the marks that say so."""
+        """The text of one kind of message, without messages that broke off and their marks."""
         marks = [mapped(mapped(update, "_meta"), "cantrip") for update in self.updates]
         void = {text(mark, "void") for mark in marks if "void" in mark}
         return "".join(

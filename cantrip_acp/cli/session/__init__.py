@@ -1,1 +1,4 @@
-"""What `cast`, `repl` and `client` share: setup, the event loop's thread, resuming and permission questions."""
+"""Shared by `cast`, `repl` and `client`: setup, the thread of the event loop, resuming sessions, and permission
+questions.
+It may import the core, recipes, loom, acp and `cli/render`, but not the commands. Start with `setup.py` and
+`loop_thread.py`."""

@@ -1,5 +1,6 @@
-"""What ``cantrip cast`` and ``cantrip repl`` allow without asking, said in one line; ``--ask``, which asks in the terminal; and
-``--allow-host``, which names hosts: a request to a host that nobody named is refused, or asked about."""
+"""Permissions of ``cantrip cast`` and ``cantrip repl``: one line says what is allowed without asking, ``--ask`` asks in
+the
+terminal, and ``--allow-host`` names hosts. A request to a host that nobody named is refused, or the user is asked."""
 
 from __future__ import annotations
 
@@ -38,15 +39,15 @@ _WAYS: Final = (
     "The user can name it by its address in the intent, or with --allow-host {host}; --ask asks before each request"
 )
 _MOMENT_S: Final = 0.05
-"""How long a question waits, so that what led to it is on the screen first."""
+"""Seconds that a question waits, so that the output before it is on the screen first."""
 _MOST_LINES: Final = 60
-"""Lines of a command, or of a change, that a question shows."""
+"""The most lines of a command or a change that a question shows."""
 _ANSWERS: Final[dict[str, Answer]] = {"1": "allow_once", "2": "allow_always", "3": "reject_once"}
 _WORDS: Final = {"once": "1", "yes": "1", "always": "2", "no": "3"}
 
 
 def require_terminal() -> None:
-    """Raise `click.UsageError` where nobody could be asked."""
+    """Raises `click.UsageError` if stdin is not a terminal, so that nobody can answer."""
     try:
         asked = os.isatty(0)
     except OSError:
@@ -59,7 +60,7 @@ def require_terminal() -> None:
 
 
 def named_hosts(hosts: Sequence[str] = ()) -> NamedHosts:
-    """The hosts of ``--allow-host``; those of the intents are heard as they come. Raises `DefinitionError`."""
+    """The hosts of ``--allow-host``. Hosts in the intents are added when the intents come. Raises DefinitionError."""
     from cantrip_acp.gates.web.named_hosts import NamedHosts
 
     made = NamedHosts(_WAYS)
@@ -69,8 +70,7 @@ def named_hosts(hosts: Sequence[str] = ()) -> NamedHosts:
 
 def permissions(hosts: NamedHosts, mode: str | None = None) -> Permissions:
     """An interceptor that asks in the terminal, as an editor's session asks in the mode ``ask``.
-
-    ``mode`` is that of a session which goes on here: read-only stays read-only.
+    ``mode`` is the mode of a resumed session: read-only stays read-only.
     """
     from cantrip_acp.acp.permissions.interceptor import Permissions
     from cantrip_acp.acp.sessions import modes
@@ -84,16 +84,15 @@ def permissions(hosts: NamedHosts, mode: str | None = None) -> Permissions:
 
 
 def say_what_is_allowed(cantrip: Cantrip, circle: Circle, hosts: NamedHosts, *, ask: bool) -> None:
-    """Print the line on stderr."""
+    """Print on stderr what is allowed without asking."""
     from cantrip_acp.text.sanitize import clean_line
 
     click.echo(clean_line(f"cantrip: {allowed(cantrip, circle, hosts.allowed, ask=ask)}", 2000), err=True)
 
 
 def allowed(cantrip: Cantrip, circle: Circle, hosts: Sequence[str] = (), *, ask: bool) -> str:
-    """What an entity in this circle may do that changes something or reaches the network, without anybody being asked.
-
-    ``hosts`` are those of ``--allow-host``.
+    """What an entity in this circle may do without asking that changes something or reaches the network.
+    ``hosts`` are the hosts of ``--allow-host``.
     """
     from cantrip_acp.acp.sessions.modes import changes_something
 
@@ -118,7 +117,7 @@ def allowed(cantrip: Cantrip, circle: Circle, hosts: Sequence[str] = (), *, ask:
 
 
 def _hosts(circle: Circle, hosts: Sequence[str]) -> str:
-    """Where requests of gates may go."""
+    """The hosts that gates may send requests to."""
     network = circle.wards.bash_network
     if network is True:
         return "any public host"
@@ -127,7 +126,7 @@ def _hosts(circle: Circle, hosts: Sequence[str]) -> str:
 
 
 def _program(circle: Circle) -> str:
-    """What programs may do in the sandbox; empty in a medium that runs none."""
+    """What programs may do in the sandbox; empty if the medium runs none."""
     wards, medium = circle.wards, circle.medium
     if medium.tool is None:
         return ""
@@ -148,7 +147,7 @@ def _writing(circle: Circle, paths: Iterable[str]) -> str:
 
 
 def _asked_about(circle: Circle) -> bool:
-    """Whether programs are asked about: every command is, and a cell that could write files."""
+    """Whether the user is asked about programs: about every command, and about a cell that could write files."""
     return circle.medium.name == "bash" or bool(circle.wards.code_writable_paths)
 
 
@@ -157,14 +156,14 @@ def _listed(names: Iterable[str]) -> str:
 
 
 class TerminalQuestions:
-    """Asks a person at this process's terminal, one question at a time. ``screen`` is where questions are shown."""
+    """Asks the user at this process's terminal, one question at a time. ``screen`` shows the questions."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
         self._one = anyio.Lock()
 
     async def ask(self, question: Question) -> Answer:
-        """What the person says. The end of the input is a no; Ctrl-C cancels the cast, and with it the question."""
+        """Ask and return the answer. End of input means no. Ctrl-C cancels the cast, and so the question."""
         from cantrip_acp.core.errors import CrystalError
         from cantrip_acp.crystals.human import terminal
 
@@ -181,7 +180,7 @@ class TerminalQuestions:
                         self._screen.line(("type 1, 2 or 3; Ctrl-C cancels the cast", "dim"), indent=4)
                         self._screen.flush()
             except CrystalError:
-                # The terminal has gone, or its input has ended: nobody says yes.
+                # The terminal is gone or its input has ended: refuse.
                 return "reject_once"
 
     def _show(self, question: Question) -> None:
@@ -216,7 +215,7 @@ class TerminalQuestions:
 
 
 def _chosen(words: str) -> Answer | None:
-    """An answer by its number, or by the beginning of its word; None for anything else."""
+    """The answer for a number or for the beginning of a word; None for anything else."""
     if not words:
         return None
     number = next((n for word, n in _WORDS.items() if word.startswith(words)), words)

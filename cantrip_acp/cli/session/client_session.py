@@ -1,8 +1,8 @@
-"""A session with an agent, driven from the main thread.
-
-The protocol runs in a thread of its own, so that the main thread can read a terminal, print at the terminal's pace and
-take signals as Python delivers them. What the agent does arrives here through one queue, in order; when the queue is
-long, the watcher waits, and with it the agent.
+"""Client session: drives a session with an ACP agent from the main thread.
+The protocol runs in its own thread. So the main thread can read a terminal, print at the terminal's speed and handle
+signals. What the agent does arrives here through one queue, in order. When the queue is long, the protocol thread
+waits,
+and so does the agent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Asker = Callable[[Sequence[Mapping[str, Any]]], str]
 
 
 class Quit(Exception):
-    """Somebody wants to leave at once: a second Ctrl-C, or a signal. `status` is the exit status."""
+    """Raised to leave at once: after a second Ctrl-C, or a signal. `status` is the exit status."""
 
     def __init__(self, status: int) -> None:
         self.status = status
@@ -45,9 +45,8 @@ class Quit(Exception):
 
 
 class Headless:
-    """One agent and one session. Use it as a context manager; then `open`, then `turn` as often as wanted.
-
-    `asker` asks the person which permission to give, where the policy's rule is "ask"; without one, that is a no.
+    """One agent and one session. Use it as a context manager; then call `open`, then `turn` for each prompt.
+    `asker` asks the user which permission to give if the policy's rule is "ask"; without it the answer is no.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Headless:
         with self._stack as stack:
             stack.enter_context(self._signals())
             self._portal = stack.enter_context(anyio.from_thread.start_blocking_portal("asyncio"))
-            # The agent starts where this command was typed, so that paths in its command line mean what they say.
+            # The agent starts in the current folder, so that relative paths in its command line work.
             connection = connect(self._argv, _Mailbox(self), environment=self._environment)
             self._agent: AgentClient = stack.enter_context(self._portal.wrap_async_context_manager(connection))
             self._stack = stack.pop_all()
@@ -92,14 +91,15 @@ class Headless:
         self._stack.__exit__(*problem)
 
     def meet(self, auth: str | None = None) -> Mapping[str, Any]:
-        """Initialises, and signs in by the method `auth` if one is named; what the agent says of itself."""
+        """Initialize the agent and sign in with the method `auth`, if one is named. Returns what the agent says about
+        itself."""
         about: Mapping[str, Any] = self._wait(lambda: self._agent.initialize(timeout=self._timeout or 60))
         if auth is not None:
             self._wait(lambda: self._agent.authenticate(auth, timeout=self._timeout or 300))
         return about
 
     def sessions(self, *, everywhere: bool = False) -> list[Listed]:
-        """The agent's sessions of the folder, or all."""
+        """The agent's sessions of the folder, or all its sessions."""
         folder = None if everywhere else self._folder
         found: list[Listed] = self._wait(lambda: self._agent.list_sessions(folder, timeout=self._timeout or 60))
         return found
@@ -113,9 +113,8 @@ class Headless:
         resume: str | None = None,
         options: Mapping[str, str] | None = None,
     ) -> Session:
-        """Meets the agent, opens a session (a new one, or an earlier one by its id), and sets its mode and options.
-
-        The past of a loaded session is shown before this returns; `last` is the one that was active last.
+        """Initialize the agent, open a session (a new one, or an earlier one by its id), and set its mode and options.
+        The history of a loaded session is shown before this returns. `last` is the most recently active session.
         """
         self._about = self.meet(auth)
         session = self._opened(load, resume)
@@ -127,7 +126,7 @@ class Headless:
         return session
 
     def reopen(self, *, load: str | None = None, resume: str | None = None) -> None:
-        """Goes on in another session of the same agent, a new one or an earlier one."""
+        """Switch to another session of the same agent: a new one or an earlier one."""
         session = self._opened(load, resume)
         self._face.opened(self._about, session)
 
@@ -181,7 +180,7 @@ class Headless:
         return found.id
 
     def turn(self, words: str) -> Outcome:
-        """One prompt. Ctrl-C cancels it (the outcome then says so), a second one raises Quit; else raises AgentError."""
+        """Send one prompt. Ctrl-C cancels it (the outcome says so); a second Ctrl-C raises Quit. Raises AgentError."""
         session = self.session
         started = time.monotonic()
         self._interrupts = 0
@@ -194,13 +193,13 @@ class Headless:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the last turn was cancelled by Ctrl-C."""
+        """Whether Ctrl-C cancelled the last turn."""
         return self._cancelling
 
-    # Between the threads
+    # Communication between the threads
 
     def _wait(self, ask: Callable[[], Any], *, may_cancel: bool = False) -> Any:
-        """Runs a coroutine function over there, and handles here what comes meanwhile."""
+        """Run a coroutine function in the protocol's thread, and handle in this thread what comes meanwhile."""
         future: Future[Any] = self._portal.start_task_soon(ask)
         future.add_done_callback(lambda _future: self._queue.put(None))
         try:
@@ -232,7 +231,7 @@ class Headless:
             self._portal.start_task_soon(self._agent.cancel, self._session.id)
 
     def answer(self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
-        """A permission request, in the main thread."""
+        """Answer a permission request; runs in the main thread."""
         if self._cancelling:
             return None
         self._face.asking(call)
@@ -254,7 +253,7 @@ class Headless:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT counts, SIGTERM and SIGHUP leave; the queue is woken, so that the main thread notices."""
+        """SIGINT is counted; SIGTERM and SIGHUP leave. A signal wakes the queue, so that the main thread notices it."""
 
         def interrupted(number: int, frame: FrameType | None) -> None:
             self._interrupts += 1
@@ -278,7 +277,7 @@ class Headless:
 
     @contextlib.contextmanager
     def keyboard(self) -> Iterator[None]:
-        """While somebody types, Ctrl-C is a KeyboardInterrupt and the other signals end the wait."""
+        """While the user types, Ctrl-C raises KeyboardInterrupt and the other signals raise Quit."""
 
         def ended(number: int, frame: FrameType | None) -> None:
             raise Quit(128 + number)
@@ -294,7 +293,7 @@ class Headless:
 
 
 class _Mailbox:
-    """The watcher, in the protocol's thread: everything goes to the main thread."""
+    """The client observer in the protocol's thread: passes everything to the main thread."""
 
     def __init__(self, headless: Headless) -> None:
         self._headless = headless
@@ -303,7 +302,7 @@ class _Mailbox:
 
     async def _put(self, work: Callable[[], None]) -> None:
         self._queue.put(work)
-        # Only a screen slower than the agent comes here; a look every few milliseconds costs nothing beside it.
+        # The queue is this long only if the screen is slower than the agent. A check every 2 ms then costs little.
         while self._queue.qsize() > _LONGEST_QUEUE:  # noqa: ASYNC110 - the queue's reader is a thread, not a task
             await anyio.sleep(0.002)
 
@@ -334,7 +333,7 @@ async def _set(event: anyio.Event) -> None:
 
 
 def _sign_in(words: str, about: Mapping[str, Any]) -> str:
-    """An error that asks to sign in, with the ways that the agent offers."""
+    """The text of an error that asks to sign in, with the methods that the agent offers."""
     ways = [way for way in listed(about, "authMethods") if isinstance(way, Mapping) and text(way, "id")]
     for way in ways:
         words += f"\n  --auth {clean_line(text(way, 'id'), 60)}: {clean_line(text(way, 'name'), 100)}"

@@ -1,7 +1,7 @@
-"""Casts driven from the main thread while the entity lives in an event loop of its own.
-
-Signals arrive in the main thread, and a person types there. So the loop has a thread to itself for as long as the
-entity lives: an invoked entity keeps what its medium holds from one cast to the next.
+"""Casts from the main thread: the entity runs in an event loop in another thread.
+Signals arrive in the main thread, and the user types there. The loop keeps its thread until the entity is closed,
+because
+an entity keeps what its medium holds from one cast to the next.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Face(Protocol):
-    """Shows what happens; called in the entity's thread, which waits for it."""
+    """Shows events. It is called in the entity's thread, which waits for it."""
 
     def event(self, event: Event) -> None: ...
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a cast ended: its result, or None where it was stopped before there was one; the signal that stopped it."""
+    """How a cast ended: its result (None if it was stopped before it had one), and the signal that stopped it."""
 
     result: CastResult | None
     stopped_by: int | None
 
 
 class Running:
-    """An entity in its own loop. Use `running`."""
+    """An entity in its own event loop. Use `running` to make one."""
 
     def __init__(self, portal: BlockingPortal, entity: Entity) -> None:
         self._portal = portal
@@ -53,9 +53,9 @@ class Running:
         self._presses = 0
 
     def cast(self, intent: str | None, face: Face, context: Sequence[ContextBlock] = ()) -> Ended:
-        """One cast to its end; raises what it failed with. None as the intent goes on with the last one (`Entity.resume`).
-
-        The first signal cancels the cast, which is recorded; a second one does not wait for that.
+        """Run one cast to its end; raises the cast's error. An intent of None continues the last cast
+        (`Entity.resume`).
+        The first signal cancels the cast, which is recorded. A second one does not wait for the record.
         """
         self._presses = 0
         stopped_by: list[int] = []
@@ -74,12 +74,12 @@ class Running:
         return Ended(result, stopped_by[0] if stopped_by else None)
 
     def warm(self) -> None:
-        """Start what the first cast would wait for, while nobody waits yet."""
+        """Start early what the first cast would otherwise wait for."""
         prepare_beside(self.entity.crystal)
         self._portal.start_task_soon(self.entity.warm)
 
     def close(self) -> None:
-        """End the entity and all that its medium started."""
+        """Close the entity and end everything that its medium started."""
         self._portal.call(self.entity.close)
 
     async def _drive(self, intent: str | None, face: Face, context: Sequence[ContextBlock]) -> CastResult | None:
@@ -91,7 +91,7 @@ class Running:
                 async for event in stream:
                     lost = _shown(face, event)
                     if lost is not None:
-                        break  # and with the block the cast ends: nobody sees what it does
+                        break  # leaving the block ends the cast: nobody sees its output
             if lost is not None:
                 raise lost
             return stream.result
@@ -104,10 +104,10 @@ class Running:
 
 
 def _shown(face: Face, event: Event) -> OSError | None:
-    """Show an event; why it could not be, where the reader has left or the disk behind it is full."""
+    """Show an event. Returns the error if that fails because the reader is gone or the disk is full."""
     try:
         face.event(event)
-    except SystemExit:  # rich's way to say that the reader has left
+    except SystemExit:  # rich raises this when the reader is gone
         return BrokenPipeError()
     except OSError as error:
         return error
@@ -116,7 +116,7 @@ def _shown(face: Face, event: Event) -> OSError | None:
 
 @contextmanager
 def running(entity: Entity | Callable[[], Awaitable[Entity]]) -> Iterator[Running]:
-    """The entity, or the one that a function makes there, in a loop of its own for the length of the block."""
+    """Run the entity, or the one that a function makes in the loop, in its own event loop until the block ends."""
     with start_blocking_portal("asyncio") as portal:
         run = Running(portal, portal.call(entity) if callable(entity) else entity)
         try:
@@ -130,7 +130,7 @@ async def _running_loop() -> asyncio.AbstractEventLoop:
 
 
 def not_ignored(*numbers: int) -> list[int]:
-    """The signals that may be handled: those ignored from the start (``nohup``, a background job) stay ignored."""
+    """The signals that may be handled. Signals ignored from the start (``nohup``, a background job) stay ignored."""
     return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
 
 

@@ -1,4 +1,4 @@
-"""Answering an agent's permission requests: by a rule given on the command line, or by asking the person."""
+"""Permission requests of an agent: answered by a rule from the command line, or by asking the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cantrip_acp.text.sanitize import clean_line
 
 Allow = Literal["ask", "once", "always", "never"]
 
-# Which kinds of option (ACP, PermissionOptionKind) a rule takes, best first.
+# The kinds of option (ACP, PermissionOptionKind) that a rule chooses, best first.
 _WANTED: Final[Mapping[str, tuple[str, ...]]] = {
     "once": ("allow_once", "allow_always"),
     "always": ("allow_always", "allow_once"),
@@ -22,19 +22,19 @@ _WANTED: Final[Mapping[str, tuple[str, ...]]] = {
 
 RULES: Final = ("ask", "once", "always", "never")
 KINDS: Final = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
-"""What a tool call can be (ACP, ToolKind)."""
+"""The kinds of tool calls (ACP, ToolKind)."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Which rule answers which question: one for all, and others for kinds of tool calls."""
+    """The rule for permission requests: one for all, and others for some kinds of tool calls."""
 
     rule: Allow = "ask"
     kinds: Mapping[str, Allow] = field(default_factory=dict)
 
     @classmethod
     def of(cls, given: Sequence[str]) -> Policy:
-        """Read from what was typed: `RULE`, or `KIND=RULE`. Raises ValueError that says what is wrong."""
+        """Parse `RULE` and `KIND=RULE` options. Raises ValueError, which says what is wrong."""
         rule: Allow = "ask"
         kinds: dict[str, Allow] = {}
         for each in given:
@@ -50,19 +50,18 @@ class Policy:
         return cls(rule, kinds)
 
     def rule_for(self, call: Mapping[str, Any]) -> Allow:
-        """The rule for a tool call; one that does not say its kind is `other`."""
+        """The rule for a tool call. A call without a kind counts as `other`."""
         return self.kinds.get(text(call, "kind") or "other", self.rule)
 
     def said(self, call: Mapping[str, Any]) -> str:
-        """The option of the command line that answered."""
+        """The command line option that gave the answer."""
         kind = text(call, "kind") or "other"
         return f"--allow {kind}={self.kinds[kind]}" if kind in self.kinds else f"--allow {self.rule}"
 
 
 def choose(rule: Allow, options: Sequence[Mapping[str, Any]]) -> str | None:
-    """The option that a rule takes; None (answered as "cancelled") where none of the offered ones fits.
-
-    `ask` with nobody to ask is a no.
+    """The option that a rule chooses; None (answered as "cancelled") if no offered option fits.
+    The rule `ask` means no here, because nobody can be asked.
     """
     for kind in _WANTED["never" if rule == "ask" else rule]:
         for option in options:
@@ -72,7 +71,7 @@ def choose(rule: Allow, options: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def name_of(choice: str | None, options: Sequence[Mapping[str, Any]]) -> str:
-    """An answer as people read it: the option's own name."""
+    """The name of the chosen option, for people."""
     for option in options:
         if choice is not None and option.get("optionId") == choice:
             return clean_line(text(option, "name"), 60) or clean_line(choice, 60)
@@ -80,9 +79,8 @@ def name_of(choice: str | None, options: Sequence[Mapping[str, Any]]) -> str:
 
 
 def ask(screen: Screen, options: Sequence[Mapping[str, Any]], read: Callable[[str], str]) -> str:
-    """Asks until one of the options is named, by number or by the beginning of its name.
-
-    There is no default: what happens next is up to a deliberate key. Raises EOFError at the end of input and
+    """Ask until the user names one option, by number or by the beginning of its name.
+    There is no default, so that an accidental Enter grants nothing. Raises EOFError at the end of input and
     KeyboardInterrupt for Ctrl-C.
     """
     usable = [option for option in options if isinstance(option.get("optionId"), str)]
@@ -96,7 +94,7 @@ def ask(screen: Screen, options: Sequence[Mapping[str, Any]], read: Callable[[st
         try:
             answer = read("    which? ").strip().lower()
         except (EOFError, KeyboardInterrupt):
-            # The cursor stands behind the question.
+            # The cursor is still behind the question.
             screen.blank()
             raise
         if answer.isdecimal() and 1 <= int(answer) <= len(usable):

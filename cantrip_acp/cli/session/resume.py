@@ -1,4 +1,4 @@
-"""A session that began elsewhere, such as in an editor, goes on in the terminal."""
+"""Resume in the terminal a session that began elsewhere, such as in an editor."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def open_session(
     session_id: str, recipe: str | None, state_dir: Path | None, hosts: NamedHosts, *, ask: bool = False
 ) -> tuple[Opening, Entity]:
-    """The session's recipe, cantrip, loom and folder, and its entity, which remembers everything.
-
-    Requests go to ``hosts`` alone, and to those that the session's earlier prompts name. With ``ask`` it asks in the terminal,
-    except about what was allowed or refused for good in the session.
-    ``recipe`` stands over the session's own. Raises `DefinitionError` where there is no such session, and `LoomLocked`
+    """The session's recipe, cantrip, loom and folder, and its entity with all its earlier casts.
+    Requests may go only to ``hosts`` and to hosts that the session's earlier prompts name. With ``ask`` it asks in the
+    terminal,
+    except about what the session always allows or always refuses.
+    ``recipe`` overrides the session's own. Raises DefinitionError if there is no such session, and LoomLocked
     while another process works in it.
     """
     import click
@@ -70,10 +70,10 @@ def open_session(
     held = -1
     try:
         store = cantrip.loom_settings.get("store", "jsonl")
-        # A note has no password; the recipe that the session began with has it.
+        # A session's note contains no password; the session's recipe has it.
         where = store if is_address(store) and shown(store) == note.loom else note.loom
         if is_address(where):
-            # Many may write such a loom, and only one this session.
+            # Such a loom allows many writers, but this session allows only one.
             held = sessions.lock(session_id)
             sessions.touch(session_id)
         loom = Loom.open(where, fsync=bool(cantrip.loom_settings.get("fsync", False)))
@@ -86,6 +86,6 @@ def open_session(
     hold(again.entity, note.mode)
     hosts.hear_thread(loom, again.entity.last_turn)
     if again.kept in TOLD:
-        # The first cell says it, too; whoever types here reads it now.
+        # The first cell says this too, but the user needs to read it now.
         click.echo(f"opened again: {TOLD[again.kept]}", err=True)
     return Opening(found, cantrip, loom, workspace, state, held), again.entity

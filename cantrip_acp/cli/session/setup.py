@@ -1,4 +1,5 @@
-"""What ``cast`` and ``repl`` begin with: the recipe a person named, its cantrip over a folder, a loom to write to."""
+"""Setup for ``cast`` and ``repl``: load the recipe that the user named, build its cantrip for a folder, and open a
+loom."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from cantrip_acp.recipes.recipe import Recipe
 
 CONTEXT_BYTES = 10 * 1024 * 1024
-"""Bytes of a picture, sound or PDF that goes with a prompt."""
+"""The largest picture, sound or PDF that goes with a prompt, in bytes."""
 PROMPT_BYTES = 64 * 1024
-"""Bytes up to which a text is put before the intent. A longer one is data: it is never in a prompt."""
+"""The largest text that is put before the intent, in bytes. A longer text is data and is never in a prompt."""
 
 cwd_option = click.option(
     "--cwd",
@@ -56,9 +57,8 @@ context_option = click.option(
 
 @dataclass(frozen=True)
 class Opening:
-    """Everything that a cast needs. The caller lets go of it with `leave`.
-
-    ``held`` is a descriptor that holds a session whose loom has many writers, or -1.
+    """Everything that a cast needs. The caller must call `leave`.
+    ``held`` is a file descriptor that locks a session whose loom allows many writers, or -1.
     """
 
     recipe: Recipe
@@ -75,9 +75,8 @@ class Opening:
 
 
 def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, state_dir: Path | None) -> Opening:
-    """The cantrip of a recipe, ready to be invoked.
-
-    A file that is named by its path is trusted for this run; a workspace's recipe found by name is not.
+    """Load a recipe and build its cantrip, ready to be invoked.
+    A file named by its path is trusted for this run; a workspace's recipe found by name is not.
     """
     from cantrip_acp.recipes.build.build import build
     from cantrip_acp.recipes.build.loom_location import open_loom
@@ -88,7 +87,7 @@ def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, stat
 
 
 def trusted_cantrip(name_or_path: str, cwd: Path, state_dir: Path | None, crystal: Crystal) -> Cantrip:
-    """The cantrip of a recipe with another crystal in place of its own, and no loom; judged as `open_recipe` does."""
+    """The cantrip of a recipe with another crystal and without a loom. Trust is checked as in `open_recipe`."""
     from cantrip_acp.recipes.build.build import build
 
     recipe, workspace, _ = _judged(name_or_path, cwd, state_dir)
@@ -96,7 +95,7 @@ def trusted_cantrip(name_or_path: str, cwd: Path, state_dir: Path | None, crysta
 
 
 def _judged(name_or_path: str, cwd: Path, state_dir: Path | None) -> tuple[Recipe, Path, Path]:
-    """The recipe, once trust has let it pass, its workspace and the state folder."""
+    """Load the recipe and check its trust. Returns the recipe, its workspace and the state folder."""
     from cantrip_acp.files import paths
     from cantrip_acp.recipes import load, trust
     from cantrip_acp.recipes.recipe import is_path
@@ -110,21 +109,21 @@ def _judged(name_or_path: str, cwd: Path, state_dir: Path | None) -> tuple[Recip
 
 @dataclass(frozen=True)
 class Given:
-    """What was given with ``--context``: blocks that stand before the intent, and data that stands in no prompt."""
+    """What ``--context`` gave: blocks that come before the intent, and data that is in no prompt."""
 
     blocks: tuple[ContextBlock, ...] = ()
     data: Any = None
 
     def to(self, cantrip: Cantrip) -> Cantrip:
-        """The cantrip with the data to work on."""
+        """The cantrip with the data in its circle."""
         return cantrip if self.data is None else cantrip.replace(circle=cantrip.circle.replace(data=self.data))
 
 
 def given(files: tuple[Path, ...]) -> Given:
-    """The files of ``--context``: text, or a picture, sound or PDF as an attachment.
-
-    A text of over `PROMPT_BYTES` is data; several are a mapping of file name to text. Raises `DefinitionError` for other
-    binary data, and for what is too large.
+    """Read the files of ``--context``: text, or a picture, sound or PDF as an attachment.
+    A text longer than `PROMPT_BYTES` is data; several are a mapping of file name to text. Raises DefinitionError for
+    other
+    binary data, and for files that are too large.
     """
     from cantrip_acp.core.circle import LARGEST_DATA
     from cantrip_acp.core.context import ContextBlock
@@ -166,7 +165,7 @@ _ATTACHED = {
     b"OggS": ("audio", "audio/ogg"),
     b"fLaC": ("audio", "audio/flac"),
 }
-"""How files begin that are attached rather than read as text."""
+"""The first bytes of files that are attached instead of read as text."""
 
 
 def _attachment(file: Path, raw: bytes) -> Attachment | None:

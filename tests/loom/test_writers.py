@@ -290,6 +290,8 @@ def test_a_connection_that_was_closed_while_idle_is_made_again(postgres: Server)
     loom.append(CantripRecord("c", {}, {}))
     loom.append(Turn("t0", None, "c", "e", None, role="call"))
     for n in range(1, 4):
+        # A check has a connection of its own and closes it, so the reader opens one.
+        reader.refresh()
         assert cut(postgres) >= 1
         loom.append(Turn(f"t{n}", f"t{n - 1}", "c", "e", "k"))
         assert cut(postgres) >= 1

@@ -1,6 +1,7 @@
 """The Agent Client Protocol: the agent that serves a client on stdio, and all code that speaks JSON-RPC.
 
-Importing this package loads nothing heavy, because the agent answers ``initialize`` before it loads anything else.
+Only the commands and the demo may import these modules. Importing the package loads nothing heavy, because the agent
+answers ``initialize`` before it loads anything else.
 Start reading in `server` (`serve` embeds the agent in your program); the command ``cantrip-acp`` is
 `cantrip_acp.acp.start`.
 """

@@ -140,7 +140,7 @@ def _write(lines: list[str]) -> Path:
 
 
 # --- A session that cannot start without a key: the agent asks the user to set one, where the client shows forms.
-
+#
 # The form asks what to do next. It never asks for the key, which no form may carry (ACP, Elicitation). Keys in the
 # ``.env`` of the configuration folder and in the keyring are found without restarting the agent. A client that opens a
 # terminal to sign in (`auth.terminal`) gets the error at once: that is how it knows to offer the terminal, and a form

@@ -15,8 +15,7 @@ from msgspec import field
 StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 ToolStatus = Literal["pending", "in_progress", "completed", "failed"]
 
-# --- in: requests and notifications of the client
-# ---------------------------------------------------------------------
+# --- in: requests and notifications of the client --------------------------------------------------------------------
 
 
 class Incoming(msgspec.Struct, rename="camel", kw_only=True):
@@ -398,8 +397,7 @@ class SessionNotification(msgspec.Struct, rename="camel"):
     update: Update
 
 
-# --- out: requests to the client
-# ---------------------------------------------------------------------------------------
+# --- out: requests to the client -------------------------------------------------------------------------------------
 
 
 class Asking(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):

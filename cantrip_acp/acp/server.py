@@ -1,7 +1,7 @@
 """The ACP agent: the table of methods, and one connection from start to end (ACP, Overview).
 
-`serve` runs the agent over any two streams. The agent does not advertise a method that it lacks, and answers -32601 to
-it.
+`serve` runs the agent over any two streams. It answers -32601 to a method that it lacks, and does not
+advertise it.
 """
 
 from __future__ import annotations
@@ -176,10 +176,9 @@ async def serve(
     """Serve ACP over two streams until the reader ends. This embeds the agent in your program.
 
     ``reader`` and ``writer`` are anyio byte streams, asyncio's `StreamReader` and `StreamWriter`, binary files or file
-    descriptors; they stay open.
-    ``recipe`` and ``state_dir`` are the options of the command line. ``cantrips`` makes the cantrip of each session in
-    place of a recipe.
-    Nothing must be started before, and nothing is left running afterwards.
+    descriptors; they stay open. ``recipe`` and ``state_dir`` are the options of the command line. ``cantrips`` makes
+    the cantrip of each session in place of a recipe. Nothing must be started before, and nothing is left running
+    afterwards.
     """
     receive, send, patient = byte_streams(reader, writer)
     agent = agent_for(recipe, state_dir, cantrips=cantrips)

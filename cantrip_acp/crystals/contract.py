@@ -55,12 +55,10 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``tool_calls`` and ``thinking`` belong to an assistant's message; ``tool_call_id``, ``name`` and ``is_error`` to a
     tool's answer. ``kind`` is the origin: call, capabilities, context, intent, turn, partial (an interrupted answer),
-    nudge or fold.
-    ``provider`` holds data that the provider needs back unchanged (signatures of thinking, reasoning items): a mapping
-    whose ``family`` names the provider, so that any other provider ignores it (CRYSTAL-6, the swap).
+    nudge or fold. ``provider`` holds data that the provider needs back unchanged (signatures of thinking, reasoning
+    items): a mapping whose ``family`` names the provider, so that any other provider ignores it (CRYSTAL-6, the swap).
     ``attachments`` belong to a user's message, where they come before its text, or to a tool's answer, where they
-    follow it.
-    ``text_calls``: the content of an assistant's message holds its calls as text, as the model wrote them.
+    follow it. ``text_calls``: the content of an assistant's message holds its calls as text, as the model wrote them.
     """
 
     role: Role
@@ -150,8 +148,7 @@ class Usage(msgspec.Struct, frozen=True):
         )
 
     def words(self) -> list[str]:
-        """Text for people: tokens and cost as far as they are known, and what is unknown. Empty where no query was
-        made."""
+        """Text for people: tokens and cost as far as they are known, and what is unknown. Empty where no query was made."""
         parts = []
         some, many = self.queries_without_usage, self.queries_without_cost
         if self.total_tokens is None:
@@ -256,8 +253,7 @@ STOPS = ("stop", "length", "tool_calls", "refusal", "content_filter")
 
 
 class RequestParameters(msgspec.Struct, frozen=True):
-    """The parameters of a request as they were sent. None means not sent: not asked for, or not supported by the
-    model."""
+    """The parameters of a request as they were sent. None means not sent: not asked for, or not supported by the model."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -270,16 +266,14 @@ class Response(msgspec.Struct, frozen=True):
 
     ``tool_results`` are ids of tool results that a provider claims to carry; each must answer a known call.
     ``refused`` is true where the provider declined to answer. ``stop_reason`` is one of `STOPS`, or the provider's own
-    word where none fits; ``length`` means that the response was cut at its token limit.
-    ``provider`` is sent back with the assistant's message in every later query; see `Message`. JSON data only.
-    ``id`` is the provider's id of the response, for support questions. ``sampled`` are its tokens, where they were
-    asked for and the provider reports them. ``text_calls``: the crystal wrote its calls into ``content``, which keeps
-    them.
-    ``problem`` says why a program in the text is not run (`mediums.text_program`); the loop sets it.
-    ``notices`` tell the user what was done differently from the request.
-    ``usage`` is that of this response alone, unknown where the provider does not report it.
-    ``request`` holds the parameters that were finally sent. ``fingerprint`` is the provider's word for the version of
-    the model that answered.
+    word where none fits; ``length`` means that the response was cut at its token limit. ``provider`` is sent back with
+    the assistant's message in every later query; see `Message`. JSON data only. ``id`` is the provider's id of the
+    response, for support questions. ``sampled`` are its tokens, where they were asked for and the provider reports
+    them. ``text_calls``: the crystal wrote its calls into ``content``, which keeps them. ``problem`` says why a
+    program in the text is not run (`mediums.text_program`); the loop sets it. ``notices`` tell the user what was done
+    differently from the request. ``usage`` is that of this response alone, unknown where the provider does not report
+    it. ``request`` holds the parameters that were finally sent. ``fingerprint`` is the provider's word for the version
+    of the model that answered.
     """
 
     content: str | None = None
@@ -358,8 +352,7 @@ class Crystal(Protocol):
     def context_window(self) -> int | None: ...
 
     async def query(self, query: Query, emit: Emit) -> Response:
-        """Answer a query. Raises `CrystalError`; a response is never cut off without an error or ``stop_reason``
-        (CRYSTAL-2)."""
+        """Answer a query. Raises `CrystalError`. A response that was cut off says so in ``stop_reason`` (CRYSTAL-2)."""
         ...
 
 

@@ -1,5 +1,4 @@
-"""Endpoint: address, key and options of one model, and the check that a query fits its window; the same for all
-providers."""
+"""Endpoint: address, key and options of one model, and the check that a query fits its window; the same for all providers."""
 
 from __future__ import annotations
 

@@ -38,8 +38,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A key. ``name`` is its variable; ``source`` is its place, as text for people: the environment, a file, the
-    keyring."""
+    """A key. ``name`` is its variable; ``source`` is its place, as text for people: the environment, a file, the keyring."""
 
     name: str
     secret: Secret = field(repr=False)
@@ -56,8 +55,7 @@ def find(names: Sequence[str], *, keyring: bool = True) -> Found | None:
 
 
 def first(providers: Mapping[str, Sequence[str]]) -> tuple[str, Found] | None:
-    """The first provider with a key, in order. The keyring is asked once, where no other place has a key for any of
-    them."""
+    """The first provider with a key, in order. The keyring is asked once, where no other place has a key for any of them."""
     for provider, names in providers.items():
         found = _set_here(names)
         if found is not None:
@@ -76,8 +74,7 @@ def in_keyring(names: Sequence[str]) -> dict[str, Found]:
 
 
 def setting(name: str) -> str:
-    """A setting that is not a key (``CANTRIP_CRYSTAL``, ``CANTRIP_BASE_URL``), from the environment, else from
-    ``.env``."""
+    """A setting that is not a key (``CANTRIP_CRYSTAL``, ``CANTRIP_BASE_URL``), from the environment, else from ``.env``."""
     return (os.environ.get(name) or dotenv().get(name, "")).strip()
 
 

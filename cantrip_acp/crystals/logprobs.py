@@ -53,8 +53,7 @@ class Tokens:
         self._lost = False
 
     def chat(self, chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
-        """Take a chunk of Chat Completions and its choice: ``logprobs``, and the ids that vLLM and similar servers
-        add."""
+        """Take a chunk of Chat Completions and its choice: ``logprobs``, and the ids that vLLM and similar servers add."""
         found = choice.get("logprobs")
         if isinstance(found, Mapping):
             for key in ("content", "refusal"):

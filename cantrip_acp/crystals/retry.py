@@ -1,5 +1,4 @@
-"""Retry: asks a crystal until it answers or a retry cannot help (PROD-2, D-006), and enforces forced tool use
-(CRYSTAL-5).
+"""Retry: asks a crystal until it answers or a retry cannot help (PROD-2, D-006), and enforces forced tool use (CRYSTAL-5).
 
 All attempts together are one query of the loop and at most one turn. Nothing of a failed attempt reaches the messages.
 """

@@ -101,8 +101,7 @@ class AgentClient:
                 "fs": {"readTextFile": True, "writeTextFile": True},
                 "terminal": False,
                 "session": {"notices": {}, "compaction": {}},
-                # Ask for the output of commands as it comes (Zed's convention); agents without it send content
-                # instead.
+                # Ask for the output of commands as it comes (Zed's convention); agents without it send content instead.
                 "_meta": {"terminal_output": True},
             },
         }
@@ -436,8 +435,7 @@ async def connect(
                 finally:
                     tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        # Callers catch AgentDied and the like. Task groups are a detail of this module, so their groups must not reach
-        # them.
+        # Callers catch AgentDied and the like. Task groups are a detail of this module, so their groups must not reach them.
         raise _sole(group) from None
 
 

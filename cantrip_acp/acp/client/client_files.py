@@ -1,5 +1,4 @@
-"""Client files: the files that an agent may use through its client (ACP, File System), only those of the session's
-folder.
+"""Client files: the files that an agent may use through its client (ACP, File System), only those of the session's folder.
 
 Each path is resolved first. Then the code opens it from the folder's descriptor, one component at a time, without
 following links. So an agent that also writes in the folder cannot replace a component by a link between the check and
@@ -71,8 +70,7 @@ class ClientFiles:
         return _lines(data.decode("utf-8", "replace"), line, limit)
 
     def write(self, path: str, content: str) -> None:
-        """Replace or create a file, and keep the mode of an existing one. Missing folders are created. Raises
-        FileRefused.
+        """Replace or create a file, and keep the mode of an existing one. Missing folders are created. Raises FileRefused.
 
         The new text is written to a second file, which then replaces the old one, so nobody ever reads half of it.
         """

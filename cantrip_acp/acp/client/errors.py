@@ -25,8 +25,7 @@ class AgentTimeout(AgentError):
 
 
 class AgentRefused(AgentError):
-    """The agent answered with an error, or with something that the protocol does not allow. `code` is the JSON-RPC
-    code."""
+    """The agent answered with an error, or with something that the protocol does not allow. `code` is the JSON-RPC code."""
 
     def __init__(self, message: str, stderr: Sequence[str] = (), *, code: int, data: object = None) -> None:
         self.code = code

@@ -15,8 +15,7 @@ class Watcher(Protocol):
         """A `session/update` came."""
 
     async def asked(self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
-        """A `session/request_permission` came. Returns the `optionId` of the answer, or None for no answer
-        ("cancelled").
+        """A `session/request_permission` came. Returns the `optionId` of the answer, or None for no answer ("cancelled").
 
         It is cancelled when the turn is cancelled or the agent withdraws the question.
         """

@@ -134,8 +134,7 @@ class FileGates:
         note = f"[searched as saved on the disk; not saved yet in the editor, where read_file sees them: {names}]"
         return replace(reply, result=f"{reply.result.rstrip()}\n{note}")
 
-    # --- proposed changes
-    # -------------------------------------------------------------------------------------------------
+    # --- proposed changes --------------------------------------------------------------------------------------------
 
     async def _proposed_write(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
         with Root.of(context).find(args["path"], writing=True) as place:
@@ -156,8 +155,7 @@ class FileGates:
                 return ()
             return write_file.shown_diff(place, before, (await _replaced(args, before, place, context)).text)
 
-    # --- the client's text and the disk
-    # ---------------------------------------------------------------------------------
+    # --- the client's text and the disk ------------------------------------------------------------------------------
 
     def _ours(self, place: Place) -> bool:
         if is_git_config((*place.root.inner, *place.parts)):

@@ -1,4 +1,4 @@
 """Permissions: which gate calls need the user's permission, the permission request, and the remembered answers.
 
-These modules may import the core, the gate contracts and the wire. Start reading in `interceptor`.
+These modules may import the core, the gates, the mediums and the other parts of `acp`. Start reading in `interceptor`.
 """

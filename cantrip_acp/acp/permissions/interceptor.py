@@ -56,8 +56,7 @@ def _no(permission: str, why: str, said: str = "") -> GateReply:
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that needs the user's permission. ``pattern`` is what would be remembered; ``shown`` describes it for
-    people.
+    """A call that needs the user's permission. ``pattern`` is what would be remembered; ``shown`` describes it for people.
 
     ``program`` is true for commands and cells: the client has not seen their tool call yet.
     """
@@ -100,8 +99,7 @@ class Permissions:
         self._open: list[_Open] = []
 
     lend: Callable[[GateInvocation], GateInvocation] | None = None
-    """Replaces a call by one that goes to the client, where the client has a better source: the files open in the
-    editor."""
+    """Replaces a call by one that goes to the client, where the client has a better source: the files open in the editor."""
 
     def forget(self) -> None:
         """Delete all "always" answers."""

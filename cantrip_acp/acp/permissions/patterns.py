@@ -2,7 +2,7 @@
 
 =================  ==================================================================================================
 ``FOLDER/**``      files in a folder of the session and below it
-``FOLDER/*``       files directly in a folder: one answer must not cover a whole project
+``FOLDER/*``       files directly in a folder, for a session's top folder: one answer must not cover a whole project
 ``=PATH``          this one file: protected and hidden files are never part of a wider pattern
 ``=TEXT``          this command
 ``WORDS *``        commands that begin with these words and run nothing else (`shell_parse`)

@@ -1,5 +1,4 @@
-"""Shell command parser for permissions: is a command one plain command, and which other commands does its pattern
-allow?
+"""Shell command parser for permissions: which commands are plain, and which prefix an "always" answer may cover.
 
 When in doubt, it asks: a command that it does not understand is not plain, and only its exact text can be always
 allowed.
@@ -113,8 +112,8 @@ def _harmless(text: str) -> bool:
 
 
 def prefix(command: str) -> str | None:
-    """The first words of a command, where all commands with these first words are as safe as this one; None where only
-    the whole text will do.
+    """The first words of a command, if all commands with this result run the same program and nothing else. None where
+    only the exact text of the command can be allowed.
 
     >>> prefix("git status --short"), prefix("ls -la src"), prefix("pytest -x"), prefix("git -c a.b=c status"), prefix("ls; rm x")
     ('git status', 'ls', None, None, None)

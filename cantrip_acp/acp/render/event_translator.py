@@ -326,8 +326,7 @@ class Translator:
         title = headline(event.title or event.gate)
         call = self._calls[event.call_id] = _Call(event.kind, title)
         if event.via:
-            # A command calls this gate. The result is in the command's output too, so a client may hide the gate's
-            # call.
+            # A command calls this gate. The result is in the command's output too, so a client may hide the gate's call.
             call.origin = {"via": event.via}
         self._family.batch(event)
         return [

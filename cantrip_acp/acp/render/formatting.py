@@ -66,8 +66,7 @@ def counted(title: str, diffs: Sequence[events.Diff]) -> str:
 
 
 def _changed_lines(old: list[str], new: list[str]) -> tuple[int, int]:
-    """How many lines were added and removed. For long texts, all lines between the first and the last difference
-    count."""
+    """How many lines were added and removed. For long texts, all lines between the first and the last difference count."""
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
         start += 1

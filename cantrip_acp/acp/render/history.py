@@ -83,8 +83,7 @@ def replayed(
 
 
 def past(entity: Entity, parts: Sequence[CastPart] | None = None) -> list[CastPart]:
-    """The casts of an entity in order, including those that ended before a turn was written. ``parts`` as in
-    `replayed`."""
+    """The casts of an entity in order, including those that ended before a turn was written. ``parts`` as in `replayed`."""
     loom = entity.loom
     if parts is None:
         parts = lived(loom, entity.last_turn, entity.id) if entity.last_turn and entity.last_turn in loom else ()

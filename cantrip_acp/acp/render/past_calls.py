@@ -1,5 +1,4 @@
-"""Past calls: lists the calls of a recorded utterance with the ids, the order and the parents that they had when they
-ran.
+"""Past calls: lists the calls of a recorded utterance with the ids, the order and the parents that they had when they ran.
 
 An id contains the turn in which the call began. If the utterance delegated, it has several turns, and the result may
 be in a later one.
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 
 
 class PastProgram(NamedTuple):
-    """A command or cell. ``output`` is None where it was stopped without any. ``done``: it ended with a call of
-    `done`."""
+    """A command or cell. ``output`` is None where it was stopped without any. ``done``: it ended with a call of `done`."""
 
     call_id: str
     tool: str
@@ -36,8 +34,7 @@ class PastGate(NamedTuple):
 
 
 def calls_of(loom: Loom, turn: Turn, medium: Medium) -> Iterator[PastProgram | PastGate]:
-    """The calls of a whole utterance, in the order of its tool calls. The calls that a program made follow the
-    program."""
+    """The calls of a whole utterance, in the order of its tool calls. The calls that a program made follow the program."""
     parts = _parts(loom, turn)
     outputs = iter(_outputs(turn))
     begun = _programs_begun(parts)
@@ -82,8 +79,7 @@ def _parts(loom: Loom, turn: Turn) -> list[Turn]:
 
 
 def _ids(parts: Sequence[Turn], results: Sequence[GateRecord]) -> list[tuple[str, GateRecord]]:
-    """Each result with the id of its call, in the order of the calls. The loom keeps results in the order in which
-    they came.
+    """Each result with the id of its call, in the order of the calls. The loom keeps results in the order in which they came.
 
     Looms of earlier versions have no ids. There a result belongs to the first call of its gate that has no result yet.
     """

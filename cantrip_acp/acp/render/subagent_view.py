@@ -142,8 +142,7 @@ class Family:
         self.dirty: set[str] = set()
         """Calls whose children did something since they were last shown."""
 
-    # --- events
-    # --------------------------------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------------
 
     def heard(self, event: events.ChildEvent) -> list[acp.Update]:
         """Record what a child did. Returns the updates besides the view of its call, which `content` gives."""
@@ -224,8 +223,7 @@ class Family:
     def clear(self) -> None:
         self.__init__()  # type: ignore[misc]
 
-    # --- permission questions
-    # -----------------------------------------------------------------------------------------
+    # --- permission questions ----------------------------------------------------------------------------------------
 
     def spawner(self, entity_id: str) -> tuple[str, str] | None:
         """The call that started the child with this id, and the child's display name; None for an unknown id."""

@@ -1,5 +1,4 @@
-"""Connection context: what the sessions of one connection share (the client, the permission requests, the setup of a
-session)."""
+"""Connection context: what the sessions of one connection share (its client, permissions and session setup)."""
 
 from __future__ import annotations
 

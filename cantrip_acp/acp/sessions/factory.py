@@ -1,5 +1,7 @@
-"""Session factory: makes the entity of a new session, a session from disk, or a fork. It reads files, so it runs in a
-thread."""
+"""Session factory: makes the entity of a new session, a session from disk, or a fork.
+
+It reads files, so it runs in a thread.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CantripFactory = Callable[[Path], "Cantrip"]
-"""Makes the cantrip of a session for its folder. Runs in a thread. Raises `MissingKey` where no crystal is available.
-"""
+"""Makes the cantrip of a session for its folder. Runs in a thread. Raises `MissingKey` where no crystal is available."""
 
 
 @dataclass(slots=True)
@@ -464,7 +465,7 @@ def first_cast(entity: Entity, turn_id: str) -> str | None:
 
 
 # --- The MCP servers that a client names for a session (ACP, Session Setup), as gate sources.
-
+#
 # A server program runs in the sandbox, unless the user allowed this exact command with ``cantrip trust --mcp``. A
 # server over HTTP needs no such permission: the client named it, and the client is the user's.
 

@@ -67,8 +67,7 @@ class Sessions:
             for session in tuple(self._living.sessions.values()):
                 tasks.start_soon(session.close)
 
-    # --- opening sessions
-    # --------------------------------------------------------------------------------------------------
+    # --- opening sessions --------------------------------------------------------------------------------------------
 
     async def new(self, params: acp.NewSession, request: Request) -> acp.SessionState:
         """``session/new``"""
@@ -125,8 +124,7 @@ class Sessions:
         return self.host.state(session)
 
     async def fork(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
-        """``session/fork``: fork from the last turn, or from the turn that ``_meta.cantrip.turn`` names by id or
-        number.
+        """``session/fork``: fork from the last turn, or from the turn that ``_meta.cantrip.turn`` names by id or number.
 
         With ``_meta.cantrip.resume: true`` an empty prompt then continues the cast of that turn
         (`core.forking.continuation`).
@@ -246,8 +244,7 @@ class Sessions:
             await entity.discard_session()
             entity.revive = revive
 
-    # --- sessions on disk
-    # --------------------------------------------------------------------------------------------------
+    # --- sessions on disk --------------------------------------------------------------------------------------------
 
     async def _found(self, params: acp.LoadSession) -> Session:
         """Find a session that existed before, open here or on disk."""
@@ -338,8 +335,7 @@ class Sessions:
                 raise RpcError(INVALID_REQUEST, f"The session cannot be deleted: {problem}") from None
         return {}
 
-    # --- options
-    # -------------------------------------------------------------------------------------------------------
+    # --- options -----------------------------------------------------------------------------------------------------
 
     def set_mode(self, params: acp.SetMode, request: Request) -> dict[str, Any]:
         """``session/set_mode``: the mode is active when the reply comes."""

@@ -89,8 +89,7 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
         before = block
     intent = "".join(parts)
     if seen and not spoken:
-        # Editors send a pasted image alone: it is the question then. A file alone is the same; its name is in the
-        # intent.
+        # Editors send a pasted image alone: it is the question then. A file alone is the same; its name is in the intent.
         intent = f"{intent} See what is attached.".lstrip()
     if not intent.strip():
         raise invalid_params("intent is required: the prompt holds no text", "prompt")

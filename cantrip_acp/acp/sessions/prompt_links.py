@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 # --- Parse a link: a file or some of its lines, a folder, a git diff, or something else that is not read.
-
+#
 # Editors write lines in many ways (``#L10``, ``#L10-20``, ``#L10:20``, ``#L10-L20``, ``#L10C5-L20C3``), and put their
 # own schemes around paths (``zed:///agent/file?path=…``). This part reads no files.
 
@@ -195,8 +195,7 @@ class _Reader:
         return await self._by(READ_FILE, args, max_bytes=MOST)
 
     def _kind(self, path: str) -> str | bytes:
-        """The kind of a path: ``folder``, the bytes of an attachment, or ``file`` for everything else, including
-        errors."""
+        """The kind of a path: ``folder``, the bytes of an attachment, or ``file`` for everything else, including errors."""
         with Root.of(self._context).find(path) as place:
             if place.status is not None and stat.S_ISDIR(place.status.st_mode):
                 return "folder"

@@ -141,8 +141,7 @@ class Session:
         request.on_cancel = self.cancel
 
     async def run(self, work: Awaitable[acp.PromptResult], trace_id: str) -> acp.PromptResult:
-        """Run the work of a prompt after `begin`. Returns its result, or raises an `RpcError` that the user can act
-        on."""
+        """Run the work of a prompt after `begin`. Returns its result, or raises an `RpcError` that the user can act on."""
         try:
             return await work
         except CantripError as problem:
@@ -371,8 +370,7 @@ class Session:
                 updates = translator.translate(event)
                 if translator.dirty:
                     self._output.set()
-                # Wait here even without updates, because output views also must not be faster than a slow client
-                # reads.
+                # Wait here even without updates, because output views also must not be faster than a slow client reads.
                 await self.send(updates)
             tasks.cancel_scope.cancel()
 

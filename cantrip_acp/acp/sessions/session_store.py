@@ -166,8 +166,7 @@ class SessionStore:
         return note
 
     def _in_loom(self, session_id: str, lacking: str) -> Note | None:
-        """Read the note from a session's own loom; None where it holds none. ``lacking`` is the consequence, for the
-        log."""
+        """Read the note from a session's own loom; None where it holds none. ``lacking`` is the consequence, for the log."""
         path = self.folder / f"{session_id}{_LOOM}"
         try:
             status = path.stat()
@@ -233,8 +232,7 @@ class SessionStore:
         except FileNotFoundError:
             return
         for session_id in looms.keys() | notes.keys():
-            # A note is written each time its session is opened, so its time is not the last activity. The loom's time
-            # is.
+            # A note is written each time its session is opened, so its time is not the last activity. The loom's time is.
             updated = looms.get(session_id) or (notes[session_id] if session_id in also else 0)
             if updated:
                 yield -updated, session_id
@@ -257,8 +255,7 @@ class SessionStore:
         return self._held(paths.private(self.folder) / f"{session_id}.lock", session_id)
 
     def _held(self, path: Path, session_id: str) -> int:
-        """Open and lock the file at ``path``, creating it if needed. Raises `LoomLocked` where another process holds
-        it."""
+        """Open and lock the file at ``path``, creating it if needed. Raises `LoomLocked` where another process holds it."""
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
             try:

@@ -82,8 +82,7 @@ def title_of(intent: str) -> str | None:
     text = _TERMINAL.sub("", intent[:_READ].replace("\r\n", "\n").replace("\r", "\n"))
     code = "\n".join(match[2] for match in _FENCE.finditer(text))
     prose = _PAIR.sub(r"\2", _COMMENT.sub(" ", _FENCE.sub("\n", text)))
-    # Editors add blocks in their own tags next to a prompt. Such a block is not the request, unless there is nothing
-    # else.
+    # Editors add blocks in their own tags next to a prompt. Such a block is not the request, unless there is nothing else.
     prose = _TAG_LINE.sub("", said if (said := _BLOCK.sub("\n", prose)).strip() else prose)
     lines = [line for line in map(_line, _unquoted(prose)) if line]
     asked = next((line for line in lines if not _PASSING.fullmatch(line)), None)

@@ -14,8 +14,7 @@ from cantrip_acp.acp.wire.send_queue import ByteSender
 
 
 def byte_streams(reader: Any, writer: Any) -> tuple[ByteReceiver, ByteSender, bool]:
-    """The two streams, and whether the input is a regular file (the end of a file does not mean that the client is
-    gone).
+    """The two streams, and whether the input is a regular file (the end of a file does not mean that the client is gone).
 
     Takes anyio byte streams, asyncio's stream reader and writer, binary files and file descriptors. Raises TypeError
     for anything else.
@@ -80,7 +79,7 @@ class _AsyncioWriter:
 
 
 # --- File descriptors of any kind as byte streams: pipes, sockets, terminals and regular files.
-
+#
 # An event loop can watch pipes, sockets and terminals, but not files; these classes read all of them the same way.
 # They do not change the flags of a descriptor, because the flags belong to its owner (the shell shares those of a
 # terminal). Instead they poll before each read and write.
@@ -130,8 +129,7 @@ class DescriptorReader:
 
 
 class DescriptorWriter:
-    """Writes a descriptor as fast as its reader reads. `send` raises `anyio.BrokenResourceError` when the reader is
-    gone."""
+    """Writes a descriptor as fast as its reader reads. `send` raises `anyio.BrokenResourceError` when the reader is gone."""
 
     def __init__(self, fd: int) -> None:
         # A blocking terminal may take less than poll promises. So open a second descriptor for it that never blocks.

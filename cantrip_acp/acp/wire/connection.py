@@ -5,11 +5,9 @@ awaitable, that runs on its own task. Handlers start in the order of the message
 prompt. Replies, updates and requests go out in the order of `put` (see `send_queue`).
 
 Errors for the other side (ACP, Errors): a line that is not JSON gets -32700 and a line that is not a message -32600,
-both
-with a null id where no id can be read. An unknown request gets -32601, wrong parameters -32602 with the name of the
-field, a cancelled request (``$/cancel_request``) -32800. A bug in a handler gets -32603 without its text, because the
-text
-may hold secrets. A notification never gets an answer. None of these ends the connection.
+both with a null id where no id can be read. An unknown request gets -32601, wrong parameters -32602 with the name of
+the field, a cancelled request (``$/cancel_request``) -32800. A bug in a handler gets -32603 without its text, because
+the text may hold secrets. A notification never gets an answer. None of these ends the connection.
 """
 
 from __future__ import annotations
@@ -129,8 +127,7 @@ class _Pending:
 
 
 class Connection:
-    """One side of a connection. `run` serves ``methods`` until the other side closes the connection or `stop` is
-    called."""
+    """One side of a connection. `run` serves ``methods`` until the other side closes the connection or `stop` is called."""
 
     def __init__(
         self,
@@ -142,8 +139,7 @@ class Connection:
         max_line: int = MAX_LINE,
         admit: Callable[[str], None] | None = None,
     ) -> None:
-        """``leftover`` are bytes that were read before; ``admit`` raises `RpcError` for a request that may not come
-        now."""
+        """``leftover`` are bytes that were read before; ``admit`` raises `RpcError` for a request that may not come now."""
         self._receive = receive
         self._methods = methods
         self._leftover = leftover
@@ -212,8 +208,7 @@ class Connection:
         except (msgspec.DecodeError, RecursionError) as problem:
             raise RpcError(INVALID_REQUEST, f"the answer to {method} has the wrong shape: {problem}") from None
 
-    # --- start and end
-    # -----------------------------------------------------------------------------------------------------
+    # --- start and end -----------------------------------------------------------------------------------------------
 
     async def run(self, hang_up: Callable[[], float] | None = None, *, patient: bool = False) -> None:
         """Serve until the input ends, the output breaks, or `stop` is called.
@@ -293,8 +288,7 @@ class Connection:
             await anyio.lowlevel.checkpoint()
 
     async def _unread(self) -> None:
-        """Stop reading while the other side does not read. If it has also hung up, it will never read: raises
-        EndOfStream."""
+        """Stop reading while the other side does not read. If it has also hung up, it will never read: raises EndOfStream."""
         with anyio.move_on_after(GRACE) as patience:
             await self._outbox.room()
         if patience.cancelled_caught and getattr(self._receive, "hung_up", bool)():

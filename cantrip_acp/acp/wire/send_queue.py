@@ -23,8 +23,7 @@ class ByteSender(Protocol):
 
 
 class Outbox:
-    """The only writer of a connection. `put` keeps the order, `run` writes. Once it is `broken`, everything is
-    dropped."""
+    """The only writer of a connection. `put` keeps the order, `run` writes. Once it is `broken`, everything is dropped."""
 
     def __init__(self, stream: ByteSender) -> None:
         self._stream = stream
@@ -95,7 +94,7 @@ class Outbox:
             self._wake_senders()
 
     def finish(self) -> None:
-        """No more messages will come: `run` ends when all are written."""
+        """End the queue: no more messages come, and `run` ends when all are written."""
         self._closing = True
         self._filled.set()
 

@@ -1,5 +1,4 @@
-"""Anthropic crystal: queries Claude through Anthropic's SDK (``anthropic``), which is imported when it is first
-needed.
+"""Anthropic crystal: queries Claude through Anthropic's SDK (``anthropic``), which is imported when it is first needed.
 
 `anthropic.request` builds the requests and `anthropic.response` reads the responses. This module has the client, its
 errors and its end.

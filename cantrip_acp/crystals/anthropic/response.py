@@ -111,8 +111,7 @@ class Reading:
     def response(
         self, names: Mapping[str, str], model: str, price: Price | None, request: RequestParameters
     ) -> Response:
-        """The whole response. ``names`` maps names in the request to the tools' own; ``request`` holds the sent
-        parameters.
+        """The whole response. ``names`` maps names in the request to the tools' own; ``request`` holds the sent parameters.
 
         Raises `CrystalError` where the token limit was reached before any answer, or the answer is empty.
         """
@@ -232,8 +231,7 @@ class Reading:
         return tuple(calls)
 
     def _wire_blocks(self) -> list[dict[str, Any]]:
-        """The blocks to send back: thinking unchanged; a text of only blanks is left out, because the API would refuse
-        it."""
+        """The blocks to send back: thinking unchanged; a text of only blanks is left out, because the API would refuse it."""
         out: list[dict[str, Any]] = []
         for block in self._blocks:
             whole = "".join(block.parts)

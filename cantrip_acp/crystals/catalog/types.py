@@ -54,13 +54,12 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     ``context_window``, ``max_input`` and ``max_output`` are in tokens, None where not known; ``max_input`` is set
     where a prompt may not fill the window. ``price`` is None where not known. ``efforts`` are the supported efforts,
     lowest first; empty where not known. ``retired`` is the day (ISO) on which its provider shuts it down,
-    ``successor`` the model to use instead.
-    ``tools``: takes tool definitions (else gate calls are requested and parsed in text). ``images``, ``audio``,
-    ``documents``: takes such attachments. ``reasoning``: thinks before it answers, by an effort or a budget.
-    ``sampling``: takes temperature and top_p. ``forced_tools``: takes a tool_choice that forces a call. ``thinking``,
-    where the family has several ways: ``budget`` of tokens, ``adaptive`` (the model decides; an effort limits it), or
-    ``always`` (adaptive, cannot be turned off). ``known``: it is in the table, not assumed. ``family``: the name of
-    the rule with the assumptions.
+    ``successor`` the model to use instead. ``tools``: takes tool definitions (else gate calls are requested and parsed
+    in text). ``images``, ``audio``, ``documents``: takes such attachments. ``reasoning``: thinks before it answers, by
+    an effort or a budget. ``sampling``: takes temperature and top_p. ``forced_tools``: takes a tool_choice that forces
+    a call. ``thinking``, where the family has several ways: ``budget`` of tokens, ``adaptive`` (the model decides; an
+    effort limits it), or ``always`` (adaptive, cannot be turned off). ``known``: it is in the table, not assumed.
+    ``family``: the name of the rule with the assumptions.
     """
 
     context_window: int | None = None

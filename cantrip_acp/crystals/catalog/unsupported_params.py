@@ -1,5 +1,4 @@
-"""Unsupported parameters: drops a request parameter after a model or server refused it, so that later queries do not
-fail.
+"""Unsupported parameters: drops a request parameter after a model or server refused it, so that later queries do not fail.
 
 No table knows every model. Only parameters that affect the quality are dropped, never the messages or the tools.
 """

@@ -1,4 +1,5 @@
 """Google: Gemini models through Google's API and its official SDK, imported with the first query.
 
-These modules may import the contract, the catalog and the HTTP helpers. Start reading in `crystal`.
+These modules may import the core, the catalog, the shared modules of `crystals` and `openai.tool_names`. Start reading
+in `crystal`.
 """

@@ -115,8 +115,7 @@ class GoogleCrystal:
                 if reading.begun:
                     raise
                 if error.status == 400 and _SIGNATURE.search(str(error)) and (signed := signatures(body)):
-                    # A signature of another project's key, or too old: from now on, send its message as plain text and
-                    # calls.
+                    # A signature of another project's key, or too old: from now on, send its message as plain text and calls.
                     self._refused_signatures |= signed
                     continue
                 less = with_less(self._who, asked, error)
@@ -158,7 +157,7 @@ class GoogleCrystal:
         headers = {_REQUEST_ID: request_id} if request_id else {}
         config = {
             "http_options": {"headers": headers, "extra_body": body},
-            # Gates are called by the loop, and a lost stream is asked for again by it alone.
+            # Only the loop calls gates, and only the loop repeats a lost request.
             "automatic_function_calling": {"disable": True},
             "automatic_continuation": False,
         }

@@ -21,8 +21,7 @@ from cantrip_acp.crystals.openai.tool_names import wire_name
 FAMILY = "google"
 
 UNSIGNED = "skip_thought_signature_validator"
-"""Google's marker for a call that another model made: Gemini 3 and later refuse calls of a turn without any signature.
-"""
+"""Google's marker for a call that another model made: Gemini 3 and later refuse calls of a turn without any signature."""
 
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 _IMAGES = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")

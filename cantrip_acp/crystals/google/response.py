@@ -159,8 +159,7 @@ class Reading:
         return {"functionCall": kept}
 
     def response(self) -> Response:
-        """The whole response, after the end of the stream. Raises `CrystalError` where it has no proper end or no
-        content."""
+        """The whole response, after the end of the stream. Raises `CrystalError` where it has no proper end or no content."""
         usage = self._counted()
         if self._blocked is not None and self._finish is None:
             return self._refusal(f"the prompt was blocked: {self._blocked}", self._blocked_message, usage)

@@ -1,5 +1,4 @@
-"""Local crystal: queries any Chat Completions server, with a key or without: those of `presets`, and any address
-(``local``).
+"""Local crystal: queries any Chat Completions server, with a key or without: those of `presets`, and any address (``local``).
 
 Options: ``tools`` (native | text | auto), ``effort``, ``logprobs``. Without a ``base_url`` it uses Ollama.
 """

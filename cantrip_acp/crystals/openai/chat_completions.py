@@ -267,8 +267,7 @@ class ChatCrystal:
 
 
 def said_something(who: str, response: Response) -> Response:
-    """The response, if it has content. Raises `CrystalError` with a helpful reason for an answer without text or
-    calls."""
+    """The response, if it has content. Raises `CrystalError` with a helpful reason for an answer without text or calls."""
     if response.tool_calls or response.refused or (response.content and response.content.strip()):
         return response
     if response.stop_reason == "length":

@@ -23,8 +23,8 @@ class Dialect:
 
     ``one_system``: a chat template may accept only one system message, the first, and then users and assistants in
     turn. So leading system messages are joined, later ones go into the next user message, and an assistant message is
-    put between two user messages.
-    ``carry``: keys of the provider's own data that go into an assistant's message, where ``family`` is this family.
+    put between two user messages. ``carry``: keys of the provider's own data that go into an assistant's message,
+    where ``family`` is this family.
     """
 
     family: str

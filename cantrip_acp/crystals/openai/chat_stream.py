@@ -67,8 +67,7 @@ class ChatAnswer:
     _slots: dict[int, PartialCall] = field(default_factory=dict)
 
     def feed(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        """Take one chunk, and return what to show of it. A whole answer (``message`` instead of ``delta``) is a chunk
-        too."""
+        """Take one chunk, and return what to show of it. A whole answer (``message`` instead of ``delta``) is a chunk too."""
         if isinstance(chunk.get("model"), str) and chunk["model"]:
             self.model = chunk["model"]
         if isinstance(chunk.get("system_fingerprint"), str) and chunk["system_fingerprint"]:

@@ -37,8 +37,7 @@ MAX_BYTES = 256_000_000
 
 
 class OpenAISdk:
-    """One endpoint, queried through the SDK. ``base_url`` is complete; the endpoint's own headers override
-    ``headers``."""
+    """One endpoint, queried through the SDK. ``base_url`` is complete; the endpoint's own headers override ``headers``."""
 
     def __init__(self, endpoint: Endpoint, base_url: str, headers: Mapping[str, str] | None = None) -> None:
         self.who = f"{endpoint.provider}:{endpoint.model}"
@@ -57,8 +56,7 @@ class OpenAISdk:
 
     @asynccontextmanager
     async def events(self, path: str, body: Mapping[str, Any], query: Query) -> AsyncIterator[Events]:
-        """The events of one streamed answer to ``body``. Leaving the block closes the HTTP stream. Raises
-        `CrystalError`."""
+        """The events of one streamed answer to ``body``. Leaving the block closes the HTTP stream. Raises `CrystalError`."""
         import openai
 
         client = self._clients.get()
@@ -72,8 +70,7 @@ class OpenAISdk:
                 try:
                     stream = await self._post(client, path, dict(body), options)
                 except UnicodeEncodeError:
-                    # Half of a surrogate pair, which JSON in UTF-8 cannot hold. The output of a program may contain
-                    # it.
+                    # Half of a surrogate pair, which JSON in UTF-8 cannot hold. The output of a program may contain it.
                     text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
                     stream = await self._post(client, path, json.loads(text), options)
             except openai.OpenAIError as error:

@@ -1,8 +1,7 @@
 """Crash recovery: writes the missing turn of an utterance whose process ended before the turn was written.
 
 An utterance is recorded before the circle acts on it. After a crash nobody knows which of its calls ran, wholly or in
-part.
-So each call gets an error as its answer, which the crystal reads and can look into; no call is run a second time.
+part. So each call gets an error as its answer, which the crystal reads and can look into; no call is run a second time.
 `Loom.open` calls `settle`; readers use `missing`.
 """
 

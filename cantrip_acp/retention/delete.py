@@ -25,8 +25,7 @@ class Sweeping(CantripError):
 @contextmanager
 def alone(state: Path) -> Iterator[None]:
     """Lock the state folder against other runs. Call it before the plan is made, or the plan may list what another run
-    deletes.
-    Raises `Sweeping` where another run has the lock.
+    deletes. Raises `Sweeping` where another run has the lock.
     """
     if not state.is_dir():
         yield

@@ -1,4 +1,4 @@
-"""Rewards of turns and threads (§6.4, LOOM-3): who gave them, which one counts, and how the threads of a group compare.
+"""Rewards of turns and threads (§6.4, LOOM-3): who gave them, which one counts, and how threads of a group compare.
 
 Every reward is a `RewardRecord` of its turn, and all of them are kept. There are five kinds:
 
@@ -223,8 +223,7 @@ def _finite(value: float) -> float:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """A thread's result in its group. ``reward`` is the value that was compared; None where it has none and was not
-    compared.
-    ``rank`` counts from 1 for the best, and equal rewards share a rank.
+    compared. ``rank`` counts from 1 for the best, and equal rewards share a rank.
     """
 
     leaf: str

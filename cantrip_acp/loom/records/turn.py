@@ -41,8 +41,8 @@ class Utterance(msgspec.Struct, frozen=True):
     """What the entity said. ``code`` is the program or command, where the medium has one.
 
     ``provider`` is data that the provider needs back unchanged (`Message.provider`); the key is absent where there is
-    none.
-    ``text_calls`` is true if the crystal wrote its calls in ``content``, which keeps them; the key is absent otherwise.
+    none. ``text_calls`` is true if the crystal wrote its calls in ``content``, which keeps them; the key is absent
+    otherwise.
     """
 
     content: str | None = None
@@ -61,11 +61,13 @@ class Location(msgspec.Struct, frozen=True):
 
 
 class FileChange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A change of one file as a gate record keeps it (`gates.file_changes` writes and reads it).
+    """A change of one file in a gate record (`gates.files.file_changes` writes and reads it).
 
-    ``old_text`` is None where the file was new. The new text is ``new_text`` between the first ``shared[0]`` and the last
-    ``shared[1]`` characters of ``old_text``. ``new_argument`` names the argument of the call that holds the whole new text.
-    ``excerpt``: the file was too large, and only the changed lines are kept. ``omitted``: these too were too large.
+    - ``old_text``: None where the file was new.
+    - ``new_text``: the new text, without the first ``shared[0]`` and the last ``shared[1]`` characters of ``old_text``,
+      which it keeps.
+    - ``new_argument``: the name of the call's argument that has the whole new text.
+    - ``excerpt``: the file was too large, and only the changed lines are kept. ``omitted``: these too were too large.
     """
 
     path: str
@@ -196,8 +198,7 @@ class TurnMetadata(msgspec.Struct, frozen=True):
 
     Tokens and cost count every query of the turn, failed and repeated ones too. They are null where nothing is known.
     ``queries_without_usage`` and ``queries_without_cost`` are the numbers of queries without that information
-    (`Usage`).
-    ``context_tokens``, where there were several queries, are those of the last one.
+    (`Usage`). ``context_tokens``, where there were several queries, are those of the last one.
 
     ``request`` are the parameters as sent. ``model`` and ``fingerprint`` name the model that answered, as the provider
     reports it. ``stop_reason`` is why the crystal stopped, where it said so. ``sampled`` are the tokens of its
@@ -345,9 +346,9 @@ class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
     - ``withdrawn``, where it is true: no provider accepted the intent, and it was removed from the crystal's context.
     - ``parent_call_id``: the gate call that started a child's cast. ``parent_call_index``: its index in that call's
       batch. The keys are absent in other casts, and in looms of earlier versions.
-    - ``resumes``, at the start: the cast that this one continues. If that cast has turns, they are directly above, and
-      its intent is not repeated. If it has none, the intent is repeated with the same context. The key is absent in
-      other casts.
+    - ``resumes``, at the start: the cast that this one continues. If turns of that cast are directly above, its intent
+      is not repeated. Otherwise (this cast starts before that cast's first turn) the intent is repeated with the same
+      context. The key is absent in other casts.
     - ``warnings``, where there are some: wards that could not be enforced, and why.
     """
 

@@ -1,8 +1,7 @@
 """Index file of a large loom: its tree in ``NAME.index`` beside the loom, so that opening need not read the whole loom.
 
 It only saves time. It is used if it was made from exactly this file (size, modification time, inode and last bytes
-agree);
-otherwise it is rebuilt from the loom. Deleting it loses nothing.
+agree); otherwise it is rebuilt from the loom. Deleting it loses nothing.
 """
 
 from __future__ import annotations

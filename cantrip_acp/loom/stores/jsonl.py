@@ -70,14 +70,14 @@ class JsonlStore:
         self._end = 0
         self._scanned = False
         self._indexed = False
-        """Whether the index beside the file tells all of it."""
+        """Whether the index file describes the whole loom."""
         self._buffer = bytearray()
         self._number = 0
-        """Lines up to ``_end``."""
+        """The number of lines up to ``_end``."""
         self._unended = False
         """Whether ``_end`` counts a newline that the last record still lacks."""
         self._given_line = self._given_length = 0
-        """Of the record that was given last."""
+        """Line and length of the record that was given last."""
         self._mark = b""
         self._looked: tuple[int, int] | None = None
         self._prev: str | None = None

@@ -169,8 +169,7 @@ def write(format_: Format, source: Source, out: BinaryIO, *, raw: bool = False) 
     """Write the rows as they are made, and return the report. Raises the stream's errors, and `LoomError`.
 
     Secrets that this process knows are always masked. Text that looks like a secret is masked too, unless ``raw`` is
-    true.
-    Tokens cannot be masked: a row (in ``art``, a trajectory) with tokens and such a text is left out.
+    true. Tokens cannot be masked: a row (in ``art``, a trajectory) with tokens and such a text is left out.
     """
     known, shapes = shared(), ShapeMask()
     for row in format_.rows(source):

@@ -21,9 +21,8 @@ class Wanted:
     """A filter for threads. None or an empty value means no condition.
 
     ``threads`` are ids of leaves. ``outcomes`` are states (terminated, truncated, active) or reasons (done, max_turns
-    …).
-    ``intent`` is part of a cast's intent, in upper or lower case. ``truncated``: include threads that did not end by
-    themselves; None lets the format decide. ``children``: include the threads of delegated children.
+    …). ``intent`` is part of a cast's intent, in upper or lower case. ``truncated``: include threads that did not end
+    by themselves; None lets the format decide. ``children``: include the threads of delegated children.
     """
 
     threads: tuple[str, ...] = ()

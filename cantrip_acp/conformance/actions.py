@@ -39,8 +39,7 @@ class Performance:
 
     async def run(self, case: Case) -> None:
         """Run everything. An expected kind of failure (`CantripError`) is kept in ``error``; any other exception is
-        raised.
-        """
+        raised."""
         try:
             self.failed_at = "setup"
             self.scene.build()

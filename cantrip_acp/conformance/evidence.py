@@ -44,8 +44,7 @@ class Evidence:
     @cached_property
     def threads(self) -> list[tuple[Turn, ...]]:
         """The turns of each path from root to leaf in which a crystal spoke, in the order in which the leaves were
-        written.
-        """
+        written."""
         return [turns for turns in map(self.seen, self.loom.threads()) if turns]
 
     def seen(self, thread: Thread | None) -> tuple[Turn, ...]:

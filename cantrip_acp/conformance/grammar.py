@@ -18,8 +18,7 @@ from cantrip_acp.core.wards import WARDS
 @dataclass(frozen=True)
 class Problem:
     """Something wrong with a case or its outcome: its path in the case (``expect.loom.turns[0].id``, or empty), and a
-    message.
-    """
+    message."""
 
     path: str
     message: str

@@ -65,8 +65,7 @@ def _invocation(want: Mapping[str, Any], query: Query, path: str, seen: Evidence
 
 def _messages(expected: Sequence[Any], messages: list[Message], path: str, seen: Evidence) -> Iterator[Problem]:
     """Compare a prefix of the messages. In some mediums the circle's presentation is its own message; a case may leave
-    it out.
-    """
+    it out."""
 
     def compare(actual: list[Message]) -> list[Problem]:
         found: list[Problem] = []

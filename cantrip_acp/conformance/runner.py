@@ -73,8 +73,7 @@ async def _perform(case: Case) -> list[Problem]:
 
 def _scratch() -> str:
     """The folder for cases' folders, without links in its path, so that a path in a case is exactly the path that is
-    used.
-    """
+    used."""
     return os.path.realpath(tempfile.gettempdir())
 
 

@@ -105,8 +105,7 @@ def _chunks(lines: list[str]) -> Iterator[_Chunk]:
 
 def _read_flow(path: Path, text: str, line: int) -> list[Case]:
     """Parse a whole file in flow style (such as JSON). It cannot be cut, so one error makes the whole file
-    unreadable.
-    """
+    unreadable."""
     try:
         items = _plain(_load(text))
     except YAMLError as error:
@@ -156,8 +155,7 @@ def _load_chunk(chunks: list[_Chunk], number: int) -> Any:
 
 def _anchoring(chunks: list[_Chunk], number: int) -> list[_Chunk]:
     """The earlier cases that a case's aliases need, in order. An alias means the nearest anchor of its name above
-    it.
-    """
+    it."""
     wanted = set(_ALIAS.findall(chunks[number].text))
     found: list[_Chunk] = []
     for chunk in reversed(chunks[:number]):

@@ -97,8 +97,7 @@ def _played(handler: Handler, described: Mapping[str, Any]) -> Handler:
 
 def _checked(handler: Handler, required: tuple[str, ...]) -> Handler:
     """A case's own schema may not require what the handler needs. A missing argument must still be an error for the
-    entity.
-    """
+    entity."""
 
     def checked(args: Mapping[str, Any], context: GateContext) -> Any:
         missing = [name for name in required if name not in args]

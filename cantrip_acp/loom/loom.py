@@ -282,8 +282,7 @@ class Loom:
 
     def hold_cast(self, cast_id: str) -> bool:
         """Mark a cast as running in this process, until `release_cast` or until the process dies. Returns False where
-        this process or another one runs it already.
-        """
+        this process or another one runs it already."""
         return self._store.hold(cast_id)
 
     def release_cast(self, cast_id: str) -> None:
@@ -328,8 +327,7 @@ class Loom:
 
     def _unreadable(self, place: Place) -> Turn:
         """A placeholder for a damaged turn. Raises `LoomDamaged` for a writer, because it would continue from that
-        turn.
-        """
+        turn."""
         if not self._store.readonly:
             self._store.read(place.position)
         turn_id = next(i for i, other in self._tree.turns.items() if other is place)
@@ -368,8 +366,7 @@ class Loom:
     @property
     def later(self) -> Mapping[str, int]:
         """The number of records of a later version, by kind. They are kept and copied; this version does not use
-        them.
-        """
+        them."""
         return self._tree.later
 
     def casts(self) -> list[tuple[CastRecord, CastRecord | None]]:
@@ -388,8 +385,7 @@ class Loom:
 
     def cast_of(self, cast_id: str) -> tuple[CastRecord | None, tuple[ContextRecord, ...]]:
         """The start of a cast, and the context that was pinned before its intent. The start is None where it is not in
-        this loom.
-        """
+        this loom."""
         start: CastRecord | None = None
         context: list[ContextRecord] = []
         for position in self._tree.casts.get(cast_id, ()):
@@ -406,8 +402,7 @@ class Loom:
 
     def partials(self, turn_id: str | None = None) -> list[UtteranceRecord]:
         """Utterances that were cut because their cast was stopped, in the order of writing: all, or those that follow a
-        turn.
-        """
+        turn."""
         held = self._tree.partials
         positions = sorted(p for of in held.values() for p in of) if turn_id is None else held.get(turn_id, [])
         return [r for r in self._read(positions) if isinstance(r, UtteranceRecord)] if positions else []
@@ -441,8 +436,7 @@ class Loom:
 
     def elsewhere(self) -> set[str]:
         """The turns that this loom names but lacks: another loom holds them, and a fork or a child in this loom starts
-        there.
-        """
+        there."""
         begun = [where[0] for where in self._tree.casts.values() if where]
         named: set[str | None] = {place.parent_id for place in self._tree.turns.values()}
         for record in self._read([*begun, *self._tree.forks.values()]):
@@ -465,8 +459,7 @@ class Loom:
     @property
     def places(self) -> Mapping[str, Place]:
         """Each turn's place in the tree by its id, in the order of writing: parent, role, entity, cast. Reads no
-        body.
-        """
+        body."""
         return MappingProxyType(self._tree.turns)
 
     def bodies(self, turn_ids: Iterable[str]) -> list[Turn]:
@@ -475,8 +468,7 @@ class Loom:
 
     def files_at(self, turn_id: str) -> FilesRecord | None:
         """The workspace files at the end of a turn: the last record of them on the path to it. None where there is
-        none.
-        """
+        none."""
         for at in reversed(self.path(turn_id)):
             position = self._tree.files.get(at)
             if position is not None:
@@ -552,8 +544,7 @@ class Loom:
 
     def own(self, leaf_id: str) -> list[str]:
         """The ids from an entity's own ``call`` turn to one of its turns. For a child, the part above its own call is
-        left out.
-        """
+        left out."""
         path = self.path(leaf_id)
         for place in range(len(path) - 1, 0, -1):
             if self._tree.turns[path[place]].role == "call":
@@ -567,8 +558,7 @@ class Loom:
 
     def children_until(self, leaf_id: str) -> tuple[int, int]:
         """On the path to a turn: the number of children that its entity spawned, and the number of casts of children
-        and of their children (``max_children_total`` counts each).
-        """
+        and of their children (``max_children_total`` counts each)."""
         places = self._tree.turns
         mine = set(self.own(leaf_id))
         born = sum(1 for place in places.values() if place.role == "call" and place.parent_id in mine)
@@ -588,8 +578,7 @@ class Loom:
 
     def acted(self, leaf_id: str) -> list[tuple[str, ...]]:
         """The utterances of an entity on the path to a turn, without the call and folds. Each is a tuple of turn ids:
-        an utterance has several turns where it delegated (`turn_parts`).
-        """
+        an utterance has several turns where it delegated (`turn_parts`)."""
         spoken: list[tuple[str, ...]] = []
         for i in self.own(leaf_id):
             place = self._tree.turns[i]

@@ -208,8 +208,7 @@ def _given(args: str) -> Any:
 
 def _end(loom: Loom, cast_id: str, turns: dict[str, Turn], ends: dict[str, CastRecord]) -> CastRecord | None:
     """The end of an interrupted cast, with the usage of its turns and its children. ``turns`` and ``ends`` are not in
-    the loom yet. None where the loom lacks the cast's start.
-    """
+    the loom yet. None where the loom lacks the cast's start."""
     start, _ = loom.cast_of(cast_id)
     if start is None:
         return None

@@ -25,8 +25,7 @@ class Sweeping(CantripError):
 @contextmanager
 def alone(state: Path) -> Iterator[None]:
     """Lock the state folder against other runs. Call it before the plan is made, or the plan may list what another run
-    deletes. Raises `Sweeping` where another run has the lock.
-    """
+    deletes. Raises `Sweeping` where another run has the lock."""
     if not state.is_dir():
         yield
         return
@@ -43,8 +42,7 @@ def alone(state: Path) -> Iterator[None]:
 
 def sweep(plan: Plan) -> Iterator[tuple[Item, str | None, bool]]:
     """Delete the items of a plan. Yields each item, why it was not deleted (None where it was), and whether that is a
-    failure (False where the item is in use).
-    """
+    failure (False where the item is in use)."""
     for item in plan.going:
         try:
             item.drop()

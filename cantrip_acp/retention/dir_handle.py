@@ -46,8 +46,7 @@ class Folder:
     @classmethod
     def open(cls, path: Path) -> Folder | None:
         """Open the folder at a path that the user chose; links in that path are followed. None where there is no
-        folder.
-        """
+        folder."""
         try:
             return cls(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except (FileNotFoundError, NotADirectoryError):
@@ -104,8 +103,7 @@ class Folder:
 
     def tree_changed(self, name: str) -> float:
         """The latest modification time of anything below a folder, in seconds since the epoch; 0 where there is no such
-        folder.
-        """
+        folder."""
         entry = self.entry(name)
         if entry is None or not entry.is_folder:
             return 0.0

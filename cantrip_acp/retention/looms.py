@@ -26,8 +26,7 @@ KEEP = ".keep"
 LOCK = ".lock"
 _SESSION = (".session.json", LOCK)
 """The files that a session keeps beside its loom ``ID.loom.jsonl``: its lock, and ``ID.session.json``, which a loom may
-lack.
-"""
+lack."""
 _SQLITE = b"SQLite format 3\0"
 _BESIDE = re.compile(r"\.?(?P<loom>.+?)(\.index(\.part)?|\.torn-\d+|\.keep|-wal|-shm|-journal)")
 
@@ -136,8 +135,7 @@ def days(seconds: float) -> str:
 
 def held(folder: Folder, loom: Shelved) -> bool:
     """Whether a process writes the loom or has its session open. For a database, this is only known when it is
-    deleted.
-    """
+    deleted."""
     locks = [e.name for e in loom.beside if e.name.endswith(LOCK)]
     return any(lock.written(name, folder.fd) for name in (loom.name, *locks) if not name.endswith(DATABASES))
 
@@ -228,8 +226,7 @@ def read(folder: Folder, loom: Shelved) -> Named:
 
 def needed(named: dict[str, Named], going: set[str]) -> dict[str, str]:
     """The looms in ``going`` that a staying loom needs, each with the name of that loom. A loom kept this way also
-    keeps the looms that it needs.
-    """
+    keeps the looms that it needs."""
     holder = {turn: name for name in sorted(going, reverse=True) for turn in named[name].holds}
     pinner = {named[name].id: name for name in sorted(going, reverse=True) if named[name].id is not None}
     stays: dict[str, str] = {}

@@ -31,8 +31,7 @@ class Look:
 @dataclass(slots=True)
 class Plan:
     """The result. An item is deleted unless it has a reason to stay. ``held`` is the size of all looms now, in bytes;
-    ``freed`` the size of everything that will be deleted.
-    """
+    ``freed`` the size of everything that will be deleted."""
 
     state: Path
     rules: Rules

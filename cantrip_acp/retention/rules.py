@@ -53,8 +53,7 @@ def size(text: str) -> int | None:
 
 def read(config: Path) -> Rules:
     """Read the rules from the user's settings, with defaults for missing keys. Raises `DefinitionError` with file and
-    key.
-    """
+    key."""
     path = config / FILE
     try:
         data = tomllib.loads(path.read_text("utf-8"))

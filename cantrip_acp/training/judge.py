@@ -41,8 +41,7 @@ _WHOLE = 200_000
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A verifier's answer. ``cast_id`` and ``trace_id`` are those of its cast, ``loom`` is where that cast is
-    recorded.
-    """
+    recorded."""
 
     turn_id: str
     reward: float
@@ -199,8 +198,7 @@ def _cut(text: str) -> str:
 
 def _fitting(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The turns; if they are too large, some from the middle are left out, because the beginning and the end say
-    most.
-    """
+    most."""
     sizes = [len(json.dumps(turn, ensure_ascii=False, default=str)) for turn in turns]
     if sum(sizes) <= _WHOLE:
         return turns

@@ -223,8 +223,7 @@ def _finite(value: float) -> float:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """A thread's result in its group. ``reward`` is the value that was compared; None where it has none and was not
-    compared. ``rank`` counts from 1 for the best, and equal rewards share a rank.
-    """
+    compared. ``rank`` counts from 1 for the best, and equal rewards share a rank."""
 
     leaf: str
     reward: float | None

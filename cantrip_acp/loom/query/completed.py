@@ -77,8 +77,7 @@ class Completed:
 
     def _followed(self, records: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
         """Yield records as they come. A record that was already added is not yielded again; only its position
-        changes.
-        """
+        changes."""
         for position, head in records:
             match heads.kind(head):
                 case "utterance":

@@ -45,8 +45,7 @@ class Pair:
 @dataclass(frozen=True, slots=True)
 class Difference:
     """Two threads. ``shared`` are the turns of both, root first; ``parted_at`` is the last of them, None where they
-    share none.
-    """
+    share none."""
 
     left: ThreadLine
     right: ThreadLine

@@ -58,8 +58,7 @@ class Wanted:
 
     def fits(self, line: ThreadLine) -> bool:
         """Whether a thread's line has the wanted outcome, model and time. The other conditions cannot be checked on a
-        line.
-        """
+        line."""
         if self.outcome is not None and self.outcome not in (line.outcome, line.state):
             return False
         if self.model is not None and self.model.casefold() not in (line.model or "").casefold():

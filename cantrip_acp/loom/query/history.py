@@ -30,8 +30,7 @@ class CastPart:
 
     def goes_on(self, before: str | None) -> bool:
         """Whether it continues the cast ``before``, whose turns are directly above it. Then the intent is already
-        there.
-        """
+        there."""
         return before is not None and self.start is not None and self.start.resumes == before
 
     @property

@@ -269,8 +269,7 @@ class Listing:
 
     def _held(self, wanted: Wanted) -> set[str] | None:
         """The turns on whose path the wanted gate was called and the wanted text occurs; None where neither is
-        wanted.
-        """
+        wanted."""
         if wanted.gate is None and wanted.text is None:
             return None
         gates: set[str] = set()

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 class Statistics:
     """Counts over any number of looms: call `take` for each, then `record`. Reads record by record, with little
-    memory.
-    """
+    memory."""
 
     def __init__(self) -> None:
         self.looms = 0
@@ -127,8 +126,7 @@ class Statistics:
     def record(self) -> dict[str, Any]:
         """The totals as JSON data: durations in ms (turns) and s (casts), cost in US dollars. Tokens and cost are the
         known ones, null where none is known; ``queries_without_usage`` and ``queries_without_cost`` count the queries
-        without them.
-        """
+        without them."""
         for cast_id, model, used in self._verdicts:
             if not cast_id or cast_id not in self._ids:
                 self._ids.add(cast_id)

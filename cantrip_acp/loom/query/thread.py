@@ -76,8 +76,7 @@ class Endings:
 
     def thread(self, leaf: Turn) -> Ending:
         """The state of the thread to a turn. A later cast of the same entity without any turn counts as the thread's
-        last cast.
-        """
+        last cast."""
         if self._last_turn.get(leaf.entity_id) == leaf.id:
             for silent in reversed(self._casts.get(leaf.entity_id, ())):
                 if silent == leaf.cast_id or silent in self._last_of:

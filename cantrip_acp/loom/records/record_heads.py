@@ -29,8 +29,7 @@ class TurnHead(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
 
 class UtteranceHead(msgspec.Struct, frozen=True, tag_field="type", tag="utterance"):
     """The entity and id of an utterance. The turn with this id holds its outcome; a partial utterance gets no such
-    turn.
-    """
+    turn."""
 
     id: str
     entity_id: str

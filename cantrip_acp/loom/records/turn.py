@@ -401,8 +401,7 @@ class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"
 
 RewardKind = Literal["explicit", "implicit", "shaped", "verifier", "relative"]
 """The source of a reward (§6.4): a person or program that set it, the circle's answer, a scoring function of the
-circle, the verdict of another cantrip, or the comparison of a group of threads.
-"""
+circle, the verdict of another cantrip, or the comparison of a group of threads."""
 
 
 class RewardRecord(msgspec.Struct, frozen=True, tag_field="type", tag="reward"):
@@ -521,8 +520,7 @@ Record = (
 
 class LaterRecord(msgspec.Struct, frozen=True, tag_field="type", tag="later"):
     """A record that a later version wrote and this one cannot use. It is kept and copied unchanged: ``data`` is its
-    JSON.
-    """
+    JSON."""
 
     name: str
     data: msgspec.Raw

@@ -35,8 +35,7 @@ def whole(turns: Iterable[Turn]) -> list[Turn]:
 
 def joined(parts: Sequence[Turn]) -> Turn:
     """Join the parts of one utterance into one turn. Its id is that of the last part, from which the entity continued.
-    ``continues`` names the first part where there are several.
-    """
+    ``continues`` names the first part where there are several."""
     first, last = parts[0], parts[-1]
     if len(parts) == 1:
         return first

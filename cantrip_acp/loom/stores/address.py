@@ -47,8 +47,7 @@ def shown(where: str) -> str:
 
 def open_store(where: Path | str, *, fsync: bool = False, readonly: bool = False) -> Store:
     """Open the store at a path or an address. Creates it where it is missing, unless ``readonly``. Raises
-    `LoomError`.
-    """
+    `LoomError`."""
     if isinstance(where, str) and where.startswith(POSTGRES):
         from cantrip_acp.loom.stores.postgres import PostgresStore
 

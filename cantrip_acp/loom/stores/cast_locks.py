@@ -74,8 +74,7 @@ class CastLocks:
 
     def hold(self, cast_id: str) -> bool:
         """Lock a cast while this process runs it. Returns False where another process has locked it. Where the file
-        system has no locks, every call succeeds and no cast counts as running elsewhere.
-        """
+        system has no locks, every call succeeds and no cast counts as running elsewhere."""
         if cast_id in self._held:
             return False
         if self._fd < 0:

@@ -45,8 +45,7 @@ _NEAR = 400
 
 def close(buffer: bytearray, prev: str, place: int | None = None) -> str:
     """Add the position (in a database), both checksums and a newline to an encoded record; returns the record's own
-    checksum.
-    """
+    checksum."""
     # An append waits for this, so it must be fast.
     buffer.pop()
     buffer += (f',"prev":"{prev}"' if place is None else f',"n":{place},"prev":"{prev}"').encode()
@@ -76,8 +75,7 @@ def holds(line: bytes | memoryview) -> bool | None:
 
 def sums(line: bytes | memoryview) -> tuple[str | None, str]:
     """The checksum of the record before (None where the line has none), and the checksum that the next line must
-    name.
-    """
+    name."""
     end = bytes(line[-_LINK:])
     if end[-_LENGTH:_FROM] != _KEY:
         return None, xxh3_64_hexdigest(line)
@@ -95,8 +93,7 @@ def place_of(line: bytes | memoryview) -> int | None:
 
 def _displaced(line: bytes | memoryview) -> bool:
     """Whether a record has checksums that are not at its end: line ends were converted, or its JSON was formatted
-    again.
-    """
+    again."""
     try:
         data = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -68,8 +68,7 @@ class Store(Protocol):
 
     behind: bool
     """Whether other processes wrote before the last `append`. The caller must then call `news`, which yields that
-    record too.
-    """
+    record too."""
 
     def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
         """Write a record and return its position. When this returns, the record is in the store (LOOM-1).
@@ -119,14 +118,12 @@ class Store(Protocol):
 
     def damaged(self) -> list[Problem]:
         """Read the whole store and return every record that cannot be read, was changed, or does not follow the record
-        before it.
-        """
+        before it."""
         ...
 
     def hold(self, cast_id: str) -> bool:
         """Mark a cast as running in this process, until `release`, `close` or the end of the process. Returns False
-        where this process or another one already runs that cast. A forked child runs no cast.
-        """
+        where this process or another one already runs that cast. A forked child runs no cast."""
         ...
 
     def release(self, cast_id: str) -> None:

@@ -170,8 +170,7 @@ class JsonlStore:
 
     def _last_sum(self) -> str:
         """The checksum that the next line names: that of the last line, or of the missing last line where lines were
-        lost.
-        """
+        lost."""
         lost = self._cut()
         if lost is not None:
             return lost[1]
@@ -185,8 +184,7 @@ class JsonlStore:
 
     def _cut(self) -> tuple[int, str] | None:
         """The former number of lines and the former last checksum, where the file is now shorter than at its last
-        close.
-        """
+        close."""
         try:
             lines, size, own = os.getxattr(self._fd, _END).decode().split()
             # A torn line is already reported.
@@ -256,8 +254,7 @@ class JsonlStore:
 
     def scan(self) -> Iterator[tuple[int, Record | LaterRecord]]:
         """Yield every readable record. The first scan adds problems and, for a writer, moves a torn last line to
-        another file.
-        """
+        another file."""
         return self._scan(_whole)
 
     def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
@@ -281,8 +278,7 @@ class JsonlStore:
 
     def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
         """Yield new whole lines as the writer adds them; a torn last line is left until it is whole. Costs two system
-        calls where nothing was added. Raises `LoomChanged` where the path no longer names the file that was opened.
-        """
+        calls where nothing was added. Raises `LoomChanged` where the path no longer names the file that was opened."""
         if not self.readonly:
             return
         if self._fd < 0:
@@ -427,8 +423,7 @@ class JsonlStore:
 
     def _no_loom(self) -> LoomError:
         """The error for a file that is no loom. It may be somebody's own file, so nothing in it is moved and nothing
-        added.
-        """
+        added."""
         return LoomError(f"{self.path} is no loom: no record can be read in it. Name another file")
 
     def _lines(self, position: int = 0, until: int | None = None) -> Iterator[tuple[memoryview, bool]]:

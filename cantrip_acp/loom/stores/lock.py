@@ -38,8 +38,7 @@ def locked(fd: int) -> bool:
 
 def lock(fd: int) -> None:
     """Lock a file of JSON lines for its single writer. Tries a few times: `locked` in another process takes the lock
-    briefly.
-    """
+    briefly."""
     for wait in (0.005, 0.02, 0.05):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -70,8 +69,7 @@ def lines(name: str, dir_fd: int) -> Iterator[None]:
 @contextlib.contextmanager
 def database(path: Path) -> Iterator[None]:
     """Block every reader and writer of the SQLite database. A damaged database is not locked. Raises `LoomLocked` where
-    another process has it open.
-    """
+    another process has it open."""
     base: sqlite3.Connection | None = None
     try:
         try:

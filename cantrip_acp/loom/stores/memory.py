@@ -85,8 +85,7 @@ _IMMUTABLE = frozenset({str, int, float, bool, type(None), msgspec.UnsetType, Fr
 
 def _immutable(turn: Turn) -> bool:
     """Whether nothing in a turn can be changed. A quick check of the fields that could be mutable: nearly every turn of
-    the loop passes.
-    """
+    the loop passes."""
     seen = turn.observation
     return (
         type(turn.utterance.provider) in _IMMUTABLE

@@ -152,8 +152,7 @@ class PostgresStore:
 
     def _look_after_guards(self, base: psycopg.Connection[Any]) -> None:
         """Check the triggers, which the owner of the tables can remove. A missing one is reported, and a writer
-        restores it.
-        """
+        restores it."""
         gone = postgres_tables.gone(base.execute(postgres_tables.LOOK).fetchall(), chained=self._chained)
         if not gone:
             return
@@ -253,8 +252,7 @@ class PostgresStore:
 
     def _insert(self, base: psycopg.Connection[Any], row: rows.Row) -> int:
         """Add a row at the end of the loom and of its chain. If another process wrote first, lock, find the new end and
-        add it there.
-        """
+        add it there."""
         prev = self._sums.get(row.entity)
         try:
             own = self._insert_at(

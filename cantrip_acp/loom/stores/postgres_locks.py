@@ -31,8 +31,7 @@ _left: list[Any] = []
 
 class PgCastLocks:
     """The cast locks of one open loom. ``connect`` opens a connection, ``is_lost`` checks one, ``ended`` returns which
-    of the given casts have an end.
-    """
+    of the given casts have an end."""
 
     def __init__(
         self,

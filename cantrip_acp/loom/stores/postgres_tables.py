@@ -12,8 +12,7 @@ TABLES = 2
 
 LOCK = 0x63616E74
 """The first key of looms' advisory locks. The second key is 0 while tables are created, or a loom's number during a
-write.
-"""
+write."""
 
 SCHEMA = """
 CREATE TABLE cantrip_looms (
@@ -131,8 +130,7 @@ ALTER TABLE cantrip_looms ENABLE ALWAYS TRIGGER cantrip_kept;
 
 def gone(found: Iterable[tuple[Any, ...]], *, chained: bool) -> list[str]:
     """The triggers that are missing, disabled or changed, from the rows of `LOOK`. Without ``chained``, the tables
-    are of version 1.
-    """
+    are of version 1."""
     whole = set()
     for table, name, enabled, kind, function, source in found:
         made = _TRIGGERS.get((table, name))

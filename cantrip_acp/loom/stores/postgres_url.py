@@ -21,8 +21,7 @@ _HOSTS = re.compile(r"([\w.%~-]*|\[[0-9A-Fa-f:.%]+\])(:\d*)?(,([\w.%~-]*|\[[0-9A
 @dataclass(frozen=True, slots=True)
 class PgUrl:
     """The parts of an address: ``server`` for the driver, ``shown`` for people, ``loom`` the loom's name in the
-    database.
-    """
+    database."""
 
     server: str = field(repr=False)
     shown: str

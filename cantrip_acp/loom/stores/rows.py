@@ -112,8 +112,7 @@ def record_of(body: bytes | memoryview) -> Record | LaterRecord:
 
 def agree(head: bytes, record: Record | LaterRecord, *, chained: bool = False) -> bool:
     """Whether a row's head fits its body. A head of an older version may lack newer fields. The head of a chained
-    record must decode to the same head as ours.
-    """
+    record must decode to the same head as ours."""
     made = row_of(record).head
     try:
         kept = msgspec.json.decode(head)
@@ -140,8 +139,7 @@ class Stored(NamedTuple):
 
 def damage(stored: Iterable[Stored], ends: Mapping[str, tuple[int, str]] | None) -> Iterator[Problem]:
     """Yield what is wrong with rows, first to last. ``ends`` has the number of records and the last checksum of each
-    chain; it is None in tables of an earlier version.
-    """
+    chain; it is None in tables of an earlier version."""
     chains, told, last = checksum.Chains(), set(), 0
     for row in stored:
         if row.n > last + 1:

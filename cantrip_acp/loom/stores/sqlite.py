@@ -215,8 +215,7 @@ class SqliteStore:
 
     def _look_after_guards(self, base: sqlite3.Connection) -> None:
         """Check the triggers, which anybody who can write the file can remove. A missing one is reported, and a writer
-        restores it.
-        """
+        restores it."""
         found = {_text(name): sql for name, sql in base.execute("SELECT name, sql FROM sqlite_master")}
         for statement in _statements(_SCHEMA + (_CHAINED if self._tables > 1 else "")):
             made = _MADE.match(statement)
@@ -303,8 +302,7 @@ class SqliteStore:
 
     def _insert(self, base: sqlite3.Connection, row: rows.Row) -> int:
         """Add a row at the end of the loom and of its chain. If another process wrote first, lock, find the new end and
-        add it there.
-        """
+        add it there."""
         prev = self._sums.get(row.entity)
         try:
             own = self._insert_at(
@@ -439,8 +437,7 @@ class SqliteStore:
 
     def _rows(self, column: str, after: int, noted: list[Problem]) -> Iterator[tuple[int, bytes]]:
         """Yield rows in order. If a page of the index is damaged, read the table instead. If the table is damaged too,
-        read it from both ends; only the rows between are lost.
-        """
+        read it from both ends; only the rows between are lost."""
         base = self._open
         by = "INDEXED BY record_head" if column == "head" else "NOT INDEXED"
         at = after

@@ -24,8 +24,7 @@ class Refused(Exception):
 @dataclass(frozen=True)
 class Guard:
     """The access rules of one server. ``hosts`` are its further names (of a proxy); ``frames`` are origins that may
-    frame it.
-    """
+    frame it."""
 
     port: int
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
@@ -40,8 +39,7 @@ class Guard:
 
     def caller(self, headers: Mapping[str, str], *, changes: bool) -> None:
         """Raises `Refused` without the token, for a request from another site, and for a change that our page did not
-        send.
-        """
+        send."""
         scheme, _, given = headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
             raise Refused(403, "the token is missing or wrong; open the address that `cantrip loom view` printed")

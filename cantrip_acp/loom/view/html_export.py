@@ -91,8 +91,7 @@ def _raw(file: TextIO, name: str, text: str) -> None:
 
 def escaped(json: str) -> str:
     """Escape JSON so that it cannot end its script element or open another one. U+2028 and U+2029, which JavaScript
-    takes for line ends, are escaped too.
-    """
+    takes for line ends, are escaped too."""
     for character in "<>&\u2028\u2029":
         json = json.replace(character, f"\\u{ord(character):04x}")
     return json

@@ -139,8 +139,7 @@ class Index:
 
     def place(self, number: int) -> Place:
         """A turn's place in the tree, without its cantrip and the turn that it continues, which the index does not
-        keep.
-        """
+        keep."""
         parent, cast = self.parents[number], self.cast_of[number]
         return Place(
             self.ids[parent] if parent >= 0 else None,

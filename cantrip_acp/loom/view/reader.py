@@ -95,8 +95,7 @@ class Reading:
     @contextlib.contextmanager
     def ready(self, patience_s: float = 30.0) -> Iterator[Index]:
         """Yield the index with the lock held. Raises `LoomError` where the loom is still being opened, or was
-        closed.
-        """
+        closed."""
         if not self.loaded.wait(patience_s):
             raise LoomError(f"loom {self.location} is still being opened ({len(self.index):,} turns so far); ask again")
         with self._lock:
@@ -235,8 +234,7 @@ class Reading:
 
     def turn(self, number: int, *, whole: bool = False) -> dict[str, Any]:
         """A turn's body with the records that belong to it. Texts are cut unless ``whole``; ``cut`` is the number of
-        cut texts.
-        """
+        cut texts."""
         with self.ready() as index:
             if not 0 <= number < len(index):
                 raise TurnNotFound(f"this loom has {len(index):,} turns; there is no number {number}")

@@ -11,8 +11,7 @@ from cantrip_acp.loom.records.turn import GateRecord, Turn
 
 ERROR, TERMINATED, TRUNCATED, CONTINUES, CHANGED = 1, 2, 4, 8, 16
 """Bits of the column ``flags``: something failed; the cast ended here, or was cut off here; the turn continues an
-earlier utterance; it changed files by a gate.
-"""
+earlier utterance; it changed files by a gate."""
 
 _LINE = 200
 _WRITING = {"write_file", "edit_file"}
@@ -20,8 +19,7 @@ _WRITING = {"write_file", "edit_file"}
 
 def numbers(turns: Iterable[Turn]) -> dict[str, list[Any]]:
     """Columns: ``time`` (ms since 1970, null where unknown), ``ms``, tokens, ``cost`` (US dollars), flags, reason,
-    gates.
-    """
+    gates."""
     names = ("time", "ms", "input", "output", "cached", "cost", "flags", "reason", "gates", "reward", "model")
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for turn in turns:

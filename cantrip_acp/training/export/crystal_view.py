@@ -107,8 +107,7 @@ class Seen:
 
     def check(self, leaf_id: str) -> None:
         """Raise `LoomError` where a turn above is lost or damaged, or where its medium is in a package that is not
-        installed.
-        """
+        installed."""
         path = self.outline.own(leaf_id)
         first = self.outline.places[path[0]]
         if first.role != "call" and first.parent_id is not None and self.outline.spawner(path[0]) is None:
@@ -137,8 +136,7 @@ class Seen:
 
     def begun(self, entity_id: str, cast_id: str | None, after: str | None) -> list[CastPart]:
         """A cast, and before it the casts of the same entity that reached no turn: their intents were in its context
-        too.
-        """
+        too."""
         known = self._casts.get(entity_id, {})
         if cast_id is None or cast_id not in known:
             return [CastPart(cast_id, None)]

@@ -36,8 +36,7 @@ _TRACE = re.compile(r"[0-9a-f]{32}\Z")
 
 class Otlp:
     """Writes one row for up to `_MOST` spans of a thread. Spans that several threads share are in the first one's
-    rows.
-    """
+    rows."""
 
     name = "otlp"
     summary = "OTLP/JSON trace requests by OpenTelemetry's GenAI conventions"

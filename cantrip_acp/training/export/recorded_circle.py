@@ -28,8 +28,7 @@ class RecordedGate:
 
 class RecordedCircle:
     """The medium, the gates, and how both were presented. ``rebuilt``: an older loom lacks the presentation, so it is
-    created again, in the words of this version.
-    """
+    created again, in the words of this version."""
 
     def __init__(self, record: CantripRecord | None) -> None:
         circle: Mapping[str, Any] = record.circle if record is not None else {}

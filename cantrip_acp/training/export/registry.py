@@ -70,8 +70,7 @@ class Format(Protocol):
 
 class Report:
     """The result of an export, filled in while it runs: ``threads`` and ``rows`` written, ``left_out`` by reason,
-    ``notes`` with the number of times that a format could not represent something.
-    """
+    ``notes`` with the number of times that a format could not represent something."""
 
     def __init__(self) -> None:
         self.threads = 0

@@ -20,8 +20,7 @@ from cantrip_acp.training.export.selection import Source
 
 Arguments = Literal["text", "data"]
 """How a call's arguments are written: the crystal's own text, or the decoded object (for Hugging Face's chat
-templates).
-"""
+templates)."""
 
 Note = Callable[[str], None]
 
@@ -143,8 +142,7 @@ class Prompts:
 
 def entries(sampled: Sampled) -> list[dict[str, Any]]:
     """The tokens as entries of chat completions' ``logprobs.content``. Where ids are known, the token is
-    ``token_id:N``, as vLLM writes it and trainers read it. ``bytes`` has the text of the token where it is known.
-    """
+    ``token_id:N``, as vLLM writes it and trainers read it. ``bytes`` has the text of the token where it is known."""
     return [
         {
             "token": f"token_id:{sampled.ids[place]}" if sampled.ids else sampled.texts[place],

@@ -38,8 +38,7 @@ class Wanted:
 class Episode:
     """One thread. ``reason`` is why it ended, ``error`` the error of a query. ``parent_turn`` is the turn that spawned
     a child, ``forked_from`` the turn where its last entity was forked. ``group`` is its group of forks, ``relative``
-    its relative reward.
-    """
+    its relative reward."""
 
     seen: Seen
     leaf: str
@@ -114,8 +113,7 @@ class Source:
 
     def leaves(self) -> Sequence[str]:
         """The ids of the last turns of all threads, or of those selected by id. Raises `LoomError` for an unknown
-        one.
-        """
+        one."""
         if not self.wanted.threads:
             return self.outline.leaves
         for turn_id in self.wanted.threads:
@@ -126,8 +124,7 @@ class Source:
 
     def episodes(self, *, marked: bool) -> Iterator[Episode]:
         """Yield the selected threads, in the order of their last turns. ``marked``: the format marks truncated
-        threads.
-        """
+        threads."""
         leaves = self.leaves()
         for number, leaf in enumerate(leaves, 1):
             if self._progress is not None:

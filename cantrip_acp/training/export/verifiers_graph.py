@@ -17,13 +17,11 @@ Note = Callable[[str], None]
 
 class Graph:
     """Nodes and model calls of one trace. ``turns`` is the node of each turn, by its id. ``loose`` are the tokens of
-    nodes whose prompt is unknown; they belong to no sequence.
-    """
+    nodes whose prompt is unknown; they belong to no sequence."""
 
     def __init__(self, note: Note, learned: set[str] | None = None) -> None:
         """``learned`` are the utterances that earlier traces train, by their first turns; those of this trace are added
-        to it.
-        """
+        to it."""
         self._learned = learned if learned is not None else set()
         self.masked: list[int] = []
         """The nodes of utterances that an earlier trace trains."""
@@ -32,8 +30,7 @@ class Graph:
         self.turns: dict[str, int] = {}
         self.firsts: dict[str, int] = {}
         """The node of each utterance, by the id of its first turn. A delegation splits one utterance into several
-        turns.
-        """
+        turns."""
         self.loose: dict[str, Any] = {}
         self._note = note
         self._heads: dict[tuple[int | None, bytes], int] = {}

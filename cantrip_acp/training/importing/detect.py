@@ -15,8 +15,7 @@ KINDS = ("loom", "verifiers", "acp")
 
 def kind_of(where: str) -> str:
     """The format of an input, from its address or its first line. Raises `ImportProblem` where it is none of
-    `KINDS`.
-    """
+    `KINDS`."""
     if is_address(where) or is_sqlite(where):
         return "loom"
     for place, first in objects(Path(where)):

@@ -40,8 +40,7 @@ class Weaver:
 
     def root(self, cantrip_id: str, entity_id: str, spawner: str | None = None) -> str:
         """The id of the ``call`` turn above an entity's turns; for a child, its parent is the turn that spawned the
-        child.
-        """
+        child."""
         own = stable("t", "call", cantrip_id, spawner or "", entity_id if spawner else "")
         self._roots.setdefault(own, Turn(own, spawner, cantrip_id, entity_id, None, role="call"))
         return own
@@ -50,8 +49,7 @@ class Weaver:
         self, start: CastRecord, context: Sequence[ContextRecord], before: Sequence[CastRecord | UtteranceRecord] = ()
     ) -> None:
         """Register a cast, which is written before its first new turn. ``before`` are earlier casts without a turn,
-        each with its partial utterance.
-        """
+        each with its partial utterance."""
         if start.id not in self._casts:
             self._waiting.setdefault(start.id, [*before, start, *context])
 

@@ -18,8 +18,7 @@ LONGEST = 256_000_000
 
 def objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each line's object, with ``FILE:LINE``. Raises `ImportProblem` for an invalid line or an unreadable
-    file.
-    """
+    file."""
     try:
         if not path.is_file():
             raise ImportProblem(str(path), "this is no regular file" if path.exists() else "no such file")
@@ -54,8 +53,7 @@ _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 class Report:
     """``turns``, ``casts`` and ``rewards`` that were added; ``known`` turns that were already there; ``notes`` with the
-    number of times that something could not be represented.
-    """
+    number of times that something could not be represented."""
 
     def __init__(self) -> None:
         self.turns = 0

@@ -132,8 +132,7 @@ class _Taking:
 
     def _spoken_before(self) -> dict[int, tuple[int | None, str, list[int]]]:
         """For each sampled node: the sampled node before it, how they are linked, and the messages between them, in
-        order.
-        """
+        order."""
         found: dict[int, tuple[int | None, str, list[int]]] = {}
         for number, node in enumerate(self.trace.nodes):
             if not node.sampled:

@@ -79,8 +79,7 @@ _INVISIBLE = re.compile(
 
 
 def visible(text: str) -> str:
-    """The text with invisible characters, and those that change the text direction, written as escapes. People decide
-    by this text.
+    """Write invisible characters, and those that change the text direction, as escapes: people decide by this text.
 
     >>> visible("rm \u202egpj.a")
     'rm \\\\u202egpj.a'

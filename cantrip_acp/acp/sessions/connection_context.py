@@ -90,6 +90,7 @@ class Host:
         meta: Any,
         sources: Sequence[GateSource],
     ) -> Session:
+        """Make a session of an opened entity, and add it to the open sessions."""
         session = Session(opened, permissions, self.wire, self.client, trace)
         session.sources = sources
         session.before = self._options.before
@@ -125,6 +126,7 @@ class Host:
         request.after.append(lambda: connection.beside(lambda: self._options.look_for_local_servers(session)))
 
     def state(self, session: Session, *, session_id: str | None = None) -> acp.SessionState:
+        """The state of a session for a reply; ``session_id`` where the client does not know it yet."""
         entity, opened = session.entity, session.opened
         about: dict[str, Any] = {
             "cantrip": {

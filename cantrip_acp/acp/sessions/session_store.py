@@ -250,8 +250,7 @@ class SessionStore:
             os.utime(self.folder / f"{session_id}{_NOTE}")
 
     def lock(self, session_id: str) -> int:
-        """Lock a session whose loom has many writers. Returns a file descriptor for the caller to close. Raises
-        `LoomLocked`."""
+        """Lock a session whose loom has many writers. Returns a file descriptor to close. Raises `LoomLocked`."""
         return self._held(paths.private(self.folder) / f"{session_id}.lock", session_id)
 
     def _held(self, path: Path, session_id: str) -> int:

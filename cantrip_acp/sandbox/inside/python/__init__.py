@@ -1,5 +1,5 @@
-"""The code worker: what runs a cell's Python. It is copied into the sandbox as the package ``_cantrip``.
+"""Code worker: runs a cell's Python inside the sandbox, where this folder is the package ``_cantrip``.
 
-Standard library alone, and of that as little as can be while it starts. Entities share this process and can break it:
-what breaks costs them their own worker, never the host, which trusts nothing that comes out of here.
+It may import the standard library only, and few modules at its start. Entity code shares this process and can break
+it. It then only loses its own worker: the host trusts nothing from here. Start with `worker.py`.
 """

@@ -1,11 +1,10 @@
-"""Which cell a thread, a task or a process belongs to: the one in which it was started.
+"""Cell tokens: which cell a thread, a task or a process belongs to, namely the cell that started it.
 
-The host gives each cell a token and answers only gate calls that carry the token of the cell that runs. What an earlier cell
-left behind keeps the token of that cell, and so does everything that it starts in turn:
-
+The host gives each cell a token and answers only gate calls with the token of the running cell. Code left over from
+an earlier cell keeps that cell's token, and so does everything that it starts:
 - a thread, from its start on; a thread pool runs each piece of work for the cell that submitted it;
-- an asyncio task, by the thread whose event loop runs it: it goes on only while a cell runs that loop, and a later cell may
-  await it;
+- an asyncio task, by the thread whose event loop runs it: it continues only while a cell runs that loop, and a later
+  cell may await it;
 - a process, by the variable ``CANTRIP_CELL`` in its environment.
 """
 
@@ -28,7 +27,7 @@ VARIABLE = "CANTRIP_CELL"
 
 
 class Origins:
-    """Knows the token of whoever asks. Make one, in the main thread, before any code of an entity runs."""
+    """Knows the token of the current thread. Create it in the main thread, before any entity code runs."""
 
     def __init__(self) -> None:
         self._of_thread: Any = _thread._local()
@@ -49,7 +48,7 @@ class Origins:
         self._mark()
 
     def token(self) -> str:
-        """The token of the cell that started what runs here; "" where nobody knows."""
+        """The token of the cell that started the current thread; "" if unknown."""
         found: str = getattr(self._of_thread, "cell", "")
         return found
 
@@ -114,7 +113,8 @@ class Origins:
                 return system(command)
             import subprocess
 
-            # The environment is that of the cell that runs: a process of another one needs an environment of its own.
+            # The process environment is that of the running cell; a process of another cell needs its own
+            # environment.
             status = subprocess.call(command, shell=True)  # noqa: S602 - as os.system does
             return status << 8 if status >= 0 else -status
 
@@ -123,6 +123,6 @@ class Origins:
 
 
 def _as(function: Any, name: str, module: str) -> None:
-    """Name a function as what it stands for, so that a pickle refers to it by that name."""
+    """Give a function the name of the one it replaces, so that a pickle refers to it by that name."""
     function.__name__ = function.__qualname__ = name
     function.__module__ = module

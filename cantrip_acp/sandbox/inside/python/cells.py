@@ -1,4 +1,4 @@
-"""One cell: compiled so that it can be stopped, run in the namespace that lives on, its last expression's value kept."""
+"""Runs one cell: compiles it so that it can be stopped, runs it in the lasting namespace, returns its last value."""
 
 from __future__ import annotations
 
@@ -49,13 +49,14 @@ class Sources:
 
 
 def _entry(name: str, text: str) -> tuple[int, None, list[str], str]:
-    # As a file's lines: each ends in a line feed (carets of a traceback count on it), and no other sign ends one.
+    # Like lines of a file: each ends in a line feed (the carets of a traceback need it), and no other character ends
+    # one.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
     return len(text), None, [line + "\n" for line in lines], name
 
 
 class Cells:
-    """Compiles and runs. ``scope`` is the entity's namespace, the dictionary of ``__main__``."""
+    """Compiles and runs cells. ``scope`` is the entity's namespace, the dictionary of ``__main__``."""
 
     def __init__(self, scope: dict[str, Any], interrupts: Interrupts) -> None:
         self._scope = scope
@@ -71,7 +72,7 @@ class Cells:
             _stoppable(tree)
         last = tree.body[-1] if tree.body else None
         if isinstance(last, _ast.Expr):
-            # One program, so that an await anywhere in it makes all of it one coroutine.
+            # Compile one program, so that an await anywhere makes all of it one coroutine.
             place = {name: getattr(last, name) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")}
             tree.body[-1] = _ast.Assign([_ast.Name(_VALUE, _ast.Store(), **place)], last.value, **place)
         try:
@@ -86,7 +87,7 @@ class Cells:
             self._await(result)
 
     def _await(self, coroutine: Any) -> None:
-        """Top-level await, on a loop that lives as long as the namespace does."""
+        """Run a top-level await on an event loop that lasts as long as the namespace."""
         import asyncio
 
         if self._loop is None or self._loop.is_closed():
@@ -101,13 +102,13 @@ class Cells:
                 try:
                     self._loop.run_until_complete(asyncio.wait([task], timeout=1))
                 except (KeyboardInterrupt, Done):
-                    # The one that is on its way out already.
+                    # The original exception is already being raised.
                     pass
             raise
 
 
 def _stoppable(tree: Any) -> None:
-    """Begin each exception handler with a check, so that no handler outlives a stop."""
+    """Put a check at the start of each exception handler, so that no handler outlives a stop."""
     stack = list(tree.body)
     while stack:
         node = stack.pop()
@@ -129,6 +130,6 @@ def _stoppable(tree: Any) -> None:
 
 
 def install(interrupts: Interrupts) -> None:
-    """Where the handlers find their check: wherever their code runs."""
+    """Put the check into the builtins, so that handlers find it wherever their code runs."""
     setattr(builtins, CHECK, interrupts.check)
     sys.modules.setdefault("builtins", builtins)

@@ -1,4 +1,4 @@
-"""JSON by the interpreter's own C functions, without importing ``json``: it would be a third of the start."""
+"""JSON codec on the interpreter's own C functions. Importing ``json`` would take a third of the start time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ globals()["__builtins__"] = dict(vars(builtins))
 
 
 class _Rules:
-    """What the C scanner asks for."""
+    """The settings that the C scanner reads."""
 
     strict = False
     object_hook = None
@@ -27,7 +27,7 @@ class _Rules:
 
 
 def plain(value: Any) -> Any:
-    """What JSON has no form for, as the nearest thing that it has one for. Raises TypeError."""
+    """Convert a value without a JSON form to a similar one that has one. Raises TypeError."""
     kind = type(value)
     if isinstance(value, (set, frozenset)):
         try:
@@ -37,7 +37,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (range, type({}.keys()), type({}.values()), type({}.items()))):
         return list(value)
     for method in ("tolist", "item", "__fspath__", "isoformat"):
-        # numpy's arrays and scalars, paths, dates; asked of the class, so that no instance answers for itself.
+        # For numpy's arrays and scalars, paths, dates. Looked up on the class, so that no instance can fake it.
         if callable(getattr(kind, method, None)):
             return getattr(value, method)()
     if isinstance(value, dict) or hasattr(kind, "keys"):
@@ -46,7 +46,7 @@ def plain(value: Any) -> Any:
 
 
 class Codec:
-    """Data to UTF-8 JSON and back. Raises TypeError and ValueError for what has no JSON form."""
+    """Data to UTF-8 JSON and back. Raises TypeError and ValueError for data without a JSON form."""
 
     def __init__(self) -> None:
         self._scan = _json.make_scanner(_Rules())  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
-"""Gates as functions: real names, signatures and docstrings, and the host at the other end.
+"""Gates as Python functions in a cell, with real names, signatures and docstrings; the host answers the calls.
 
-A call takes keywords, positions in the schema's order, or one mapping of all arguments. What comes back is plain data; a
-gate's failure is a `GateError` with the gate's own words. Whether arguments fit is the host's to say, for every medium alike.
+A call takes keywords, positional arguments in the schema's order, or one mapping of all arguments. It returns plain
+data. If a gate fails, it raises a `GateError` with the gate's own text. The host checks the arguments, as for every
+medium.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class GateError(Exception):
     """A gate's failure. Its text is what the gate said."""
 
 
-# Named as what it is to an entity: something that is simply there, in errors and in pickles alike.
+# Set the module, because errors and pickles show it: to an entity, GateError is a builtin.
 GateError.__module__ = "builtins"
 builtins.GateError = GateError  # type: ignore[attr-defined]
 
@@ -43,7 +44,7 @@ LEFT_OUT = _LeftOut()
 
 
 class Gates:
-    """The functions of one circle by the names that they are called by, and which gate each is."""
+    """The gate functions of one circle by name, and the gate of each function."""
 
     def __init__(
         self, specs: list[dict[str, Any]], wire: Wire, interrupts: Interrupts, flush: Callable[[], None]
@@ -66,7 +67,7 @@ class Gates:
         when_imported("inspect", self._sign)
 
     def gain(self, specs: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-        """Have these beside the circle's, in the place of those of before: functions by name, and the names that are gone."""
+        """Replace the added gates (the circle's own stay): returns the functions by name, and the removed names."""
         for name in self._gained:
             del self.functions[name], self._specs[name]
         gone = [n for n in self._gained if all(n != spec["shown"] for spec in specs)]
@@ -79,7 +80,7 @@ class Gates:
         return {name: self.functions[name] for name in self._gained}, gone
 
     def name_of(self, value: Any) -> str | None:
-        """The name of a function that is one of these."""
+        """The name of a value that is one of these functions."""
         name = getattr(value, "__name__", None)
         return name if isinstance(name, str) and self.functions.get(name) is value else None
 
@@ -98,11 +99,11 @@ class Gates:
         self._specs[shown] = spec
 
     def size(self, data: Any) -> int:
-        """Bytes of the data on its way to the host. Raises TypeError, ValueError for what has no JSON form."""
+        """Bytes of the data as JSON. Raises TypeError, ValueError for data without a JSON form."""
         return self._wire.size(data)
 
     def call(self, gate: str, args: dict[str, Any]) -> Any:
-        """Ask the host for a gate by its own name. Raises `GateError`, and what stops the cell once ``done`` succeeded."""
+        """Ask the host to call a gate. Raises `GateError`, and the cell's stop once ``done`` succeeded."""
         if not self._wire.here:
             raise GateError(f"{gate} cannot be called from a forked process; call it in the cell, or run its command")
         self._flush()
@@ -119,7 +120,7 @@ class Gates:
         return reply.get("result")
 
     def _sign(self, inspect: Any) -> None:
-        """Real signatures, once somebody can ask for them."""
+        """Set real signatures as soon as `inspect` is loaded."""
         for name, function in self.functions.items():
             parameters = self._specs[name]["parameters"]
             required = parameters.get("required") or ()
@@ -127,7 +128,7 @@ class Gates:
             for each, schema in (parameters.get("properties") or {}).items():
                 if not each.isidentifier():
                     break
-                # After an optional parameter Python allows none without a default; by name it can still be given.
+                # Python requires a default after an optional parameter. The argument can still be passed by name.
                 optional = optional or each not in required
                 kind = _TYPES.get(schema.get("type")) if isinstance(schema.get("type"), str) else None
                 made.append(
@@ -167,7 +168,7 @@ def arguments(
 
 
 def _is_all(value: dict[Any, Any], properties: dict[str, Any], required: frozenset[str]) -> bool:
-    """Whether one mapping stands for all arguments, and is not itself the first of them."""
+    """Whether one mapping holds all arguments, and is not itself the first of them."""
     if not all(isinstance(key, str) for key in value):
         return False
     if not properties or (value and set(value) <= set(properties) and required <= set(value)):
@@ -177,14 +178,14 @@ def _is_all(value: dict[Any, Any], properties: dict[str, Any], required: frozens
 
 
 def _default(schema: dict[str, Any]) -> Any:
-    """What stands for an optional argument in a signature; giving it is the same as giving none."""
+    """The default that a signature shows for an optional argument. Passing it equals omitting the argument."""
     if "default" in schema:
         return schema["default"]
     return LEFT_OUT if _takes_null(schema) else None
 
 
 def _takes_null(schema: dict[str, Any]) -> bool:
-    """Whether None is a value of its own there, and not a way to say nothing."""
+    """Whether None is a real value of this argument, and does not mean that it was omitted."""
     if "type" not in schema and "anyOf" not in schema and "enum" not in schema:
         return True
     kinds = schema.get("type")

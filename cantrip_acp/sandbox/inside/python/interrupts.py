@@ -1,8 +1,8 @@
-"""Interrupts that never tear a frame in two, and stops that a cell cannot swallow.
+"""Interrupts of a cell: they never cut a frame in two, and a cell cannot catch a final stop.
 
-SIGINT raises KeyboardInterrupt wherever the main thread is, save while it reads or writes a frame: then it waits until the
-frame is whole. A stop that must hold (``done`` succeeded, a second interrupt) is raised again by every handler of the
-cell that catches it: `cells` puts a call of `check` at the head of each.
+SIGINT raises KeyboardInterrupt in the main thread. While that thread reads or writes a frame, the interrupt waits
+until the frame is complete. A final stop (``done`` succeeded, a second interrupt) is raised again in every handler of
+the cell that catches it: `cells` puts a call of `check` at the start of each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
 globals()["__builtins__"] = dict(vars(builtins))
-"""A copy: what an entity does to its builtins does nothing to ours."""
+"""A copy, so that an entity's changes to its builtins do not affect ours."""
 
 
 class Done(BaseException):
@@ -24,11 +24,11 @@ class Done(BaseException):
 
 
 class DoneInThread(Done, SystemExit):
-    """The same in a thread of the entity's: a thread that ends by SystemExit ends without a word."""
+    """The same in a thread of the entity's: a thread that ends by SystemExit prints nothing."""
 
 
 class Interrupts:
-    """The one object that knows whether the cell has to stop. Use it in ``with`` around what must not be torn."""
+    """Decides whether the cell must stop. Use it in ``with`` around code that must not be interrupted."""
 
     def __init__(self) -> None:
         self._main = _thread.get_ident()
@@ -39,7 +39,7 @@ class Interrupts:
         self.stop: type[BaseException] | None = None
 
     def begin(self) -> None:
-        """A cell begins. The handler is set again: an entity may have set its own."""
+        """Start a cell. Sets the handler again, because an entity may have set its own."""
         self._seen = 0
         self._pending = False
         self.stop = None
@@ -55,13 +55,13 @@ class Interrupts:
         return _thread.get_ident() == self._main
 
     def finish(self) -> None:
-        """``done`` has succeeded, in whichever thread: the main one stops too."""
+        """``done`` has succeeded, in any thread: stop the main thread too."""
         self.stop = Done
         if _thread.get_ident() != self._main:
             _signal.raise_signal(_signal.SIGINT)
 
     def check(self) -> None:
-        """Raise the stop that is in force. Called first in each of a cell's exception handlers."""
+        """Raise the current stop, if any. Called first in each of a cell's exception handlers."""
         if self.stop is not None:
             if _thread.get_ident() == self._main:
                 raise self.stop

@@ -1,4 +1,4 @@
-"""What waits for a module that most cells never import, and modules that are looked for only when nothing else has them."""
+"""Lazy imports: callbacks for modules that most cells never import, and a last-resort search for packages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ globals()["__builtins__"] = dict(vars(builtins))
 
 
 class _Telling:
-    """A module's own loader, which also tells when it has loaded it."""
+    """A module's own loader, which also calls the callbacks after loading."""
 
     def __init__(self, loader: Any, actions: list[Callable[[Any], None]]) -> None:
         self._loader = loader
@@ -36,7 +36,7 @@ class _Telling:
 
 
 class _Watch:
-    """First on ``sys.meta_path``: sees the first import of the modules that somebody waits for."""
+    """First on ``sys.meta_path``: notices the first import of modules that have callbacks."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[Callable[[Any], None]]] = {}
@@ -60,7 +60,7 @@ sys.meta_path.insert(0, _watch)
 
 
 def when_imported(name: str, action: Callable[[Any], None]) -> None:
-    """Call ``action`` with the module as soon as it is imported; now, if it is."""
+    """Call ``action`` with the module as soon as it is imported; now, if it already is."""
     if name in sys.modules:
         action(sys.modules[name])
     else:
@@ -68,8 +68,10 @@ def when_imported(name: str, action: Callable[[Any], None]) -> None:
 
 
 class Packages:
-    """Last on ``sys.meta_path``: path files of the runtime's package folders (editable installs) are read when a module
-    was found nowhere else, since reading them costs as much as a whole start."""
+    """Last on ``sys.meta_path``: reads path files of the runtime's package folders (editable installs).
+
+    They are read only when a module was found nowhere else, because reading them costs as much as a whole start.
+    """
 
     def __init__(self, folders: list[str]) -> None:
         self._folders = folders

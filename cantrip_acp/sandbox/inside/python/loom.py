@@ -1,4 +1,6 @@
-"""The entity's own history as a read-only object (LOOM-11): ``loom[0]``, ``len(loom)``, ``for turn in loom``."""
+"""Loom view in a cell: the entity's own history, read-only (LOOM-11): ``loom[0]``, ``len(loom)``, ``for turn in
+loom``.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ class LoomView:
                 return found
             if count <= 1:
                 raise RuntimeError(f"turn {start} of the loom cannot be read: {found}")
-            # Turns may be large, and an answer has a bound.
+            # Turns may be large, and the size of an answer is limited.
             count //= 2
 
     def __len__(self) -> int:

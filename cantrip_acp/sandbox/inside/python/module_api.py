@@ -1,6 +1,6 @@
-"""What a module offers: its public functions, each with its signature, its docstring, and the JSON Schema of its arguments.
+"""API of a module: its public functions with signature, docstring, and the JSON Schema of their arguments.
 
-The host believes none of it: it takes from it what it knows, and judges names itself.
+The host does not trust this list: it reads only what it understands, and checks names itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DEEPEST = 6
 
 
 class OfferError(Exception):
-    """A module that cannot offer what it says; the text says why."""
+    """A module's list of functions is invalid; the text says why."""
 
 
 class Offered:
@@ -55,12 +55,12 @@ class Offered:
         return made
 
     def record(self) -> dict[str, Any]:
-        """As the host is told."""
+        """The description that is sent to the host."""
         doc = inspect.getdoc(self._function) or ""
         return {"name": self.name, "doc": doc[:_MOST_DOC], "parameters": self._parameters}
 
     def call(self, args: dict[str, Any]) -> Any:
-        """Raises what the function raises."""
+        """Call the function. Raises what it raises."""
         positional, named = [], {}
         for parameter in self._signature.parameters.values():
             if parameter.name not in args:
@@ -78,8 +78,10 @@ class Offered:
 
 
 def offers(module: types.ModuleType, taken: dict[str, str]) -> list[Offered]:
-    """What ``__all__`` names, else each public function that is the module's own. ``taken`` are names that cannot be had,
-    and why. Raises `OfferError`."""
+    """The functions in ``__all__``, else each public function defined in the module.
+
+    ``taken`` are names that cannot be used, with the reasons. Raises `OfferError`.
+    """
     scope = vars(module)
     listed = scope.get("__all__")
     if listed is None:
@@ -109,7 +111,7 @@ def _is_own(value: Any, module: str) -> bool:
 
 
 def schema(hint: Any, depth: int = 0) -> dict[str, Any]:
-    """A type hint as JSON Schema, in the few words that the host takes; {} for what it has no word for."""
+    """Convert a type hint to the small JSON Schema subset of the host; {} for anything else."""
     if depth > _DEEPEST:
         return {}
     if isinstance(hint, type) and hint in _NAMES:

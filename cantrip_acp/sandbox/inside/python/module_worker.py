@@ -1,7 +1,7 @@
-"""The worker of modules that an entity wrote: it compiles them, says what they offer, and calls it. One module or call at a
-time, and nothing runs between two of them.
+"""Worker of modules that an entity wrote: compiles them, lists their functions, and calls these.
 
-Modules are ``cantrip_acp.hot.*`` here and here alone: the two packages above them are empty ones of this process.
+It handles one module or call at a time; nothing runs between two of them. Only here modules are named
+``cantrip_acp.hot.*``; the two packages above them are empty ones of this process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(inward: int, outward: int) -> None:
 
 
 class HotWorker:
-    """The modules, and what they offer."""
+    """The loaded modules and their functions."""
 
     def __init__(self, wire: Wire, codec: Codec, interrupts: Interrupts, settings: dict[str, Any]) -> None:
         self._wire = wire
@@ -51,7 +51,7 @@ class HotWorker:
         self._streams = _Streams()
         self._sources = Sources()
         self._offered: dict[str, dict[str, Offered]] = {}
-        # No gate is here that could raise it.
+        # There are no gates here, so nothing can raise it.
         del builtins.GateError  # type: ignore[attr-defined]
         self._builtins = dict(vars(builtins))
         sys.argv[:] = [""]
@@ -73,7 +73,7 @@ class HotWorker:
             setattr(sys.modules[above], last, module)
 
     def serve(self) -> None:
-        """Until the host is gone, which ends the process where it reads."""
+        """Serve commands. When the host is gone, reading a command ends the process."""
         while True:
             try:
                 self._interrupts.end()
@@ -81,11 +81,11 @@ class HotWorker:
                 work = self._load if command.get("t") == "load" else self._call
                 self._answer(command, work)
             except KeyboardInterrupt:
-                # It came too late for the call that it was meant for.
+                # The interrupt came too late for its call.
                 continue
 
     def _answer(self, command: dict[str, Any], work: Any) -> None:
-        """Do it and say what came of it. Whatever a module raises is what it has to show."""
+        """Run a command and send the result. Whatever a module raises is reported as its error."""
         self._streams.restore()
         interrupts = self._interrupts
         interrupts.begin()
@@ -122,7 +122,7 @@ class HotWorker:
             return type(failure).__name__
 
     def _load(self, command: dict[str, Any]) -> dict[str, Any]:
-        """A module, new or in the place of an older one, which stays where the new one fails."""
+        """Load a module. It replaces an older one only if loading succeeds."""
         name: str = command["module"]
         file = f"<{name}>"
         *above, _ = name.split(".")
@@ -133,7 +133,7 @@ class HotWorker:
         module.__package__ = ".".join(above)
         before = sys.modules.get(name)
         if hasattr(before, "__path__"):
-            # Others may lie inside of it.
+            # Submodules may exist inside of it.
             module.__path__ = []
             vars(module).update({k: v for k, v in vars(before).items() if sys.modules.get(f"{name}.{k}") is v})
         texts = self._sources.all()

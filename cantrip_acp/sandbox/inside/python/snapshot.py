@@ -1,7 +1,7 @@
-"""Snapshots: the namespace pickled as a whole, so that what is shared stays shared; and opened again in a fresh worker.
+"""Snapshots: pickles the whole namespace at once, so that shared objects stay shared, for a fresh worker to load.
 
-Functions keep the live namespace as their globals on both sides. What cannot be pickled is named, never dropped in
-silence. Only here, inside of a sandbox, is such a pickle ever opened.
+Functions use the live namespace as their globals on both sides. Names that cannot be pickled are reported, never
+silently dropped. Such a pickle is only ever loaded inside a sandbox.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 globals()["__builtins__"] = dict(vars(builtins))
 
 PIECE = 1 << 20
-"""Bytes of the pickle that go in one frame."""
+"""Bytes of the pickle in one frame."""
 
 
 class _Live:
-    """Stands for the namespace itself: it is not pickled but there."""
+    """Stands for the namespace itself, which is not pickled."""
 
     def __reduce__(self) -> Any:
         return live, ()
@@ -41,7 +41,7 @@ def _view(owner: Any, shape: Any, dtype: Any, offset: int, strides: Any) -> Any:
 
 
 def _viewed(array: Any, numpy: Any) -> Any:
-    """How an array that looks into another's memory is made again over that memory; None where it stands for itself."""
+    """How to restore an array that is a view of another one's memory; None for any other array."""
     owner = array.base
     if type(owner) is not numpy.ndarray or owner.base is not None or not owner.flags.c_contiguous:
         return None
@@ -59,7 +59,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: Any, worker: Worker) -> None:
         super().__init__(file, protocol=5)
         self._scope = worker.scope
-        # Of an array that nobody has imported there is none.
+        # If nobody has imported numpy, there is no array.
         self._numpy = sys.modules.get("numpy")
         self._array = getattr(self._numpy, "ndarray", None)
         self._fixed = {id(value): name for name, value in worker.fixed.items() if not isinstance(value, type)}
@@ -67,10 +67,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is _MODULE:
             make, args = self.dispatch_table[_MODULE](obj)[:2]
-            # The commonest of what cloudpickle's own functions would be needed for when it is opened again.
+            # The most common case; without it, loading would need cloudpickle's own functions.
             return (imported, args) if make is cloudpickle.subimport else NotImplemented
         if type(obj) is _CACHE and obj.__module__ == "__main__":
-            # By itself it is a name in a module that is another one when it is opened.
+            # Pickled directly, it would be a name in ``__main__``, which is another module when it is loaded.
             how = obj.cache_parameters()
             return cached, (obj.__wrapped__, how["maxsize"], how["typed"])
         name = self._fixed.get(id(obj))
@@ -97,8 +97,11 @@ _LIVE = _Live()
 
 
 class _Unframed:
-    """What a pickler writes, without its frames: they begin every 64 KB, wherever that is, so that a byte more at the
-    beginning would change the whole of it. A pickle needs none."""
+    """Collects a pickler's output without its frames.
+
+    Frames begin every 64 KB at any position, so one more byte at the beginning would change the whole output. A
+    pickle needs no frames.
+    """
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -115,7 +118,8 @@ class _Unframed:
         return len(piece)
 
     def _is_payload(self, piece: bytes) -> bool:
-        """Whether it is the inside of a large object, whose head was written right before it: that may look like anything."""
+        """Whether this is the content of a large object, whose header was written just before. It can contain any
+        bytes."""
         before = self._pieces[-1] if self._pieces else b""
         return any(
             before[-1 - width :][:1] in kinds and int.from_bytes(before[-width:], "little") == len(piece)
@@ -127,9 +131,9 @@ class _Unframed:
 
 
 def snapshot(worker: Worker, command: dict[str, Any]) -> None:
-    """Fork a process that makes, checks and sends the snapshot: it has the state as it is now, and this one need not wait.
+    """Fork a process that makes, checks and sends the snapshot of the current state; this process need not wait.
 
-    Until the host's next command that process alone writes to the host.
+    Until the host's next command only the forked process writes to the host.
     """
     take(worker)
     worker.wire.lend()
@@ -150,7 +154,7 @@ def snapshot(worker: Worker, command: dict[str, Any]) -> None:
         return
     try:
         sys.settrace(None)
-        # A collection would touch, and so copy, every page of the state.
+        # A garbage collection would touch, and so copy, every memory page of the state.
         gc.disable()
         worker.wire.take_over()
         worker.wire.send({"t": "began"})
@@ -163,7 +167,7 @@ def snapshot(worker: Worker, command: dict[str, Any]) -> None:
 
 
 def _send(worker: Worker) -> None:
-    """Send the pickle in pieces, then what it is."""
+    """Send the pickle in pieces, then its description."""
     try:
         bindings = {
             name: value
@@ -206,7 +210,7 @@ def _folder() -> str:
 
 
 def _by_value() -> None:
-    """Modules that the entity wrote into a private folder are gone in the next worker: they go along."""
+    """Include modules that the entity wrote into a private folder: the next worker does not have those files."""
     devices = temporary()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -215,4 +219,4 @@ def _by_value() -> None:
 
 
 _live, _fixed = live, fixed
-"""As snapshots of looms that were written before call them."""
+"""Names used by snapshots in older looms."""

@@ -1,8 +1,8 @@
-"""A snapshot is pickled and opened again in a forked process, which is thrown away, before anybody relies on it.
+"""Snapshot check: pickles a state and loads it again in a forked, temporary process before anybody relies on it.
 
-Once the pickle is made, that process is turned into a fresh worker: another ``__main__`` and namespace, no classes that were
-opened before, and no modules that no file holds. What an object does when it is pickled or opened (raise, end the process, never
-return) happens there, and never in the worker.
+After pickling, that process is turned into a fresh worker: a new ``__main__`` and namespace, no classes from earlier
+loads, and no modules without a file. An object may raise, end the process or hang when it is pickled or loaded. That
+happens there, never in the worker.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ if TYPE_CHECKING:
 globals()["__builtins__"] = dict(vars(builtins))
 
 WHOLE = 10.0
-"""Seconds in which a whole state must be pickled, and the same again in which it must open."""
+"""Seconds allowed to pickle a whole state, and again to load it."""
 NAME = 3.0
 """Seconds for both, for one name."""
 ALL_NAMES = 30.0
-"""Seconds for finding out which names are to blame."""
+"""Seconds for finding the names that fail."""
 _ROUNDS = 5
 _KILL = 9
 _PICKLE, _UNPICKLABLE, _DIFFERENT, _BEGUN, _FAILED, _DONE = b"d", b"p", b"o", b"b", b"!", b"."
 
 
 def made(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes]) -> tuple[bytes, list[list[str]]]:
-    """The pickle of all that comes back as it is; and the names that do not, each with why, which leave the state's scope.
+    """The pickle of everything that can be restored; and the names that cannot, each with the reason.
 
-    Raises RuntimeError where the whole cannot be opened, and nobody knows which name is to blame.
+    Those names are removed from the state's scope. Raises RuntimeError where the whole cannot be loaded and no
+    failing name was found.
     """
     bindings: dict[str, Any] = state["scope"]
     missing: list[list[str]] = []
@@ -65,7 +66,7 @@ def made(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes]) ->
 
 
 def _whole(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes]) -> Callable[[Say], None]:
-    """What pickles a state, opens it again as a fresh worker, and compares."""
+    """The work of pickling a state, loading it as a fresh worker, and comparing."""
 
     def work(say: Say) -> None:
         bindings: dict[str, Any] = state["scope"]
@@ -99,7 +100,7 @@ def _pickled(state: dict[str, Any], dump: Callable[[Any], bytes], say: Say) -> b
 
 
 def _blamed(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes], names: list[str]) -> dict[str, str]:
-    """Which of these names cannot be kept, and why."""
+    """The names that cannot be kept, each with the reason."""
     bindings, end = state["scope"], time.monotonic() + ALL_NAMES
 
     def alone(name: str) -> bytes:
@@ -109,14 +110,14 @@ def _blamed(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes],
     rest = {name: bindings[name] for name in names if name not in suspects}
 
     def beside(name: str) -> bytes:
-        # By itself it lacks what it refers to by name.
+        # Alone, it lacks the other names that it refers to.
         return dump({**state, "scope": {**rest, name: bindings[name]}})
 
     return _failing(worker, list(suspects), beside, end)
 
 
 def _failing(worker: Worker, names: list[str], dumped: Callable[[str], bytes], end: float) -> dict[str, str]:
-    """Which of these do not come back, and why. After one that ends its process or never returns, another process goes on."""
+    """The names that cannot be restored, with reasons. If one ends its process or hangs, another process continues."""
     bad: dict[str, str] = {}
     first = 0
     while first < len(names) and time.monotonic() < end:
@@ -174,7 +175,7 @@ def _line(failure: BaseException) -> str:
 
 
 def _fresh(worker: Worker) -> None:
-    """Make this process as a worker is that has run nothing."""
+    """Turn this process into a worker that has run nothing."""
     for name in _without_file(worker):
         sys.modules.pop(name, None)
     main = type(sys)("__main__")
@@ -188,7 +189,7 @@ def _fresh(worker: Worker) -> None:
 
 
 def _without_file(worker: Worker) -> list[str]:
-    """Modules that were made here: no fresh worker has them."""
+    """Modules that were created in this worker: a fresh worker has none of them."""
     found = []
     for name, module in list(sys.modules.items()):
         if name in worker.modules or name == "__main__":
@@ -204,9 +205,9 @@ def _without_file(worker: Worker) -> list[str]:
 def _forked(
     worker: Worker, work: Callable[[Say], None], silence: float
 ) -> tuple[list[tuple[bytes, bytes]], str | None]:
-    """Do it in a forked process: what it said, and why it did not come to its end, None where it did.
+    """Run ``work`` in a forked process: its messages, and the reason if it did not finish (None if it did).
 
-    ``silence`` is how many seconds may pass without a word of it.
+    ``silence`` is how many seconds may pass between two messages.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -244,7 +245,7 @@ def _forked(
     while len(text) - at >= 9:
         size = int.from_bytes(rest[at + 1 : at + 9], "big")
         if len(text) - at < 9 + size:
-            # It ended in the middle of a word.
+            # It ended in the middle of a message.
             break
         heard.append((bytes(rest[at : at + 1]), bytes(rest[at + 9 : at + 9 + size])))
         at += 9 + size

@@ -1,6 +1,6 @@
-"""A snapshot opened in a worker, and what its pickle refers to there.
+"""Loads a snapshot in a worker, and resolves what its pickle refers to there.
 
-Apart from `snapshot`, which makes snapshots: opening one need not wait for what only that imports.
+Separate from `snapshot`, which makes snapshots: loading must not wait for the imports that only making needs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ sys.modules.setdefault(f"{__package__}.state", _Former(f"{__package__}.state"))
 
 
 def take(worker: Worker) -> None:
-    """Say which worker the functions below are about."""
+    """Set the worker that the functions below use."""
     global _worker
     _worker = worker
 
@@ -63,13 +63,13 @@ def cached(function: Any, maxsize: int | None, typed: bool) -> Any:
 
 
 def fixed(name: str) -> Any:
-    """A gate, the loom: of the worker that it is opened in."""
+    """A gate or the loom of the worker that loads the snapshot."""
     assert _worker is not None
     return _worker.fixed[name] if name in _worker.fixed else _absent(name)
 
 
 def _absent(name: str) -> Any:
-    """In the place of a gate that was gained where the snapshot was made, and is not there now."""
+    """A replacement for a gate that existed where the snapshot was made, but does not exist now."""
 
     def function(*args: Any, **named: Any) -> Any:
         raise GateError(f"gate not available: {name!r} was loaded in another life of this state; load its module again")
@@ -79,7 +79,7 @@ def _absent(name: str) -> Any:
 
 
 _TEMPORARY = ("/tmp", "/dev/shm", "~")
-"""Folders that a worker has for itself alone, each a file system of its own."""
+"""Folders that are private to a worker; each is a separate file system."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _ACTS = frozenset({
     "os.chflags", "os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.removexattr", "os.rename", "os.rmdir",
@@ -93,7 +93,8 @@ _guarded = False
 
 
 def temporary() -> set[int]:
-    """The file systems of those folders, told by these and not by names: a virtual environment may lie below /tmp."""
+    """The file systems (device numbers) of those folders. Names are not enough: a virtual environment may be below
+    /tmp."""
     return {found for folder in _TEMPORARY if (found := device(os.path.expanduser(folder))) is not None}
 
 
@@ -105,10 +106,10 @@ def device(path: Any) -> int | None:
 
 
 def opened(data: bytes) -> Any:
-    """What a pickle holds. While it is opened, nothing changes a file that outlives the worker, and no process is started."""
+    """Load a pickle. Meanwhile no file that outlives the worker can be changed, and no process can be started."""
     global _opening, _guarded
     if not _guarded:
-        # There is no way to take it back.
+        # An audit hook cannot be removed.
         sys.addaudithook(_audit)
         _guarded = True
     _opening = True
@@ -132,18 +133,18 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _private(path: Any) -> bool:
-    """Whether a path lies in a file system that is gone with this worker, or is a device."""
+    """Whether a path is in a file system that disappears with this worker, or is a device."""
     try:
         folder = os.path.realpath(os.path.dirname(os.path.abspath(os.fsdecode(path))))
     except (TypeError, ValueError):
-        # By a descriptor: whose it is cannot be told.
+        # A descriptor: its file is unknown.
         return False
     target = device(path)
     return folder == "/dev" or (device(folder) in temporary() and target in (None, *temporary()))
 
 
 def restore(worker: Worker, command: dict[str, Any]) -> None:
-    """Open what came in pieces before this command, and go on from there."""
+    """Load the snapshot whose pieces came before this command, and continue from its state."""
     take(worker)
     data = b"".join(worker.wire.blobs)
     worker.wire.blobs.clear()

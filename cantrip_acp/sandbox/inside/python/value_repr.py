@@ -1,4 +1,4 @@
-"""Values and errors as an entity reads them: whole where they are short, else what they are, how much, and how they begin."""
+"""Text of values and errors for an entity: short ones in full, long ones as type, size and beginning."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 globals()["__builtins__"] = dict(vars(builtins))
 
 WHOLE = 2_000
-"""Characters of a value that are shown whole."""
+"""Characters up to which a value is shown in full."""
 PREVIEW = 600
 _ALL_SHOWN = 1_000
-"""Items of an array or a frame up to which it is its own best description."""
+"""Up to this many items, an array or a frame is shown in full."""
 _COLUMNS = 20
 _NAME = 100
-"""Characters of a class's name, which may be anything too."""
+"""Characters of a class's name, which can be long too."""
 _UNREACHABLE = (97, 99, 101, 111, 113)
 """EAFNOSUPPORT, EADDRNOTAVAIL, ENETUNREACH, ECONNREFUSED, EHOSTUNREACH."""
 ERROR = 12_000
@@ -26,7 +26,7 @@ ERROR = 12_000
 
 
 def show(value: Any) -> str:
-    """A value as text. What a ``__repr__`` raises is said, not raised; interrupts pass."""
+    """A value as text. An error in a ``__repr__`` is reported in the text, not raised; interrupts are raised."""
     pieces = _Pieces(WHOLE)
     pieces.add(value, 0)
     large = _large(value)
@@ -40,7 +40,7 @@ def show(value: Any) -> str:
 
 
 def _shape(value: Any) -> tuple[Any, ...] | None:
-    """Of an array or a frame, whichever library it is of; these shorten themselves."""
+    """The shape of an array or a frame of any library; these shorten their own repr."""
     try:
         shape = getattr(value, "shape", None)
     except Exception:  # noqa: BLE001 - an entity's own class may do anything in there
@@ -49,7 +49,7 @@ def _shape(value: Any) -> tuple[Any, ...] | None:
 
 
 def _large(value: Any) -> str:
-    """What an array or a frame is that does not show all of itself; empty for others."""
+    """A heading for an array or a frame that does not show all of its items; empty for others."""
     shape = _shape(value)
     if not shape:
         return ""
@@ -60,7 +60,7 @@ def _large(value: Any) -> str:
         columns = getattr(value, "columns", None)
         if count <= _ALL_SHOWN or (columns is None and not hasattr(value, "dtype")):
             return ""
-        # A column's name may be anything, so each is as short as the rest of a line.
+        # Column names may be long, so cut each.
         kinds = (
             str(value.dtype)
             if columns is None
@@ -93,7 +93,7 @@ def _preview(value: Any) -> str:
 
 
 class _Pieces:
-    """A repr that stops when it is long enough, however large the value is."""
+    """Builds a repr that stops at a limit, however large the value is."""
 
     def __init__(self, most: int) -> None:
         self.parts: list[str] = []
@@ -147,7 +147,7 @@ def _repr(value: Any) -> str:
         text = repr(value)
         return text if type(text) is str else str(text)
     except Exception as error:  # noqa: BLE001
-        # An entity's own class may do anything in there.
+        # An entity's own class may do anything in its repr.
         return f"<{type(value).__name__[:_NAME]} object, whose repr failed with {type(error).__name__}>"
 
 
@@ -167,13 +167,13 @@ def describe(error: BaseException, ours: str) -> str:
         while seen:
             each = seen.pop()
             frames = [f for f in each.stack if not f.filename.startswith(ours)]
-            # What lies between us and the cell (an event loop) is not the entity's either.
+            # Frames between us and the cell (an event loop) are not the entity's either.
             first = next((n for n, f in enumerate(frames) if f.filename.startswith("<")), 0)
             each.stack = traceback.StackSummary.from_list(frames[first:])
             seen += [e for e in (each.__cause__, each.__context__, *(getattr(each, "exceptions", None) or ())) if e]
         return _cut("".join(shown.format()).rstrip("\n"), ERROR) + _no_network(error)
     except Exception:  # noqa: BLE001
-        # The modules that do this are the entity's to break.
+        # The entity may have broken the modules used here.
         try:
             return f"{type(error).__name__}: {error}"
         except Exception:  # noqa: BLE001
@@ -181,7 +181,7 @@ def describe(error: BaseException, ours: str) -> str:
 
 
 def _no_network(error: BaseException) -> str:
-    """What an entity should know where something of an error's chain was a connection that nothing here can make."""
+    """A hint for errors that come from a network connection, which is impossible here."""
     seen: set[int] = set()
     each: BaseException | None = error
     while each is not None and id(each) not in seen:
@@ -219,7 +219,7 @@ class Exit:
 
 
 def restore_builtins(saved: dict[str, Any]) -> None:
-    """Put back what was deleted from the builtins: the standard library cannot work without."""
+    """Put back deleted builtins: the standard library cannot work without them."""
     real = vars(builtins)
     if not saved.keys() <= real.keys():
         for name, value in saved.items():

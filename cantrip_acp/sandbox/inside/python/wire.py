@@ -1,7 +1,7 @@
-"""Frames to and from the host: a length, a kind, and JSON or bytes.
+"""Frames to and from the host, worker side: a length, a kind, and JSON or bytes.
 
-Any thread may ask the host for something and waits for its own answer. Whichever waits first reads for all of them, so
-that there is no thread of ours beside the entity's.
+Any thread may send a request to the host and wait for its answer. The first waiting thread reads for all of them, so
+that we need no thread of our own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ globals()["__builtins__"] = dict(vars(builtins))
 _HEAD = 5
 _READ = 1 << 18
 LARGEST = 8 * 1024 * 1024
-"""Bytes of one frame from here. The host ends a worker that sends a larger one."""
+"""Bytes of one frame from here. The host kills a worker that sends a larger one."""
 
 
 class _Waiting:
@@ -36,7 +36,7 @@ class _Waiting:
 
 
 class Wire:
-    """Two descriptors, and who waits for what. ``codec`` turns data into JSON text and back."""
+    """Two descriptors, and the threads that wait for answers. ``codec`` turns data into JSON text and back."""
 
     def __init__(self, inward: int, outward: int, codec: Any, interrupts: Interrupts) -> None:
         self._in = inward
@@ -55,13 +55,13 @@ class Wire:
         self._owner = os.getpid()
         self.blobs: list[bytes] = []
         self.cell: Callable[[], str] = str
-        """The token of the cell that asks."""
+        """Returns the token of the calling cell."""
         self.gained: Any = None
-        """Called with the gates that were gained, as soon as it is read that they were, whoever reads."""
+        """Called with newly gained gates as soon as any thread reads the message."""
 
     @property
     def here(self) -> bool:
-        """Whether this is the worker's own process, not one that was forked from it."""
+        """Whether this is the worker's own process, not a fork of it."""
         return os.getpid() == self._owner
 
     def size(self, data: Any) -> int:
@@ -74,23 +74,23 @@ class Wire:
         self._write(b"b", data)
 
     def lend(self) -> None:
-        """Let a forked process alone write, until `take_back`. Other threads wait as long."""
+        """Let only a forked process write, until `take_back`. Other threads wait until then."""
         with self._interrupts:
             self._writing.acquire()
 
     def take_back(self) -> None:
-        """Write again."""
+        """Allow this process to write again."""
         with self._interrupts:
             if self._writing.locked():
                 self._writing.release()
 
     def take_over(self) -> None:
-        """In a forked process to which the wire was lent: write."""
+        """In a forked process, after `lend`: allow it to write."""
         self._writing = _thread.allocate_lock()
         self._owner = os.getpid()
 
     def shut(self) -> None:
-        """In a forked process that is not to be heard: whoever asks the host for something is told so."""
+        """In a forked process that must not use the wire: close it, so that every request to the host fails."""
         os.close(self._in)
         os.close(self._out)
 
@@ -101,7 +101,7 @@ class Wire:
                 data = data[os.write(self._out, data) :]
 
     def ask(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Send something with a number of its own and wait for the answer that has it."""
+        """Send a request with a new number and wait for the answer with that number."""
         waiting = _Waiting()
         body: bytes | None = None
         number = 0
@@ -123,7 +123,7 @@ class Wire:
                 self._forget(number, waiting)
 
     def command(self) -> dict[str, Any]:
-        """The next thing that the host wants done."""
+        """The host's next command."""
         waiting = _Waiting()
         with self._guard:
             if self._commands:
@@ -140,7 +140,7 @@ class Wire:
             if self._leader is waiting:
                 self._leader = None
             if self._leader is None:
-                # Somebody who still waits must read from now on; one who was woken for that may have left instead.
+                # One of the waiting threads must read from now on. A thread that was woken for this may have left.
                 for other in self._waiting.values():
                     if other.reply is None:
                         if other.wake.locked():
@@ -155,7 +155,7 @@ class Wire:
                 if self._leader is None:
                     self._leader = waiting
                 leads = self._leader is waiting
-            # Here alone an interrupt is raised at once: nothing has been taken from the pipe.
+            # Only here an interrupt is raised at once: nothing has been taken from the pipe.
             if leads:
                 self._poll.poll()
                 self._read()
@@ -188,7 +188,7 @@ class Wire:
         with self._guard:
             waiting = self._waiting.get(number)
             if waiting is None or waiting.reply is not None:
-                # An answer that nobody waits for any more; a command is kept for later.
+                # Nobody waits for this answer any more; a command is kept for later.
                 if not number:
                     self._commands.append(data)
                 return

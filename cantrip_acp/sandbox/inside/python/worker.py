@@ -1,4 +1,6 @@
-"""The worker's main loop: a command from the host, what came of it back, until the host closes the pipe."""
+"""Main loop of the code worker: reads a command from the host, runs it, sends the result, until the host closes the
+pipe.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 globals()["__builtins__"] = dict(vars(builtins))
 
 _HIGH = 400
-"""Our descriptors lie above this, out of the way of programs that close all low ones."""
+"""Our descriptors are above this, because some programs close all low ones."""
 _NAMES = 200
 _OURS = os.path.dirname(__file__)
 
@@ -45,7 +47,7 @@ def _move(fd: int) -> int:
 
 
 class Worker:
-    """The namespace, and what is done with it."""
+    """The namespace of an entity, and the commands on it."""
 
     def __init__(self, wire: Wire, interrupts: Interrupts, settings: dict[str, Any]) -> None:
         self.wire = wire
@@ -66,7 +68,7 @@ class Worker:
         if settings.get("construction"):
             from .children import offer
 
-            # A gate of the circle's that has such a name is what its presentation says it is.
+            # A gate of the circle with such a name takes precedence: its presentation describes it.
             self.fixed = {**offer(self.gates), **self.fixed}
         if settings.get("loom"):
             from .loom import LoomView
@@ -82,24 +84,24 @@ class Worker:
         _find_packages(settings)
         self._told: list[str] = []
         self.keeper: int | None = None
-        """The process that makes a snapshot; it is gone when the host's next command comes."""
+        """The process that makes a snapshot; it has ended when the host's next command comes."""
         self.modules = frozenset(sys.modules)
 
     def _gain(self, specs: list[dict[str, Any]]) -> None:
-        """Functions that the entity has gained, from now on and in a cell that runs."""
+        """Add the functions that the entity has gained, also to a cell that runs."""
         functions, gone = self.gates.gain(specs)
         for name in gone:
             value = self.fixed.pop(name, None)
             if self.scope.get(name) is value:
                 del self.scope[name]
         for name, function in functions.items():
-            # A name that the entity has given to something else since then is its own.
+            # Do not overwrite a name that the entity has rebound since.
             if name not in self.fixed or self.scope.get(name) is self.fixed[name]:
                 self.scope[name] = function
             self.fixed[name] = function
 
     def serve(self) -> None:
-        """Until the host is gone, which ends the process where it reads."""
+        """Serve commands. When the host is gone, reading a command ends the process."""
         while True:
             try:
                 self.interrupts.end()
@@ -117,7 +119,7 @@ class Worker:
 
                     restore(self, command)
             except (KeyboardInterrupt, Done):
-                # It came too late for the cell that it was meant for.
+                # The interrupt came too late for its cell.
                 continue
 
     def _reap(self) -> None:
@@ -127,7 +129,7 @@ class Worker:
             try:
                 os.waitpid(keeper, 0)
             except OSError:
-                # A cell may have asked the kernel to let ended processes go at once.
+                # A cell may have told the kernel to reap ended processes at once.
                 return
 
     def _cell(self, command: dict[str, Any]) -> None:
@@ -181,7 +183,7 @@ class Worker:
         self.wire.send(body)
 
     def _described(self, failure: BaseException) -> str:
-        """The error's text. Its parts may be the entity's own code, which may hang, so it can be interrupted too."""
+        """The error's text. Making it may run the entity's code, which may hang, so it can be interrupted too."""
         try:
             self.interrupts.running = True
             try:
@@ -194,7 +196,7 @@ class Worker:
 
 
 class _Streams:
-    """Standard output and error: the pipes that the host reads, however often a cell closes or replaces them."""
+    """Standard output and error: restores the host's pipes after a cell closes or replaces them."""
 
     def __init__(self) -> None:
         self._saved = {fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH) for fd in (1, 2)}
@@ -216,7 +218,7 @@ class _Streams:
             try:
                 file.flush()
             except (OSError, ValueError):
-                # Closed by the cell; the next one gets it back.
+                # Closed by the cell; it is restored for the next one.
                 continue
 
 
@@ -229,7 +231,7 @@ def _identity(fd: int) -> tuple[int, int] | None:
 
 
 def _find_packages(settings: dict[str, Any]) -> None:
-    """What ``site`` would do, of which only the folders are needed."""
+    """Find package folders, the only part of ``site`` that is needed."""
     prefix = settings.get("prefix") or sys.base_prefix
     sys.prefix = sys.exec_prefix = prefix
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"

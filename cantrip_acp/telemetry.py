@@ -111,8 +111,9 @@ _setting_up = threading.Lock()
 
 
 def prepare() -> None:
-    """Import OpenTelemetry, and set up the exporter that the environment names. Slow the first time; can run in a
-    thread.
+    """Import OpenTelemetry, and set up the exporter that the environment names.
+
+    Slow the first time; can run in a thread.
     """
     global _tracer
     with _setting_up:

@@ -183,8 +183,9 @@ class Cantrip(Definition):
 
     @derived
     def shown(self) -> Mapping[str, Any]:
-        """The capability block and the tools that a crystal sees, as the loom stores them. Stored because their
-        wording may change with this package's version.
+        """The capability block and the tools that a crystal sees, as the loom stores them.
+
+        Stored because their wording may change with this package's version.
         """
         tools = [{"name": t.name, "description": t.description, "parameters": t.parameters} for t in self.circle.tools]
         text = self.circle.capabilities(text_calls=writes_calls(self.crystal))
@@ -231,8 +232,9 @@ class Cantrip(Definition):
         worktree: bool | str | PathLike[str] = False,
         resume: bool | str = False,
     ) -> Entity:
-        """Make an entity that continues from any turn of a loom, with the whole history up to it (LOOM-4). The
-        original does not change.
+        """Make an entity that continues from any turn of a loom, with the whole history up to it (LOOM-4).
+
+        The original does not change.
 
         ``loom`` defaults to the cantrip's own.
         ``state`` says how to restore a code medium's variables: ``snapshot`` (raises `SandboxError` where there is
@@ -286,8 +288,9 @@ class Cantrip(Definition):
         state: State = "snapshot",
         worktree: bool | str | PathLike[str] = False,
     ) -> ForkGroup:
-        """Several samples of one state: each fork continues the cast of the turn without a new message. Makes 4 by
-        default.
+        """Several samples of one state: each fork continues the cast of the turn without a new message.
+
+        Makes 4 by default.
 
         The result is a group, as from `fork_group`. See `resume` and `fork_group`.
         """
@@ -315,8 +318,9 @@ class Cantrip(Definition):
         state: State = "snapshot",
         worktree: bool | str | PathLike[str] = False,
     ) -> ForkGroup:
-        """Fork one turn several times and cast the forks concurrently. Methods that compare answers judge such a
-        group (LOOM-4).
+        """Fork one turn several times and cast the forks concurrently.
+
+        Methods that compare answers judge such a group (LOOM-4).
 
         One ``intent`` goes to every fork; a sequence gives each fork its own. ``samples`` is the number of forks, by
         default 4 for one intent.

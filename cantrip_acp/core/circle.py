@@ -171,8 +171,9 @@ class Circle(Definition):
 
     @property
     def withheld(self) -> Mapping[str, Gate]:
-        """Delegation gates that ``max_depth`` 0 removes. A call to one of them gets the reason as its answer
-        (COMP-6).
+        """Delegation gates that ``max_depth`` 0 removes.
+
+        A call to one of them gets the reason as its answer (COMP-6).
         """
         if self.wards.max_depth:
             return FrozenDict()
@@ -182,8 +183,9 @@ class Circle(Definition):
 
     @derived
     def construction(self) -> Mapping[str, Gate]:
-        """The gates behind the Python functions that build children from values. They exist where the medium has
-        values and the circle has ``call_agent``; they are never offered as tools.
+        """The gates behind the Python functions that build children from values.
+
+        They exist where the medium has values and the circle has ``call_agent``; they are never offered as tools.
         """
         if "call_agent" not in self.gates:
             return FrozenDict()
@@ -201,8 +203,9 @@ class Circle(Definition):
 
     @derived
     def tool_names(self) -> Mapping[str, str]:
-        """Maps each offered name to its gate name. ``.`` and ``-`` become ``_``; a number at the end makes names
-        unique.
+        """Maps each offered name to its gate name.
+
+        ``.`` and ``-`` become ``_``; a number at the end makes names unique.
 
         Providers, Python and shells do not accept dots, but gate names may contain them.
         """

@@ -187,8 +187,9 @@ class Context:
         self._head = tuple(self.messages[: len(self._head)])
 
     def begin(self, intent: str, blocks: Sequence[ContextBlock] = ()) -> None:
-        """Add the messages that start a cast. Blocks are system messages, so that the intent is the first user
-        message (INTENT-2).
+        """Add the messages that start a cast.
+
+        Blocks are system messages, so that the intent is the first user message (INTENT-2).
         """
         messages = [Message("system", b.render(), kind="context") for b in blocks if b.attachment is None]
         attached = tuple(block.attachment for block in blocks if block.attachment is not None)
@@ -225,8 +226,9 @@ class Context:
         self._since = max(0, self._since - tokens_of(message))
 
     def withdraw(self) -> bool:
-        """Remove the last intent with its context and attachments, if no turn followed. Returns whether it was
-        removed.
+        """Remove the last intent with its context and attachments, if no turn followed.
+
+        Returns whether it was removed.
 
         A provider that refused these messages would refuse every later query that contains them. `load` leaves them
         out for the same reason.
@@ -425,8 +427,9 @@ class Context:
         self.messages.extend(opening.messages)
 
     def compact(self, most: int) -> int:
-        """Cut the longest texts and arguments of turns until the estimate is at most ``most`` tokens. Returns how
-        many were cut.
+        """Cut the longest texts and arguments of turns until the estimate is at most ``most`` tokens.
+
+        Returns how many were cut.
 
         This is the last resort where folding is not enough: one turn can be larger than a window. Each cut is marked,
         and the loom has the whole text. Call, capabilities and intents are never cut.
@@ -572,8 +575,9 @@ def _cut_text(text: str, left: int) -> str:
 
 
 def _cut_args(args: str, left: int) -> str:
-    """Arguments of about ``left`` characters. A JSON object keeps its keys and gets its long texts cut; if that is
-    not enough, the result says what was cut.
+    """Arguments of about ``left`` characters.
+
+    A JSON object keeps its keys and gets its long texts cut; if that is not enough, the result says what was cut.
     """
     try:
         data = msgspec.json.decode(args)

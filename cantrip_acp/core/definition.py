@@ -150,8 +150,9 @@ def check_whole(value: object, where: str, low: int, high: int | None = None) ->
 def check_number(
     value: object, where: str, low: float, high: float | None = None, *, above: bool = False
 ) -> int | float:
-    """Return the value if it is a finite number from ``low`` (excluded with ``above``) to ``high``. Booleans are
-    refused.
+    """Return the value if it is a finite number from ``low`` (excluded with ``above``) to ``high``.
+
+    Booleans are refused.
     """
     good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     number: Any = value

@@ -217,8 +217,9 @@ class Entity:
         return await self._cast(CastRun(self, where.cast.intent or "", _trace(trace_id, trace), where.blocks, where))
 
     async def resample(self, turn_id: str | None = None, samples: int | None = None, **options: Any) -> ForkGroup:
-        """Fork one of this entity's turns several times and resume each fork. The default is its last turn. See
-        `Cantrip.resample`.
+        """Fork one of this entity's turns several times and resume each fork.
+
+        The default is its last turn. See `Cantrip.resample`.
         """
         self.root()
         return await self.cantrip.resample(turn_id or self.last_turn, samples, loom=self.loom, **options)
@@ -373,8 +374,9 @@ class Entity:
             self._children.hold_to(circle.wards)
 
     async def refused(self, call: ToolCall, cast_id: str) -> Output | None:
-        """Ask the interceptors about a program. Returns the output of a refusal, from the first one that refuses;
-        None if it may run.
+        """Ask the interceptors about a program.
+
+        Returns the output of a refusal, from the first one that refuses; None if it may run.
         """
         askers = [i for i in self.cantrip.interceptors if hasattr(i, "program")]
         text = self.circle.medium.code(call) if askers else None
@@ -406,8 +408,10 @@ class Entity:
 
     @property
     def tools(self) -> tuple[ToolDefinition, ...]:
-        """The tools for the next query: the circle's tools. If the medium has no tool of its own, gates that were
-        added later are included, because the entity could not call them otherwise.
+        """The tools for the next query: the circle's tools.
+
+        If the medium has no tool of its own, gates that were added later are included, because the entity could not
+        call them otherwise.
         """
         if self.circle.medium.tool is not None:
             return self.circle.tools
@@ -421,8 +425,9 @@ class Entity:
                 await session.close()
 
     def use_crystal(self, crystal: Crystal) -> None:
-        """Use another crystal from the next query on. If it writes its calls in another way, the capability block
-        changes.
+        """Use another crystal from the next query on.
+
+        If it writes its calls in another way, the capability block changes.
         """
         before, self.crystal = self.crystal, crystal
         by_text = writes_calls(crystal)
@@ -454,8 +459,9 @@ class Entity:
         await began.wait()
 
     async def _keep_state(self, session: Any, pieces: LoomPieces, turn_id: str, began: anyio.Event) -> dict[str, str]:
-        """Store the snapshot. Returns what it does not contain, and why. A snapshot that could not be opened again is
-        not offered.
+        """Store the snapshot.
+
+        Returns what it does not contain, and why. A snapshot that could not be opened again is not offered.
         """
         lost: dict[str, str] = {}
         try:
@@ -547,8 +553,9 @@ class Entity:
                 self._warmed.set()
 
     def root(self) -> None:
-        """Make sure that the call is in the loom as this entity's root (CALL-4). A child's root hangs on the turn
-        that spawned it.
+        """Make sure that the call is in the loom as this entity's root (CALL-4).
+
+        A child's root hangs on the turn that spawned it.
         """
         if not self.last_turn:
             call, circle = self.cantrip.records

@@ -168,8 +168,9 @@ class CommandOutput(Event, frozen=True, kw_only=True, tag="command_output"):
 
 
 class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
-    """A command or cell has ended. ``exit_code`` of a cell is 0, or 1 if it failed. ``annotations`` are those of its
-    output.
+    """A command or cell has ended.
+
+    ``exit_code`` of a cell is 0, or 1 if it failed. ``annotations`` are those of its output.
     """
 
     call_id: str
@@ -314,8 +315,9 @@ def as_json(event: Event) -> dict[str, Any]:
 
 
 class Subscription:
-    """One reader's end of the stream. Iterate it. Closing it (or leaving its ``with``) stops reading; the entity goes
-    on.
+    """One reader's end of the stream.
+
+    Iterate it. Closing it (or leaving its ``with``) stops reading; the entity goes on.
     """
 
     def __init__(self, hub: EventHub, buffer: float, lossy: bool) -> None:
@@ -388,8 +390,9 @@ class EventHub:
         self.active = bool(self._subscriptions)
 
     async def send(self, event: Event) -> None:
-        """Send an event to every reader. Returns when each blocking reader has room for it. Readers cannot change the
-        event.
+        """Send an event to every reader.
+
+        Returns when each blocking reader has room for it. Readers cannot change the event.
         """
         if type(event) is not TurnEnded:
             # A turn is already immutable (`turn_builder`).

@@ -137,8 +137,9 @@ class CastRun:
     # The whole cast
 
     async def run(self, scope: anyio.CancelScope) -> CastResult:
-        """Run the cast to its end. Raises `CrystalError` where a query failed and is not retried; the loom is
-        complete before that.
+        """Run the cast to its end.
+
+        Raises `CrystalError` where a query failed and is not retried; the loom is complete before that.
         """
         await self._begin()
         reason, error = "error", None
@@ -388,8 +389,9 @@ class CastRun:
             return response
 
     def _with_patience(self, response: Response) -> Response:
-        """The response. If prose may end the cast, a program that stays unclear counts as prose after `MOST_PROBLEMS`
-        tries.
+        """The response.
+
+        If prose may end the cast, a program that stays unclear counts as prose after `MOST_PROBLEMS` tries.
         """
         self._unclear += 1
         if self._unclear > MOST_PROBLEMS and not self.entity.require_done:
@@ -529,8 +531,9 @@ class CastRun:
         return tuple(self.entity.redactor.text(each) for each in found)
 
     def _stop_overspent(self, usage: Usage) -> None:
-        """Stop the highest cast above this one that has reached its token or cost limit. All casts below it end too
-        (COMP-9).
+        """Stop the highest cast above this one that has reached its token or cost limit.
+
+        All casts below it end too (COMP-9).
         """
         over: tuple[CastRun, str] | None = None
         birth = self.entity.birth
@@ -557,8 +560,9 @@ class CastRun:
             await self.entity.keep_files(record)
 
     def _write_partial(self, reason: str) -> None:
-        """Write what was streamed of an answer that will not be finished. It is not a turn; the next query continues
-        from it.
+        """Write what was streamed of an answer that will not be finished.
+
+        It is not a turn; the next query continues from it.
 
         It is written without text too, so that the crystal sees that its user's last message had no answer.
         """

@@ -59,8 +59,9 @@ class Sink:
             await run.entity.hub.send(kind(**run._ids, delta=text, message_id=self.message_id))
 
     async def void(self, error: CrystalError) -> str:
-        """Record what was streamed of this attempt as void, and report it to readers. Returns the error's text with
-        secrets masked.
+        """Record what was streamed of this attempt as void, and report it to readers.
+
+        Returns the error's text with secrets masked.
         """
         run = self._run
         said = self.streamed()

@@ -50,8 +50,9 @@ class Lineage:
         self._last, self._type, self._causes = request_id, "continuation", []
 
     def folded(self, request_id: str = "") -> None:
-        """Record that a summary replaced earlier turns. ``request_id`` is the request that a model answered with the
-        summary.
+        """Record that a summary replaced earlier turns.
+
+        ``request_id`` is the request that a model answered with the summary.
         """
         if self._last and request_id:
             self._edges.append(Edge(self._last, request_id, "compaction_attempt"))

@@ -250,8 +250,9 @@ class TurnState:
         return any(call.gate != "done" for call in self.response.tool_calls)
 
     def word(self, *, parent_id: str, sequence: int) -> UtteranceRecord:
-        """The utterance as the loom stores it before anything is executed. After a delegation, a record that more of
-        it follows.
+        """The utterance as the loom stores it before anything is executed.
+
+        After a delegation, a record that more of it follows.
         """
         entity = self._run.entity
         response, circle = self.response, entity.circle

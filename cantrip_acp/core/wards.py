@@ -95,8 +95,9 @@ class Wards:
     def of(
         cls, wards: Wards | Mapping[str, Any] | Iterable[Mapping[str, Any]] | None, *, base: Path | None = None
     ) -> Wards:
-        """Make wards from a mapping, or from a list of mappings as recipes write them. A ward that is named twice is
-        combined with itself.
+        """Make wards from a mapping, or from a list of mappings as recipes write them.
+
+        A ward that is named twice is combined with itself.
 
         Relative paths start from ``base`` (the session's folder); the word ``workspace`` means ``base`` itself.
         Raises `DefinitionError` for an unknown name (with the nearest known one) and for an invalid value.
@@ -120,7 +121,7 @@ class Wards:
 
     @property
     def compiles(self) -> bool:
-        """Whether any ward allows ``compile_and_load`` to compile something."""
+        """Whether any ward for ``compile_and_load`` is set. Without one nothing may be compiled."""
         return any(getattr(self, name) is not None for name in COMPILE)
 
     def moved(self, there: Callable[[str], str]) -> Wards:

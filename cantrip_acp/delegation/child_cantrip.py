@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A child that may be: what it is but for its crystal, which depends on how many were born before it."""
+    """A child that passed the checks. Its crystal is chosen later: it depends on how many children came before it."""
 
     request: Request
     call: Call
@@ -28,8 +28,9 @@ class Judged:
 
 
 def judge(parent: Entity, request: Request, alike: dict[str, Circle]) -> Judged:
-    """Check a request. Raises `ChildRefused` for what the parent's circle does not allow, or for an unknown crystal
-    name.
+    """Check a request.
+
+    Raises `ChildRefused` for what the parent's circle does not allow, or for an unknown crystal name.
 
     ``alike`` caches the circles of a batch by what was asked of them, because most children of a batch differ only in
     their data.
@@ -63,8 +64,9 @@ def _call(own: Call, request: Request) -> Call:
 
 
 def cantrip_of(parent: Entity, judged: Judged, number: int) -> Cantrip:
-    """The cantrip of the parent's child with that number, from 0. Raises `ChildRefused` if its crystal is not
-    available.
+    """The cantrip of the parent's child with that number, from 0.
+
+    Raises `ChildRefused` if its crystal is not available.
     """
     from cantrip_acp.core.cantrip import Cantrip
 

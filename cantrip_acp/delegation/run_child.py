@@ -123,8 +123,9 @@ async def run(turn: TurnState, planned: Planned, call_id: str, tell: Callable[[C
 async def run_all(
     turn: TurnState, planned: Sequence[Planned], call_id: str, tell: Callable[[CastResult], Any] = answer_of
 ) -> list[Any]:
-    """Run children concurrently, at most ``max_concurrent_children`` at once. Answers are in the order of the
-    requests.
+    """Run children concurrently, at most ``max_concurrent_children`` at once.
+
+    Answers are in the order of the requests.
 
     A child that fails has ``{"is_error": true, "error": …}`` in its place (COMP-3, COMP-8).
     """

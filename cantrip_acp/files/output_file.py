@@ -77,8 +77,9 @@ def check_appendable(path: Path | str) -> None:
 
 @dataclass
 class _Place:
-    """Where the output goes. ``kind`` is the file type, None if nothing is there; ``fd`` is open on the existing
-    file.
+    """Where the output goes.
+
+    ``kind`` is the file type, None if nothing is there; ``fd`` is open on the existing file.
     """
 
     path: Path
@@ -247,8 +248,9 @@ def _take_over(descriptor: int, old: os.stat_result) -> None:
 
 
 def _rename(place: _Place, draft: str) -> None:
-    """Rename the new file to its final name. Afterwards its temporary name holds the old file, which the caller
-    deletes.
+    """Rename the new file to its final name.
+
+    Afterwards its temporary name holds the old file, which the caller deletes.
     """
     if place.status is None:
         try:

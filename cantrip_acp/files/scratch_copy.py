@@ -30,8 +30,9 @@ def source_of(path: str, copies: Mapping[str, str]) -> str:
 
 
 def copied(roots: Iterable[str], folder: str, first: int = 0) -> dict[str, str]:
-    """Copy folders into another folder. Maps each folder to its copy. A folder inside another one is part of that
-    copy.
+    """Copy folders into another folder.
+
+    Maps each folder to its copy. A folder inside another one is part of that copy.
 
     Blocking. Raises `SandboxError` if they are larger than `LARGEST_COPY`, or one cannot be read.
     """

@@ -206,8 +206,9 @@ class Pinner:
         return (name for name in sorted(self._submodules) if name.startswith(scope))
 
     def _why_not(self, name: bytes) -> tuple[str | None, int]:
-        """Why a changed file is left out, and its size. None means it is stored; an empty text means left out without
-        a line.
+        """Why a changed file is left out, and its size.
+
+        None means it is stored; an empty text means left out without a line.
         """
         if name in self._submodules or self._of_loom(name):
             return "", 0

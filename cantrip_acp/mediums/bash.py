@@ -62,8 +62,10 @@ class BashMedium:
         return present(circle)
 
     async def open(self, circle: Circle, entity_id: str) -> BashSession:
-        """Open a session. Raises `SandboxMissing` if this machine cannot run a sandbox, `DefinitionError` for wards
-        that cannot be enforced.
+        """Open a session.
+
+        Raises `SandboxMissing` if this machine cannot run a sandbox, `DefinitionError` for wards that cannot be
+        enforced.
         """
         from cantrip_acp.sandbox.launch import sandbox
 

@@ -78,8 +78,9 @@ class TurnContext(Protocol):
         ...
 
     def interrupted(self, output: Output) -> None:
-        """Report the output so far when a cancel came. Call it during cleanup, before the cancellation is raised
-        again.
+        """Report the output so far when a cancel came.
+
+        Call it during cleanup, before the cancellation is raised again.
         """
         ...
 

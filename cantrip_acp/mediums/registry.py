@@ -28,8 +28,9 @@ def names() -> list[str]:
 
 
 def find(name: str, **options: Any) -> Medium:
-    """Make the medium with that name and those options. Raises `DefinitionError` that suggests the nearest known
-    name.
+    """Make the medium with that name and those options.
+
+    Raises `DefinitionError` that suggests the nearest known name.
     """
     target = BUILT_IN.get(name)
     if target is not None:

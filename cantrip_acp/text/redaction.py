@@ -304,8 +304,9 @@ class Redactor:
 
 
 class Pieces:
-    """Masks known secrets in a text that comes in pieces, wherever it is cut. Text that may begin a secret is held
-    back.
+    """Masks known secrets in a text that comes in pieces, wherever it is cut.
+
+    Text that may begin a secret is held back.
     """
 
     __slots__ = ("_held", "_redactor")

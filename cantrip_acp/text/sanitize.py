@@ -32,8 +32,9 @@ class Cleaner:
         self._carriage_return = False
 
     def feed(self, text: str) -> str:
-        """The printable part of the next piece. A lone carriage return becomes a newline, so that it overwrites
-        nothing.
+        """The printable part of the next piece.
+
+        A lone carriage return becomes a newline, so that it overwrites nothing.
         """
         if self._state == _TEXT and not self._carriage_return and _SUSPECT.search(text) is None:
             return text

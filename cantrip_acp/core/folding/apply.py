@@ -81,8 +81,9 @@ async def fold_now(entity: Entity, keep: int | None = None) -> int:
 
 
 async def make_more_room(run: CastRun, refusal: ContextLimitError) -> bool:
-    """After a provider refused the messages as too long: fold all but the last turn, and cut. Returns False if that
-    freed nothing.
+    """After a provider refused the messages as too long: fold all but the last turn, and cut.
+
+    Returns False if that freed nothing.
     """
     context = run.entity.context
     before = context.tokens

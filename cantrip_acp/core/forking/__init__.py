@@ -1,4 +1,4 @@
 """Forking, resuming and replaying: entities continue or repeat a cast from a recorded turn (LOOM-4).
 
-May import the rest of core, loom, mediums' snapshots and git. Start with `fork.py`.
+May import the rest of core, crystals, gates, the loom, files, git and the mediums' snapshots. Start with `fork.py`.
 """

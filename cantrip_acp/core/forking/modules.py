@@ -20,8 +20,9 @@ GATE = "compile_and_load"
 
 
 def loaded(parts: Sequence[CastPart]) -> dict[str, GateRecord]:
-    """The modules that the history loaded, by name. Each maps to the call that loaded it last, in the order of these
-    calls.
+    """The modules that the history loaded, by name.
+
+    Each maps to the call that loaded it last, in the order of these calls.
     """
     found: dict[str, GateRecord] = {}
     for _, turn in spoken(list(parts)):

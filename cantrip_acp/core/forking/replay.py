@@ -95,8 +95,8 @@ _IN_COPIES = ("write_file", "edit_file", MODULES)
 
 
 class _RecordedGates:
-    """An interceptor that answers gate calls from the record: with ``every`` all but ``done``, otherwise those that
-    act outside of copies.
+    """An interceptor that answers gate calls from the record: with ``every`` all but ``done``, otherwise children
+    and gates that write outside of copies.
     """
 
     def __init__(self, turns: Sequence[Turn], *, every: bool) -> None:
@@ -121,8 +121,9 @@ class _RecordedGates:
 
 
 class _Declared:
-    """Gates that came from gate sources, as the loom describes them. Enough for calls that are answered from the
-    record.
+    """Gates that came from gate sources, as the loom describes them.
+
+    Enough for calls that are answered from the record.
     """
 
     def __init__(self, loom: Loom, turns: Sequence[Turn]) -> None:
@@ -150,8 +151,9 @@ def _unanswered(args: Any, context: Any) -> Any:
 
 
 async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: bool = False) -> Replay:
-    """Run the path to ``turn_id`` again in ``cantrip``'s circle. Neither the loom nor a file of the workspace is
-    written.
+    """Run the path to ``turn_id`` again in ``cantrip``'s circle.
+
+    Neither the loom nor a file of the workspace is written.
 
     What cells, commands, ``write_file`` and ``edit_file`` write goes to a copy of the folders that the circle may
     write. Other gates that write (``git_commit``, ``run_tests``, an editor's), and children, return recorded answers.

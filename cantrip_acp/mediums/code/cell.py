@@ -74,7 +74,7 @@ class Cell:
         """Whether a call with this token was made by this cell or by what it started."""
         return secrets.compare_digest(token.encode(), self.token.encode())
 
-    # Its time
+    # Time limit
 
     def begin(self) -> None:
         self._resume()
@@ -159,7 +159,7 @@ class Cell:
         if not self._over and self.ended is None:
             self.stop(steps, "done")
 
-    # What the worker says and prints
+    # Messages and output of the worker
 
     def said(self, message: messages.Message) -> None:
         if isinstance(message, messages.Ended):
@@ -211,8 +211,9 @@ class Cell:
     async def gate(
         self, name: str, args: dict[str, object], steps: tuple[float, float, float] = FINISHED_BELOW
     ) -> tuple[object, bool]:
-        """Call a gate, from the cell or from a command that it runs. If the call was a successful done, ``steps`` end
-        the cell.
+        """Call a gate, from the cell or from a command that it runs.
+
+        If the call was a successful done, ``steps`` end the cell.
         """
         if self._turn.finished:
             return "the cast is finished: no gate can be called any more", True
@@ -237,7 +238,7 @@ class Cell:
         if self._listener is not None and collector.waiting > _LIVE_MOST:
             self._worker.tree.pause(True)
 
-    # Its run
+    # Running
 
     async def wait(self) -> None:
         """Wait until the cell has ended, its worker is broken, or the cell makes its first request."""

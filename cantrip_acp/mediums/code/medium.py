@@ -65,8 +65,10 @@ class CodeMedium:
         return prompt.present(circle, loom=self._loom)
 
     async def open(self, circle: Circle, entity_id: str) -> CodeSession:
-        """Open a session. Raises `SandboxMissing` if this machine cannot run a sandbox, `DefinitionError` for wards
-        or an interpreter that cannot be used.
+        """Open a session.
+
+        Raises `SandboxMissing` if this machine cannot run a sandbox, `DefinitionError` for wards or an interpreter
+        that cannot be used.
         """
         # In threads, because imports and scanning a large workspace take time.
         runner = await anyio.to_thread.run_sync(_import)

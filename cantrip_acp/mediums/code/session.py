@@ -101,8 +101,9 @@ class CodeSession:
         )
 
     async def warm(self) -> None:
-        """Start the worker before its first cell. A worker that needs placeholders in the user's folders waits for
-        the cell.
+        """Start the worker before its first cell.
+
+        A worker that needs placeholders in the user's folders waits for the cell.
         """
         async with self._lock:
             if self._worker is None and not self.sandbox.policy().absent:
@@ -212,8 +213,9 @@ class CodeSession:
             raise first from None
 
     def _gate_commands(self, worker: Worker) -> WireSession | None:
-        """The gates as commands for processes of a cell. The session stays open for the next cell if nobody called
-        it.
+        """The gates as commands for processes of a cell.
+
+        The session stays open for the next cell if nobody called it.
         """
         if self._wire is None:
             return None
@@ -237,8 +239,9 @@ class CodeSession:
             self._cell.serve(work, *args)
 
     async def _settle(self, cell: Cell, worker: Worker, *, cancelled: bool = False, once: bool = False) -> str | None:
-        """Bring the worker to rest, also during cancellation. Returns what was lost if the worker had to be killed,
-        else None.
+        """Bring the worker to rest, also during cancellation.
+
+        Returns what was lost if the worker had to be killed, else None.
         """
         rested = False
         with anyio.CancelScope(shield=True):
@@ -439,8 +442,9 @@ class CodeSession:
             )
 
     async def restore(self, snapshot: Snapshot, chunks: ChunkStore | None = None) -> None:
-        """Restore a snapshot in a worker that has run nothing. ``chunks`` is the store of its pieces, if that is
-        another one.
+        """Restore a snapshot in a worker that has run nothing.
+
+        ``chunks`` is the store of its pieces, if that is another one.
 
         Raises `SandboxError` if a piece is missing or the state cannot be opened. Then the worker is new and empty.
         """
@@ -576,8 +580,9 @@ class CodeSession:
         return self._state
 
     async def write_to_copies(self) -> bool:
-        """Let all cells write to copies of the writable folders, never to the folders themselves. Call it before the
-        first cell.
+        """Let all cells write to copies of the writable folders, never to the folders themselves.
+
+        Call it before the first cell.
 
         Returns False if cells cannot write. Raises `SandboxError` if no copy can be made.
         """

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 
 class MontySession(CodeSession):
-    """One entity's Monty. Its state is in the worker and outlives turns and casts (CIRCLE-9). A cell that was stopped
-    is undone.
+    """One entity's Monty.
+
+    Its state is in the worker and outlives turns and casts (CIRCLE-9). A cell that was stopped is undone.
     """
 
     worker_type = MontyWorker
@@ -75,8 +76,9 @@ class MontyMedium(CodeMedium):
         return montytext.present(circle)
 
     async def open(self, circle: Circle, entity_id: str) -> MontySession:
-        """Open a session. Raises `SandboxMissing` if pydantic-monty is not installed or this machine cannot run a
-        sandbox.
+        """Open a session.
+
+        Raises `SandboxMissing` if pydantic-monty is not installed or this machine cannot run a sandbox.
         """
         from cantrip_acp.sandbox.launch import sandbox
         from cantrip_acp.sandbox.worker import monty_install

@@ -1,4 +1,5 @@
 """Mediums: the environments that entities work in (§4.1). A circle has exactly one.
 
-A medium may import core, gates, files and the sandbox. Start with `contract.py`; then each file or folder is one medium.
+A medium may import core, gates, files and the sandbox. Start with `contract.py`; each other file or folder is one
+medium or a part that several share.
 """

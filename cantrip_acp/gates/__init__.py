@@ -1,1 +1,7 @@
-"""Gates: how an entity reaches outside its medium. One contract and executor, one file a family of gates (§4.3)."""
+"""Gates: how an entity acts outside its medium (§4.3). One contract, one executor, and one file or folder per family
+of gates.
+
+Built-in gates may import `git/`, `files/`, `text/` and, where they run or restrict something, the sandbox; never ACP,
+the CLI or recipes. Start with `contract.py` (what a gate is), `executor.py` (how it is called) and `registry.py`
+(names).
+"""

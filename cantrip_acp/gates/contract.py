@@ -1,7 +1,7 @@
-"""What a gate is: a declaration, its bound dependencies, and a handler (§4.3, CIRCLE-10).
+"""Gate contract: a gate's declaration, its bound dependencies, and its handler (§4.3, CIRCLE-10).
 
-A gate is declared once, its dependencies are bound when the circle is made, and entities only ever supply arguments.
-How a gate is called stands in `gates.executor`, the one way for every medium.
+A gate is declared once. Its dependencies are bound when the circle is made; entities only supply arguments. All
+mediums call gates through `gates.executor`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.records.turn import GateRecord
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other")
-"""What editors tell apart when they show a call."""
+"""The kinds of calls that editors show differently."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:[.\-][A-Za-z0-9_]+)*\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class GateContext:
-    """What a handler knows besides its arguments: the circle's bindings and whose call this is."""
+    """What a handler knows besides its arguments: the circle's bindings, and which entity and call this is."""
 
     dependencies: Mapping[str, Any] = field(repr=False)
     wards: Wards
@@ -49,18 +49,18 @@ class GateContext:
     trace_id: str
     call_id: str
     folders: tuple[Path, ...] = ()
-    """Folders beside the workspace that the session reaches as it does the workspace."""
+    """Folders outside the workspace that the session can use like the workspace."""
     turn: TurnState | None = None
-    """The turn that the call belongs to, for gates of this package that act on the entity itself (delegation)."""
+    """The turn of the call, for gates of this package that act on the entity itself (delegation)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateReply:
-    """A result with what an editor may show beside it. ``result`` (JSON data) and ``attachments`` are the observation.
+    """A result, and what an editor may show with it. ``result`` (JSON data) and ``attachments`` are the observation.
 
-    ``attachments`` are images (`Attachment.of`). A model that takes none reads a note in their place.
-    ``annotations`` are added to what interceptors and later rooms keep of a call; the entity never sees them.
-    ``plan`` is told to readers as a `PlanChanged` after the call's end.
+    ``attachments`` are images (`Attachment.of`). A model without image input gets a note instead. ``annotations`` are
+    added to what interceptors and the loom keep of a call; the entity never sees them. ``plan`` is sent to readers as
+    a `PlanChanged` after the call's end.
     """
 
     result: Any
@@ -75,7 +75,7 @@ class GateReply:
 
 @dataclass(frozen=True, slots=True)
 class GateInvocation:
-    """One call on its way: arguments already parsed and checked against the schema."""
+    """One running call: its arguments are already parsed and checked against the schema."""
 
     gate: Gate
     args: Mapping[str, Any]
@@ -89,10 +89,10 @@ Handler = Callable[[Mapping[str, Any], GateContext], Any]
 
 Proceed = Callable[[GateInvocation], Awaitable[GateReply]]
 Interceptor = Callable[[GateInvocation, Proceed], Awaitable[GateReply]]
-"""One link of the executor's chain: it calls ``proceed`` or answers in the gate's place (permission, receipt, replay).
+"""One link of the executor's chain: it calls ``proceed`` or answers instead of the gate (permission, receipt, replay).
 
-One that is an object may also have ``program(call)``, a coroutine that is asked before each program of the medium runs: it
-returns None to let it run, else a `GateReply` with the reason, which is then the program's observation.
+An interceptor object may also have ``program(call)``, a coroutine that is called before each program of the medium.
+It returns None to let it run, or a `GateReply` with the reason, which is then the program's observation.
 """
 
 
@@ -110,7 +110,7 @@ class ProgramCall:
 
 
 class GateSession(Protocol):
-    """What a gate keeps for one entity, from its first call to the entity's end."""
+    """State of a gate for one entity, from its first call to the entity's end."""
 
     def call(self, args: Mapping[str, Any], context: GateContext) -> Any:
         """The gate's handler."""
@@ -123,35 +123,36 @@ class GateSession(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A declaration.
+    """A gate's declaration.
 
     ``parameters`` is a JSON Schema of type object; the order of its properties is the order of positional arguments.
-    ``options`` are the dependencies that a circle may give by name (``{"name": "read_file", "root": "data"}``), each with
-    its JSON Schema; every other name is refused. None where the gate declares none: then those that it has already
-    (``dependencies``) may be given. ``needs`` names those without which the gate cannot work.
-    ``ephemeral``: True shows a placeholder in place of the result from the next query on (D-010), ``"after_use"`` shows the
-    result to one query and then the placeholder (§7.2). ``pure``: the same arguments give the same result. ``writes``: it
-    changes something outside. ``main_text`` names the argument that a command's standard input fills. ``blocking``: the
-    handler is synchronous and may take long, so it runs in a thread.
-    ``preview`` gives locations and a title from the arguments alone, before the call; ``proposes`` the changes of files that
-    it would make, for whoever is asked whether it may; one that is no coroutine function is called in a thread. It raises
-    `GateError` where the call would fail whoever allowed it (outside of its root, protected, not there): that is then the
-    call's error, and nobody is asked.
-    ``runs`` gives the command line that a call would run, which is shown whole to whoever is asked; it is called in a thread.
-    ``covers`` says what a user's word for good on a call holds for, where that is no folder: a pattern that is the same for all
-    calls that it holds for, and its words for people ("from example.org").
-    ``opens`` makes the session of a gate that keeps something for each entity; its `call` then is the handler.
-    ``recorded`` gives the arguments as loom and events keep them, where a part of them is data that has no place there.
-    ``json_input``: a command's standard input may be a JSON object of all arguments.
-    ``warded`` gives the gate as a circle's wards leave it (its description, say); raises `DefinitionError` for wards that
-    mean nothing to it.
+    ``options`` are the dependencies that a circle may set by name (``{"name": "read_file", "root": "data"}``), each
+    with its JSON Schema; all other names are refused. With None, the names in ``dependencies`` may be set. ``needs``
+    names the dependencies that the gate requires.
+    ``ephemeral``: True shows a placeholder instead of the result from the next query on (D-010); ``"after_use"``
+    shows the result to one query and then the placeholder (§7.2). ``pure``: the same arguments give the same result.
+    ``writes``: it changes something outside. ``main_text`` names the argument that a command's standard input fills.
+    ``blocking``: the handler is synchronous and may take long, so it runs in a thread.
+    ``preview`` returns locations and a title from the arguments alone, before the call. ``proposes`` returns the file
+    changes that the call would make, to show in a permission request; it is called in a thread unless it is a
+    coroutine function. It raises `GateError` where the call would fail even with permission (outside of its root,
+    protected, missing). That is then the call's error, and the user is not asked.
+    ``runs`` returns the command line that a call would run; a permission request shows it in full. It is called in a
+    thread.
+    ``covers`` returns what a lasting permission for a call applies to, if that is not a folder: a pattern that is
+    equal for all covered calls, and its text for people ("from example.org").
+    ``opens`` makes the session of a gate that keeps state for each entity; the session's `call` is then the handler.
+    ``recorded`` returns the arguments to keep in loom and events, without data that must not be kept there.
+    ``json_input``: a command's standard input may be a JSON object of all arguments. ``warded`` returns the gate
+    adapted to a circle's wards (for example its description); raises `DefinitionError` for wards that make no sense
+    for it.
     """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     handler: Handler = field(repr=False)
-    # A dependency may be a key or a header: it is kept out of every repr.
+    # A dependency may be a key or a header: keep it out of every repr.
     dependencies: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
     ephemeral: bool | Literal["after_use"] = False
     pure: bool = False
@@ -175,7 +176,7 @@ class Gate:
             raise DefinitionError(f"gate {self.name!r}: parameters must be a JSON Schema, not {shown(self.parameters)}")
         if not isinstance(self.dependencies, Mapping):
             raise DefinitionError(f"gate {self.name!r}: dependencies must be a mapping, not {shown(self.dependencies)}")
-        # What the caller does with these later changes nothing here.
+        # Freeze them, so that later changes by the caller have no effect here.
         object.__setattr__(self, "parameters", freeze(self.parameters))
         object.__setattr__(self, "dependencies", freeze(self.dependencies))
         object.__setattr__(self, "options", freeze(self.options))
@@ -191,14 +192,16 @@ class Gate:
             raise DefinitionError(f"gate {self.name!r}: parameters must be a JSON Schema of type object")
 
     def bind(self, **dependencies: Any) -> Gate:
-        """The same gate with more dependencies, fixed from now on (CIRCLE-10). Raises `DefinitionError` for one that a gate
-        with declared options does not have, or whose value does not fit."""
+        """The same gate with more dependencies, which are then fixed (CIRCLE-10).
+
+        Raises `DefinitionError` for an undeclared option, or a value that does not fit.
+        """
         if self.options is not None:
             self._check_options(dependencies, (*self.options, *self.dependencies))
         return replace(self, dependencies={**self.dependencies, **dependencies})
 
     def configured(self, options: Mapping[str, Any]) -> Gate:
-        """The gate as a circle's mapping asks for it: ``ephemeral``, and the options that the gate declares.
+        """The gate with the options of a circle's mapping: ``ephemeral``, and the options that the gate declares.
 
         Raises `DefinitionError` for an unknown option, with the nearest known one, and for a value that does not fit.
         """
@@ -245,12 +248,12 @@ class Gate:
         return tuple(self.parameters.get("required", ()))
 
     def signature(self) -> str:
-        """``read_file(path, offset?, limit?)``: how presentations write it."""
+        """The signature in presentations: ``read_file(path, offset?, limit?)``."""
         parts = [name if name in self.required else f"{name}?" for name in self.properties]
         return f"{self.name}({', '.join(parts)})"
 
     def record(self) -> dict[str, Any]:
-        """What the loom keeps of the declaration; never a dependency's value, which may be secret."""
+        """The declaration as the loom keeps it; never the value of a dependency, which may be secret."""
         flags = {k: getattr(self, k) for k in ("ephemeral", "pure", "writes") if getattr(self, k)}
         return {"name": self.name, "description": self.description, "parameters": dict(self.parameters), **flags}
 
@@ -273,7 +276,7 @@ class Gate:
 def gate_from_function(
     cls: type[Gate], function: Callable[..., Any], name: str | None, options: Mapping[str, Any]
 ) -> Gate:
-    """The work of `Gate.of`."""
+    """Implements `Gate.of`."""
     hints = typing.get_type_hints(function)
     properties: dict[str, Any] = {}
     required: list[str] = []

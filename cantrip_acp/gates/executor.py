@@ -1,8 +1,8 @@
-"""The gate executor: the one way in which any medium calls any gate (CIRCLE-3..7, CIRCLE-10).
+"""Gate executor: all mediums call all gates through it (CIRCLE-3..7, CIRCLE-10).
 
-A call passes: is the gate there after the wards, do the arguments parse and fit the schema, the chain of interceptors,
-the handler with its bound dependencies, redaction. What goes wrong on this way is an observation, never an exception:
-only cancellation and a loom that cannot be written leave it as such.
+Steps of a call: the gate exists under the wards; the arguments parse and fit the schema; the chain of interceptors;
+the handler with its bound dependencies; redaction. Any failure becomes an observation, never an exception. Only
+cancellation and a loom that cannot be written raise.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TITLE = 1_000
 
 
 class GateExecutor:
-    """Calls the gates of one circle for one entity, and those that the entity has gained (`overlay`)."""
+    """Calls the gates of one circle for one entity, and the gates that the entity has gained (`overlay`)."""
 
     def __init__(
         self,
@@ -85,12 +85,13 @@ class GateExecutor:
         via: str | None = None,
         turn: TurnState | None = None,
     ) -> GateRecord:
-        """One call. ``call_id`` is its id among events, ``tool_call_id`` the crystal's, ``via`` the command that asked."""
+        """Make one call. ``call_id`` is its id among events, ``tool_call_id`` the crystal's, ``via`` the id of the
+        calling command."""
         hub = self._hub
         gate = self._gates.get(name) or self._gained(name) or self._constructed(name)
         parsed, problem = _parse(args)
         if type(parsed) is list and gate is not None and gate.json_input:
-            # A batch alone, as a call of it is written in code.
+            # A batch without a mapping around it, as code writes such a call.
             parsed, problem = {gate.main_text: parsed}, None
         if gate is None:
             problem = self._unavailable(name)
@@ -107,7 +108,7 @@ class GateExecutor:
             self._circle.folders,
             turn,
         )
-        # A copy of its own: the handler may change what it is given.
+        # Keep a copy: the handler may change its arguments.
         kept = self._recorded(gate, parsed)
         called = self._called(gate, name, parsed, kept, context, via)
         self._unanswered[call_id] = called
@@ -177,12 +178,12 @@ class GateExecutor:
         )
 
     def hold_to(self, circle: Circle) -> None:
-        """From the next call on, the gates and wards of this circle are in force; what the entity gained stays."""
+        """From the next call on, use the gates and wards of this circle; gates that the entity gained stay."""
         self._circle = circle
         self._gates = circle.gates
 
     async def _start(self, invocation: GateInvocation) -> GateReply:
-        """The innermost link: the call was let through, and the handler runs."""
+        """The innermost link of the chain: the call is allowed, and the handler runs."""
         if self._hub.active:
             context = invocation.context
             started = events.GateStarted(
@@ -196,26 +197,26 @@ class GateExecutor:
         return await _run(invocation)
 
     def _opened(self, gate: Gate, opens: Callable[[Overlay, Circle], GateSession]) -> Gate:
-        """The gate with the handler of the session that it keeps for this entity."""
+        """The gate with the handler of its session for this entity."""
         session = self._sessions.get(gate.name)
         if session is None:
             session = self._sessions[gate.name] = opens(self.overlay, self._circle)
         return replace(gate, handler=session.call)
 
     async def close(self) -> None:
-        """End what gates keep for the entity. Safe to call twice."""
+        """Close the gates' sessions. Safe to call twice."""
         while self._sessions:
             name, session = self._sessions.popitem()
             try:
                 await session.close()
             except BaseException as error:
-                # One that cannot be closed must not keep the others open.
+                # One failure must not keep the other sessions open.
                 if interrupts(error):
                     raise
                 self._log_failure(f"the session of gate {name} could not be closed")
 
     async def _settle(self, invocation: GateInvocation) -> GateReply:
-        """Run the chain; every failure that belongs to the entity's world becomes an error reply (CIRCLE-5, D-011)."""
+        """Run the chain; every failure in the entity's world becomes an error reply (CIRCLE-5, D-011)."""
         gate = invocation.gate
         try:
             if gate.opens is not None:
@@ -230,14 +231,15 @@ class GateExecutor:
         except NotJson as error:
             return GateReply(f"gate {gate.name!r} returned what cannot be recorded: {error}", is_error=True)
         except Exception as error:
-            # A third party's handler may raise anything. The entity sees what it said; only the debug log has the traceback.
+            # A third party's handler may raise anything. The entity sees the message; only the debug log has the
+            # traceback.
             if interrupts(error):
                 raise
             self._log_failure(f"gate {gate.name} failed")
             return GateReply(str(error) if isinstance(error, _Failed) else describe(error), is_error=True)
 
     def _log_failure(self, what: str) -> None:
-        """Write the traceback of the exception at hand to the debug log, without secrets."""
+        """Write the traceback of the current exception to the debug log, without secrets."""
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("%s\n%s", what, self._redactor.diagnostic(traceback.format_exc()))
 
@@ -258,7 +260,7 @@ class GateExecutor:
             return f"[arguments that cannot be recorded: {type(error).__name__}]"
 
     def _masked(self, diffs: tuple[events.Diff, ...]) -> tuple[events.Diff, ...]:
-        """Diffs as a reader may see them."""
+        """Diffs with known secrets masked, for readers."""
         if not self._redactor.active:
             return diffs
         mask = self._redactor.text
@@ -267,7 +269,7 @@ class GateExecutor:
         )
 
     def _attached(self, attachments: tuple[Attachment, ...]) -> tuple[Attachment, ...]:
-        """Attachments as a reader may see them; their data is kept as it is."""
+        """Attachments with secrets masked in title and URI, for readers; their data is unchanged."""
         mask = self._redactor.text
         return tuple(
             msgspec.structs.replace(a, title=mask(a.title), uri=None if a.uri is None else mask(a.uri))
@@ -275,14 +277,14 @@ class GateExecutor:
         )
 
     def _gained(self, name: str) -> Gate | None:
-        """A gate that the entity gained, unless a ward that came later takes it away."""
+        """A gate that the entity gained, unless a later ward removes it."""
         return None if name in self._circle.wards.remove_gate else self.overlay.gates.get(name)
 
     def _constructed(self, name: str) -> Gate | None:
         return self._circle.construction.get(name) if name in registry.CONSTRUCTED else None
 
     def interrupted(self, call_id: str, gate: str, why: str, tool_call_id: str | None) -> GateRecord:
-        """The record of a call that was cancelled: ``why`` stands in the place of its result."""
+        """The record of a cancelled call, with ``why`` as its result."""
         called = self._unanswered.pop(call_id, None)
         if called is None:
             return GateRecord(gate, {}, why, True, tool_call_id, _STOPPED, call_id=call_id)
@@ -335,7 +337,7 @@ class GateExecutor:
                 seen = _checked(gate.preview(args, context))
                 title, locations = seen.title or name, seen.locations  # type: ignore[assignment]
             except BaseException as error:
-                # Arguments that do not fit have no preview; the call itself will say what is wrong with them.
+                # Arguments that do not fit have no preview; the call itself will report the error.
                 if interrupts(error):
                     raise
                 self._log_failure(f"no preview of {name}")
@@ -353,7 +355,7 @@ class GateExecutor:
         )
 
     def _placed(self, locations: tuple[events.Location, ...]) -> tuple[events.Location, ...]:
-        """Locations as a reader may see them."""
+        """Locations with known secrets masked, for readers."""
         if not locations or not self._redactor.active:
             return locations
         return tuple(events.Location(self._redactor.text(place.path), place.line) for place in locations)
@@ -365,7 +367,7 @@ def _shown(
     locations: tuple[events.Location, ...],
     diffs: tuple[FileChange, ...],
 ) -> dict[str, Any]:
-    """What readers were shown of a call, as keys of its record; what says nothing is left out."""
+    """What readers were shown of a call, as keys of its record, without empty values."""
     shown: dict[str, Any] = {"call_id": called.call_id}
     title, locations = title or called.title, locations or called.locations
     if called.via is not None:
@@ -382,11 +384,11 @@ def _shown(
 
 
 class _Failed(Exception):
-    """A handler raised what no handler should: a `SystemExit`, or another exception that is no `Exception`."""
+    """A handler raised a `SystemExit`, or another exception that is not an `Exception`."""
 
 
 async def _run(invocation: GateInvocation) -> GateReply:
-    """The handler itself."""
+    """Run the handler."""
     gate = invocation.gate
     try:
         if gate.blocking:
@@ -395,7 +397,7 @@ async def _run(invocation: GateInvocation) -> GateReply:
             )
         else:
             result = _call(gate, invocation.args, invocation.context)
-        # Most results are one of these, and asking whether something can be awaited takes long.
+        # Most results have one of these types, and `isawaitable` is slow.
         if not isinstance(result, str | dict | GateReply) and inspect.isawaitable(result):
             result = await result
     except BaseException as error:
@@ -409,12 +411,12 @@ def _call(gate: Gate, args: Mapping[str, Any], context: GateContext) -> Any:
     try:
         return gate.handler(args, context)
     except GeneratorExit as error:
-        # The handler raised it itself: nothing is awaited here, so nobody is closing a coroutine.
+        # The handler raised it itself: nothing is awaited here, so no coroutine is being closed.
         raise _Failed(describe(error)) from error
 
 
 def _checked(reply: GateReply) -> GateReply:
-    """A reply as records and events can hold it, whatever a third party put into it. Raises `NotJson`."""
+    """A reply that records and events can hold, with any third-party content. Raises `NotJson`."""
     result = reply.result
     try:
         data = plain(result)
@@ -450,7 +452,7 @@ def _checked(reply: GateReply) -> GateReply:
 
 
 def _image(attachment: Attachment) -> Attachment:
-    """An image as records can hold it. Raises `NotJson`."""
+    """An image that records can hold. Raises `NotJson`."""
     if not isinstance(attachment, Attachment) or attachment.kind != "image":
         raise NotJson("its attachments must be images")
     if not _BASE64.fullmatch(attachment.data):
@@ -464,7 +466,7 @@ def _located(locations: Iterable[events.Location]) -> tuple[events.Location, ...
 
 
 _built: dict[int, tuple[Mapping[str, Any], Any]] = {}
-"""Validators by their schema's identity, which they keep alive: an entity and its children share their gates."""
+"""Validators by the identity of their schema, which they keep alive: an entity and its children share gates."""
 _MOST_BUILT = 512
 
 
@@ -488,7 +490,7 @@ def _link(interceptor: Interceptor, proceed: Proceed) -> Proceed:
 
 
 def _parse(args: Mapping[str, Any] | str) -> tuple[Any, str | None]:
-    """Arguments as a mapping, or as they came together with what is wrong with them."""
+    """Arguments as a mapping; or the original value and an error message."""
     if isinstance(args, str):
         if not args.strip():
             return {}, None

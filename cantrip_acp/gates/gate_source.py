@@ -1,7 +1,7 @@
-"""Gates that are not known until something outside was reached: the tools of servers, for one.
+"""Gate sources: gates that are known only after a connection, such as the tools of MCP servers.
 
-A cantrip names its sources; an entity reaches them once, before its first turn, and from then on its circle has their gates
-as it has its own. They end with the entity.
+A cantrip names its sources. An entity opens them once, before its first turn; then their gates are part of its
+circle. They are closed with the entity.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Opened(Protocol):
-    """What a source gave: ``gates``, and ``problems`` in words for the user. `close` ends it; safe to call twice."""
+    """An opened source: its ``gates``, and ``problems`` as messages for the user. `close` may be called twice."""
 
     gates: list[Gate]
     problems: list[str]
@@ -28,15 +28,15 @@ class Opened(Protocol):
 
 
 class GateSource(Protocol):
-    """Something to be reached for an entity; a value, which any number of entities may open."""
+    """A source to open for an entity; an immutable value that any number of entities may open."""
 
     async def open(self, circle: Circle) -> Opened:
-        """Reach it within a time of its own. Raises `CantripError` where the entity cannot do without."""
+        """Open it within its own time limit. Raises `CantripError` where the entity cannot work without it."""
         ...
 
 
 class Reached:
-    """One entity's sources, reached at most once."""
+    """The sources of one entity, opened at most once."""
 
     def __init__(self, sources: Sequence[GateSource]) -> None:
         self._sources = sources
@@ -44,12 +44,12 @@ class Reached:
         self._opened: list[Opened] = []
         self._done = not sources
         self.problems: list[str] = []
-        """What the user has not been told yet."""
+        """Messages that the user has not seen yet."""
 
     async def circle(self, circle: Circle) -> Circle | None:
-        """The circle with what its sources give; None where there is nothing to add, or it was added before.
+        """The circle with the gates of its sources; None where there is nothing to add, or it was added before.
 
-        Cancelled, it has reached nothing, and the next call begins again.
+        If cancelled, nothing is opened, and the next call starts again.
         """
         if self._done:
             return None
@@ -73,23 +73,24 @@ class Reached:
             return larger
 
     def _finished(self) -> bool:
-        """Asked anew: it may have become true while others were waited for."""
+        """Read the flag again: it may have changed while we waited for the lock."""
         return self._done
 
     def told(self) -> list[str]:
-        """The problems that nobody was told of yet; whoever takes them tells them."""
+        """Return the unseen problems and clear them; the caller must show them."""
         problems, self.problems = self.problems, []
         return problems
 
     async def close(self) -> None:
-        """End them. Safe to call twice."""
+        """Close all sources. Safe to call twice."""
         self._done = True
         while self._opened:
             await self._opened.pop().close()
 
 
 def _with(circle: Circle, gates: Sequence[Gate]) -> tuple[Circle | None, list[str]]:
-    """The circle with more gates, and in words which of them could not be added; its own are never replaced."""
+    """The circle with more gates, and messages about gates that could not be added. Existing gates are never
+    replaced."""
     taken = {gate.name for gate in circle.declared_gates}
     added: list[Gate] = []
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""Images among what gates give: which bytes are one that models take."""
+"""Images in gate results: which bytes are an image that models accept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import binascii
 from cantrip_acp.crystals.contract import Attachment
 
 LARGEST_IMAGE = 3_750_000
-"""Bytes of an image that a model is shown; as base64 they are the 5 MB that Anthropic takes, the least of all."""
+"""Bytes of an image that a model is shown. In base64 this is 5 MB, Anthropic's limit and the smallest of all."""
 
 _SIGNS = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -19,14 +19,14 @@ _SIGNS = (
 
 
 def image_type(head: bytes) -> str | None:
-    """The media type of a file that begins like this; None where it is no image that models take."""
+    """The media type of a file that begins like this; None unless models accept it."""
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "image/webp"
     return next((mime for sign, mime in _SIGNS if head.startswith(sign)), None)
 
 
 def image_of(mime: str, data: str) -> Attachment | None:
-    """An image that a stranger gave as base64; None where it is not what it says it is, or too large."""
+    """An untrusted base64 image; None where it is not of its stated type, or too large."""
     if len(data) > LARGEST_IMAGE * 4 // 3 + 4:
         return None
     try:

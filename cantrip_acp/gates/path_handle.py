@@ -1,4 +1,4 @@
-"""A place below a gate's root: the open folder that holds it, and its name there."""
+"""Path handle: a checked path below a gate's root, as the open folder that contains it and a name there."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 WALK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""How folders on the way, folders to list, and files are opened. NONBLOCK: a pipe that takes a file's place between two
-looks must not hold us; NOCTTY: nor become our terminal."""
+"""Flags for folders on the way, folders to list, and files. NONBLOCK: a pipe that replaces a file between two checks
+must not block us. NOCTTY: it must not become our terminal.
+"""
 
 _COLON = re.compile(r":(?=\s|$)")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
-"""What moves a cursor, ends a line, turns a text around, or is not seen."""
+"""Characters that move a cursor, end a line, change the text direction, or are invisible."""
 _LARGEST_CONFIG = 1024 * 1024
 _NEAR_NAMES = 500
-"""Names of a folder that are looked at for the nearest one."""
+"""Names of a folder that are compared to find the nearest one."""
 _KINDS = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -39,10 +40,10 @@ _KINDS = (
 
 
 class Place:
-    """Where a path leads: ``name`` in the open folder ``folder``, and never a link.
+    """A path's target: ``name`` in the open folder ``folder``, never a link.
 
-    ``parts`` are its real names below the root. ``status`` is None where nothing is there; ``missing`` then holds the
-    names that would have to be made, the last one included.
+    ``parts`` are its real names below the root. ``status`` is None where nothing exists; then ``missing`` holds the
+    names that would have to be made, including the last one.
     """
 
     __slots__ = ("folder", "missing", "name", "parts", "path", "root", "status")
@@ -75,7 +76,7 @@ class Place:
         return Location(self.absolute, line)
 
     def open_file(self) -> tuple[int, os.stat_result]:
-        """A descriptor for reading and what it is; a regular file for certain. The caller closes it."""
+        """Open the file for reading: descriptor and status. It is always a regular file. The caller closes it."""
         if self.status is None:
             raise self.no_such("file")
         if not stat.S_ISREG(self.status.st_mode):
@@ -99,7 +100,7 @@ class Place:
         return descriptor, status
 
     def open_folder(self) -> int:
-        """A descriptor of the folder that this is, fit for listing. The caller closes it."""
+        """Open the folder for listing: a descriptor. The caller closes it."""
         if self.status is None:
             raise self.no_such("folder")
         if not stat.S_ISDIR(self.status.st_mode):
@@ -110,7 +111,7 @@ class Place:
             raise failure(error, self.path) from None
 
     def make_parents(self) -> None:
-        """Make the folders that are missing above this place."""
+        """Create the missing parent folders."""
         while len(self.missing) > 1:
             name = self.missing[0]
             try:
@@ -122,7 +123,7 @@ class Place:
             self.missing = self.missing[1:]
 
     def no_such(self, kind: str) -> GateError:
-        """The error for what is not there, with the nearest name where there is one."""
+        """The error for a missing path, with the nearest existing name if there is one."""
         import difflib
 
         name, parent = self.missing[0], self.parts[: len(self.parts) - len(self.missing)]
@@ -152,7 +153,7 @@ class Place:
 
 
 def scrubbed(descriptor: int) -> tuple[int, os.stat_result]:
-    """The settings of a repository as gates show them: a copy without the credentials in it. Closes the descriptor."""
+    """A copy of a repository's settings without the credentials, for gates to show. Closes the descriptor."""
     import tempfile
 
     with os.fdopen(descriptor, "rb") as file:
@@ -166,28 +167,30 @@ def scrubbed(descriptor: int) -> tuple[int, os.stat_result]:
 
 
 def failure(error: OSError, path: str, doing: str = "") -> GateError:
-    """An operating system's refusal, as the entity reads it."""
+    """A gate error from an OSError."""
     return GateError(f"cannot {doing or 'use'} {spelled(path)}: {reason(error)}")
 
 
 def valid(text: str) -> str:
-    """Text that can be sent anywhere: bytes of a file name that are no UTF-8 are shown as ``\\xff``."""
+    """Text that can be sent anywhere: bytes of a file name that are not UTF-8 are shown as ``\\xff``."""
     if text.isascii():
         return text
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") if _odd(text) else text
 
 
 def one_line(text: str) -> str:
-    """`valid`, and with control characters as ``\\x0a``: a file's name must not look like another line, or command a terminal."""
+    """`valid`, and control characters as ``\\x0a``: a file name must not look like another line or control a
+    terminal."""
     text = valid(text)
     return text if text.isprintable() else _CONTROL.sub(lambda match: _escaped(match[0]), text)
 
 
 def quoted(text: str) -> str:
-    """A person's or a model's words as a part of a title. Some clients cut a title at ``word: rest``, so it has no such form.
+    """A person's or a model's text as part of a title. Some clients cut a title at ``word: rest``, so colons are
+    replaced.
 
-    >>> quoted("fix: the greeting")
-    '“fix – the greeting”'
+        >>> quoted("fix: the greeting")
+        '“fix – the greeting”'
     """
     return f"“{_COLON.sub(' –', one_line(' '.join(text.split())))}”"
 
@@ -198,7 +201,7 @@ def _escaped(character: str) -> str:
 
 
 def spelled(path: str) -> str:
-    """A path as it was given, quoted, and cut where it is absurdly long."""
+    """The original path, quoted, and cut if it is very long."""
     return repr(path if len(path) <= 300 else path[:300] + "…")
 
 
@@ -222,6 +225,6 @@ def reason(error: OSError) -> str:
 
 
 def exchange(old: int, new: int) -> int:
-    """Close one descriptor and hold another."""
+    """Close the old descriptor and return the new one."""
     os.close(old)
     return new

@@ -1,1 +1,5 @@
-"""Gates on files: read, write, edit and list, below a root that nothing leaves."""
+"""File gates: read, write, edit and list files below a root that no path can leave.
+
+They may import the gate contract and the confined path handling of `gates/`. Start with `read_file.py` and
+`write_file.py`.
+"""

@@ -1,8 +1,8 @@
-"""Replacing a file whole: the new content is written beside it and takes its name in one step, or nothing happens.
+"""Atomic write: the new content goes to a temporary file, which is then renamed over the old one.
 
-A reader sees the old file or the new one. What is at the name is replaced, never written through: not a link that was put
-there meanwhile, nor another name of the same file elsewhere. The content is not forced to the disk, as editors and git do
-it too: file systems keep the order of content and renaming, and a gate call stays fast.
+A reader sees the old file or the new one. The name is replaced, never written through: neither a link that was put
+there meanwhile, nor another hard link of the file, is changed. The content is not synced to the disk, as in editors
+and git: file systems keep the order of write and rename, and the call stays fast.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 def replace_file(place: Place, data: bytes) -> None:
     """Make ``data`` the content of the file at ``place``; its permissions and owner stay, missing folders are made.
 
-    Raises `GateError` where it cannot be done or where the file is no longer what ``place`` found; the old file then
-    stands as it was.
+    Raises `GateError` where that fails or where the file has changed since ``place`` was found; the old file is then
+    unchanged.
     """
     old = place.status
     check_writable(place)
@@ -57,16 +57,16 @@ def replace_file(place: Place, data: bytes) -> None:
 
 
 MIN_FREE = "CANTRIP_MIN_FREE_MB"
-"""The user's word, in the environment of the program: how many MiB of a disk a turn leaves free; 0 for no such check."""
+"""Environment variable of the user: MiB of a disk that a turn must leave free; 0 disables the check."""
 _MIB = 1024 * 1024
 _ALWAYS_FITS = _MIB
 
 
 def least_free(free: int, total: int) -> int:
-    """How many bytes a turn must leave free of a disk with so many, and so many free now: by default 1 GB or 5 %, whichever
-    is less. A disk that has less already may be filled to half of what is left, so that small work goes on.
+    """Bytes that a turn must leave free on a disk, given its free and total bytes.
 
-    Raises `GateError` where the setting is no number.
+    By default 1 GB or 5 %, whichever is less. If less is free already, half of it may be used, so that small work can
+    continue. Raises `GateError` where the setting is no number.
     """
     said = os.environ.get(MIN_FREE, "").strip()
     try:
@@ -96,7 +96,7 @@ def _check_room(place: Place, size: int) -> None:
 
 
 def check_writable(place: Place) -> None:
-    """Raise `GateError` where what is at ``place`` is no regular file, or one that may not be written."""
+    """Raise `GateError` where ``place`` is no regular file, or one that may not be written."""
     old = place.status
     if old is not None and not stat.S_ISREG(old.st_mode):
         place.open_file()
@@ -104,7 +104,7 @@ def check_writable(place: Place) -> None:
         raise GateError(f"{place.shown!r} is read-only: permission denied; the file was not changed")
 
 
-# Of the file itself, and as who we are, where the system can tell.
+# Check the file itself with our effective user, where the system supports it.
 _ITSELF = {
     "effective_ids": os.access in os.supports_effective_ids,
     "follow_symlinks": os.access not in os.supports_follow_symlinks,
@@ -118,7 +118,8 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _dress(descriptor: int, old: os.stat_result) -> None:
-    """The old file's owner and permissions on the new one; never set-user-id, which new content has not earned."""
+    """Give the new file the old one's owner and permissions, without set-user-id: the new content was not approved
+    for it."""
     own = os.fstat(descriptor)
     if (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid):
         with suppress(PermissionError):
@@ -127,7 +128,7 @@ def _dress(descriptor: int, old: os.stat_result) -> None:
 
 
 def _check_unchanged(place: Place) -> None:
-    """Whoever else changed the file since it was read has changes that this would undo."""
+    """Raise if another program changed the file since it was read: this write would undo its changes."""
     old = place.status
     try:
         now = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)

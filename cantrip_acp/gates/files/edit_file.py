@@ -1,4 +1,4 @@
-"""``edit_file``: one exact piece of a file replaced by another; everything else keeps its bytes."""
+"""``edit_file``: replaces one exact piece of a file; all other bytes stay."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from cantrip_acp.gates.path_handle import Place
 from cantrip_acp.gates.registry import FILE_OPTIONS
 
 INLINE = 262_144
-"""Bytes up to which a thread would cost more than the work; less than for writing, since looking for what is not there
-goes over every line."""
+"""Bytes up to which a thread would cost more than the work. Less than for writing: a search for missing text compares
+every line.
+"""
 
 
 def _edit_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
@@ -41,7 +42,7 @@ def _edit(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 
 def _prepared(args: Mapping[str, Any], place: Place, context: GateContext) -> tuple[str, Replaced, bytes]:
-    """What the file holds now, what it is to hold, and that as bytes. Raises `GateError` for what cannot be edited so."""
+    """The current text, the replacement, and the new bytes. Raises `GateError` for what cannot be edited."""
     largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
     data = read_whole(place, largest)
     if data is None:
@@ -61,7 +62,7 @@ def _prepared(args: Mapping[str, Any], place: Place, context: GateContext) -> tu
 
 
 def edited(place: Place, replaced: Replaced, before: str, note: str = "") -> GateReply:
-    """What there is to say of a file that was edited."""
+    """The reply for an edited file."""
     return GateReply(
         _said(place.shown, replaced.lines) + note,
         locations=(place.location(replaced.lines[0]),),
@@ -78,7 +79,7 @@ def _said(shown: str, lines: tuple[int, ...]) -> str:
 
 
 def _encode(changed: str, encoding: text.Encoding, new: str, shown: str) -> bytes:
-    # A surrogate in the file's text stands for a byte of the file; in the new text it stands for nothing.
+    # A surrogate in the file's text stands for an invalid byte; in the new text it stands for nothing.
     if any("\ud800" <= c <= "\udfff" for c in new):
         raise GateError(
             "new_text holds half of a surrogate pair, which no file can hold as text", "send whole characters"

@@ -1,8 +1,8 @@
-"""Text in files: which encoding, and back to the same bytes.
+"""Text encodings of files: detects the encoding, and encodes back to the same bytes.
 
-Every byte sequence that counts as text decodes, and encoding the result again gives the same bytes: UTF-8 with and without
-a byte order mark, UTF-16 and UTF-32 with one, one byte a character where the bytes are no UTF-8, and UTF-8 with broken
-places, whose bytes are carried along as lone surrogates. Line endings are left as they are.
+Every byte sequence that counts as text can be decoded, and encoding the result gives the same bytes: UTF-8 with and
+without a byte order mark, UTF-16 and UTF-32 with one, one byte per character where the bytes are not UTF-8, and UTF-8
+with invalid bytes, which become lone surrogates. Line endings stay as they are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _HEAD = 8_192
-"""Bytes in which a NUL tells that a file is no text, as git decides it too."""
+"""Bytes in which a NUL marks a file as binary, as in git."""
 
 # UTF-32 first: its little-endian mark begins with UTF-16's.
 _MARKS = (
@@ -50,12 +50,12 @@ _SIGNS: tuple[tuple[bytes, str], ...] = (
     (b"wOF", "web font"),
 )
 _CERTAIN = (b"%PDF-", b"\x1f\x8b", b"\x89PNG\r\n", b"PK\x03\x04", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
-"""Signs that no text begins with, so that a file is told apart even where no NUL is near."""
+"""Beginnings that no text has, so that such files are binary even without a NUL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How a file's bytes are its text. ``codec`` and ``errors`` are Python's; ``mark`` stands before the text."""
+    """How a file's bytes become text. ``codec`` and ``errors`` are Python's; ``mark`` comes before the text."""
 
     codec: str = "utf-8"
     mark: bytes = b""
@@ -66,7 +66,8 @@ class Encoding:
         return data[len(self.mark) :].decode(self.codec, self.errors)
 
     def encode(self, text: str) -> bytes:
-        """The bytes, mark included. Raises `UnicodeEncodeError` for a character that this encoding does not have."""
+        """The bytes, including the mark. Raises `UnicodeEncodeError` for a character that this encoding does not
+        have."""
         return self.mark + text.encode(self.codec, self.errors)
 
 
@@ -77,7 +78,7 @@ _LATIN = Encoding("latin-1", label="Latin-1")
 
 
 def binary_kind(head: bytes) -> str | None:
-    """What kind of binary file begins like this; None where it is text. ``head`` is the file's first 8 KB or more."""
+    """The kind of a binary file that begins like this; None where it is text. ``head``: the first 8 KB or more."""
     if marked(head):
         return None
     if b"\0" not in head[:_HEAD] and not head.startswith(_CERTAIN):
@@ -86,15 +87,15 @@ def binary_kind(head: bytes) -> str | None:
 
 
 def marked(head: bytes) -> bool:
-    """Whether a file that begins like this has a byte order mark."""
+    """Whether these bytes begin with a byte order mark."""
     return head.startswith(_ANY_MARK)
 
 
 def decode(data: bytes) -> tuple[str, Encoding] | None:
-    """A file's text and how it was encoded; None where it is no text. ``encoding.encode(text)`` gives ``data`` again."""
+    """A file's text and its encoding; None where it is no text. ``encoding.encode(text)`` returns ``data`` again."""
     for mark, codec, label in _MARKS:
         if data.startswith(mark):
-            # UTF-16 as programs really write it may hold lone surrogates; they come back as they were.
+            # Real UTF-16 files may hold lone surrogates; they are kept.
             errors = "surrogateescape" if codec == "utf-8" else "surrogatepass"
             encoding = Encoding(codec, mark, errors, label)
             try:
@@ -123,12 +124,12 @@ def _unmarked(data: bytes) -> tuple[str, Encoding]:
 
 
 def display(data: bytes) -> str:
-    """A piece of a text file's bytes as text for reading; what is no character is shown as one that says so."""
+    """A piece of a text file's bytes as display text; invalid bytes become the replacement character."""
     return sendable(_unmarked(data)[0])
 
 
 def sendable(text: str) -> str:
-    """Text that JSON can carry: what stands for a broken byte becomes the replacement character."""
+    """Text that JSON can carry: surrogates for invalid bytes become the replacement character."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -137,9 +138,9 @@ def sendable(text: str) -> str:
 
 
 def as_utf8(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """A text file's chunks with their byte order mark taken off, and UTF-16 and UTF-32 as UTF-8.
+    """A text file's chunks without byte order mark, with UTF-16 and UTF-32 converted to UTF-8.
 
-    What comes out has its line ends at ``\\n`` bytes, whatever went in.
+    In the output, lines always end at ``\\n`` bytes.
     """
     first = next(chunks, b"")
     for mark, codec, _ in _MARKS if marked(first) else ():
@@ -158,7 +159,7 @@ def as_utf8(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def newline_of(text: str) -> str:
-    """The line ending that a text mostly uses: ``\\n``, ``\\r\\n`` or ``\\r``."""
+    """The most frequent line ending of a text: ``\\n``, ``\\r\\n`` or ``\\r``."""
     pairs = text.count("\r\n")
     feeds, returns = text.count("\n") - pairs, text.count("\r") - pairs
     most = max(pairs, feeds, returns)

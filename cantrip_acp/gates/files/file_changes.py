@@ -1,7 +1,7 @@
-"""Changes of files as gate records keep them, so that a session that is loaded shows the same diffs as the live one.
+"""File changes in gate records, so that a loaded session shows the same diffs as the live one.
 
-A change keeps the old text once and of the new text only what differs. A call keeps at most `LIMIT` characters: of a larger
-file the changed lines with a few lines around them, and of a larger change only the file's path.
+A change stores the old text once, and of the new text only the difference. A call stores at most `LIMIT` characters:
+of a larger file the changed lines with a few lines around them, and of a larger change only the file's path.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from cantrip_acp.gates.path_handle import one_line, valid
 from cantrip_acp.loom.records.turn import FileChange
 
 LIMIT = 256 * 1024
-"""Characters that the diffs of one call keep in the loom."""
+"""Characters of diffs that the loom keeps for one call."""
 
 _AROUND = 3
-"""Lines around an excerpt."""
+"""Lines before and after an excerpt."""
 
 
 def changes_of(diffs: Iterable[Diff], args: Any, mask: Callable[[str], str]) -> tuple[FileChange, ...]:
-    """Diffs as a record keeps them; ``args`` are the call's arguments as the record has them. Secrets are masked."""
+    """Diffs in stored form; ``args`` are the call's recorded arguments. Secrets are masked."""
     changes: list[FileChange] = []
     room = LIMIT
     for diff in diffs:
@@ -36,7 +36,7 @@ def changes_of(diffs: Iterable[Diff], args: Any, mask: Callable[[str], str]) -> 
 
 
 def diffs_of(changes: Iterable[FileChange], args: Any) -> Iterator[Diff]:
-    """The diffs of a record with these arguments; one that was too large to keep is left out."""
+    """The diffs of a record with these arguments, without those that were too large to store."""
     for change in changes:
         if change.omitted:
             continue
@@ -77,7 +77,7 @@ def _differing(path: str, old: str | None, new: str) -> FileChange:
 
 
 def _same(matches: Callable[[int], bool], most: int) -> int:
-    """The largest count up to ``most`` that matches; whatever matches also matches for all smaller counts."""
+    """The largest count up to ``most`` that matches. If a count matches, all smaller ones must match too."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -104,13 +104,13 @@ def _lines_on(text: str, at: int) -> int:
     return at
 
 
-# --- What an editor shows of a file gate's call before it runs: where it leads, links resolved.
+# The location of a file gate's call that an editor shows before it runs, with links resolved.
 
 
 def located(path: str, context: GateContext, line: int | None = None) -> tuple[str, tuple[Location, ...]]:
-    """The path as it is shown in a title, and its location (none where it leads out of the root).
+    """The path for a title, and its location (none where it leads out of the root).
 
-    A person decides by this whether a write may happen, so a link is shown with what it leads to.
+    A person decides by this whether a write may happen, so a link is shown with its target.
     """
     root = Root.of(context)
     try:

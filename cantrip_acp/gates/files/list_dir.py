@@ -1,6 +1,6 @@
-"""``list_dir``: the names in a folder, and with ``details`` what they are.
+"""``list_dir``: the names in a folder, and with ``details`` their types and sizes.
 
-Breadth first, so that a bounded list of a deep tree still shows all of its top. Links are shown and never followed.
+Breadth first, so that a limited list of a deep tree still shows its whole top. Links are shown and never followed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ MAX_ENTRIES = 1_000
 """Entries of a result; the dependency ``max_entries`` changes it."""
 MAX_DEPTH = 20
 _READ_NAMES = 200_000
-"""Names that are read of one folder; a folder with more is not listed completely, and the note says so."""
+"""Names that are read of one folder. A larger folder is listed incompletely, and the note says so."""
 _SECONDS = 10.0
-"""After this time nothing is held against ignore files any more, which may be long, and many."""
+"""Seconds after which ignore files are no longer applied: they may be long and many."""
 _LARGE_FOLDER = 131_072
-"""Bytes that a folder itself takes from which on it is listed in a thread: about three thousand names."""
+"""Size in bytes of a folder (about three thousand names) from which it is listed in a thread."""
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _IGNORED = "ignored, not opened"
@@ -80,7 +80,7 @@ def _list_dir(args: Mapping[str, Any], context: GateContext) -> GateReply | Awai
 
 
 class _Listing:
-    """One call on its way."""
+    """One running call."""
 
     def __init__(self, place: Place, depth: int, details: bool, most: int) -> None:
         self.shown, self.location = place.shown, place.location()
@@ -92,7 +92,7 @@ class _Listing:
         self.complete = True
 
     async def take_in_thread(self, folder: int) -> GateReply:
-        # Not abandoned when cancelled: it is bounded, and the descriptor is closed in one place.
+        # Not abandoned on a cancel: it is limited, and so only one place closes the descriptor.
         return await anyio.to_thread.run_sync(self.take, folder)
 
     def take(self, folder: int) -> GateReply:
@@ -114,7 +114,7 @@ class _Listing:
         judge = None
         if self.depth > 1 or self.details:
             judge, ignored = level_of(self.root, self.inside)
-            # Whoever lists an ignored folder wants to see what is in it.
+            # The caller of an ignored folder wants to see its content.
             judge = None if ignored else judge
         level: list[tuple[tuple[str, ...], Level | None]] = [((), judge)]
         for depth in range(self.depth):
@@ -145,7 +145,7 @@ class _Listing:
                         break
                     names.append(item.name)
         except OSError:
-            # Already shown by its name, and it cannot be opened: nothing to add.
+            # Its name is shown already, and it cannot be opened: nothing to add.
             return []
         kept: list[_Entry] = []
         chosen = names if len(names) <= room else heapq.nsmallest(room + len(PROTECTED_FILES), names)
@@ -185,7 +185,7 @@ class _Listing:
 
 
 def _open_below(folder: int, parts: tuple[str, ...]) -> int | None:
-    """A descriptor of a folder below another; None where it is gone, no folder any more, or not readable."""
+    """A descriptor of a folder below another; None where it is gone, no longer a folder, or not readable."""
     opened = os.dup(folder)
     try:
         for name in parts:
@@ -198,7 +198,7 @@ def _open_below(folder: int, parts: tuple[str, ...]) -> int | None:
 
 
 def _stand_in(name: str, status: os.stat_result) -> bool:
-    """Whether this is one of the empty folders that keep protected names from being made while a command runs."""
+    """Whether this is a placeholder: an empty folder that keeps a command from making a protected name."""
     if protected_by(plain(name)) is None or not stat.S_ISDIR(status.st_mode):
         return False
     return stat.S_IMODE(status.st_mode) == 0o1700

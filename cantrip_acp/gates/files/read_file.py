@@ -1,7 +1,7 @@
-"""``read_file``: the text of a file, whole or by lines, or the image that it is.
+"""``read_file``: the text of a file, whole or by lines, or an image.
 
-Small files are read where the call stands, since a thread costs more than the reading; larger ones in a thread, in pieces,
-so that no file is ever in memory whole.
+Small files are read without a thread, because a thread costs more than the read. Larger ones are read in a thread, in
+pieces, so that no whole file is in memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INLINE = 1_048_576
 """Files up to this many bytes are read without a thread."""
 _CHUNK = 262_144
 _SECONDS = 30.0
-"""How long a line may be looked for in a very large file."""
+"""Seconds of searching for a line in a very large file."""
 
 
 def _read_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
@@ -46,7 +46,7 @@ def _read_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awa
 
 
 class _Reading:
-    """One call on its way; it owns the descriptor."""
+    """One running call; it owns the descriptor."""
 
     def __init__(self, place: Place, descriptor: int, size: int, offset: int, limit: int | None, largest: int) -> None:
         self.shown, self.location = place.shown, place.location(offset if offset > 1 else None)
@@ -54,10 +54,11 @@ class _Reading:
         self.offset, self.limit, self.largest = offset, limit, largest
         self.title = _title(place.shown, offset, limit)
         self.before = 0
-        """Lines of the file that stand before what is read here."""
+        """Lines of the file before the part that is read."""
         self.stopped = threading.Event()
         self.mine = threading.Lock()
-        """Who gets it reads and closes the descriptor: the thread, or the call that is cancelled before that begins."""
+        """Its holder reads and closes the descriptor: the thread, or the call if it is cancelled before the thread
+        begins."""
 
     async def take_in_thread(self) -> GateReply:
         try:
@@ -137,7 +138,7 @@ class _Reading:
         return encoding.display(bytes(taken)) if len(taken) <= self.largest else self._cut(bytes(taken))
 
     def _cut(self, taken: bytes) -> str:
-        """What fits of too much, and how to read on."""
+        """The part of a long text that fits, and how to continue."""
         end = taken.rfind(b"\n", 0, self.largest) + 1
         if end == 0:
             piece = _whole_characters(taken[: self.largest])
@@ -155,7 +156,7 @@ class _Reading:
 
 
 class _Given(_Reading):
-    """A text that is at hand already, from somewhere else than the disk."""
+    """A text that is already known, not from the disk."""
 
     def __init__(self, place: Place, data: bytes, size: int, offset: int, limit: int | None, largest: int) -> None:
         super().__init__(place, -1, size, offset, limit, largest)
@@ -172,7 +173,7 @@ class _Given(_Reading):
 
 
 def excerpt(place: Place, given: str, context: GateContext, args: Mapping[str, Any], *, before: int = 0) -> GateReply:
-    """What `read_file` gives of a file whose text is known, ``before`` lines of it left out at the beginning.
+    """What `read_file` returns for a known text, without the first ``before`` lines of the file.
 
     Raises `GateError` as the gate does.
     """
@@ -186,7 +187,7 @@ def excerpt(place: Place, given: str, context: GateContext, args: Mapping[str, A
 
 
 def _after(chunk: bytes, count: int, start: int = 0) -> int:
-    """The position after the ``count``-th newline from ``start``; there are that many."""
+    """The position after the ``count``-th newline from ``start``; there must be that many."""
     low, step = start, 65_536
     while count:
         here = chunk.count(b"\n", low, low + step)
@@ -202,7 +203,7 @@ def _after(chunk: bytes, count: int, start: int = 0) -> int:
 
 
 def _whole_characters(piece: bytes) -> bytes:
-    """A cut piece without the beginning of a character that was cut in two."""
+    """A piece without an incomplete character at its end."""
     for back in range(1, min(4, len(piece)) + 1):
         byte = piece[-back]
         if byte >= 0xC0:
@@ -214,9 +215,9 @@ def _whole_characters(piece: bytes) -> bytes:
 
 
 def asked_lines(args: Mapping[str, Any]) -> tuple[int, int | None]:
-    """The first line that is wanted, from 1, and how many; None for all."""
+    """The first requested line, from 1, and the number of lines; None for all."""
     limit = args.get("limit")
-    # JSON's 2.0 is an integer too.
+    # In JSON, 2.0 is an integer too.
     return int(args.get("offset", 1)), int(limit) if limit is not None else None
 
 

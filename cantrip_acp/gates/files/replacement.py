@@ -1,7 +1,7 @@
-"""Exact replacement in a text: where the old text is, what takes its place, and what to say where it is not there.
+"""Exact replacement in a text: finds the old text, replaces it, and explains where it was not found.
 
-Line endings do not have to be known: an old text written with ``\\n`` matches a file that ends its lines in another way, and
-what replaces it is written in the file's way.
+Line endings need not match: an old text with ``\\n`` also matches a file with other line endings, and the new text
+gets the file's endings.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _LINE = 160
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The new text, and the lines (from 1) in the old text at which something was replaced."""
+    """The new text, and the lines (from 1) of the old text in which something was replaced."""
 
     text: str
     lines: tuple[int, ...]
 
 
 def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str, largest: int = MOST) -> Replaced:
-    """``content`` with ``old`` replaced by ``new``: the one occurrence, or with ``every`` each of them.
+    """``content`` with ``old`` replaced by ``new``: the only occurrence, or with ``every`` all of them.
 
-    Raises `GateError` where ``old`` is empty, missing, ambiguous, or the same as ``new``, and where the outcome would be
+    Raises `GateError` where ``old`` is empty, missing, ambiguous, or equal to ``new``, and where the result would be
     longer than ``largest`` characters.
     """
     if not old:
@@ -72,7 +72,7 @@ def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str
 
 
 def _spans(content: str, old: str, *, overlapping: bool) -> list[tuple[int, int]]:
-    """Where ``old`` is: as it stands, else with any line ending for each of its own. Never half of a ``\\r\\n``."""
+    """Positions of ``old``: exact ones, else with any line endings. Never half of a ``\\r\\n``."""
     spans = []
     for at in _positions(content, old, overlapping):
         end = at + len(old)
@@ -80,7 +80,7 @@ def _spans(content: str, old: str, *, overlapping: bool) -> list[tuple[int, int]
             spans.append((at, end))
     if spans or ("\n" not in old and "\r" not in old):
         return spans
-    # In the text with one kind of line ending; each pair before a place moves it by one.
+    # Search with one kind of line ending; each pair before a position shifts it by one.
     pairs = [match.start() - number for number, match in enumerate(re.finditer("\r\n", content))]
     same, old = _one_ending(content), _one_ending(old)
     for at in _positions(same, old, overlapping):
@@ -118,7 +118,7 @@ def _line_numbers(content: str, positions: list[int]) -> list[int]:
 
 
 def _missing(content: str, old: str, shown: str) -> tuple[str, str]:
-    """What to say where ``old`` is not found: that, with the likeliest reason, and the lines that come nearest."""
+    """The error for a missing ``old``: the likely reason, and the nearest lines."""
     message = f"old_text is not found in {shown!r}"
     if not content:
         return f"{message}: the file is empty", ""
@@ -143,7 +143,7 @@ def _missing(content: str, old: str, shown: str) -> tuple[str, str]:
 
 
 def _but_for_spaces(lines: list[str], wanted: list[str]) -> int | None:
-    """The index at which the wanted lines stand with other white space."""
+    """The index at which the wanted lines occur with different white space."""
     squeezed = [" ".join(line.split()) for line in wanted]
     while len(squeezed) > 1 and not squeezed[-1]:
         squeezed.pop()
@@ -158,10 +158,10 @@ def _but_for_spaces(lines: list[str], wanted: list[str]) -> int | None:
 
 
 def _nearest(lines: list[str], wanted: str) -> list[int]:
-    """Numbers of the lines most like ``wanted``, best first."""
+    """Numbers of the lines most similar to ``wanted``, best first."""
     wanted = wanted.strip()[:500]
     words = set(re.findall(r"\w+", wanted))
-    # Comparing letter by letter is slow, so only lines that share words, or are about as long, are compared.
+    # Comparing letters is slow, so only lines with common words or a similar length are compared.
     ranked = sorted(
         (-len(words & set(re.findall(r"\w+", line[:500]))), abs(len(line) - len(wanted)), number)
         for number, line in enumerate(lines[:_COMPARED_LINES], 1)

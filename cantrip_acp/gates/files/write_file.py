@@ -1,4 +1,4 @@
-"""``write_file``: a whole file, new or in place of another."""
+"""``write_file``: writes a whole file, new or over an existing one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_BYTES = 16_777_216
 INLINE = 1_048_576
 """Up to this many bytes a thread would cost more than the work."""
 MAX_DIFF = 1_048_576
-"""Characters of a text that is shown to editors; a longer one is written and not shown."""
+"""Characters of a text that editors are shown; a longer one is written but not shown."""
 
 
 def _write_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
@@ -51,8 +51,8 @@ def _write(args: Mapping[str, Any], context: GateContext) -> GateReply:
 def _prepared(
     args: Mapping[str, Any], place: Place, context: GateContext
 ) -> tuple[str | None, bytes | None, bytes, str]:
-    """What the file holds now, as text and as bytes, what it is to hold, and a note on its encoding. Raises `GateError`
-    for what cannot be written so."""
+    """The current text and bytes, the new bytes, and a note on the encoding. Raises `GateError` for what cannot be
+    written."""
     path, content = args["path"], args["content"]
     largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
     if path.endswith("/") and place.status is None:
@@ -71,7 +71,7 @@ def _prepared(
 
 
 def written(verb: str, place: Place, content: str, before: str | None, size: int, note: str) -> GateReply:
-    """What there is to say of a file that was written: ``verb`` is created, updated or ``unchanged:``."""
+    """The reply for a written file: ``verb`` is created, updated or ``unchanged:``."""
     lines = content.count("\n") + (0 if content.endswith("\n") or not content else 1)
     return GateReply(
         f"{verb} {place.shown} ({lines:,} line{'' if lines == 1 else 's'}, {size:,} bytes{note})",
@@ -82,7 +82,7 @@ def written(verb: str, place: Place, content: str, before: str | None, size: int
 
 
 def first_change(before: str | None, after: str) -> int | None:
-    """The first line, from 1, that is not as it was; None where the file is new or nothing changed."""
+    """The first changed line, from 1; None where the file is new or nothing changed."""
     if before is None or before == after or len(before) + len(after) > MAX_DIFF:
         return None
     pairs = zip(before.split("\n"), after.split("\n"), strict=False)
@@ -109,14 +109,14 @@ def read_whole(place: Place, largest: int) -> bytes | None:
 
 
 def shown_diff(place: Place, before: str | None, after: str) -> tuple[Diff, ...]:
-    """The change as editors show it, empty where it is too long to show."""
+    """The change as editors show it; empty where it is too long to show."""
     if len(after) + len(before or "") > MAX_DIFF:
         return ()
     return (Diff(place.absolute, text.sendable(before) if before is not None else None, text.sendable(after)),)
 
 
 def _encode(content: str, encoding: text.Encoding, shown: str) -> tuple[bytes, str]:
-    """The bytes in the encoding that the file has, and what to say about it; UTF-8 where that one lacks a character."""
+    """The bytes in the file's encoding, and a note about it; UTF-8 where that encoding lacks a character."""
     if any("\ud800" <= c <= "\udfff" for c in content):
         raise GateError(
             "content holds half of a surrogate pair, which no file can hold as text", "send whole characters"

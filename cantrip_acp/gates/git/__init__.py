@@ -1,1 +1,5 @@
-"""Gates on a repository's history: git_status, git_diff, git_log, git_show and git_commit."""
+"""Git gates: git_status, git_diff, git_log, git_show and git_commit.
+
+They may import `git/`, which runs git safely, and the confined path handling of `gates/`. Start with `git_read.py`;
+`git_copies.py` says why git only sees copies.
+"""

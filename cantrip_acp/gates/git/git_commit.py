@@ -1,7 +1,7 @@
-"""``git_commit``: named files of the workspace become a commit, and nothing else is touched.
+"""``git_commit``: commits the named files of the workspace and touches nothing else.
 
-No hook, no filter, no monitor and no signing program is run. What is staged of other files stays staged. Files that the
-repository keeps through a filter (large files, encryption) are refused: without the filter something else would be kept.
+No hook, filter, monitor or signing program is run. Other staged files stay staged. Files that the repository stores
+through a filter (large files, encryption) are refused: without the filter, other content would be stored.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ LONGEST_MESSAGE = 50_000
 
 
 async def _git_commit(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    # Not abandoned by a cancel: half a commit is worse than a late end.
+    # Not abandoned on a cancel: half a commit is worse than a late end.
     return await anyio.to_thread.run_sync(_commit, args, context)
 
 
 def _commit(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    # With the first call: a session's start should not wait for what starts programs.
+    # Imported at the first call: a session's start must not wait for modules that start programs.
     from cantrip_acp.gates.git.git_copies import Work
 
     try:
@@ -65,7 +65,7 @@ def _made(args: Mapping[str, Any], work: Work) -> GateReply:
         )
     _unfiltered(work, names)
     with Copies(work, head, names) as copies:
-        # Removed ones first: a file may stand where a folder was.
+        # Remove files first: a new file may replace a folder.
         gone = [name for name in names if not os.path.lexists(os.path.join(copies.files, name))]
         copies.git("update-index", "-z", "--force-remove", "--stdin", stdin=_listing(gone))
         copies.git("update-index", "-z", "--add", "--stdin", stdin=_listing([n for n in names if n not in gone]))
@@ -97,7 +97,7 @@ def _made(args: Mapping[str, Any], work: Work) -> GateReply:
 
 
 def _begun(args: Mapping[str, Any], work: Work) -> str:
-    """The message of the commit. Raises `GateError` for none, and in the middle of something else."""
+    """The commit's message. Raises `GateError` for an empty one, and during a merge, rebase or the like."""
     message: str = args["message"].strip()
     if not message or "\0" in message:
         raise GateError("the message is empty, or holds a NUL character", "say what was changed and why")
@@ -112,7 +112,7 @@ def _listing(names: Iterable[str]) -> bytes:
 
 
 def _identity(work: Work) -> dict[str, str]:
-    """Author and committer, by the user's settings."""
+    """Author and committer from the user's settings."""
     values: dict[str, str] = {}
     for what, key in (("NAME", "user.name"), ("EMAIL", "user.email")):
         value = work.repository.setting(key)
@@ -123,7 +123,7 @@ def _identity(work: Work) -> dict[str, str]:
 
 
 def _unfiltered(work: Work, names: list[str]) -> None:
-    """Raise `GateError` for files that the repository keeps in another form than they have."""
+    """Raise `GateError` for files that the repository stores in a converted form."""
     asked = ("check-attr", "-z", "--stdin", "filter", "working-tree-encoding")
     told = [os.fsdecode(word) for word in work.repository.git(*asked, stdin=_listing(names)).out.split(b"\0")]
     for name, attribute, value in zip(told[0::3], told[1::3], told[2::3], strict=False):
@@ -135,7 +135,7 @@ def _unfiltered(work: Work, names: list[str]) -> None:
 
 
 def _staged(work: Work, names: list[str], entries: bytes, width: int) -> str:
-    """Tell the user's index of the committed files, by what was committed; a note where that failed."""
+    """Update the user's index for the committed files; returns a note where that failed."""
     there = {entry.split(b"\t", 1)[1] for entry in entries.split(b"\0") if entry}
     gone = [os.fsencode(name) for name in names if os.fsencode(name) not in there]
     lines = b"".join(b"0 " + b"0" * width + b"\t" + name + b"\0" for name in gone) + entries
@@ -147,7 +147,7 @@ def _staged(work: Work, names: list[str], entries: bytes, width: int) -> str:
 
 
 def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
-    """No change that could be shown: what changes is the history. Raises `GateError` where no commit can be made."""
+    """No file changes to show: only the history changes. Raises `GateError` where no commit can be made."""
     from cantrip_acp.gates.git.git_copies import Work
 
     try:
@@ -160,7 +160,7 @@ def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    # No locations: what changes is the history, and a permission for these files is none for a commit of them.
+    # No locations: only the history changes, and a permission to edit these files is no permission to commit them.
     subject = args["message"].strip().split("\n", 1)[0][:100]
     return GateReply(None, title=f"Commit {', '.join(map(one_line, args['paths']))[:150]} {quoted(subject)}")
 

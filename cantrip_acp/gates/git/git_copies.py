@@ -1,8 +1,8 @@
-"""The files of a workspace as git is to see them: found by git, read by us, and handed to git as copies.
+"""Workspace files for git: git lists them, we read them, and git works on our copies.
 
-git opens files by name and follows what somebody put there meanwhile. A command that runs in the workspace could exchange a
-file for a link to a secret of the host between git's look and git's reading, and find it in a diff or a commit. So git is
-asked for names alone; what it then works on are copies that were read without following any link.
+git opens files by name and follows links. Between git's check and git's read, a command in the workspace could
+replace a file by a link to a secret of the host, and find it in a diff or a commit. So git only lists names. The
+copies are read without following any link.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _SCOPED = 1_000
 
 
 class Work:
-    """The repository of a call's workspace and the part of it that the workspace is. Blocking: use it in a thread.
+    """The repository of a call's workspace, and the part of it that the workspace is. Blocking: use it in a thread.
 
-    Raises `GateError` where the workspace lies in no repository.
+    Raises `GateError` where the workspace is in no repository.
     """
 
     def __init__(self, context: GateContext) -> None:
@@ -49,11 +49,11 @@ class Work:
 
     @property
     def scope(self) -> list[str]:
-        """The workspace as git's path: nothing where it is the whole repository."""
+        """The workspace as a git path; empty where it is the whole repository."""
         return ["/".join(self.below)] if self.below else []
 
     def named(self, paths: Iterable[str]) -> list[str]:
-        """Paths of a call as git's, from the repository's top; raises `GateError` for what is outside or hidden."""
+        """The paths of a call as git paths from the repository's top; raises `GateError` for paths outside or hidden."""
         found = []
         for path in paths:
             absolute = self.root.lexical(path) if path and "\0" not in path else None
@@ -69,25 +69,25 @@ class Work:
         return found
 
     def shown(self, name: str) -> str:
-        """A name of git's as gates spell paths: from the workspace."""
+        """A git name relative to the workspace, as gates show it."""
         inner = name[len("/".join(self.below)) + 1 :] if self.below else name
         return one_line(inner)
 
     def hidden(self, name: str) -> bool:
-        """Whether file gates would not show it."""
+        """Whether the file gates hide it."""
         parts = name.split("/")[len(self.below) :]
         return why_hidden(parts, None) is not None
 
     def names(self, out: bytes) -> list[str]:
-        """What git told with NUL between, without what is hidden or outside of the workspace."""
+        """The names in git's NUL-separated output, without hidden ones and those outside of the workspace."""
         prefix = "".join(f"{part}/" for part in self.below)
         told = [os.fsdecode(name) for name in out.split(b"\0") if name]
         return [name for name in dict.fromkeys(told) if name.startswith(prefix) and not self.hidden(name)]
 
     def changed(self, plain: Plain, paths: Sequence[str]) -> list[str]:
-        """Files of the commit in ``plain``'s index that are other now, or gone. Names alone, sorted.
+        """Files of the commit in ``plain``'s index that changed or are gone. Names only, sorted.
 
-        Not among them: submodules, which are other repositories, and what a sparse checkout leaves out.
+        Without submodules, which are other repositories, and files that a sparse checkout leaves out.
         """
         names = self.names(plain.git("ls-files", "-z", "-d", "-m", "--", *paths).out)
         if len(names) > MOST_FILES:
@@ -107,7 +107,7 @@ class Work:
         return sorted(kept)
 
     def fresh(self, plain: Plain, paths: Sequence[str]) -> list[str]:
-        """Files that are not in ``plain``'s index and not ignored, sorted; repositories of their own are left out."""
+        """Files that are neither in ``plain``'s index nor ignored, sorted; nested repositories are left out."""
         told = plain.git("ls-files", "-z", "-o", "--exclude-standard", "--", *paths).out
         return sorted(name for name in self.names(told) if not name.endswith("/"))
 
@@ -122,7 +122,7 @@ class Work:
         return found
 
     def copied(self, names: Sequence[str], into: Path) -> None:
-        """Copies of files, which need not exist, in a folder that only we know; links as links. Raises `GateError`."""
+        """Copy files, which need not exist, to a folder that only we know; links stay links. Raises `GateError`."""
         if len(names) > MOST_FILES:
             raise GateError(f"{len(names):,} files are more than this gate works on", "name fewer paths")
         for name in names:
@@ -130,7 +130,7 @@ class Work:
             try:
                 folder = self.root.descend((*self.root.inner, *parts[:-1]))
             except GateError:
-                # Its folder is gone, or is a link by now: to git the file is not there.
+                # Its folder is gone or is a link now: for git the file does not exist.
                 continue
             try:
                 _copy(folder, parts[-1], into / name)
@@ -165,7 +165,7 @@ def _copy(folder: int, name: str, target: Path) -> None:
 
 
 class Copies:
-    """A folder of copies with an index that holds one commit (or nothing); git works there. Use it in a ``with`` block."""
+    """A folder of copies with an index of one commit (or empty), in which git works. Use it in a ``with`` block."""
 
     def __init__(self, work: Work, commit: str | None, names: Sequence[str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="cantrip-work-")

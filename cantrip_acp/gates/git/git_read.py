@@ -1,7 +1,7 @@
-"""``git_status``, ``git_diff``, ``git_log``, ``git_show``: a repository's history, read without running anything of its.
+"""``git_status``, ``git_diff``, ``git_log``, ``git_show``: read a repository's history without running its programs.
 
-Hooks, monitors, filters, text converters and outside diff programs of a repository are never run (`cantrip_acp.git`), files
-that are hidden from entities are left out, and a workspace that is a part of a repository shows that part.
+A repository's hooks, monitors, filters, text converters and external diff programs are never run (`cantrip_acp.git`).
+Files that are hidden from entities are left out. A workspace that is a part of a repository shows only that part.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _status(args: Mapping[str, Any], work: Work) -> str:
     scope = ["--", *work.scope] if work.scope else []
     with Plain(repository, exact=False) as plain:
         if head is not None:
-            # A commit, not a branch: refs are not lent.
+            # A commit id, not a branch: the copy has no refs.
             with open(os.path.join(plain.folder, "HEAD"), "w") as file:
                 file.write(head + "\n")
         asked = ("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames", *scope)
@@ -46,7 +46,8 @@ def _status(args: Mapping[str, Any], work: Work) -> str:
         try:
             out = plain.git(*asked, index=index).out
         except GitError:
-            # An index that is shared with another file cannot be lent; one made of HEAD shows the same but what is staged.
+            # An index that is split into two files cannot be copied. An index made from HEAD shows the same except
+            # for what is staged.
             if head is not None:
                 plain.git("read-tree", head)
             out = plain.git(*asked).out
@@ -80,7 +81,7 @@ def _diff(args: Mapping[str, Any], work: Work) -> str:
         names = work.names(told.out)
         asked = ["diff", "--cached", *shape, *_relative(work), *against, "--", *names]
         return _shown(repository.git(*asked).out if names else b"", "nothing is staged")
-    # Names alone are asked of the real files.
+    # git only lists names from the real files.
     with Plain(repository, exact=False) as plain:
         if base is not None:
             plain.git("read-tree", base)
@@ -167,10 +168,10 @@ def _bounded(said: str, mend: str) -> str:
 
 
 def _reading(work_on: Callable[[Mapping[str, Any], Work], str]) -> Callable[[Mapping[str, Any], GateContext], Any]:
-    """A handler that runs in a thread, and whose refusals of git are refusals of the gate."""
+    """Make a handler that runs in a thread and turns git errors into gate errors."""
 
     def work(args: Mapping[str, Any], context: GateContext) -> str:
-        # With the first call: a session's start should not wait for what starts programs.
+        # Imported at the first call: a session's start must not wait for modules that start programs.
         from cantrip_acp.gates.git.git_copies import Work
 
         try:

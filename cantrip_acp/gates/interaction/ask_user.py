@@ -1,6 +1,7 @@
-"""``ask_user``: a question to the user in the middle of a cast, with choices or without (ACP, Elicitation).
+"""``ask_user``: a question to the user during a cast, with or without choices (ACP, Elicitation).
 
-Whoever shows the entity to a person answers in this gate's place; where nobody does, the question is for the answer.
+An interactive client answers instead of this gate. Without one, the gate tells the entity to put the question into
+its answer.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ def _nobody(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 
 def title(question: str) -> str:
-    """The title of a call that asks this."""
+    """The title of a call with this question."""
     return f"Ask {quoted(question)}"
 
 
 def in_chat(question: str, choices: Sequence[str]) -> str:
-    """A question as it is written in the chat, where no form can be shown."""
+    """The question as chat text, for clients without forms."""
     return "\n".join([question, *(f"- {choice}" for choice in choices)])
 
 

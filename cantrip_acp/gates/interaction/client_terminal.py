@@ -1,7 +1,8 @@
-"""``client_terminal``: a command in the user's own terminal, outside of the sandbox, where an editor lends one (ACP, Terminals).
+"""``client_terminal``: a command in the user's own terminal, outside of the sandbox, if the client offers one (ACP,
+Terminals).
 
-A recipe that lists this gate asks for it, and only a trusted recipe may. Each command asks the user first, but in the mode
-in which nothing asks. Anywhere else than in such an editor there is no terminal, and the call says so.
+The recipe must list this gate, and only a trusted recipe may. The user is asked before each command, except in the
+mode without permission requests. Without a client terminal, the call returns an error.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _nowhere(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 
 def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
-    """No change that could be shown; and where there is no terminal, nobody is asked for one."""
+    """No file changes to show. Without a terminal it raises the error here, so that the user is not asked."""
     _nowhere(args, context)
     return ()
 
@@ -38,7 +39,7 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 
 def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
-    """A word for good is for this command alone: nothing stands between it and the machine."""
+    """A lasting permission is for exactly this command, because it runs without a sandbox."""
     folder = posixpath.normpath(args.get("cwd", "."))
     return f"={folder}\0{args['command']}", "for this command" + ("" if folder == "." else f" in {one_line(folder)}")
 

@@ -1,4 +1,6 @@
-"""``done``: how an entity says that it is finished (CIRCLE-1, CIRCLE-8, D-003)."""
+"""``done``: the entity says that it is finished (CIRCLE-1, CIRCLE-8, D-003). ``echo``: returns its text, to try out a
+circle.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ DONE = Gate(
 )
 
 
-# --- ``echo``: gives back its text; good for trying out a circle.
+# ``echo``
 
 
 def _echo(args: Mapping[str, Any], context: GateContext) -> Any:

@@ -1,6 +1,6 @@
-"""``plan``: the entity says what it means to do, and whoever watches sees it change (ACP, Agent Plan).
+"""``plan``: the entity publishes its plan, and the client shows each change (ACP, Agent Plan).
 
-A plan is the whole list each time. It steers nothing: it is for the reader, and for the entity's own order.
+Each call sends the whole list. It controls nothing: it informs the reader and helps the entity.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STATUSES = ("pending", "in_progress", "completed")
 
 
 def entries_of(args: Mapping[str, Any]) -> list[PlanEntry]:
-    """The entries of a plan that a call gives. Raises `GateError` for one that says nothing."""
+    """The plan entries of a call. Raises `GateError` for an empty entry."""
     entries = []
     for index, given in enumerate(args["entries"]):
         content = " ".join(given["content"].split())

@@ -1,1 +1,5 @@
-"""The gate ``search``: a regular expression over files, by ripgrep or without it."""
+"""The gate ``search``: a regular expression over the lines of files, with ripgrep or Python.
+
+It may import the gate contract and the confined path handling of `gates/`. Start with `search.py`; `ripgrep.py` and
+`search_python.py` are the two engines.
+"""

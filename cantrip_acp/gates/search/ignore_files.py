@@ -1,8 +1,9 @@
-"""Ignore files and globs, read as git and ripgrep read them.
+"""Ignore files and globs, with the rules of git and ripgrep.
 
-A path is judged by itself while a tree is walked from the top: an ignored folder is not entered, so nothing below it needs a
-rule. ``.rgignore`` outranks ``.ignore``, which outranks ``.gitignore``; within a kind the deepest file that says something
-decides, and in it the last line that does. A ``.gitignore`` above a repository's top folder means nothing inside it.
+Each path is checked alone while a tree is walked from the top: an ignored folder is not entered, so nothing below it
+needs a rule. ``.rgignore`` overrides ``.ignore``, which overrides ``.gitignore``. Within a kind the deepest file with
+a matching line decides, and in it the last such line. A ``.gitignore`` above a repository's top folder has no effect
+inside it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _FILES = (".rgignore", ".ignore", ".gitignore")
 _LARGEST = 262_144
-"""Bytes of an ignore file that are read, and the lines of it that count: each entry is held against each line."""
+"""Bytes of an ignore file that are read, and the number of lines that count: each entry is compared to each line."""
 _MOST_LINES = 2_000
 _MOST_ALTERNATIVES = 100
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -31,7 +32,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line. ``keeps``: it was written with ``!``, and takes back what earlier lines ignore."""
+    """One line. ``keeps``: it starts with ``!`` and cancels earlier lines."""
 
     match: re.Pattern[str]
     keeps: bool
@@ -51,7 +52,7 @@ class Rules:
         return bool(self._rules)
 
     def ignores(self, path: str, folder: bool) -> bool | None:
-        """Whether ``path`` is ignored; None where no line says anything about it."""
+        """Whether ``path`` is ignored; None where no line matches."""
         for rule in self._rules:
             if (folder or not rule.folders_only) and rule.match.fullmatch(path):
                 return not rule.keeps
@@ -75,21 +76,22 @@ class Level:
                 verdict = level.rules[kind].ignores(path, folder)
                 if verdict is not None:
                     return verdict
-                # Above a repository's top folder, git looks no further.
+                # git does not look above a repository's top folder.
                 if level.above is None or (kind == 2 and level.repository):
                     break
                 path, level = f"{level.name}/{path}", level.above
         return False
 
     def enter(self, name: str, folder: int) -> Level:
-        """The level of a folder below this one, open as ``folder``."""
+        """The level of a subfolder, which is open as ``folder``."""
         return Level(self, name, _read_rules(folder), _has_git(folder))
 
 
 def level_of(root: Root, parts: Sequence[str]) -> tuple[Level, bool]:
-    """The level of a folder below a root, with the ignore files of every folder above it, and whether it is ignored itself.
+    """The level of a folder below a root, including all ignore files above it, and whether the folder is ignored
+    itself.
 
-    Raises `GateError` where the folder is gone meanwhile.
+    Raises `GateError` where the folder has disappeared.
     """
     level = _trusted_level(root.base)
     ignored = False
@@ -105,7 +107,7 @@ def level_of(root: Root, parts: Sequence[str]) -> tuple[Level, bool]:
 
 
 def _trusted_level(path: str) -> Level:
-    """The level of a folder that no command can exchange, from the file system's root down."""
+    """The level of a folder that no command can replace, from the file system's root down."""
     level = Level(None, "", (_NONE,) * len(_FILES), False)
     parts = [part for part in path.split("/") if part]
     for depth in range(len(parts) + 1):
@@ -124,7 +126,7 @@ def _trusted_level(path: str) -> Level:
 
 
 class Globs:
-    """A glob that chooses files, as ``rg --glob`` does; with ``!`` in front it leaves them out."""
+    """A glob that selects files, like ``rg --glob``; with ``!`` in front it excludes them."""
 
     __slots__ = ("_excludes", "_rules")
 
@@ -139,7 +141,7 @@ class Globs:
             raise GateError(f"the glob {glob!r} names nothing; examples: '*.py', 'src/**/*.{{ts,tsx}}', '!*.md'")
 
     def wants(self, path: str, folder: bool) -> bool | None:
-        """True: in any case; False: not; None: ask the ignore files. ``path`` is relative to the gate's folder."""
+        """True: always; False: never; None: ask the ignore files. ``path`` is relative to the gate's folder."""
         for rule in self._rules:
             if (folder or not rule.folders_only) and rule.match.fullmatch(path):
                 return not self._excludes
@@ -147,7 +149,7 @@ class Globs:
 
 
 def _line(line: str) -> Rule | None:
-    """The rule of one line of an ignore file; None where it says nothing, or nothing that can be read, as for git."""
+    """The rule of one line of an ignore file; None for empty and unreadable lines, as in git."""
     line = line.rstrip("\r\n")
     if line.startswith("#"):
         return None
@@ -181,9 +183,9 @@ def _without_trailing_spaces(line: str) -> str:
 def translate(glob: str) -> str:
     """A glob as a regular expression for a whole path. Raises `ValueError` for an unclosed bracket.
 
-    What a star matches is given up only at the last piece of a name, and what ``**`` matches only at the last run of names:
-    an earlier piece can stand where it is found first. So matching takes no more than quadratic time, and whoever writes
-    ignore files cannot hold up who reads them.
+    Backtracking is limited: only the last piece of a name after a star, and the last run of names after ``**``, may
+    move. An earlier piece stays at its first match. So matching takes at most quadratic time, and an ignore file
+    cannot block its reader.
     """
     names = _names(glob)
     runs: list[list[str]] = [[]]
@@ -207,7 +209,7 @@ def translate(glob: str) -> str:
 def _names(glob: str) -> list[str | None]:
     """The names of a glob as regular expressions, None for ``**``."""
     names: list[str | None] = []
-    # The pieces of a name between its stars, each of which matches a fixed number of characters.
+    # The pieces of a name between its stars; each matches a fixed number of characters.
     pieces, stars, at = [""], 0, 0
 
     def end() -> None:
@@ -245,7 +247,7 @@ def _names(glob: str) -> list[str | None]:
 
 
 def _alternatives(glob: str) -> list[str]:
-    """A glob with braces as the globs without that it stands for. Raises `ValueError`."""
+    """Expand a glob with braces into globs without braces. Raises `ValueError`."""
     done, pending = list[str](), [glob]
     while pending:
         if len(done) + len(pending) > _MOST_ALTERNATIVES:
@@ -262,7 +264,7 @@ def _alternatives(glob: str) -> list[str]:
 
 
 def _find_brace(glob: str) -> tuple[int, list[int], int] | None:
-    """The first brace, the commas that are its own, and where it closes."""
+    """The first brace, its own commas, and its end."""
     start, depth, commas, at = -1, 0, list[int](), 0
     while at < len(glob):
         c = glob[at]
@@ -319,7 +321,7 @@ def _bracket(glob: str, start: int) -> tuple[str, int]:
         at += 1
     if not items:
         return ("[^/]" if negated else "(?!)"), at + 1
-    # A bracket never matches the separator, whatever it lists.
+    # A bracket never matches the separator.
     return f"(?!/)[{'^' if negated else ''}{''.join(items)}]", at + 1
 
 

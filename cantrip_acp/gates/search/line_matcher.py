@@ -1,8 +1,9 @@
-"""The process that matches a Python regular expression against lines, so that one that never ends can be killed.
+"""Line matcher: a separate process that matches a Python regular expression, so that an endless match can be killed.
 
-It runs alone, from this text: nothing of ours is imported in it. Its input is frames of eight bytes of length and that many
-bytes; the first is the pattern, each other one a piece of a file that ends at a line's end. It answers the pattern with
-``ok`` or an error's text, and each piece with ``line:column`` words (line from 0, column in bytes from 0); a line each.
+It runs from this text alone and imports none of our code. Its input is frames: eight bytes of length and that many
+bytes. The first frame is the pattern; each other one is a part of a file that ends at a line's end. It answers each
+frame with one line: the pattern with ``ok`` or an error's text, each part with ``line:column`` words (line from 0,
+column in bytes from 0).
 """
 
 import re
@@ -22,7 +23,7 @@ def main() -> None:
         answers.flush()
 
     most = int(sys.argv[2])
-    # What another engine reads as a class in a class, this one reads as something else: an error is better.
+    # Other engines read nested classes differently. An error is better than a different meaning.
     warnings.simplefilter("error", FutureWarning)
     try:
         source = frame().decode("utf-8", "surrogateescape")

@@ -1,9 +1,9 @@
-"""Searching with ripgrep, without believing it.
+"""Search engine with ripgrep, without trusting its output.
 
-ripgrep opens files by path, and a command that exchanges a file for a link meanwhile would make it read elsewhere. So its
-answer is only where to look: each line is read again through the confined root, and a hit stands where the same bytes stand
-there. Its own text is never shown. What remains is that it obeys an ignore file which is a link to elsewhere: whoever can
-write the tree may learn whether a line that they already guess stands there, by what is left out.
+ripgrep opens files by path. A command could replace a file by a link meanwhile, and make it read elsewhere. So its
+answer only says where to look: each line is read again through the confined root, and counts as a hit only if the
+bytes are the same. ripgrep's own text is never shown. One gap remains: it obeys an ignore file that is a link to
+elsewhere. Somebody who can write the tree may learn from missing hits whether a guessed line is in that file.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from cantrip_acp.gates.search.search_types import (
 
 _LONGEST = 2 * MAX_LINE
 _WHOLE = 67_108_864
-"""Bytes of a UTF-16 file that is read whole to look at a line of it."""
+"""Bytes of a UTF-16 file that may be read completely to check a line of it."""
 _decode = msgspec.json.Decoder().decode
 
 
 def program(own: tuple[str, ...]) -> str | None:
-    """The ripgrep of this machine; never one that lies in a folder of ``own``, where the entity could have put it."""
+    """Path of ripgrep; never one in a folder of ``own``, where the entity could have put it."""
     return _program(os.environ.get("PATH", os.defpath), own)
 
 
@@ -61,7 +61,7 @@ def _program(path: str, own: tuple[str, ...]) -> str | None:
 
 
 def arguments(program: str, search: Search) -> list[str]:
-    """The command line. It reads no configuration, follows no links, and answers in JSON, in a fixed order."""
+    """The command line: no configuration, no links, JSON output in a fixed order."""
     given = [
         program,
         "--no-config",
@@ -85,7 +85,7 @@ def arguments(program: str, search: Search) -> list[str]:
 
 
 def hits(program: str, search: Search) -> Iterator[Hit]:
-    """What matches, in the order of paths. Raises `EngineRefused` before the first hit, or `TimeUp`."""
+    """The hits in path order. Raises `EngineRefused` before the first hit, or `TimeUp`."""
     environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
     search.root.check()
     with search.child.running(arguments(program, search), environment, search.root.opened) as process:
@@ -107,7 +107,7 @@ def hits(program: str, search: Search) -> Iterator[Hit]:
 
 
 def _messages(descriptor: int, search: Search) -> Iterator[bytes]:
-    """Its lines of JSON; one that is absurdly long is left out."""
+    """ripgrep's lines of JSON, without extremely long ones."""
     rest, skipping = b"", False
     while data := read_until(descriptor, search.deadline, search.child):
         pieces = (rest + data).split(b"\n")
@@ -122,7 +122,7 @@ def _messages(descriptor: int, search: Search) -> Iterator[bytes]:
 
 
 class _Lines:
-    """Reads again what ripgrep says it read; keeps the last file open, since hits come file by file."""
+    """Reads the lines again that ripgrep reported; keeps the last file open, because hits come file by file."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
@@ -155,7 +155,7 @@ class _Lines:
                 if os.pread(self._file, len(line), offset) != line:
                     return None
             except OSError:
-                # A disk that fails, a file on a server that is gone: nothing that could be shown.
+                # A failing disk or a lost server: nothing to show.
                 return None
         elif self._whole is None or number > len(self._whole) or self._whole[number - 1] != line.rstrip(b"\r\n"):
             return None
@@ -163,7 +163,7 @@ class _Lines:
         return Hit(self._parts, number, excerpt(len(line), column, lambda start, count: line[start : start + count]))
 
     def _open(self, path: str) -> None:
-        """Open the file, confined; leave it where it is not what ripgrep saw, is hidden, or is no text."""
+        """Open the file, confined; skip it where it is not what ripgrep saw, is hidden, or is no text."""
         names = tuple(name for name in path.split("/") if name not in ("", "."))
         try:
             with self._search.root.find("/".join(names)) as place:

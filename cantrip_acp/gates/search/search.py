@@ -1,6 +1,6 @@
-"""``search``: a regular expression over the lines of files, with ripgrep where it is there, else without.
+"""``search``: a regular expression over the lines of files, with ripgrep if installed, else with Python.
 
-The whole search runs in one thread beside the entity: it waits for a process, and being cancelled kills that at once.
+The whole search runs in one thread and waits for a process. Cancelling kills that process at once.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from cantrip_acp.gates.search.search_types import Child, EngineRefused, Hit, Sea
 MAX_RESULTS = 200
 MOST_RESULTS = 5_000
 _BYTES = 262_144
-"""Of a result; reached before the number of lines where lines are long."""
+"""Bytes of a result; with long lines this limit is reached before the number of lines."""
 SECONDS = 20.0
-"""How long a search may take; the dependency ``timeout_s`` changes it."""
+"""Seconds of a search; the dependency ``timeout_s`` changes it."""
 _SHOWN_LOCATIONS = 20
 
 
@@ -77,7 +77,7 @@ async def _search(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 
 def _collect(search: Search, program: str | None, seconds: float) -> tuple[list[Hit], str]:
-    """The hits, and what to say where they are not all. Runs in a thread."""
+    """The hits, and a note if they are incomplete. Runs in a thread."""
     found: list[Hit] = []
     size = 0
     hits = _hits(search, program)
@@ -106,7 +106,7 @@ def _hits(search: Search, program: str | None) -> Generator[Hit, None, None]:
             yield from ripgrep.hits(program, search)
             return
         except EngineRefused:
-            # Look-around and back references, which Python's engine has; what that does not take either, it explains.
+            # Look-around and back references, which Python's engine supports. If it refuses too, it explains why.
             pass
     yield from search_python.hits(search)
 

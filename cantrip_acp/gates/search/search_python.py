@@ -1,6 +1,6 @@
-"""Searching without ripgrep: the tree is walked by descriptors, and lines are matched in a process of their own.
+"""Search engine without ripgrep: walks the tree by descriptors and matches lines in a separate process.
 
-The same files, the same order and the same hits as with ripgrep, for patterns that mean the same to both.
+It gives the same files, order and hits as ripgrep, for patterns that mean the same in both.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 _PIECE = 4_194_304
 _DEEPEST = 200
-"""Folders inside each other; each one that is entered keeps a descriptor open."""
+"""The deepest nesting of folders; each entered folder keeps a descriptor open."""
 
-# Taken when this module is loaded, and the interpreter by its real path: an entity that can write the project's own virtual
-# environment must not choose what runs here.
+# Read when this module is loaded, and the interpreter by its real path: an entity that can write the project's own
+# virtual environment must not choose what runs here.
 _SOURCE = inspect.getsource(line_matcher)
 _PYTHON = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
@@ -49,7 +49,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def hits(search: Search) -> Iterator[Hit]:
-    """What matches, in the order of paths. Raises `GateError` for a pattern that is none, or `TimeUp`."""
+    """The hits in path order. Raises `GateError` for an invalid pattern, or `TimeUp`."""
     if "\n" in search.pattern or "\\n" in search.pattern.replace("\\\\", ""):
         raise bad_pattern(search.pattern, "it holds a line end, and search looks at one line at a time")
     with _matcher(search) as matcher:
@@ -61,14 +61,14 @@ def hits(search: Search) -> Iterator[Hit]:
 
 
 class _Matcher:
-    """The matching process, as seen from here."""
+    """The matching process, seen from this process."""
 
     def __init__(self, process: subprocess.Popen[bytes], search: Search) -> None:
         self._process, self._search = process, search
         self._rest = b""
 
     def ask(self, frame: bytes) -> str:
-        """Send a frame, and wait for the line that answers it. Raises `TimeUp`."""
+        """Send a frame and wait for the answer line. Raises `TimeUp`."""
         given, taken = self._process.stdin, self._process.stdout
         assert given is not None
         assert taken is not None
@@ -119,7 +119,7 @@ def _in_file(search: Search, matcher: _Matcher, parts: tuple[str, ...], descript
 
 
 def _pieces(descriptor: int) -> Iterator[bytes]:
-    """A text file in pieces that end where a line ends; nothing of a binary file. Absurdly long lines come out empty."""
+    """A text file in pieces that end at a line's end; nothing of a binary file. Extremely long lines become empty."""
     head = _read(descriptor)
     if encoding.binary_kind(head) is not None:
         return
@@ -151,7 +151,7 @@ def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, _PIECE)
     except OSError:
-        # A disk that fails, a server that is gone: the file ends here, and the search goes on with the next one.
+        # A failing disk or a lost server: this file ends here, and the search continues with the next one.
         return b""
 
 
@@ -213,7 +213,7 @@ def _wanted(globs: Globs | None, level: Level, parts: tuple[str, ...], is_folder
 
 
 def _open(folder: int, name: str, parts: tuple[str, ...]) -> int | None:
-    """A descriptor of a regular file that may be seen, else None."""
+    """A descriptor of a visible regular file, else None."""
     import stat
 
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

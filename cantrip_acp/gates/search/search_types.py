@@ -1,4 +1,4 @@
-"""What a search asks for, what it finds, and the one process that it may run: shared by both of its engines."""
+"""Types of a search (request, hit, errors) and its child process, shared by both engines."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ MAX_FILE = 536_870_912
 MAX_LINE = 1_048_576
 """Bytes; longer lines are not searched."""
 _SHOWN = 400
-"""Bytes of a line that are shown; of a longer one, a piece around what was found."""
+"""Bytes of a line that are shown; of a longer one, the part around the match."""
 _BEFORE = 120
 
 _MEMORY = 2_147_483_648
-"""Bytes of memory for the process that searches."""
+"""Bytes of memory for the search process."""
 
 UNSEARCHED = frozenset({".git", ".hg", ".svn", ".jj"})
-"""Folders of version control: search does not enter them, only a path that names one does."""
+"""Version control folders: search enters them only if the path names one."""
 
 
 class TimeUp(Exception):
-    """The search's time is over, or nobody waits for it any more."""
+    """The search's time is over, or it was cancelled."""
 
 
 class EngineRefused(Exception):
-    """This engine does not take the pattern, or does not run here. The text says why."""
+    """This engine cannot handle the pattern, or does not run here. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One search. ``parts``: the real names of where it begins below ``root``, a folder or one ``file``.
+    """One search. ``parts``: the real names of its start below ``root``, a folder or one ``file``.
 
-    ``own`` are real paths of the folders in which the entity writes: nothing from there is run. ``deadline`` is by the
-    monotonic clock. At most ``limit`` hits are wanted, and one more that says that there are more.
+    ``own`` are real paths of the folders in which the entity writes: no program there is run. ``deadline`` is a time
+    of the monotonic clock. At most ``limit`` hits are wanted, plus one that shows that there are more.
     """
 
     root: Root
@@ -70,7 +70,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A line that matches. ``text`` is for reading: decoded, and cut where it is long."""
+    """A matching line. ``text`` is decoded for display, and cut if long."""
 
     parts: tuple[str, ...]
     line: int
@@ -81,7 +81,7 @@ class Hit:
 
 
 def entitys_own(context: GateContext, root: str) -> tuple[str, ...]:
-    """Real paths of the folders in which the entity can put programs of its own."""
+    """Real paths of the folders in which the entity can put its own programs."""
     base = os.fspath(context.workspace) if context.workspace is not None else "/"
     places = [base] if context.workspace is not None else []
     places += [root, *context.wards.bash_writable_paths, *context.wards.code_writable_paths]
@@ -93,7 +93,8 @@ def within(path: str, folders: Sequence[str]) -> bool:
 
 
 def excerpt(length: int, column: int, read: Callable[[int, int], bytes]) -> str:
-    """A line of ``length`` bytes as it is shown; ``read(start, count)`` gives bytes of it, ``column`` is what was found."""
+    """A line of ``length`` bytes for display. ``read(start, count)`` returns bytes of it; ``column`` is the position
+    of the match."""
     if length <= _SHOWN:
         return display(read(0, length)).rstrip("\r\n")
     start = 0 if column < _SHOWN - _BEFORE else column - _BEFORE
@@ -111,7 +112,7 @@ def excerpt(length: int, column: int, read: Callable[[int, int], bytes]) -> str:
 
 
 class Child:
-    """At most one process at a time, killed when the search ends for whatever reason; safe between threads."""
+    """At most one process at a time, killed when the search ends for any reason; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -119,7 +120,7 @@ class Child:
         self._stopped = False
 
     def stop(self) -> None:
-        """Kill what runs, and let nothing run again."""
+        """Kill the running process, and start no more."""
         with self._lock:
             self._stopped = True
             if self._process is not None:
@@ -133,7 +134,7 @@ class Child:
     def running(
         self, arguments: Sequence[str], environment: Mapping[str, str], folder: str, *, talks: bool = False
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """The process for the length of a ``with`` block; gone and reaped after it."""
+        """Run the process during a ``with`` block; afterwards it has ended and is reaped."""
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         with self._lock:
             if self._stopped:
@@ -163,13 +164,14 @@ class Child:
                     try:
                         stream.close()
                     except OSError:
-                        # What was still to be written to a process that is gone.
+                        # Data that was still to be written to an ended process.
                         pass
             process.wait()
 
 
 def _limit_memory(process: int) -> None:
-    """A file that is one endless line must not take the machine's memory; where this is not to be had, sizes still bound it."""
+    """Limit the process's memory: a file may be one endless line. Where limits are not available, the size limits
+    remain."""
     try:
         import resource
 

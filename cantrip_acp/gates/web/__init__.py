@@ -1,1 +1,4 @@
-"""The gate ``fetch``: the text at a public address of the web."""
+"""The gate ``fetch``: the text of a public web address.
+
+It may import the gate contract and the sandbox's host lists (`sandbox/network/hosts.py`). Start with `fetch.py`.
+"""

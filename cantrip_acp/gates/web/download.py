@@ -1,9 +1,9 @@
-"""One address of the web fetched: by HTTP and HTTPS, from public addresses alone, within bounds.
+"""Download of one web address over HTTP or HTTPS, from public hosts only, with limits on size and time.
 
-A name is resolved here, once for each request, every address that it has is judged, and the connection is made to one of
-those very addresses: nobody is asked for the name a second time, so a name server cannot change its mind in between. Each
-redirect is judged as the first address was. No cookies, no credentials, no proxy of the environment (a proxy would resolve
-the name anew).
+A name is resolved here, once per request. All of its addresses are checked, and the connection is made to one of
+these. The name is not resolved again, so a name server cannot change the answer in between. Each redirect is checked
+like the first address. There are no cookies, no credentials, and no proxy from the environment (a proxy would resolve
+the name again).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cantrip_acp.sandbox.network.hosts import Allowed, host_name, is_public
 from cantrip_acp.version import __version__
 
 MAX_BYTES = 5_000_000
-"""Of a body, as it came and as it is unpacked."""
+"""Bytes of a body, both as received and after unpacking."""
 MOST_REDIRECTS = 5
 CONNECT_WITHIN = 10.0
 USER_AGENT = f"cantrip-acp/{__version__} (a program that reads for its user)"
@@ -37,9 +37,9 @@ _FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\]")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server sent. ``url`` is where it came from in the end; ``cut``: there was more than `MAX_BYTES`.
+    """A server's answer. ``url`` is the final address; ``cut``: there was more than `MAX_BYTES`.
 
-    ``onward`` is the address on another host that it redirects to, which was not asked for anything.
+    ``onward`` is a redirect to another host, which was not contacted.
     """
 
     url: str
@@ -53,7 +53,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """An address taken apart. ``host`` is in its one spelling."""
+    """A parsed address. ``host`` is in its normal form."""
 
     url: str
     secure: bool
@@ -72,14 +72,14 @@ class _Target:
 
 
 def _is_same_site(before: _Target, after: _Target) -> bool:
-    """Whether a permission for one holds for the other: the same host and port, and never from TLS to none."""
+    """Whether a permission for one applies to the other: same host and port, and never from TLS to no TLS."""
     if before.secure == after.secure:
         return before.header == after.header
     return after.secure and before.host == after.host and (before.port, after.port) == (80, 443)
 
 
 def check(url: str, private: Allowed) -> None:
-    """Raise `GateError` for an address that is refused whatever a name server says of it."""
+    """Raise `GateError` for an address that is refused without resolving its name."""
     target = target_of(url)
     try:
         ipaddress.ip_address(target.host)
@@ -90,7 +90,7 @@ def check(url: str, private: Allowed) -> None:
 
 
 def _check_public(target: _Target, addresses: list[str]) -> None:
-    # One that is not public spoils them all: an honest public name has no such address.
+    # One non-public address is enough to refuse: an honest public name has none.
     closed = [address for address in addresses if not is_public(address)]
     if closed:
         leads = "" if closed[0] == target.host else f" (it leads to {closed[0]})"
@@ -101,8 +101,10 @@ def _check_public(target: _Target, addresses: list[str]) -> None:
 
 
 class Download:
-    """One fetch, to be run in a thread; `abort` ends it from outside. ``private`` are the hosts that the user named,
-    which may lie on this machine or in a local network."""
+    """One fetch, to run in a thread; `abort` ends it from outside.
+
+    ``private`` are the hosts that the user named; they may be on this machine or in a local network.
+    """
 
     def __init__(self, private: Allowed, seconds: float) -> None:
         self._private = private
@@ -111,16 +113,17 @@ class Download:
         self._over = False
 
     def abort(self) -> None:
-        """End it, whatever it waits for; safe at any time."""
+        """End it at any point; safe at any time."""
         self._over = True
         line = self._socket
         if line is not None:
-            # The plain socket's: a TLS one would take its state from under the thread that reads.
+            # Shut down the plain socket. Closing the TLS one would break the state of the reading thread.
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(line, socket.SHUT_RDWR)
 
     def get(self, url: str) -> Answer:
-        """Raises `GateError` for what is refused and for what fails. A redirect to another host is told and not followed."""
+        """Fetch an address. Raises `GateError` for refusals and failures. Reports a redirect to another host, but
+        does not follow it."""
         target = target_of(url)
         for _ in range(MOST_REDIRECTS + 1):
             try:
@@ -142,14 +145,14 @@ class Download:
             except (GateError, ValueError) as problem:
                 raise GateError(f"{target.url} redirects to where this gate does not go: {problem}") from None
             if not _is_same_site(target, found):
-                # Its address may carry out what nobody allowed to go there. Whoever asked decides anew.
+                # Its address may carry data to a host that nobody allowed. The caller decides again.
                 check(found.url, self._private)
                 return replace(answer, onward=found.url)
             target = found
         raise GateError(f"{url} redirects more than {MOST_REDIRECTS} times")
 
     def _once(self, target: _Target) -> tuple[Answer, str | None]:
-        """One request; the answer, and where a redirect leads."""
+        """One request: the answer, and the target of a redirect."""
         line = self._connect(target)
         try:
             connection = http.client.HTTPConnection(target.host, target.port)
@@ -176,7 +179,7 @@ class Download:
             line.close()
 
     def _connect(self, target: _Target) -> socket.socket:
-        """A connection to an address that was judged. Raises `GateError` where none may be made."""
+        """Connect to a checked address. Raises `GateError` where that is not allowed."""
         failure: OSError | None = None
         for address in self._addresses(target)[:4]:
             try:
@@ -184,7 +187,7 @@ class Download:
             except OSError as error:
                 failure = error
                 continue
-            # From here on `abort` reaches it; where that came before, nothing is sent.
+            # From here on `abort` can end it; after an earlier abort nothing is sent.
             self._socket = line
             if target.secure:
                 try:
@@ -215,7 +218,7 @@ class Download:
         return left
 
     def _body(self, response: http.client.HTTPResponse) -> tuple[bytes, bool]:
-        """The body, unpacked, and whether it was cut."""
+        """The unpacked body, and whether it was cut."""
         packing = (response.getheader("Content-Encoding") or "identity").strip().lower()
         if packing not in ("", "identity") and packing not in _PACKED:
             raise GateError(f"the answer is packed by {packing[:40]!r}, which this gate does not unpack")
@@ -237,9 +240,9 @@ class Download:
 
 
 def _unpacked(data: bytes, bits: int, cut: bool) -> tuple[bytes, bool]:
-    """Never more than `MAX_BYTES`, however small it came."""
+    """Unpack at most `MAX_BYTES`, however small the packed data was."""
     if bits == 15 and data and data[0] & 0x0F != 8:
-        # "deflate" without its wrapping, as some servers send it.
+        # Some servers send "deflate" without its header.
         bits = -15
     unpacker = zlib.decompressobj(bits)
     try:
@@ -250,7 +253,7 @@ def _unpacked(data: bytes, bits: int, cut: bool) -> tuple[bytes, bool]:
 
 
 def target_of(url: str) -> _Target:
-    """An address taken apart and judged as far as words go. Raises `GateError`."""
+    """Parse an address and check its text. Raises `GateError`."""
     url = url.strip()
     if len(url) > _LONGEST_URL:
         raise GateError(f"the address is longer than {_LONGEST_URL:,} characters")

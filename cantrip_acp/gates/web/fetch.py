@@ -1,8 +1,8 @@
-"""``fetch``: the text at a public address of the web.
+"""``fetch``: the text of a public web address.
 
-A circle has it only where it is listed, and a recipe that came with a workspace may not list it without the user's trust.
-It counts as a gate that writes: a request carries its address out, and what is out cannot be taken back. So a mode that
-asks before changes asks before this one, and one that allows none has it not.
+A circle has it only where it is listed, and a recipe from a workspace may list it only if the user trusts it. It
+counts as a gate that writes, because a request sends its address out, and that cannot be undone. So modes that ask
+before changes also ask before a fetch, and modes without changes do not have it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from cantrip_acp.sandbox.network.hosts import Allowed
 
 SECONDS = 30.0
-"""How long a fetch may take in all; the dependency ``timeout_s`` changes it."""
+"""Total seconds of a fetch; the dependency ``timeout_s`` changes it."""
 MAX_CHARS = 50_000
 MOST_CHARS = 1_000_000
 PRIVATE_HOSTS = "CANTRIP_FETCH_PRIVATE_HOSTS"
-"""The user's word, in the environment of the program, for hosts that are not public: ``localhost:3000, 10.0.0.7:8080``."""
+"""Environment variable in which the user names non-public hosts: ``localhost:3000, 10.0.0.7:8080``."""
 
 
 async def _fetch(args: Mapping[str, Any], context: GateContext) -> GateReply:
@@ -86,7 +86,8 @@ def _excerpt(text: str) -> str:
 
 
 def _private(context: GateContext) -> Allowed:
-    """The hosts that the user, or the program that binds this gate, named; no recipe and no entity can."""
+    """Non-public hosts named by the user, or by the program that binds this gate; recipes and entities cannot name
+    any."""
     from cantrip_acp.sandbox.network.hosts import Allowed
 
     named = [host.strip() for host in os.environ.get(PRIVATE_HOSTS, "").split(",") if host.strip()]
@@ -104,7 +105,7 @@ def is_named(args: Mapping[str, Any], context: GateContext) -> bool:
     try:
         target = target_of(args["url"])
     except GateError:
-        # It is refused by the gate itself, whoever allows it.
+        # The gate itself refuses it, even with permission.
         return True
     network = context.wards.bash_network
     if network is True or _private(context).admits(target.host, target.port):
@@ -113,9 +114,10 @@ def is_named(args: Mapping[str, Any], context: GateContext) -> bool:
 
 
 def hosts_in(text: str) -> set[str]:
-    """The hosts of the http and https addresses in a text, as the pattern of a permission says them.
+    """The hosts of the http and https addresses in a text, as permission patterns.
 
-    A name alone does not count: main.rs and README.md are names of hosts too. Nor does a link to a file of the client's.
+    A name without http does not count: main.rs and README.md are valid host names too. A link to a file of the client
+    does not count either.
     """
     from cantrip_acp.gates.web.download import target_of
 
@@ -144,7 +146,8 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 
 def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
-    """No change that could be shown. Raises `GateError` for an address that is never fetched, as far as it tells so itself."""
+    """No file changes to show. Raises `GateError` for an address that is always refused, as far as its text shows
+    that."""
     from cantrip_acp.gates.web.download import check
 
     check(args["url"], _private(context))
@@ -152,14 +155,14 @@ def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]
 
 
 def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
-    """A permission for good is one for a host: what is sent to another goes to somebody else."""
+    """A lasting permission is for one host: another host is another receiver."""
     from cantrip_acp.gates.web.download import target_of
 
     try:
         target = target_of(args["url"])
     except GateError:
         return f"={args['url']}", "from this very address"
-    # By http everybody on the way reads and writes along, so its host is another one.
+    # Over http others can read and change the data, so http and https count as different hosts.
     scheme = "" if target.secure else "http://"
     return f"host {scheme}{target.header}", f"from {scheme}{target.header}"
 

@@ -1,6 +1,6 @@
-"""What a server sent, as text that a crystal can read: a page as Markdown, other text as it is, anything else refused.
+"""Text of a server's answer for a crystal: a page as Markdown, other text unchanged; other data is refused.
 
-Everything here is untrusted. The conversion is bounded in its input; whoever calls it bounds its time.
+Everything here is untrusted. The conversion limits its input; the caller limits its time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _EMPTY_LINES = re.compile(r"\n{3,}")
 
 
 def read(answer: Answer, *, raw: bool) -> str:
-    """The text of an answer; with ``raw`` a page's source. Raises `GateError` for what is no text."""
+    """The text of an answer; with ``raw`` a page's source. Raises `GateError` for anything but text."""
     kind = answer.content_type.partition(";")[0].strip().lower()
     page = kind in _PAGES
     if not page and not _TEXTS.fullmatch(kind):
@@ -52,7 +52,7 @@ def read(answer: Answer, *, raw: bool) -> str:
 
 
 def markdown(html: str, url: str) -> str:
-    """A page as Markdown, links made whole; menus, scripts and styles left out."""
+    """A page as Markdown with absolute links, without menus, scripts and styles."""
     import html_to_markdown as converter
 
     short = html[:MOST_HTML]
@@ -64,7 +64,7 @@ def markdown(html: str, url: str) -> str:
     try:
         text = converter.convert(short, options).content or ""
     except Exception as error:  # noqa: BLE001
-        # The converter has errors of many names, and all of them mean that this page is not to be had so.
+        # The converter raises many kinds of errors. All mean that this page cannot be converted.
         raise GateError(f"the page cannot be made into text ({error})", "fetch it with raw=true") from None
     text = _LONG_LINK.sub(r"](\1:…)", text)
     text = _EMPTY_LINES.sub("\n\n", _CONTROL.sub("", text)).strip()
@@ -80,12 +80,12 @@ def markdown(html: str, url: str) -> str:
 def _binary(data: bytes) -> bool:
     if b"\0" in data[:4096] and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return True
-    # The end of the sample may lie within a character.
+    # The end of the sample may cut a character.
     return "\ufffd" in data[:4096].decode("utf-8", "replace")[:-3]
 
 
 def _decoded(answer: Answer, page: bool) -> str:
-    """By the byte order mark, what the server says, what the page says, and UTF-8, in this order; never fails."""
+    """Decode by the byte order mark, the server's charset, the page's charset, or UTF-8, in this order; never fails."""
     body = answer.body
     named: list[str] = [name for mark, name in _BOMS if body.startswith(mark)]
     said = re.search(r"charset\s*=\s*[\"']?([\w.:-]{1,40})", answer.content_type, re.IGNORECASE)
@@ -94,7 +94,7 @@ def _decoded(answer: Answer, page: bool) -> str:
     if page and (inside := _META.search(body[:4096])):
         named.append(inside[1].decode("ascii", "replace"))
     for name in named:
-        # Python knows codecs that no page is written in, and some of them are slow by design.
+        # Python also has codecs that no page uses, and some of them are very slow.
         if not _CHARSETS.fullmatch(name.lower()):
             continue
         try:

@@ -1,7 +1,7 @@
-"""Which hosts were named: what is sent with a request is out for good, so no request goes to a host that nobody named.
+"""Named hosts: requests go only to hosts that the user or the program named, because a request can leak data.
 
-A host is named by an address in an intent, by `allow` (the command line, a program), by the circle's ``bash_network``, or by
-`CANTRIP_FETCH_PRIVATE_HOSTS`. A page that was read is a stranger's: what it suggests names nothing.
+A host is named by an address in an intent, by `allow` (the command line, a program), by the circle's
+``bash_network``, or by `CANTRIP_FETCH_PRIVATE_HOSTS`. A fetched page is untrusted: addresses in it name nothing.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 
 class NamedHosts:
-    """The hosts that were named so far. As an interceptor it refuses requests to others.
+    """The hosts named so far. As an interceptor it refuses requests to others.
 
-    ``ways`` says to people how they can name one; the host is put in the place of ``{host}``.
+    ``ways`` tells people how to name one; ``{host}`` is replaced by the host.
     """
 
     def __init__(self, ways: str = "The user can name it by its address in the intent") -> None:
         self.patterns: set[str] = set()
-        """As a permission for good says them, such as ``host example.org``."""
+        """Patterns of lasting permissions, such as ``host example.org``."""
         self._ways = ways
         self.allowed: list[str] = []
-        """Those of `allow`, as they were given."""
+        """The texts passed to `allow`."""
 
     def hear(self, intent: str | None) -> None:
-        """What the user wrote: the hosts of its addresses are named."""
+        """Name the hosts of the addresses in the user's text."""
         if intent and "://" in intent:
             from cantrip_acp.gates.web.fetch import hosts_in
 
             self.patterns |= hosts_in(intent)
 
     def hear_thread(self, loom: Loom, turn_id: str | None) -> None:
-        """What the user wrote earlier: the intents of the thread that ends in a turn."""
+        """Name the hosts in the intents of the thread that ends in this turn."""
         if turn_id is not None:
             for cast_id in dict.fromkeys(turn.cast_id for turn in loom.thread(turn_id) if turn.cast_id is not None):
                 begun, _ = loom.cast_of(cast_id)
@@ -56,7 +56,7 @@ class NamedHosts:
             self.allowed.append(host)
 
     def names(self, invocation: GateInvocation) -> bool:
-        """Whether the host that a call sends to was named; true of calls that send to none."""
+        """Whether the host of a call was named; True for calls that send no request."""
         gate = invocation.gate
         if gate.kind != "fetch" or gate.covers is None:
             return True
@@ -68,7 +68,7 @@ class NamedHosts:
         return gate.handler is FETCH.handler and is_named(invocation.args, invocation.context)
 
     async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
-        """The link in the chain of a gate's call."""
+        """Refuse a call to an unnamed host; else proceed."""
         if self.names(invocation):
             return await proceed(invocation)
         assert invocation.gate.covers is not None

@@ -1,9 +1,9 @@
-"""Root confinement: a gate reaches what lies below its root, and nothing else, whoever moves things meanwhile.
+"""Root confinement: a gate reaches only paths below its root, even if other programs move files meanwhile.
 
-A path is walked name by name from a descriptor of the root, and no step follows a link: links are read and resolved here,
-as text, below the root. What is opened in the end is opened by the descriptor of its folder and is not a link either. So a
-command that swaps a folder for a link between two steps makes the gate fail, never leave. Magic links such as
-``/proc/self/fd/3`` are text like any other link, and pipes, sockets and devices are refused before anything is opened.
+A path is walked name by name from a descriptor of the root, and no step follows a link. Links are read and resolved
+here, as text, below the root. The final file is opened through the descriptor of its folder and is not a link either.
+So a command that swaps a folder for a link between two steps makes the gate fail, never escape. Magic links such as
+``/proc/self/fd/3`` are text like any other link. Pipes, sockets and devices are refused before anything is opened.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 _MAX_LINKS = 40
 _MAX_STEPS = 10_000
-"""Folders opened for one path. ``..`` walks again from the root, so a long path of them could cost seconds."""
+"""Folders opened for one path. Each ``..`` walks again from the root, so a long path of them could take seconds."""
 _LONGEST = 4_096
-"""Bytes of a whole path. Folders can be nested deeper by descriptors, and then no other program can take them away."""
+"""Bytes of a whole path. Descriptors allow deeper folders, but then no other program could remove them."""
 _KERNEL = ("proc", "sys", "dev")
 
 
 class Root:
     """The folder that a gate is confined to.
 
-    ``path`` is its absolute path as its owner spells it: ``base``, which nobody inside can exchange, and below it ``inner``,
-    which is walked like any path of an entity. ``changeable`` are the folders in which commands may exchange things: the
-    workspace, and what wards let them write.
+    ``path`` is its absolute path as its owner spells it. It consists of ``base``, which no command can replace, and
+    below it ``inner``, which is walked like any path from an entity. ``changeable`` are the folders in which commands
+    may replace things: the workspace, and what wards let them write.
     """
 
     __slots__ = ("_absolute_is_root", "_allowed", "_others", "_own", "base", "inner", "path")
@@ -52,8 +52,8 @@ class Root:
         own: tuple[frozenset[str], str] | None = None,
         allowed: tuple[str, ...] = (),
     ) -> None:
-        """``others`` are roots of their own, for absolute paths that lie in one of them; ``own`` is `folders.own`;
-        ``allowed`` is the ward ``allow_protected``."""
+        """``others`` are further roots, for absolute paths inside them. ``own`` is `paths.own()`. ``allowed`` is the
+        ward ``allow_protected``."""
         self._allowed = allowed
         self.path = _plain(path)
         above = [folder for folder in map(_plain, changeable) if _below(self.path, folder) is not None]
@@ -61,7 +61,7 @@ class Root:
         self.inner = tuple(_below(self.path, self.base) or ())
         self._absolute_is_root = absolute_is_root
         self._others = tuple(Root(other, changeable, own=own, allowed=allowed) for other in others)
-        # Of a root that lies in one of them, as a fork's files do, nothing is closed.
+        # A root inside the program's own folders (the files of a fork, for example) is not closed.
         real = os.path.realpath(self.path)
         states, config = own if own is not None else paths.own()
         self._own = tuple(
@@ -72,10 +72,10 @@ class Root:
 
     @staticmethod
     def of(context: GateContext) -> Root:
-        """The root of a call: the dependency ``root``, from the workspace where it is relative; else the workspace.
+        """The root of a call: the dependency ``root``, relative to the workspace; by default the workspace.
 
-        With the dependency ``absolute_is_root``, absolute paths start at the root, as if it were a file system of its own.
-        Raises `GateError` where there is neither.
+        With the dependency ``absolute_is_root``, absolute paths start at the root, as if it were a separate file
+        system. Raises `GateError` where there is neither.
         """
         dependencies, workspace, wards = context.dependencies, context.workspace, context.wards
         root = dependencies.get("root")
@@ -97,11 +97,11 @@ class Root:
         return _root(root, changeable, absolute_is_root, others, paths.own(), wards.allow_protected)
 
     def check(self) -> None:
-        """Raise `GateError` where the root is not there or cannot be entered."""
+        """Raise `GateError` where the root is missing or cannot be entered."""
         os.close(self._open(()))
 
     def lexical(self, path: str) -> str | None:
-        """Where ``path`` seems to lead, without a look at the disk: an absolute path, or None outside of the root."""
+        """The absolute target of ``path`` by its text only, without reading the disk; None outside of the root."""
         names = self._parts(path)
         if names is None:
             other = self._other(path)
@@ -118,9 +118,9 @@ class Root:
 
     @contextmanager
     def find(self, path: str, *, writing: bool = False) -> Iterator[Place]:
-        """The place that ``path`` leads to, for the length of a ``with`` block. It need not exist.
+        """The handle of ``path``, for a ``with`` block. It need not exist.
 
-        Raises `GateError` for what leaves the root, for what is hidden, and, with ``writing``, for what is protected.
+        Raises `GateError` for paths that leave the root or are hidden, and, with ``writing``, for protected ones.
         """
         place = self._walk(path, writing)
         try:
@@ -129,7 +129,7 @@ class Root:
             os.close(place.folder)
 
     def descend(self, names: Sequence[str]) -> int:
-        """A descriptor, fit for listing, of the folder with these names below ``base``, no links. The caller closes it."""
+        """A descriptor for listing the folder with these names below ``base``, without links. The caller closes it."""
         folder = self._open_base()
         try:
             for name in names:
@@ -142,7 +142,7 @@ class Root:
 
     @property
     def opened(self) -> str:
-        """Where the root is opened: itself, or its copy while copies are in force."""
+        """The path at which the root is opened: itself, or its copy while copies are used."""
         held = scratch_copy.current()
         return self.path if held is None else held.at(self.path)
 
@@ -251,7 +251,7 @@ class Root:
         mode = status.st_mode if status is not None else None
         why = why_hidden(inner, mode) or self._why_ours(parts, writing)
         for link in links:
-            # A link named .env: its target is an environment file under another name.
+            # For a link named .env, the target is an environment file with another name.
             why = why or (why_hidden((link,), mode) if mode is None or stat.S_ISREG(mode) else None)
         if why is None and writing:
             why = why_protected(inner, self._allowed)
@@ -260,7 +260,7 @@ class Root:
         return Place(self, path, parts, folder, name or parts[-1], status, tuple(missing))
 
     def _why_ours(self, parts: Sequence[str], writing: bool) -> str | None:
-        """Why the program's own folders are closed: what is in them says what may be done elsewhere."""
+        """Why the program's own folders are closed: their files decide what is allowed elsewhere."""
         for names, only_writing in self._own:
             if (writing or not only_writing) and tuple(map(plain, parts[: len(names)])) == tuple(map(plain, names)):
                 return (
@@ -280,7 +280,7 @@ class Root:
         return _names(path) if self._absolute_is_root else None
 
     def _other(self, path: str) -> Root | None:
-        """The other root that an absolute path lies in."""
+        """The other root that contains an absolute path."""
         return next((root for root in self._others if root._parts(path) is not None), None)
 
     def _open(self, parts: Sequence[str]) -> int:
@@ -313,7 +313,7 @@ class Root:
 
 
 def _plain(path: str) -> str:
-    """An absolute path in its simplest spelling; POSIX lets two slashes in front mean something else, Linux does not."""
+    """An absolute path in its simplest form. POSIX gives two leading slashes another meaning, Linux does not."""
     return "/" + os.path.normpath(path).lstrip("/")
 
 
@@ -322,7 +322,7 @@ def _names(path: str) -> list[str]:
 
 
 def _below(path: str, folder: str) -> list[str] | None:
-    """The names of an absolute path below an absolute folder, None where it does not begin with it."""
+    """The names of an absolute path below an absolute folder; None where it is not below it."""
     parts, root = _names(path), _names(folder)
     return parts[len(root) :] if parts[: len(root)] == root else None
 

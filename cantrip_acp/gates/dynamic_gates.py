@@ -1,7 +1,7 @@
-"""Gates that an entity gains while it lives, beside those of its circle.
+"""Dynamic gates: gates that an entity gains while it runs, in addition to its circle's.
 
-A circle is a value and never changes; what one entity gained is its own, and is gone with it. Whoever adds a gate here asks
-first whether its name may be taken: no gate that a circle has, had, or could have is ever replaced.
+A circle is immutable. Gained gates belong to one entity and end with it. Before adding one, check its name with
+`refusal`: no gate that a circle has, had, or could have is ever replaced.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 Listener = Callable[[Mapping[str, Gate]], None]
 
 _KEPT = frozenset({"context", "loom", "submit_answer", "GateError", "python", "bash", "call"})
-"""What mediums call their own things by."""
+"""Names that mediums use themselves."""
 
 
 class Overlay:
-    """One entity's own gates, by name. ``gates`` is replaced as a whole whenever it changes."""
+    """One entity's gained gates by name. ``gates`` is replaced as a whole whenever it changes."""
 
     def __init__(self, circle: Circle) -> None:
         self._circle = circle
@@ -34,19 +34,21 @@ class Overlay:
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """They as tools, in the order in which they were gained."""
+        """The gates as tools, in the order in which they were gained."""
         return tuple(ToolDefinition(g.name, g.description, g.parameters) for g in self.gates.values())
 
     def tell(self, listener: Listener) -> None:
-        """Call ``listener`` with all of them now, where there are any, and whenever they change; no longer one of before:
-        an entity has one medium's session at a time."""
+        """Call ``listener`` with all gained gates now, if there are any, and after each change.
+
+        It replaces the previous listener: an entity has one medium session at a time.
+        """
         self._listener = listener
         if self.gates:
             listener(self.gates)
 
     @cached_property
     def taken(self) -> Mapping[str, str]:
-        """Names that no gained gate can have, and why."""
+        """Names that a gained gate cannot have, with the reasons."""
         circle = self._circle
         tool = (circle.medium.tool,) if circle.medium.tool is not None else ()
         return {
@@ -57,17 +59,19 @@ class Overlay:
         }
 
     def refusal(self, name: str) -> str | None:
-        """Why no gate of this name can be gained; None where one can. Names are single words, so that every medium can
-        call them as they are."""
+        """Why no gate of this name can be gained; None where one can.
+
+        Names are single words, so that every medium can call them directly.
+        """
         if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name) or name.startswith("_"):
             return "it is no plain name"
-        # `cantrip_NAME` is what a shell calls the gate NAME as well.
+        # A shell also offers the gate NAME as `cantrip_NAME`.
         if name.startswith("cantrip"):
             return "names that begin with cantrip are kept"
         return self.taken.get(name)
 
     def change(self, gained: Mapping[str, Gate], lost: frozenset[str] | set[str] = frozenset()) -> None:
-        """Take some away and put others in their place, at once. Names must have passed `refusal`."""
+        """Remove some gates and add others in one step. Names must have passed `refusal`."""
         kept = {name: gate for name, gate in self.gates.items() if name not in lost or name in gained}
         self.gates = {**kept, **gained}
         if self._listener is not None:

@@ -1,12 +1,11 @@
-"""What a gate and a command never write, and what they never show, however the path to it is spelled.
+"""Protected and hidden paths: what gates and commands never write, and never show, in any spelling of the path.
 
-**Protected** (`PROTECTED_FILES`, one row each with its reason): files that another program executes merely because somebody
-opens the folder, enters it, or runs an ordinary read-only command there. Whoever writes them has code run later, outside of
-every sandbox. What a person runs on purpose (a Makefile, a test, a package's own code) is not among them.
-
+**Protected** (`PROTECTED_FILES`, one row each with its reason): files that another program executes just because
+somebody opens the folder, enters it, or runs a read-only command there. Whoever writes them has code run later,
+outside of every sandbox. Files that a person runs on purpose (a Makefile, a test, a package's own code) are not
+included.
 **Hidden**: environment files, keys and credentials, and the copies of them that editors leave.
-
-Gates use these lists as they are; the sandbox finds the same names on the disk (`cantrip_acp.sandbox.policy.protected`).
+Gates use these lists directly; the sandbox finds the same names on the disk (`cantrip_acp.sandbox.policy.protected`).
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """One row: a name or a pattern, at any depth; with a slash, the name of its folder before it.
+    """One row: a name or a pattern, at any depth; with a slash, the name of its folder comes first.
 
-    ``first``: a command cannot make it at the top of a writable folder either. ``always``: no recipe can allow it.
+    ``first``: a command cannot create it at the top of a writable folder either. ``always``: no recipe can allow it.
     """
 
     name: str
@@ -148,7 +147,9 @@ PROTECTED_FILES: tuple[Protected, ...] = (
     Protected("site-packages/sitecustomize.py", "the interpreter runs it at every start"),
     Protected("site-packages/usercustomize.py", "the interpreter runs it at every start"),
 )
-"""Whatever may run code that nobody asked to run. The interpreters stand together: to allow ``pyvenv.cfg`` allows them all."""
+"""Files that may run code without a request. The interpreter rows belong together: allowing ``pyvenv.cfg`` allows all
+of them.
+"""
 
 _PLAIN = {row.name: row for row in PROTECTED_FILES if not set(row.name) & set("/*[")}
 _IN_FOLDER: dict[str, list[tuple[re.Pattern[str], Protected]]] = {}
@@ -161,7 +162,7 @@ for _row in PROTECTED_FILES:
         _ANYWHERE.append((re.compile(translate(_name)), _row))
 
 ALLOWABLE = tuple(row.name for row in PROTECTED_FILES if not row.always)
-"""What the ward ``allow_protected`` can name."""
+"""The names that the ward ``allow_protected`` accepts."""
 
 HIDDEN_FILES = frozenset(
     {
@@ -175,13 +176,15 @@ HIDDEN_SUFFIXES = (
     ".p12", ".pfx", ".ppk", ".kdbx", ".keytab", ".jks", ".keystore", ".tfvars", ".tfvars.json", ".tfstate",
 )  # fmt: skip
 KEY_SUFFIXES = (".pem", ".key")
-"""Hidden where only their owner may read them, as every tool makes a private key; a test's fixture is readable to all."""
+"""Hidden if only the owner may read them, as for every private key that a tool makes; a test's fixture is readable to
+all.
+"""
 
 EXAMPLES = frozenset({".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults"})
-"""Environment files that are written to be read."""
+"""Environment files that are meant to be read."""
 
 _KEY_FILE = re.compile(
-    # Keys of ssh (id_ed25519, id_rsa_work), and what cloud providers call the keys of a service.
+    # SSH keys (id_ed25519, id_rsa_work), and the service keys of cloud providers.
     r"id_[^.]*\Z|(?:.*[-_.])?service[-_.]?account[^/]*\.json\Z|client_secret[^/]*\.json\Z"
 )
 _COPY = re.compile(
@@ -195,10 +198,10 @@ _MOST_COPIES = 6
 
 @lru_cache(maxsize=4096)
 def plain(name: str) -> str:
-    """A name as file systems that do not tell spellings apart see it.
+    """The form of a name that file systems with several spellings compare.
 
-    Case (macOS, Windows drives), invisible characters (HFS+), dots and spaces at the end and ``git~1`` (Windows drives)
-    all lead to the same ``.git`` somewhere.
+    Case (macOS, Windows drives), invisible characters (HFS+), dots and spaces at the end and ``git~1`` (Windows
+    drives) all lead to the same ``.git`` on some system.
     """
     if name.isascii():
         folded = name.lower()
@@ -210,7 +213,7 @@ def plain(name: str) -> str:
 
 
 def protected_by(name: str, folder: str = "") -> Protected | None:
-    """The row that protects a name in a folder of that name, both as `plain` gives them."""
+    """The row that protects a name in a folder, both names in the form of `plain`."""
     row = _PLAIN.get(name)
     if row is not None:
         return row
@@ -224,14 +227,14 @@ def protected_by(name: str, folder: str = "") -> Protected | None:
 
 
 def is_allowed(row: Protected, allowed: Collection[str]) -> bool:
-    """Whether the ward ``allow_protected`` admits a row."""
+    """Whether the ward ``allow_protected`` allows a row."""
     return not row.always and (row.name in allowed or (row.reason == _PYTHON and "pyvenv.cfg" in allowed))
 
 
 def why_protected(parts: Sequence[str], allowed: Collection[str] = ()) -> str | None:
-    """Why nothing may be written there, to stand after the path; None where it may.
+    """Why nothing may be written there, as text to follow the path; None where writing is allowed.
 
-    ``parts``: names below the root; ``allowed``: what the ward ``allow_protected`` names.
+    ``parts``: names below the root; ``allowed``: the names in the ward ``allow_protected``.
     """
     folder = ""
     for part in parts:
@@ -247,9 +250,9 @@ def why_protected(parts: Sequence[str], allowed: Collection[str] = ()) -> str | 
 
 
 def why_hidden(parts: Sequence[str], mode: int | None = None) -> str | None:
-    """Why this may not be read, to stand after the path; None where it may.
+    """Why this may not be read, as text to follow the path; None where reading is allowed.
 
-    ``mode`` is that of the file: a folder is not an environment file, and a key is told by who may read it.
+    ``mode`` is the file's: a folder is not an environment file, and a key is recognized by who may read it.
     """
     if not parts:
         return None
@@ -264,7 +267,7 @@ def why_hidden(parts: Sequence[str], mode: int | None = None) -> str | None:
 
 @lru_cache(maxsize=4096)
 def is_secret_file(name: str, mode: int | None = None) -> bool:
-    """Whether a file of this name (as `plain` gives it) holds secrets, or is an editor's copy of one that does."""
+    """Whether a file of this name (in the form of `plain`) holds secrets, or is an editor's copy of one that does."""
     for _ in range(_MOST_COPIES):
         if _is_secret_name(name):
             return True
@@ -291,7 +294,7 @@ def _is_secret_name(name: str) -> bool:
 
 
 def is_git_config(parts: Sequence[str]) -> bool:
-    """Whether this file holds settings of a repository, which may hold credentials."""
+    """Whether this file holds a repository's settings, which may include credentials."""
     return bool(parts) and plain(parts[-1]) in ("config", "config.worktree") and ".git" in map(plain, parts[:-1])
 
 
@@ -306,8 +309,8 @@ _SECRET_QUERY = re.compile(r'([?&][\w-]*(?:token|key|secret|password|auth)[\w-]*
 
 
 def without_credentials(config: str) -> str:
-    """The settings of a git folder without credentials: headers, passwords, helpers, and user names in addresses.
+    """Git settings without credentials: headers, passwords, helpers, and user names in addresses.
 
-    Whoever checked the folder out may have left a token there, as continuous integration does.
+    The checkout may have left a token there, as in continuous integration.
     """
     return _SECRET_QUERY.sub(r"\1", _SECRET_URL.sub("", _SECRET_LINE.sub(r"\1", config)))

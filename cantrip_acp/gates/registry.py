@@ -1,4 +1,4 @@
-"""Gates by name: the built-in ones, and those that other packages add as entry points ``cantrip_acp.gates``.
+"""Gate registry: built-in gates by name, and those of other packages (entry points ``cantrip_acp.gates``).
 
 A gate's module is imported when a circle names the gate. The target is a `Gate`, or a function of the circle's
 workspace that returns one.
@@ -37,21 +37,23 @@ BUILT_IN: dict[str, str] = {
 }
 
 ALIASES: dict[str, str] = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
-"""Names that are accepted where definitions are read, and never further in (D-002)."""
+"""Other names accepted in definitions, and replaced there (D-002)."""
 
 DELEGATION: frozenset[str] = frozenset({"call_agent", "call_agent_batch"})
-"""The gates that are taken away at ``max_depth`` 0 (COMP-6, D-009)."""
+"""The gates that are removed at ``max_depth`` 0 (COMP-6, D-009)."""
 
 CONSTRUCTED: frozenset[str] = frozenset(
     {"cantrip.cast", "cantrip.cast_batch", "cantrip.summon", "cantrip.send", "cantrip.dismiss"}
 )
-"""What a cell's `Cantrip(...)` and its like call: no gates that a circle could declare (`delegation.construction`)."""
+"""The calls behind `Cantrip(...)` and similar functions in cells; a circle cannot declare them
+(`delegation.construction`).
+"""
 
 
 RESERVED: frozenset[str] = frozenset(
     {*ALIASES, *DELEGATION, "read_context", "fetch", "plan", "git_commit", "run_tests"}
 )
-"""Names that mean one gate wherever they stand, present or not: an entity's own gates cannot have them."""
+"""Names with one fixed meaning, even where the gate is absent: an entity's own gates cannot use them."""
 
 
 FILE_OPTIONS: dict[str, dict[str, Any]] = {
@@ -63,7 +65,7 @@ FILE_OPTIONS: dict[str, dict[str, Any]] = {
     "absolute_is_root": {"type": "boolean", "description": "true or false"},
     "max_bytes": {"type": "integer", "minimum": 1, "description": "a whole number of at least 1"},
 }
-"""What every gate that works below a folder may be bound to."""
+"""The options of every gate that works below a folder."""
 
 TIMEOUT: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0, "description": "a number of seconds above 0"}
 
@@ -101,7 +103,7 @@ def find(name: str) -> Gate:
 
 
 def load_entry(entry: Any) -> Any:
-    """What another package registered under an entry point; `DefinitionError` where it cannot be imported."""
+    """Load another package's entry point; raises `DefinitionError` where it cannot be imported."""
     try:
         return entry.load()
     except BaseException as error:
@@ -117,7 +119,7 @@ _cached: dict[str, Any] | None = None
 
 
 def _entry_points() -> dict[str, Any]:
-    # Scanning installed packages takes milliseconds, and most circles name built-in gates alone.
+    # Scanning installed packages takes milliseconds, and most circles only name built-in gates.
     global _cached
     if _cached is None:
         from importlib.metadata import entry_points

@@ -1,7 +1,7 @@
 """``compile_and_load``: an entity's own Python module becomes gates of that entity.
 
-For trusted operators: a recipe that came with a workspace cannot have it, and without one of the ``allow_compile_*`` wards
-it refuses everything (`admission`).
+For trusted operators only: a recipe from a workspace cannot have it, and without one of the ``allow_compile_*`` wards
+it refuses everything (`policy`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def _unopened(args: Mapping[str, Any], context: GateContext) -> Any:
 
 
 def _warded(gate: Gate, wards: Wards) -> Gate:
-    """The gate with what these wards admit in its description. Raises `DefinitionError` for what can admit nothing."""
+    """The gate, with what these wards allow in its description. Raises `DefinitionError` for wards that can allow
+    nothing."""
     from cantrip_acp.gates.loaded.policy import check
 
     check(wards)
@@ -59,7 +60,7 @@ def _warded(gate: Gate, wards: Wards) -> Gate:
 
 
 def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
-    """No change that could be shown. Raises `GateError` for a module that no ward admits."""
+    """No file changes to show. Raises `GateError` for a module that the wards do not allow."""
     from cantrip_acp.gates.loaded.policy import admit
 
     admit(args, context.wards, context.workspace)
@@ -67,7 +68,7 @@ def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]
 
 
 def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
-    """A word for good is for this source, whose code it lets in; a file's is whatever the file holds."""
+    """A lasting permission is for this exact source; for a file, it is for whatever the file contains."""
     if args.get("source") is None:
         return f"={args['module']} at {args.get('path')}", f"of {args['module'][:100]} from this file"
     digest = hashlib.sha256(str(args["source"]).encode("utf-8", "surrogatepass")).hexdigest()

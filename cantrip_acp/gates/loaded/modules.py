@@ -1,7 +1,7 @@
-"""The modules that one entity has loaded: judged, handed to their worker, and their functions made gates of the entity.
+"""Loaded modules of one entity: checks them, loads them into a worker, and makes their functions gates.
 
-A worker that is lost is started again with the next call, and the modules are loaded into it afresh, from the text that was
-judged: their gates stay, what they kept in variables does not.
+A lost worker is started again at the next call, and the modules are loaded again from the checked text. Their gates
+stay, but the values of their variables are lost.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Loaded:
 
 
 class HotModules:
-    """`compile_and_load`'s session for one entity."""
+    """The session of `compile_and_load` for one entity."""
 
     def __init__(self, overlay: Overlay, circle: Circle) -> None:
         self._overlay = overlay
@@ -51,7 +51,7 @@ class HotModules:
         self._closed = False
 
     async def call(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
-        """Load a module. Raises `GateError` with what did not admit it, or what is wrong with it."""
+        """Load a module. Raises `GateError` with the ward that refused it, or the module's own error."""
         module = admit(args, context.wards, context.workspace)
         async with self._lock:
             before = self._loaded.get(module.name)
@@ -64,7 +64,7 @@ class HotModules:
                 if before is not None and not self._process.alive:
                     raise
                 if before is not None:
-                    # The worker may have been made without it: the next call makes one that has it.
+                    # The worker may have been started without the old module: the next call starts one that has it.
                     self._process.close()
                 raise
             self._loaded.pop(module.name, None)
@@ -92,8 +92,10 @@ class HotModules:
     # The worker
 
     async def _ready(self, without: str | None = None) -> list[str]:
-        """A worker with everything in it that was loaded, ``without`` one that is about to be. What could not be loaded
-        again is given up, and told."""
+        """Start a worker with all loaded modules, except ``without``, which is about to be loaded.
+
+        Modules that cannot be loaded again are dropped; the returned notes name them.
+        """
         if self._closed:
             raise GateError("the entity has ended")
         if self._process.alive:
@@ -115,12 +117,12 @@ class HotModules:
                 self._overlay.change({}, set(loaded.gates))
                 notes.append(f"{name} could not be loaded again, and its gates are gone: {error}")
                 if not self._process.alive:
-                    # What had been loaded before it was lost with it.
+                    # The modules loaded before it were lost with the worker.
                     return notes + await self._ready(without)
         return notes
 
     async def _load(self, module: Module) -> dict[str, Gate]:
-        """Put one module into the worker; its gates. Raises `GateError`, and then an older one is still there."""
+        """Load one module into the worker; returns its gates. Raises `GateError`, and then an older version stays."""
         taken = dict(self._overlay.taken)
         for name, other in self._loaded.items():
             if name != module.name:
@@ -141,7 +143,7 @@ class HotModules:
             if why is None:
                 why = _unfit(offer)
             if why is not None:
-                # A worker that keeps to the rules offers none such: whatever it is now, it is not ours any more.
+                # An honest worker never offers such a function, so this one is compromised.
                 self._process.close()
                 raise GateError(f"{module.name} cannot offer {offer.name[:80]!r}: {why}")
             gates[offer.name] = self._gate(module, offer)
@@ -172,7 +174,7 @@ class HotModules:
         )
 
     async def _call(self, name: str, gate: str, args: Mapping[str, Any], context: GateContext) -> GateReply:
-        """A loaded module's function."""
+        """Call a loaded module's function."""
         try:
             msgspec.json.encode(args)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -197,7 +199,7 @@ class HotModules:
 
 
 def _unfit(offer: messages.Offer) -> str | None:
-    """What is wrong with a function's arguments; None where they are fit to be shown and checked."""
+    """What is wrong with a function's arguments; None where they can be shown and checked."""
     names = [each.name for each in offer.parameters]
     if len(set(names)) < len(names) or not all(n.isidentifier() and n.isascii() for n in names):
         return "its arguments must have plain names, each its own"
@@ -218,7 +220,7 @@ def _depth(schema: messages.Schema) -> int:
 
 
 def _failure(said: Said, circle: Circle) -> str:
-    """What went wrong, and what was printed until then."""
+    """The error, and what was printed before it."""
     parts = [clean(said.answer.error or "it gave an answer to another question")]
     if said.timed_out:
         parts.append(f"timed out after {circle.wards.code_timeout_ms} ms (code_timeout_ms)")

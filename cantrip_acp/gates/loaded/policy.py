@@ -1,7 +1,7 @@
-"""What a loaded module may be called: ``cantrip_acp.hot.NAME``, which is no place of this package, and nothing else.
+"""Loading policy: module names (always ``cantrip_acp.hot.NAME``), and which modules the wards allow.
 
-Each module has one full name; ``NAME`` alone means it. So no name that anything else has, the package's own modules first
-of all, can be written in any way.
+Each module has one full name; ``NAME`` alone means the same. ``cantrip_acp.hot`` does not exist in this package. So
+no spelling can name any other module, especially none of this package.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NameRefused(ValueError):
 
 
 def full_name(name: str) -> str:
-    """``textkit`` and ``cantrip_acp.hot.textkit`` as the latter. Raises `NameRefused`."""
+    """The full name: ``textkit`` and ``cantrip_acp.hot.textkit`` give the latter. Raises `NameRefused`."""
     shown = repr(name if len(name) <= LONGEST else name[:LONGEST] + "…")
     if len(name) > LONGEST:
         raise NameRefused(f"{shown} is too long for a module's name: {LONGEST} characters at most")
@@ -55,13 +55,12 @@ def full_name(name: str) -> str:
     return PREFIX + name
 
 
-# --- Whether a module may be loaded: every ward that is given must admit it, and where none is given nothing is admitted.
-#
-# allow_compile_modules its full name is in the list allow_compile_paths its source is a file in one of these folders (or
-# one of these files), read by the host allow_compile_sha256 the SHA-256 of its source is in the list
-# allow_compile_signers its source is signed by one of these keys
-#
-# A list that is given and empty admits nothing. Whatever the wards say, a module is called ``cantrip_acp.hot.*``.
+# Whether a module may be loaded: every ward that is set must allow it; if none is set, nothing is allowed.
+# - allow_compile_modules: its full name is in the list.
+# - allow_compile_paths: its source is a file in one of these folders (or one of these files), read by the host.
+# - allow_compile_sha256: the SHA-256 of its source is in the list.
+# - allow_compile_signers: its source is signed by one of these keys.
+# An empty list allows nothing. With any wards, a module's name is ``cantrip_acp.hot.*``.
 
 LARGEST = 1_048_576
 """Bytes of a module's source."""
@@ -69,7 +68,7 @@ LARGEST = 1_048_576
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """What is to be loaded, whole: what was judged is what is loaded. ``path`` is where its source was read."""
+    """A module to load, complete: the checked text is the loaded text. ``path`` is the file of its source."""
 
     name: str
     source: str
@@ -78,13 +77,13 @@ class Module:
     signer: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """As observations and looms keep it."""
+        """The module as observations and looms keep it."""
         optional = {"path": self.path, "signer": self.signer}
         return {"module": self.name, "sha256": self.sha256, **{k: v for k, v in optional.items() if v is not None}}
 
 
 def admit(args: Mapping[str, Any], wards: Wards, workspace: Path | None) -> Module:
-    """The module that a call asks for, once every ward has admitted it. Raises `GateError` that says what did not."""
+    """The module of a call, after every ward has allowed it. Raises `GateError` that names the ward that refused."""
     try:
         name = full_name(args["module"])
     except NameRefused as error:
@@ -94,7 +93,8 @@ def admit(args: Mapping[str, Any], wards: Wards, workspace: Path | None) -> Modu
             "nothing may be compiled here: the circle has none of the wards allow_compile_modules, allow_compile_paths, "
             "allow_compile_sha256 and allow_compile_signers"
         )
-    # The name is judged before anything is read: a path must say nothing to who may not load from it.
+    # Check the name before reading: an error about a path must not reveal anything to a caller that may not load from
+    # it.
     if wards.allow_compile_modules is not None and name not in _names(wards.allow_compile_modules):
         raise GateError(
             f"{name} is not allowed by the ward allow_compile_modules ({_listed(wards.allow_compile_modules)})"
@@ -139,7 +139,7 @@ def _source(args: Mapping[str, Any], wards: Wards, workspace: Path | None) -> tu
 
 
 def _read(path: str, allowed: tuple[str, ...], wards: Wards, workspace: Path | None) -> tuple[bytes, str]:
-    """Read a file below an allowed folder once, by descriptors that no link leads out of."""
+    """Read a file below an allowed folder once, by descriptors that no link can redirect."""
     base = os.fspath(workspace) if workspace is not None else None
     if base is None and not os.path.isabs(path):
         raise GateError(f"{path!r} is relative, and there is no workspace")
@@ -150,7 +150,7 @@ def _read(path: str, allowed: tuple[str, ...], wards: Wards, workspace: Path | N
             folder = os.path.normpath(os.path.join(base, folder))
         if full != folder and not full.startswith(folder.rstrip("/") + "/"):
             continue
-        # A file that is allowed itself lies in a folder that is not.
+        # If the file itself is allowed, its folder is not.
         root = os.path.dirname(folder) if full == folder else folder
         with Root(root, changeable).find(full) as place:
             descriptor, _ = place.open_file()
@@ -177,7 +177,7 @@ def _signer(given: str | None, allowed: tuple[str, ...], raw: bytes) -> str:
 
 
 def check(wards: Wards) -> None:
-    """Refuse wards that could never admit anything by mistake. Raises `DefinitionError`."""
+    """Refuse wards that can never allow anything because of a mistake. Raises `DefinitionError`."""
     for digest in wards.allow_compile_sha256 or ():
         if len(_digest(digest)) != 64 or not set(_digest(digest)) <= set("0123456789abcdef"):
             raise DefinitionError(
@@ -196,7 +196,7 @@ def _names(allowed: tuple[str, ...]) -> set[str]:
         try:
             found.add(full_name(name))
         except NameRefused:
-            # It names what may never be loaded, and so admits nothing.
+            # It names a module that may never be loaded, so it allows nothing.
             continue
     return found
 

@@ -1,7 +1,7 @@
-"""Ed25519 signatures over a module's bytes: who signed it is a public key in the ward ``allow_compile_signers``.
+"""Ed25519 signatures of a module's bytes, checked against the public keys in the ward ``allow_compile_signers``.
 
-A key is written as in ``~/.ssh/id_ed25519.pub``, or its 32 bytes as base64 or hexadecimal digits; a signature's 64 bytes
-likewise. What is signed is the source itself, so that any tool can sign:
+A key is written as in ``~/.ssh/id_ed25519.pub``, or as its 32 bytes in base64 or hexadecimal; so is a signature's 64
+bytes. The source itself is signed, so that any tool can sign:
 
     openssl pkeyutl -sign -rawin -inkey key.pem -in textkit.py | base64 -w0
 """
@@ -21,7 +21,7 @@ _LONGEST = 1_000
 
 
 def key(text: str) -> bytes:
-    """The 32 bytes of a public key. Raises ValueError for what is none."""
+    """The 32 bytes of a public key. Raises ValueError for anything else."""
     words = text.split()
     if words[:1] == [_SSH] and len(words) > 1:
         blob = _bytes(words[1])
@@ -35,7 +35,7 @@ def key(text: str) -> bytes:
 
 
 def signature(text: str) -> bytes:
-    """The 64 bytes of a signature. Raises ValueError for what is none."""
+    """The 64 bytes of a signature. Raises ValueError for anything else."""
     found = _bytes(text)
     if len(found) != 64:
         raise ValueError(f"an Ed25519 signature has 64 bytes, this is {len(found)}")
@@ -50,7 +50,7 @@ def _bytes(text: str) -> bytes:
         if len(text) in (64, 128):
             return binascii.unhexlify(text)
     except binascii.Error:
-        # Digits are no use, so it may be base64.
+        # Not hexadecimal, so it may be base64.
         pass
     try:
         return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
@@ -59,7 +59,7 @@ def _bytes(text: str) -> bytes:
 
 
 def signed_by(signers: Iterable[str], source: bytes, given: bytes) -> str | None:
-    """The first of the signers whose signature this is; None where it is nobody's.
+    """The first signer whose signature this is; None where there is none.
 
     Raises `GateError` where the library that checks signatures is missing.
     """

@@ -1,7 +1,7 @@
-"""The worker that loaded modules live in: started with the first one, stopped between calls, killed with its entity.
+"""Worker process of loaded modules: started with the first one, stopped between calls, killed with its entity.
 
-It has the code medium's sandbox: no network, no file of the workspace but what `code_readable_paths` and
-`code_writable_paths` show, and its memory and time. What it says is hostile input.
+It has the code medium's sandbox, memory and time limits: no network, and of the workspace only what
+`code_readable_paths` and `code_writable_paths` show. Its output is hostile input.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Answer = messages.Loaded | messages.Answered
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An answer, what was printed meanwhile, and whether it had to be interrupted."""
+    """An answer, the text printed meanwhile, and whether the call had to be interrupted."""
 
     answer: Answer
     printed: str
@@ -41,13 +41,13 @@ class Said:
 
 
 _STEPS = (0.0, 0.5, 1.5)
-"""Seconds over its time after which a call is interrupted, interrupted again, and killed."""
+"""Seconds after the time limit at which a call is interrupted, interrupted again, and killed."""
 _PRINTED = 4_000
-"""Bytes that are kept of what a call prints."""
+"""Bytes of a call's printed output that are kept."""
 
 
 class Lost(SandboxError):
-    """The worker ended before it had answered; the text says how."""
+    """The worker ended before it answered; the text says how."""
 
 
 class _HotWorker(Worker):
@@ -55,7 +55,8 @@ class _HotWorker(Worker):
 
 
 class HotProcess:
-    """`ask` it one thing at a time, and `close` it in any case. ``alive`` is False until it is asked, and once it is lost."""
+    """The worker: `ask` one thing at a time, and always `close` it. ``alive`` is False before the start and after its
+    end."""
 
     def __init__(self, circle: Circle) -> None:
         self._circle = circle
@@ -74,11 +75,11 @@ class HotProcess:
 
     @property
     def pid(self) -> int:
-        """Its interpreter's process, 0 where there is none."""
+        """The process number of its interpreter; 0 where there is none."""
         return self._worker.pid if self._worker is not None else 0
 
     async def start(self) -> None:
-        """Start it. Raises `SandboxError`, `DefinitionError` for wards that cannot be kept."""
+        """Start it. Raises `SandboxError`, and `DefinitionError` for wards that cannot be enforced."""
         self.close()
         if self._sandbox is None:
             await runner.check()
@@ -103,7 +104,7 @@ class HotProcess:
     def _prepare(self) -> tuple[Sandbox, interpreter.Interpreter]:
         circle = self._circle
         base = str(circle.workspace) if circle.workspace is not None else None
-        # The Python of the cells, where cells have one of their own.
+        # The Python of the code cells, if they have their own.
         chosen = getattr(circle.medium, "options", {}).get("code_python")
         found = interpreter.find(chosen, runner.machine(), base)
         reached = reach(circle.wards, circle.workspace)
@@ -121,11 +122,11 @@ class HotProcess:
             self._answer = self._answer or message
 
     async def ask(self, command: dict[str, Any]) -> Said:
-        """Let it ``load`` or ``call``. Raises `Lost` where it gave no answer; a cancel kills it."""
+        """Send a ``load`` or ``call`` command. Raises `Lost` where no answer came; a cancel kills the worker."""
         worker = self._worker
         if worker is None or not self.alive:
             raise Lost("it does not run")
-        # Not to be guessed, so that nothing can be said ahead to a question that comes later.
+        # A random number, so that the worker cannot answer a later question in advance.
         self._number = secrets.randbits(50)
         self._answer = None
         self._expected = messages.Loaded if command["t"] == "load" else messages.Answered
@@ -145,16 +146,16 @@ class HotProcess:
         return Said(answer, self._printed.finish(), self._timed_out)
 
     def _heard(self) -> Answer | None:
-        """Asked anew: it may have come while something was waited for."""
+        """Read the answer again: it may have come during a wait."""
         return self._answer
 
     async def _settle(self, worker: Worker) -> str:
-        """Bring it to rest, or to its end, whatever happened around us; how it ended, where it did."""
+        """Stop or kill the worker in every case; returns how it ended, if it did."""
         rested = False
         if self._answer is not None:
             rested = await worker.freeze()
         else:
-            # What leaves closes its pipe first, and how it left is known a moment later.
+            # An exiting process closes its pipe first; its exit status is known a moment later.
             with anyio.move_on_after(0.3 if worker.broken is not None or worker.tree.exited else 0):
                 await worker.gone()
             worker.end("it was stopped")
@@ -166,7 +167,7 @@ class HotProcess:
         return why
 
     async def _wait(self, worker: Worker) -> None:
-        """Until it has answered or is gone, or has been made to go."""
+        """Wait until it has answered or ended; kill it after its time limit."""
         timeout = self._circle.wards.code_timeout_ms / 1000
         end, step = time.monotonic() + timeout, 0
         look = time.monotonic() + limits.FIRST
@@ -197,7 +198,7 @@ class HotProcess:
 
 
 def _how(worker: Worker) -> str:
-    """How a worker ended, in words for the entity."""
+    """How a worker ended, as text for the entity."""
     status = worker.tree.status
     if status.ended_because is not None:
         return status.ended_because

@@ -1,4 +1,5 @@
-"""MCP servers as gates: declared by a recipe or a client, started with an entity, gone with it.
+"""MCP servers as gates: declared by a recipe or a client, started with an entity, and ended with it.
 
-The official SDK speaks the protocol; it is imported when a server is to be reached, and only in this folder.
+The official SDK implements the protocol. Only this folder imports it, and only when a server is to be reached. Start
+with `servers.py` (all servers of an entity) and `connection.py` (one server).
 """

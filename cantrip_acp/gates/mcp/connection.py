@@ -1,7 +1,7 @@
-"""One server for one entity: reached, asked for its tools, called, and gone with the entity.
+"""Connection of one entity to one MCP server: connects, lists its tools, calls them, and closes with the entity.
 
-A task of its own holds the connection, since it is opened before a turn and closed after many. A server that has gone is
-started again by the next call; one that goes again and again is left alone.
+A separate task holds the connection, because it is opened before a turn and closed after many. A server that has
+ended is started again by the next call, but only a few times.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
 
 log = logging.getLogger(__name__)
-# The SDK logs a server's failures with tracebacks and with what was sent; they reach whoever called as errors.
+# The SDK logs a server's failures with tracebacks and sent data. Callers get these failures as errors.
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
-# Each request with its whole URL, at every start of a server.
+# It logs each request with its whole URL, at every start of a server.
 logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 MOST_TOOLS = 500
 _MOST_PAGES = 50
 _RESTARTS = 3
 _LEAVES_WITHIN = 8.0
-"""Seconds that a connection has to close in; the SDK's own steps towards a process's end take up to six."""
+"""Seconds allowed to close a connection; the SDK's own steps to end a process take up to six."""
 
 
 class McpError(CantripError):
-    """A server that cannot be reached, or is gone; the text names it."""
+    """A server that cannot be reached, or has ended; the text names it."""
 
 
 class Connection:
-    """`open` it, `call` its ``tools``, and `close` it in any case."""
+    """`open` it, `call` its ``tools``, and always `close` it."""
 
     def __init__(self, server: McpServer, circle: Circle) -> None:
         self.server = server
         self.tools: list[mcp_types.Tool] = []
         self.left_out: str | None = None
-        """What of its tools could not be taken, in words."""
+        """A message about tools that could not be used."""
         self._circle = circle
         self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
@@ -75,11 +75,11 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be called without being started again."""
+        """Whether it can be called without a new start."""
         return self._client is not None and not self._gone.is_set()
 
     async def open(self) -> None:
-        """Reach it and learn its tools. Raises `McpError`."""
+        """Connect and list its tools. Raises `McpError`."""
         async with self._opening:
             if not self.alive:
                 await self._open()
@@ -108,12 +108,12 @@ class Connection:
             raise
 
     async def _live(self) -> None:
-        """Hold the connection until it is told to go, or has gone."""
+        """Hold the connection until it must close or has ended."""
         ready = self._ready
         assert ready is not None
         why: BaseException | None = None
         try:
-            # One that closes its end while nothing is asked is noticed by the next call.
+            # If the server closes its end between calls, the next call notices.
             async with Client(
                 _Reached(self._reached()),
                 list_roots_callback=self._roots,
@@ -129,14 +129,14 @@ class Connection:
         except asyncio.CancelledError as cancelled:
             why = cancelled
         except BaseException as error:  # noqa: BLE001
-            # Whatever a server's end makes of itself, in groups or not, belongs to whoever called it.
+            # Any error from the server's end, in groups or not, is reported to the caller.
             why = error
         finally:
             self._client = None
             self._gone.set()
             if not ready.done():
                 ready.set_exception(self._wrong(f"cannot be reached: {self._explained(why)}"))
-                # Nobody may be waiting any more.
+                # Mark the exception as read: maybe nobody waits for it any more.
                 ready.exception()
 
     @asynccontextmanager
@@ -184,7 +184,7 @@ class Connection:
     async def call(
         self, tool: str, args: Mapping[str, Any], *, traceparent: str | None = None
     ) -> mcp_types.CallToolResult:
-        """What a tool answered. Raises `GateError` where it gave no answer, naming the server and saying why."""
+        """A tool's answer. Raises `GateError` where there is none; the text names the server and the reason."""
         if not self.alive:
             if self._starts > _RESTARTS:
                 raise GateError(str(self._wrong(f"ended {self._starts} times and is not started again")))
@@ -218,7 +218,8 @@ class Connection:
             raise GateError(str(self._wrong(f"answered {tool} with nonsense: {_short(error)}"))) from None
 
     async def _is_gone(self, error: BaseException) -> bool:
-        """Whether the failure of a call was the server's end: then the connection is closed, and a later call starts it again."""
+        """Whether a call failed because the server ended: then the connection is closed, and a later call starts it
+        again."""
         service = self._service
         if service is not None:
             with anyio.move_on_after(0.2):
@@ -230,7 +231,7 @@ class Connection:
         return gone
 
     async def close(self) -> None:
-        """End it and whatever it started. Safe to call twice."""
+        """Close it and end everything that it started. Safe to call twice."""
         self._closed = True
         with anyio.CancelScope(shield=True):
             await self._end()
@@ -251,7 +252,7 @@ class Connection:
         self._status = status
 
     def _explained(self, error: BaseException | None) -> str:
-        """Why it ended, with its last words."""
+        """Why it ended, with the end of its standard error."""
         parts: list[str] = []
         service = self._service
         error = _first(error)
@@ -275,7 +276,7 @@ class Connection:
 
 
 class _Reached:
-    """A transport as the SDK takes it: something to enter."""
+    """A transport in the form that the SDK enters."""
 
     def __init__(self, opened: Any) -> None:
         self._opened = opened
@@ -288,7 +289,7 @@ class _Reached:
 
 
 def _sandbox(server: McpServer, circle: Circle) -> Sandbox:
-    """The sandbox of the circle's commands; a Python that is named by its path is shown with what it stands on."""
+    """The sandbox of the circle's commands. A Python given by path is visible with the files that it needs."""
     host = runner.machine()
     if "/" in server.command:
         base = str(circle.workspace) if circle.workspace is not None else None
@@ -308,14 +309,14 @@ def _reach(circle: Circle) -> str:
 
 
 def _first(error: BaseException | None) -> BaseException | None:
-    """A failure out of the groups that it came in."""
+    """The first error inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def _short(error: BaseException) -> str:
-    """The first real failure, in a line."""
+    """The first real error, in one line."""
     error = _first(error) or error
     if isinstance(error, SandboxError | MCPError):
         text = str(error)

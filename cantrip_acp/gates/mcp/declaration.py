@@ -1,4 +1,4 @@
-"""What is known of a server before it is reached: how to start it or where it is, and how far it is trusted."""
+"""Declaration of an MCP server: how to start or reach it, and how far it is trusted."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ CALL_SECONDS = 120.0
 class McpServer:
     """One server.
 
-    ``transport`` stdio: ``command`` with ``args`` is started in the session's sandbox, with ``env`` beside the sandbox's own
-    environment, or, where ``sandboxed`` is False, as the user. ``http`` (streamable HTTP) and ``sse``: ``url`` is reached
-    from the host with ``headers``. ``trusted`` says whether what the server tells about its tools is believed: that a tool
-    only reads. ``start_s`` and ``call_s`` are seconds that it has to start in, and to answer a call.
-
-    Raises `DefinitionError` for a name that is empty, a URL that is none, or parts that do not fit the transport.
+    ``transport`` stdio: ``command`` with ``args`` is started in the session's sandbox, with ``env`` added to the
+    sandbox's environment; where ``sandboxed`` is False, it runs as the user. ``http`` (streamable HTTP) and ``sse``:
+    ``url`` is reached from the host with ``headers``. ``trusted``: believe the server's statement that a tool only
+    reads. ``start_s`` and ``call_s``: seconds allowed for its start, and for an answer to a call.
+    Raises `DefinitionError` for an empty name, an invalid URL, or parts that do not fit the transport.
     """
 
     name: str
@@ -66,11 +65,11 @@ class McpServer:
 
     @property
     def prefix(self) -> str:
-        """What the names of its gates begin with."""
+        """The prefix of its gates' names."""
         return plain(self.name)
 
     def hide(self, redactor: Redactor) -> None:
-        """Tell a redactor what of it is secret: headers' values, what stands under secret names, and keys in the URL."""
+        """Register its secrets with a redactor: header values, values with secret names, and keys in the URL."""
         secrets = [value for name, value in self.env.items() if looks_secret(name)]
         for value in self.headers.values():
             secrets += [value, value.rpartition(" ")[2]]
@@ -84,7 +83,7 @@ class McpServer:
         redactor.add(*secrets)
 
     def record(self) -> dict[str, Any]:
-        """What a loom or a list may keep of it; no value of a variable or header."""
+        """The data that a loom or a list may keep; without values of variables and headers."""
         shown: dict[str, Any] = {"name": self.name, "transport": self.transport}
         if self.transport == "stdio":
             shown |= {"command": self.command, "args": list(self.args), "env": sorted(self.env)}
@@ -97,12 +96,13 @@ class McpServer:
 
 
 def _secrets_of(url: str) -> list[str]:
-    """What of a URL looks like a key: who signs in, values under secret names, and long words of letters and digits."""
+    """Parts of a URL that look like secrets: user and password, values with secret names, and long words of letters
+    and digits."""
     parts = urlsplit(url)
     found = [parts.password or parts.username or ""]
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if _for_a_secret(name) or _KEY.fullmatch(value):
-            # As it is sent, too.
+            # Also in the encoded forms that are sent.
             found += [value, quote(value, safe=""), quote_plus(value)]
     found += [piece for piece in parts.path.split("/") if _KEY.fullmatch(piece)]
     return found
@@ -117,7 +117,8 @@ _KEY = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[^/\s]{20,}")
 
 
 def plain(name: str) -> str:
-    """A name as a part of a gate's name: letters, digits and ``_``, with a letter or ``_`` first; empty where none is left."""
+    """A name as part of a gate's name: letters, digits and ``_``, with a letter or ``_`` first; empty where none is
+    left."""
     found = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")[:64]
     return f"_{found}" if found[:1].isdigit() else found
 

@@ -1,4 +1,4 @@
-"""The servers of one entity, reached at once: a slow or a broken one keeps no other waiting for longer than its time."""
+"""MCP servers of one entity, opened in parallel: a slow or broken one delays no other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class McpServers:
-    """Servers to be reached for an entity; a value. `open` reaches them."""
+    """Servers to open for an entity; an immutable value. `open` connects to them."""
 
     def __init__(self, servers: Iterable[McpServer]) -> None:
         self.servers: Sequence[McpServer] = tuple(servers)
@@ -33,8 +33,8 @@ class McpServers:
         return bool(self.servers)
 
     async def open(self, circle: Circle) -> OpenServers:
-        """Reach them all, each within its own time. Raises `McpError` where one that is required cannot be reached."""
-        # The SDK takes a second to import, which a loop with other sessions should not wait for.
+        """Connect to all, each within its own time limit. Raises `McpError` where a required one cannot be reached."""
+        # Importing the SDK takes a second, which must not block an event loop with other sessions.
         await anyio.to_thread.run_sync(_import)
         from cantrip_acp.gates.mcp.connection import Connection, McpError
 
@@ -67,7 +67,7 @@ class McpServers:
 
 
 class OpenServers:
-    """What was reached: ``gates``, and ``problems`` in words, each naming its server. `close` it in any case."""
+    """The opened servers: ``gates``, and ``problems`` as messages that each name a server. Always `close` it."""
 
     def __init__(self) -> None:
         self.gates: list[Gate] = []
@@ -75,7 +75,7 @@ class OpenServers:
         self._connections: list[Connection] = []
 
     def take(self, connection: Connection, prefix: str, failure: CantripError | None) -> None:
-        """Add one server's tools, or what went wrong."""
+        """Add one server's tools, or its error."""
         from cantrip_acp.gates.mcp.tools import gates
 
         self._connections.append(connection)
@@ -92,7 +92,7 @@ class OpenServers:
             self.problems.append(f"{name} offers no tools")
 
     async def close(self) -> None:
-        """End them all, and what they started. Safe to call twice."""
+        """Close all, with everything that they started. Safe to call twice."""
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as group:
                 for connection in self._connections:

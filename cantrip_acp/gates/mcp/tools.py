@@ -1,4 +1,4 @@
-"""A server's tools as gates ``server.tool``, and its answers as observations. What a server says is hostile input."""
+"""MCP tools as gates ``server.tool``, and their answers as observations. All input from a server is hostile."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _DESCRIPTION = 4_000
 _SCHEMA = 64_000
 _DEEPEST = 32
 LARGEST_RESULT = 200_000
-"""Characters of an answer that an entity gets; what a crystal sees is bounded further by its medium."""
+"""Characters of an answer that an entity gets; the medium limits further what a crystal sees."""
 
 
 def gates(connection: Connection, prefix: str) -> tuple[list[Gate], list[str]]:
-    """Its tools as gates, and in words which of them could not be taken and why."""
+    """The server's tools as gates, and messages about tools that could not be used."""
     found: list[Gate] = []
     problems: list[str] = []
     taken: set[str] = set()
@@ -50,7 +50,7 @@ def gates(connection: Connection, prefix: str) -> tuple[list[Gate], list[str]]:
 def _gate(connection: Connection, tool: mcp_types.Tool, name: str, parameters: Mapping[str, Any]) -> Gate:
     server = connection.server
     hints = tool.annotations
-    # A stranger that says of itself that it only reads is not believed.
+    # Only a trusted server's statement that a tool reads only is believed.
     reads = bool(server.trusted and hints is not None and hints.read_only_hint)
     shown = clean(tool.title or (hints.title if hints is not None else None) or tool.name)[:120].strip()
 
@@ -76,7 +76,8 @@ def _gate(connection: Connection, tool: mcp_types.Tool, name: str, parameters: M
 
 
 def schema(given: Any) -> tuple[dict[str, Any], str | None]:
-    """A tool's schema as a gate's, or why it cannot be one: it must be whole in itself, of sane size, and of type object."""
+    """A tool's schema as a gate's, or why it cannot be used. It must be self-contained, not too large, and of type
+    object."""
     if not isinstance(given, dict):
         return {}, "its schema is no object"
     if len(json.dumps(given)) > _SCHEMA:
@@ -84,7 +85,7 @@ def schema(given: Any) -> tuple[dict[str, Any], str | None]:
     for depth, reference in _references(given, 0):
         if depth > _DEEPEST:
             return {}, f"its schema is nested deeper than {_DEEPEST}"
-        # Whoever checks arguments would fetch it, from this machine.
+        # The checker of arguments would fetch it, from this machine.
         if reference is not None and not reference.startswith("#"):
             return {}, f"its schema refers to {reference[:80]!r}, outside itself"
     taken = {key: value for key, value in given.items() if key not in ("$id", "$schema", "id")}
@@ -104,7 +105,7 @@ def schema(given: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _references(value: Any, depth: int) -> Iterator[tuple[int, str | None]]:
-    """Every ``$ref`` with its depth; a place that lies too deep once, and nothing below it."""
+    """Every ``$ref`` with its depth; a part that is too deep is reported once, and not searched."""
     if depth > _DEEPEST:
         yield depth, None
         return
@@ -113,7 +114,7 @@ def _references(value: Any, depth: int) -> Iterator[tuple[int, str | None]]:
             if key in ("$ref", "$dynamicRef", "$recursiveRef") and isinstance(item, str):
                 yield depth, item
             elif key in ("$id", "id") and isinstance(item, str) and depth:
-                # A base of its own would turn local references into others.
+                # A new base would change what local references mean.
                 yield depth, item if key == "$id" else "#"
             else:
                 yield from _references(item, depth + 1)
@@ -123,7 +124,7 @@ def _references(value: Any, depth: int) -> Iterator[tuple[int, str | None]]:
 
 
 def reply(result: mcp_types.CallToolResult) -> GateReply:
-    """An answer as an observation: its data where it gave data, else its text, and its images; other things are named.
+    """An answer as an observation: its data if it has any, else its text; and its images. Other content is named.
 
     Raises `GateError` with its text where the tool failed.
     """
@@ -133,9 +134,9 @@ def reply(result: mcp_types.CallToolResult) -> GateReply:
         raise GateError(_bounded(text) or "the tool failed and said nothing")
     data = result.structured_content
     if data is not None:
-        # The SDKs wrap what is no object under this one key.
+        # The SDKs wrap values that are no object under this key.
         value = data["result"] if set(data) == {"result"} else data
-        # Some versions give the blocks themselves as data.
+        # Some versions return the content blocks themselves as data.
         if not (value is not data and _are_blocks(value)) and len(json.dumps(value, default=str)) <= LARGEST_RESULT:
             return GateReply(value, attachments=tuple(images))
     text = text if text or data is None else json.dumps(data, default=str)
@@ -148,7 +149,7 @@ def _are_blocks(value: Any) -> bool:
 
 
 def _shown(block: Any, images: list[Attachment]) -> str:
-    """A block as text. An image that models take is added to ``images``."""
+    """A block as text. An image that models accept is added to ``images``."""
     if isinstance(block, mcp_types.TextContent):
         return str(block.text)
     if isinstance(block, mcp_types.ImageContent) and (image := image_of(block.mime_type, block.data)) is not None:

@@ -1,4 +1,4 @@
-"""How a server is reached: over the standard streams of a program, or over HTTP. Each is a transport as the SDK takes it."""
+"""MCP transports in the SDK's form: over a program's standard streams, or over HTTP."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Opened = AbstractAsyncContextManager[Any]
 
 @asynccontextmanager
 async def over_stdio(service: Service | UserProcess) -> AsyncIterator[Any]:
-    """A server on stdio, in its sandbox or as the user: a message a line."""
+    """A server on stdio, in its sandbox or as the user: one message per line."""
     async with service.running():
         into, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         sending, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
@@ -61,7 +61,7 @@ async def over_stdio(service: Service | UserProcess) -> AsyncIterator[Any]:
                     try:
                         await service.send(text.encode() + b"\n")
                     except (SandboxError, OSError):
-                        # What waits for an answer is told by the reading end, which ends now.
+                        # The reading side ends now and informs everybody who waits for an answer.
                         await into.aclose()
                         return
 
@@ -77,7 +77,8 @@ async def over_stdio(service: Service | UserProcess) -> AsyncIterator[Any]:
 
 
 def parsed(line: bytes) -> SessionMessage | Exception:
-    """One line as a message, or as what is wrong with it: a server that prints to its output is no reason to stop."""
+    """One line as a message, or as an error: a server that prints other text to its output must not stop the
+    connection."""
     try:
         return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError:
@@ -85,7 +86,7 @@ def parsed(line: bytes) -> SessionMessage | Exception:
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A response's body, up to what one message may have."""
+    """A response's body, limited to the size of one message."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -103,7 +104,7 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 Refused = Callable[[int], None]
-"""Told the HTTP status of an answer that is an error; the SDK keeps it to itself."""
+"""Called with the HTTP status of an error answer, which the SDK does not report."""
 
 
 class _BoundedTransport(httpx2.AsyncHTTPTransport):
@@ -113,11 +114,11 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
-        # A server need not offer to be listened to by GET, nor to be told by DELETE that it is over.
+        # A server need not support GET for listening, or DELETE at the end.
         if response.status_code >= 400 and request.method == "POST":
             self._refused(response.status_code)
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            # Events are bounded one by one by the SDK; a stream of them has no end.
+            # The SDK limits each event; a stream of events has no end.
             response.stream = _Bounded(response.stream)
         return response
 
@@ -136,6 +137,6 @@ async def over_http(server: McpServer, refused: Refused) -> AsyncIterator[Any]:
 
 
 def over_sse(server: McpServer, refused: Refused) -> Opened:
-    """The older HTTP transport: server-sent events one way, requests the other."""
+    """The older HTTP transport: server-sent events in one direction, requests in the other."""
     factory: Callable[..., httpx2.AsyncClient] = lambda *_, **__: _client(server, refused)  # noqa: E731
     return sse_client(server.url, headers=dict(server.headers), httpx_client_factory=factory)

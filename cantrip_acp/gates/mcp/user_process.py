@@ -1,7 +1,7 @@
-"""A server on stdio that runs as the user does, outside the sandbox, in a process group of its own that ends with us.
+"""User process: a stdio server that runs as the user, outside the sandbox, in its own process group that ends with us.
 
-Its input is closed first; one that stays gets SIGTERM and SIGKILL, with whatever it started in its group. Where this process
-is killed, a shell that waits for nothing else does the same: nobody would be left to.
+At the end its input is closed first. If it stays, it and its group get SIGTERM and SIGKILL. If our process is killed,
+a waiting shell kills the group, because nobody else could.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.sandbox.launch.output import clean
 
 _ASKED_TO_LEAVE = 0.5
-"""Seconds that it has to leave in, once its input has ended; half as many after SIGTERM."""
+"""Seconds that it gets to exit after its input was closed; half as many after SIGTERM."""
 _LAST_WORDS = 4096
 _MOURNER = 'read -r _; kill -s KILL -- "-$1"'
-"""Waits for the other end of its input to go, with whoever holds it, and ends a group."""
+"""Waits until its input is closed, that is until our process has ended, and then kills a group."""
 
 
 class UserProcess:
-    """Within ``async with process.running()`` it can `send` and `receive`; afterwards its group is gone.
+    """Within ``async with process.running()``, use `send` and `receive`; afterwards its group is gone.
 
-    It gets the user's HOME, PATH and the like beside ``server.env``, and no other variable. Raises `OSError` where it cannot
-    be started.
+    It gets the user's HOME, PATH and similar variables and ``server.env``, and no others. Raises `OSError` where it
+    cannot be started.
     """
 
     def __init__(self, server: McpServer, folder: str | None) -> None:
@@ -44,12 +44,12 @@ class UserProcess:
 
     @property
     def last_words(self) -> str:
-        """The end of what it wrote to standard error, as text that can be shown."""
+        """The end of its standard error, cleaned so that it can be displayed."""
         return clean(bytes(self._errors).decode("utf-8", "replace")).strip()
 
     @property
     def ending(self) -> str | None:
-        """How it ended, in words; None while it runs."""
+        """How it ended, as text; None while it runs."""
         process = self._process
         if process is None or not self._over:
             return None
@@ -62,12 +62,12 @@ class UserProcess:
         return f"it left with exit status {status}"
 
     async def gone(self) -> None:
-        """Wait for its end."""
+        """Wait until it has ended."""
         await self._end.wait()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[UserProcess]:
-        """Run it; once."""
+        """Run the program. Can be used once."""
         self._process = process = await anyio.open_process(
             [self._server.command, *self._server.args],
             stdin=subprocess.PIPE,
@@ -77,11 +77,11 @@ class UserProcess:
             env={**get_default_environment(), **self._server.env},
             start_new_session=True,
         )
-        # Nothing is awaited from here to the group, or a cancel would lose the process.
+        # No await from here to the task group, because a cancel would lose the process.
         try:
             held, mourner = _mourned(process.pid)
         except BaseException:
-            # Its group was killed; its pipes are ours to close.
+            # Its group was killed; close its pipes.
             with anyio.CancelScope(shield=True):
                 await self._stop(process)
             raise
@@ -91,7 +91,7 @@ class UserProcess:
             try:
                 yield self
             except Exception as error:  # noqa: BLE001
-                # Raised on below: from inside the task group it would reach the caller as an ExceptionGroup.
+                # Raised again below: from inside the task group the caller would get an ExceptionGroup.
                 failure = error
             finally:
                 with anyio.CancelScope(shield=True):
@@ -104,13 +104,13 @@ class UserProcess:
             raise failure
 
     async def receive(self) -> bytes:
-        """The next bytes that it wrote to standard output; empty at its end."""
+        """The next bytes of its standard output; empty at its end."""
         assert self._process is not None
         assert self._process.stdout is not None
         try:
             return await self._process.stdout.receive()
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            # Who closes the output is leaving: how comes a moment later.
+            # A program that closes its output is exiting; its status is known a moment later.
             with anyio.move_on_after(_ASKED_TO_LEAVE):
                 await self._exited(self._process)
             self._over = True
@@ -118,7 +118,7 @@ class UserProcess:
             return b""
 
     async def send(self, data: bytes) -> None:
-        """Write to its standard input; waits while it does not read. Raises `OSError` once it is gone."""
+        """Write to its standard input; waits while the program does not read. Raises `OSError` once it has ended."""
         assert self._process is not None
         assert self._process.stdin is not None
         try:
@@ -139,7 +139,7 @@ class UserProcess:
         with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             await process.stdin.aclose()
         async with anyio.create_task_group() as group:
-            # It may have to be rid of its last output before it can leave.
+            # It may have to write its last output before it can exit.
             group.start_soon(self._drop)
             for seconds, then in ((_ASKED_TO_LEAVE, signal.SIGTERM), (_ASKED_TO_LEAVE / 2, signal.SIGKILL)):
                 with anyio.move_on_after(seconds):
@@ -147,7 +147,7 @@ class UserProcess:
                 if process.returncode is not None:
                     break
                 _signal(process.pid, then)
-            # Also after a polite end: what it left behind in its group ends with it.
+            # Also after a normal exit: kill what it left in its group.
             _signal(process.pid, signal.SIGKILL)
             await self._exited(process)
             group.cancel_scope.cancel()
@@ -157,7 +157,7 @@ class UserProcess:
             if stream is not None:
                 with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                     await stream.aclose()
-        # Something that left the group may hold the other ends; ours are closed all the same.
+        # A process that left the group may hold the other ends; close ours anyway.
         transport = getattr(getattr(process, "_process", None), "_transport", None)
         if transport is not None:
             with contextlib.suppress(PermissionError):
@@ -169,7 +169,7 @@ class UserProcess:
 
     @staticmethod
     async def _exited(process: anyio.abc.Process) -> None:
-        # Not `wait`: that waits for the end of its pipes too, which something that it started may hold.
+        # Not `wait`: that also waits for the end of its pipes, which a child of it may hold open.
         while process.returncode is None:  # noqa: ASYNC110 - nothing tells of it
             await anyio.sleep(0.01)
 
@@ -180,7 +180,7 @@ def _signal(group: int, which: signal.Signals) -> None:
 
 
 def _mourned(group: int) -> tuple[int, subprocess.Popen[bytes]]:
-    """A descriptor whose closing, for whatever reason, is the end of a process group; and who sees to that."""
+    """A descriptor whose closing, for any reason, kills a process group; and the shell that does this."""
     try:
         theirs, ours = os.pipe2(os.O_CLOEXEC)
     except OSError:

@@ -1,7 +1,7 @@
-"""``run_tests``: a workspace's tests, run in the circle's sandbox, and what came of them as data.
+"""``run_tests``: runs a workspace's tests in the circle's sandbox and returns the results as data.
 
-The command is the one that the recipe gives, else the one that the workspace's files speak of. It runs as a command of the
-bash medium would: the same policy, the same limits, or not at all.
+The command comes from the recipe, or is found in the workspace's files. It runs like a command of the bash medium,
+with the same policy and limits, or not at all.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox
 
 SHOWN_OUTPUT = 6_000
-"""Characters of the output's end that a result holds."""
+"""Characters from the end of the output in a result."""
 _PLACE = re.compile(r"^(?:E\s+)?(?:File \")?([\w./@+ -]{1,300}\.\w{1,5})(?:\", line |:)(\d{1,7})", re.MULTILINE)
 _HEX = re.compile(r"[0-9a-f]{32}\Z")
 _TARGETS = "{targets}"
 
 
 class TestRuns:
-    """The gate's session for one entity: its sandbox, and one run after another in it."""
+    """The gate's session for one entity: one sandbox and the runs in it."""
 
     __test__ = False
 
@@ -45,7 +45,7 @@ class TestRuns:
         self._lock = anyio.Lock()
 
     async def call(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
-        """Run the tests. Tests that fail are a result; `GateError` says why none could be run."""
+        """Run the tests. Failing tests are a result; `GateError` says why no test could be run."""
         runner, command, also = await anyio.to_thread.run_sync(_command, args, context)
         async with self._lock:
             try:
@@ -85,7 +85,7 @@ class TestRuns:
         return GateReply(result, title=_summary(result), locations=_locations(report, context))
 
     async def _opened(self, context: GateContext) -> Sandbox:
-        """The sandbox under the wards that are in force now: they may have become stricter since the last run."""
+        """The sandbox under the current wards: they may have become stricter since the last run."""
         if self._sandbox is None or self._wards != context.wards:
             from cantrip_acp.mediums.bash import persistent_home, private_folders
             from cantrip_acp.sandbox.launch import sandbox as runner
@@ -105,12 +105,12 @@ class TestRuns:
         return self._sandbox
 
     async def close(self) -> None:
-        """Nothing of a run outlives its call."""
+        """Forget the sandbox. No process outlives its call, so there is nothing to kill."""
         self._sandbox = None
 
 
 def _command(args: Mapping[str, Any], context: GateContext) -> tuple[str, str, tuple[str, ...]]:
-    """Runner, command, and other runners that the workspace has. Runs in a thread: it reads files."""
+    """Runner, command, and other runners of the workspace. Runs in a thread, because it reads files."""
     from cantrip_acp.gates.confinement import Root
     from cantrip_acp.gates.testing.test_command import chosen
 
@@ -131,7 +131,7 @@ def _command(args: Mapping[str, Any], context: GateContext) -> tuple[str, str, t
 
 
 def _environment(context: GateContext) -> dict[str, str]:
-    # CI: runners that would wait for a person, or watch files, do not.
+    # CI: with it, runners do not wait for a person or watch files.
     given = {"CI": "1", "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1", "FORCE_COLOR": "0"}
     if _HEX.match(context.trace_id):
         given["TRACEPARENT"] = f"00-{context.trace_id}-{os.urandom(8).hex()}-01"
@@ -195,7 +195,7 @@ def _summary(result: Mapping[str, Any]) -> str:
 
 
 def _locations(report: Report, context: GateContext) -> tuple[Location, ...]:
-    """Where the first failures are, for editors; text of the output, never looked up."""
+    """Locations of the first failures, for editors; text from the output, never opened."""
     workspace = str(context.workspace) if context.workspace is not None else None
     found = []
     for failure in report.failures[:10]:
@@ -220,18 +220,18 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     what += f" that match {quoted(args['match'])}" if args.get("match") else ""
     declared = context.dependencies.get("command")
     by = f" by {declared}" if declared else ""
-    # As a command of the shell would, it may write in the workspace, where the wards admit that.
+    # Like a shell command, it may write in the workspace where the wards allow that.
     places = (Location(str(context.workspace)),) if context.workspace is not None else ()
     return GateReply(None, title=f"Run the tests{by}{what[:120]}", locations=places)
 
 
 def _runs(args: Mapping[str, Any], context: GateContext) -> str:
-    """The command that a call runs. Raises `GateError` where there is none: the call would fail with the same."""
+    """The command that a call runs. Raises `GateError` where there is none: the call would fail the same way."""
     return _command(args, context)[1]
 
 
 def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
-    """Tests are the workspace's own code, whichever of them are named."""
+    """A permission covers all tests: any of them is the workspace's own code."""
     return "*", "in this workspace"
 
 

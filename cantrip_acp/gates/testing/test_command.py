@@ -1,4 +1,4 @@
-"""Which command runs the tests of a workspace: seen in its files, read as text and never run to be asked."""
+"""Test command of a workspace: found by reading its files, never by running them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FILTERS = (("vitest", "-t"), ("jest", "-t"), ("mocha", "--grep"), ("node --test
 
 @dataclass(frozen=True, slots=True)
 class TestCommand:
-    """A shell command and whose output it has. ``also`` are other runners that the workspace seems to have."""
+    """A shell command and its runner. ``also`` are other runners that the workspace seems to have."""
 
     runner: str
     command: str
@@ -33,14 +33,14 @@ class TestCommand:
 
 
 class Project:
-    """The top of a workspace, as far as it says how its tests are run."""
+    """The top folder of a workspace, with the files that show how its tests are run."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
         self.names = frozenset(self._listed("."))
 
     def found(self) -> list[str]:
-        """The runners that fit, the likeliest first."""
+        """The runners that fit, the most likely first."""
         fitting = []
         if self._pytest():
             fitting.append("pytest")
@@ -57,7 +57,7 @@ class Project:
         return fitting
 
     def command(self, runner: str, targets: Sequence[str] = (), match: str = "") -> str:
-        """The command. Raises `GateError` for targets or a filter that the runner does not take."""
+        """The command. Raises `GateError` for targets or a filter that the runner does not support."""
         words = [shlex.quote(target) for target in targets]
         match runner, shlex.quote(match) if match else "":
             case "pytest", given:
@@ -99,7 +99,7 @@ class Project:
         else:
             plain = f"-m unittest discover -v{only}"
         also = self.command("pytest", [shlex.split(w)[0] for w in words], shlex.split(match)[0] if match else "")
-        # Tests without a word of pytest in the project's files may use it all the same, and it runs unittest's too.
+        # Tests may use pytest even if no project file mentions it, and pytest also runs unittest tests.
         return f"if {python} -c 'import pytest' 2>/dev/null; then {also}; else PYTHONPATH=. {python} {plain}; fi"
 
     def _pytest(self) -> bool:
@@ -181,7 +181,7 @@ def _no_targets(runner: str, words: Sequence[str]) -> None:
 
 
 def chosen(root: Root, runner: str | None, targets: Sequence[str], match: str) -> TestCommand:
-    """The command for a workspace. Raises `GateError` where nothing says how its tests are run."""
+    """The command for a workspace. Raises `GateError` where no file shows how its tests are run."""
     for given in (*targets, match):
         if "\0" in given or "\n" in given:
             raise GateError("a target or filter holds a line break or a NUL character")

@@ -1,7 +1,7 @@
-"""What a test run's output says: how many tests passed and failed, and each failure's text.
+"""Test report: reads from a test run's output how many tests passed and failed, and each failure's text.
 
-The output comes from inside the sandbox and may say anything: it is read for the entity that ran it, and nothing is decided
-by it. The exit status is the judge; numbers that are not found are None.
+The output comes from the sandbox and may be false. It only informs the entity that ran it; the exit status decides.
+Numbers that are not found are None.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_PENDING = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One test that failed, and what was said of it."""
+    """One failed test, and its text."""
 
     name: str
     text: str = ""
@@ -27,7 +27,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Report:
-    """What was found; ``passed`` and the rest are None where the output does not say."""
+    """The numbers and failures found; ``passed`` and the others are None where the output has no number."""
 
     passed: int | None = None
     failed: int | None = None
@@ -41,7 +41,7 @@ class Report:
 
     @property
     def total(self) -> int:
-        """Tests that were run, skipped ones not among them."""
+        """The number of tests that were run, without skipped ones."""
         return sum(n or 0 for n in (self.passed, self.failed, self.errors))
 
     def add(self, name: str, text: str) -> None:
@@ -52,7 +52,8 @@ class Report:
 
 
 def read(runner: str, output: str) -> Report:
-    """The report of a run. Where the runner's own reader finds nothing, all others are tried: a command may run any."""
+    """The report of a run. If the runner's own reader finds nothing, all others are tried: a command may run any
+    runner."""
     names = [runner, *(name for name in READERS if name != runner)]
     for name in names:
         report = READERS[name](output) if name in READERS else Report()
@@ -166,7 +167,7 @@ _GO_LINE = re.compile(r"^[ \t]*--- (PASS|FAIL|SKIP): (\S+)", re.MULTILINE)
 
 
 def _go(output: str) -> Report:
-    """The JSON of ``go test -json``, or its ordinary lines with -v."""
+    """Read the JSON of ``go test -json``, or the normal lines with -v."""
     reader = GoReader()
     reader.feed(output.encode() + b"\n")
     if reader.report.counted:
@@ -182,7 +183,7 @@ def _go(output: str) -> Report:
 
 
 class GoReader:
-    """Reads ``go test -json`` while it comes, whole, however much is printed; `report` grows."""
+    """Reads the complete ``go test -json`` while it comes, however long; `report` grows."""
 
     def __init__(self) -> None:
         self.report = Report()
@@ -190,7 +191,7 @@ class GoReader:
         self._said: dict[tuple[str, str], list[str]] = {}
 
     def feed(self, data: bytes) -> None:
-        """The next bytes. An unfinished line without end is dropped, not kept."""
+        """Read the next bytes. A very long unfinished line is dropped."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > 1_000_000:
             self._rest = b""
@@ -230,7 +231,7 @@ class GoReader:
 
 
 def _blocks(report: Report, heads: re.Pattern[str], output: str, until: re.Pattern[str] | None = None) -> None:
-    """A failure for each heading, with the text up to the next one."""
+    """Add a failure for each heading, with the text up to the next one."""
     for name, text in _parts(heads, output):
         if until is not None and (end := until.search(text)):
             text = text[: end.start()]
@@ -251,4 +252,4 @@ READERS: dict[str, Callable[[str], Report]] = {
     "cargo": _cargo,
     "go": _go,
 }
-"""Runner to what reads its output."""
+"""The output reader of each runner."""

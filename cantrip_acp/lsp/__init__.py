@@ -1,6 +1,4 @@
-"""The language server, ``cantrip lsp``: recipes in any editor that speaks the Language Server Protocol.
-
-A file a feature, over three that all of them share: `text` (what the editor holds, by the protocol's positions), `tree`
-(what stands where, also in a broken file) and `findings` (what is wrong, as the loader says it). Only this package
-imports pygls. Nobody's recipe is run here: Python files of gates are read and never imported.
+"""The language server, ``cantrip lsp``: recipes, looms and test suites in any editor with the Language Server Protocol.
+Only this package imports pygls. It never runs a recipe's Python files: gate files are read, not imported.
+Start with `start.py` and `server/server.py`; `recipes/`, `looms/` and `suites/` answer for their kind of document.
 """

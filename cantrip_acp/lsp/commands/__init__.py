@@ -1,5 +1,4 @@
-"""What ``workspace/executeCommand`` can do, so that it works in every client.
-
-`registry` lists the commands, `given` reads their arguments, `running` runs them beside the messages, `work` is one run: its
-progress and its end. A module a family of commands, imported when one of them is asked for.
+"""The commands of ``workspace/executeCommand``, so that they work in every client.
+`registry` lists the commands, `arguments` reads their arguments, `runner` runs them, and `command_run` is one run: its
+progress and its end. Each family of commands has a module, imported when one of its commands is called.
 """

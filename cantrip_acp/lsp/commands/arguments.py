@@ -14,7 +14,8 @@ from cantrip_acp.recipes.models.field_types import nearest
 
 
 class Given:
-    """The arguments of one call. Each reader raises `JsonRpcInvalidParams` that says what is wrong with which argument."""
+    """The arguments of one call. Each reader raises `JsonRpcInvalidParams`, which says what is wrong with which
+    argument."""
 
     def __init__(self, command: Command, arguments: Sequence[Any] | None) -> None:
         self._command = command
@@ -31,11 +32,11 @@ class Given:
                 raise self._wrong(f"has no argument {str(name)[:60]!r}{near}")
 
     def has(self, name: str) -> bool:
-        """Whether it was given; null is as if it was not."""
+        """Whether the argument was given; null counts as not given."""
         return self._values.get(name) is not None
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A text. Without a ``default`` it must be there, and say something."""
+        """A text. Without a ``default`` the argument is required and must not be blank."""
         value = self._values.get(name)
         if value is None and default is not None:
             return default
@@ -44,14 +45,14 @@ class Given:
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false; false where it was not given."""
+        """True or false; false if it was not given."""
         value = self._values.get(name)
         if value is not None and not isinstance(value, bool):
             raise self._wrong(f"takes true or false for {name!r}")
         return bool(value)
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A number. Without a ``default`` it must be there."""
+        """A number. Without a ``default`` it is required."""
         value = self._values.get(name, default)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -59,7 +60,7 @@ class Given:
         return value
 
     def file(self, name: str = "uri") -> Path:
-        """The path of a document's address, or of a path as it is."""
+        """The path of a document's URI, or an absolute path."""
         value = self.text(name)
         if value.startswith("file:") or "://" not in value:
             path = to_fs_path(value) if value.startswith("file:") else value

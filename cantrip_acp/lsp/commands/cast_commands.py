@@ -1,4 +1,4 @@
-"""The commands about casting: `cast` and its like, what came of the last one, and trust."""
+"""Cast commands: cast a recipe, stop casts, show the last result or loom, and trust a recipe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 async def cast(server: Server, given: Given, work: Work) -> dict[str, Any]:
-    """Cast a recipe as the editor has it, saved or not."""
+    """Cast a recipe with the text that the editor has, saved or not."""
     path = recipe_path(server, given)
     return await _cast(
         server, given, work, path, given.text("intent") if given.has("intent") else _known(server, path)[0]
@@ -33,7 +33,8 @@ async def cast(server: Server, given: Given, work: Work) -> dict[str, Any]:
 
 
 async def cast_with(server: Server, given: Given, work: Work) -> dict[str, Any]:
-    """The same, for clients that ask for the intent first. Where one did not, the user chooses among those that are known."""
+    """Cast a recipe, for clients that ask for the intent first. If the client sends none, the user chooses a known
+    intent."""
     path = recipe_path(server, given)
     if given.has("intent"):
         return await _cast(server, given, work, path, given.text("intent"))
@@ -78,13 +79,13 @@ async def _cast(server: Server, given: Given, work: Work, path: Path, intent: st
 
 
 async def stop(server: Server, given: Given, work: Work) -> dict[str, Any]:
-    """End the casts of a recipe, or all of them."""
+    """Stop the casts of a recipe, or all casts."""
     path = given.file() if given.has("uri") else None
     return {"cancelled": server.casts.cancel(path)}
 
 
 async def last_result(server: Server, given: Given, work: Work) -> dict[str, Any] | None:
-    """What came of the last cast of a recipe, shown and returned."""
+    """Show and return the result of a recipe's last cast."""
     path = recipe_path(server, given)
     how = server.casts.last.get(path)
     if how is None:
@@ -98,7 +99,7 @@ async def last_result(server: Server, given: Given, work: Work) -> dict[str, Any
 
 
 async def open_loom(server: Server, given: Given, work: Work) -> dict[str, Any]:
-    """Show the loom of the last cast of a recipe, or the one that is named."""
+    """Show the loom of a recipe's last cast, or the loom that is named."""
     if given.has("loom"):
         file = given.file("loom")
     else:
@@ -113,7 +114,7 @@ async def open_loom(server: Server, given: Given, work: Work) -> dict[str, Any]:
 
 
 async def trust(server: Server, given: Given, work: Work) -> dict[str, Any]:
-    """The user's word for a recipe as it is now, taken back with ``revoke``."""
+    """Trust a recipe as it is now; with ``revoke``, stop trusting it."""
     path = recipe_path(server, given)
     files, workspace = server.files(), server.documents.workspace(path)
 
@@ -131,7 +132,7 @@ async def trust(server: Server, given: Given, work: Work) -> dict[str, Any]:
 
 
 def recipe_path(server: Server, given: Given) -> Path:
-    """The recipe that is meant: the one that is named, else the only one that is open."""
+    """The recipe that is named, else the only open recipe."""
     if given.has("uri"):
         return given.file()
     opened = [held.path for held in server.documents.held.values() if held.recipe]
@@ -144,7 +145,7 @@ def recipe_path(server: Server, given: Given) -> Path:
 
 
 def summary(ended: casts.Ended, *, whole: bool = False) -> str:
-    """How a cast ended, in a line."""
+    """A text of one line: how a cast ended."""
     import json
 
     from cantrip_acp.lsp.commands.progress import money
@@ -165,7 +166,7 @@ def summary(ended: casts.Ended, *, whole: bool = False) -> str:
 
 
 def _known(server: Server, path: Path) -> list[str]:
-    """Intents of a recipe: that of before, then those that it notes. Raises `IntentRequired` where there is none."""
+    """A recipe's intents: first the last one, then those noted in the recipe. Raises `IntentRequired` if there is none."""
     before = server.casts.intents.get(path)
     held = server.documents.at(path)
     noted = [words for _, words in lenses.noted(held.text)] if held is not None else []
@@ -181,7 +182,7 @@ def _known(server: Server, path: Path) -> list[str]:
 def _ready(
     trusted: trusting.Trusting, path: Path, files: Files, workspace: Path, loom_file: str | None
 ) -> tuple[Cantrip, Loom]:
-    """The cantrip of a recipe, judged and built, and its loom."""
+    """Check the trust of a recipe, build its cantrip, and open its loom."""
     from cantrip_acp.files import paths
     from cantrip_acp.recipes.build.build import build
     from cantrip_acp.recipes.build.loom_location import open_loom

@@ -1,6 +1,5 @@
-"""Casts that the editor asked for. Each lives in a thread with an event loop of its own, so that no request waits for it.
-
-What a cast imports, what its medium starts and what its loom writes happens there; the server hears of it in its own loop.
+"""Casts that the editor started. Each runs in its own thread with its own event loop, so that no request waits for it.
+Imports, the medium and loom writes run in that thread; the server receives progress in its own loop.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
 
 TELL_S = 0.05
-"""Seconds from something that happened until it is told, with all that came meanwhile."""
+"""Seconds from an event until it is reported, together with all events that came meanwhile."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a cast ended, as the client is told: ``record`` is plain data, ``loom`` where it is recorded, if in a file."""
+    """How a cast ended, for the client. ``record`` is plain data; ``loom`` is the loom's file, if it has one."""
 
     record: dict[str, Any] = field(repr=False)
     loom: str | None
@@ -38,7 +37,7 @@ class Ended:
 
 
 class Cast:
-    """One cast of one recipe. `start` it, then wait for `ended`; `cancel` at any moment."""
+    """One cast of one recipe. `start` it, then wait for `ended`; `cancel` may be called at any time."""
 
     def __init__(self, cantrip: Cantrip, loom: Loom, intent: str, say: Callable[[str], None]) -> None:
         from cantrip_acp.gates.web.named_hosts import NamedHosts
@@ -56,14 +55,15 @@ class Cast:
         self.thread = threading.Thread(target=self._live, name="cast", daemon=True)
 
     def start(self) -> None:
-        """Begin; call it once."""
+        """Start the cast; call it once."""
         self.thread.start()
 
     def cancel(self) -> None:
-        """End it: the turn in flight is recorded, and what its medium runs is killed. A second time, without patience."""
+        """Cancel the cast: the running turn is recorded, and what its medium runs is killed. A second call does not
+        wait for that."""
         again, self._cancelled = self._cancelled, True
         if self._inside is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 self._inside.call_soon_threadsafe(self._stop, again)
 
     def _stop(self, hard: bool) -> None:
@@ -88,7 +88,7 @@ class Cast:
             self._server.call_soon_threadsafe(handed)
 
     async def _begin(self) -> Entity:
-        """The entity that is cast."""
+        """Make the entity to cast."""
         return self._cantrip.invoke(loom=self._loom)
 
     async def _drive(self) -> Ended:
@@ -125,7 +125,8 @@ class Cast:
                                 telling.heard(event)
                                 if isinstance(event, events.CastEnded) and event.entity_id == entity.id:
                                     record = events.as_json(event)
-                                # Behind the last of what comes at once: the crystal may think for long after it.
+                                # Report after the last event of a burst too: the crystal may think for a long time
+                                # after it.
                                 due = due or self._inside.call_later(TELL_S, tell)
             finally:
                 if due is not None:
@@ -135,7 +136,7 @@ class Cast:
                         await entity.close()
         finally:
             self._loom.close()
-        if record is None:  # cut off before it could say so
+        if record is None:  # it was cut off before its end was reported
             usage = entity.usage.record() if entity is not None else {}
             record = {"result": None, "terminated": False, "truncated": True, "reason": "cancelled", "usage": usage}
             name = entity.id if entity is not None else None
@@ -148,23 +149,23 @@ class Cast:
 
 
 class Casts:
-    """Those that run and those that ended, by their recipe."""
+    """The running and the ended casts, by recipe."""
 
     def __init__(self) -> None:
         self.running: dict[Path, list[Cast]] = {}
         self.last: dict[Path, Ended | str] = {}
-        """How the last one ended, or why it failed."""
+        """How the last cast ended, or why it failed."""
         self.intents: dict[Path, str] = {}
-        """What it was cast on."""
+        """The intent of the last cast."""
 
     def begin(self, path: Path, cast: Cast, intent: str) -> None:
-        """One more runs."""
+        """Add a running cast and start it."""
         self.intents[path] = intent
         self.running.setdefault(path, []).append(cast)
         cast.start()
 
     def end(self, path: Path, cast: Cast, how: Ended | str) -> None:
-        """One has ended."""
+        """A cast has ended: keep its result."""
         running = self.running.get(path, [])
         if cast in running:
             running.remove(cast)
@@ -173,14 +174,14 @@ class Casts:
         self.last[path] = how
 
     def cancel(self, path: Path | None = None) -> int:
-        """End those of a recipe, or all; how many there were."""
+        """Cancel the casts of a recipe, or all casts; return how many there were."""
         found = [cast for at, casts in self.running.items() if path in (None, at) for cast in casts]
         for cast in found:
             cast.cancel()
         return len(found)
 
     async def close(self, patience: float) -> None:
-        """End all of them, and wait for that so long."""
+        """Cancel all casts and wait for their end, at most ``patience`` seconds."""
         self.cancel()
         waiting = [cast.ended for casts in self.running.values() for cast in casts]
         if waiting:

@@ -1,7 +1,6 @@
-"""One run of a command: its progress, as the client shows it, and the wish that it ends.
-
-Progress goes to the token that the client gave with the request, or to one of our own where the client lets servers make
-them. Reports are sent a few times a second at most; the last one always is.
+"""One run of a command: shows its progress in the client, and can be cancelled.
+Progress goes to the token of the client's request, or to a new token if the client lets servers create them.
+Reports are sent at most every `EVERY_S` seconds; the last one is always sent.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ _log = logging.getLogger(__name__)
 EVERY_S = 0.05
 """Seconds between two reports."""
 LONGEST = 240
-"""Characters of a report."""
+"""The longest report, in characters."""
 
 
 class Work:
-    """Use it in the server's event loop alone; another thread comes in by `asyncio.loop.call_soon_threadsafe`."""
+    """Use it only in the server's event loop; from another thread, call `asyncio.loop.call_soon_threadsafe`."""
 
     def __init__(self, server: Server, title: str, token: str | int | None, *, quiet: bool = False) -> None:
         self._server = server
@@ -47,19 +46,20 @@ class Work:
             server.keep(self._create())
 
     def say(self, message: str) -> None:
-        """Tell how far it is, in a few words of one line."""
+        """Report progress, in a few words on one line."""
         self._message = " ".join(message.split())[:LONGEST]
         if self._shown and self._timer is None and not self._ended:
             self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._report)
 
     def on_cancel(self, listener: Callable[[], None]) -> None:
-        """Hear of a cancel, at once if it was cancelled already. Without a listener the command's task is cancelled."""
+        """Call ``listener`` on cancel, or now if it was cancelled already. Without a listener, cancel ends the
+        command's task."""
         self._listeners.append(listener)
         if self.cancelled:
             listener()
 
     def cancel(self, otherwise: Callable[[], object]) -> None:
-        """Somebody wants this to end. ``otherwise`` is done where the command has nothing of its own to do."""
+        """Cancel the run. ``otherwise`` is called if the command has no listener."""
         if self.cancelled or self._ended:
             return
         self.cancelled = True
@@ -71,7 +71,7 @@ class Work:
             otherwise()
 
     def end(self, message: str | None = None) -> None:
-        """No more is reported."""
+        """End the progress; later reports are dropped."""
         if self._ended:
             return
         self._ended = True
@@ -84,7 +84,7 @@ class Work:
             self._tell(types.WorkDoneProgressEnd(message=last[:LONGEST] if last else None))
 
     def holds(self, cancel: Callable[[], None]) -> None:
-        """What the client's cancel of the progress does."""
+        """Set what happens when the client cancels the progress."""
         self._cancel = cancel
         if self._token is not None:
             self._server.works[self._token] = cancel
@@ -92,14 +92,14 @@ class Work:
     async def _create(self) -> None:
         token = f"cantrip-{uuid4().hex[:12]}"
         with contextlib.suppress(Exception):
-            # A client that says no, or never answers, sees no progress: the work itself goes on.
+            # If the client refuses or never answers, it sees no progress, but the command continues.
             asked = self._server.protocol.send_request_async(
                 types.WINDOW_WORK_DONE_PROGRESS_CREATE, types.WorkDoneProgressCreateParams(token)
             )
             await asyncio.wait_for(asked, 10)
             if not self._ended:
                 self._token = token
-                assert self._cancel is not None  # `holds` comes before anything is awaited
+                assert self._cancel is not None  # `holds` is called before anything is awaited
                 self._server.works[token] = self._cancel
                 self._begin(token)
 

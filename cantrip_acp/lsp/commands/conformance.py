@@ -1,4 +1,4 @@
-"""The command that runs cases of a suite: all of them, those of a rule, or the one at a line."""
+"""The command that runs cases of a conformance suite: all of them, those of a rule, or the one at a line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def run(server: Server, given: Given, work: Work) -> dict[str, Any]:
-    """Run them against this package's own loop, as the editor has them; what failed becomes diagnostics."""
+    """Run the cases against this package's own loop, with the text that the editor has. Failures become diagnostics."""
     from cantrip_acp.conformance.runner import chosen
 
     path = given.file()

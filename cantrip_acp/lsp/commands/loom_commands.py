@@ -1,4 +1,4 @@
-"""The commands about a loom's turns: fork one, give it a reward, live its thread again."""
+"""Commands on a loom's turns: fork a turn, give it a reward, replay its thread."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 STATES = ("auto", "snapshot", "replay", "none")
 _REWARDS = ("1", "0.5", "0", "-1")
 _MOST = 8
-"""Recipes that are offered."""
+"""The most recipes that are offered."""
 
 
 class Fork(casts.Cast):
-    """A cast that goes on from a turn of its loom."""
+    """A cast that forks an entity from a turn of its loom."""
 
     turn: str
     state: str
@@ -41,7 +41,7 @@ class Fork(casts.Cast):
 
 
 async def fork(server: Server, given: Given, work: Work) -> dict[str, Any]:
-    """Go on from a turn as a new entity; without an intent, on that of the turn's own cast."""
+    """Fork a new entity from a turn and cast it; without an intent, on the intent of the turn's own cast."""
     path, state = loom_file(given), given.text("state", "snapshot")
     if state not in STATES:
         raise DefinitionError(f"cantrip.loom.fork: 'state' is one of {', '.join(STATES)}, not {state[:40]!r}")
@@ -63,7 +63,7 @@ async def fork(server: Server, given: Given, work: Work) -> dict[str, Any]:
 
 
 async def _lived(server: Server, work: Work, recipe: Path, running: casts.Cast, intent: str) -> casts.Ended:
-    """A cast to its end, as `casting.cast` has it."""
+    """Run a cast to its end, as `cast_commands.cast` does."""
     server.casts.begin(recipe, running, intent)
     server.lenses_changed()
     work.on_cancel(running.cancel)
@@ -84,7 +84,7 @@ async def _lived(server: Server, work: Work, recipe: Path, running: casts.Cast, 
 
 
 async def replay(server: Server, given: Given, work: Work) -> dict[str, Any]:
-    """Run the thread that ends in a turn again with its recorded words; it changes neither the loom nor a file."""
+    """Run the thread that ends in a turn again with its recorded utterances. Neither the loom nor a file is changed."""
     path, recorded = loom_file(given), given.flag("recordedGates")
     turn, _ = await asyncio.to_thread(turn_of, path, given.text("turn", ""))
     recipe = await _recipe(server, given, path, "Replay in the circle of which recipe?")
@@ -118,7 +118,7 @@ async def replay(server: Server, given: Given, work: Work) -> dict[str, Any]:
 
 
 async def reward(server: Server, given: Given, work: Work) -> dict[str, Any]:
-    """Give a turn a reward; the last one counts. Without a number the user chooses one."""
+    """Give a turn a reward; the last reward counts. Without a number the user chooses one."""
     path = loom_file(given)
     turn, _ = await asyncio.to_thread(turn_of, path, given.text("turn", ""))
     if given.has("reward"):
@@ -152,7 +152,7 @@ def _reward(path: Path, turn: str, number: float, note: str | None) -> dict[str,
 
 
 def loom_file(given: Given) -> Path:
-    """The loom that is meant."""
+    """The loom that the arguments name."""
     path = given.file()
     if not path.is_file():
         raise DefinitionError("there is no such loom", where=str(path))
@@ -160,7 +160,7 @@ def loom_file(given: Given) -> Path:
 
 
 def turn_of(path: Path, wanted: str) -> tuple[str, str]:
-    """A turn's id from itself or its beginning (an empty one: the leaf that was written last), and its cast's intent."""
+    """A turn's id, from the id or its beginning (empty: the leaf written last), and the intent of its cast."""
     from cantrip_acp.cli.loom.find_loom import leaf, reading
 
     with reading(path) as loom:
@@ -171,7 +171,7 @@ def turn_of(path: Path, wanted: str) -> tuple[str, str]:
 
 
 async def _recipe(server: Server, given: Given, loom: Path, question: str) -> Path:
-    """The recipe that is named, that the loom was cast with from here, or that the user chooses."""
+    """The recipe that is named, else the one that the loom was cast with from here, else the one that the user chooses."""
     workspace = server.documents.workspace(loom)
     if given.has("recipe"):
         name = given.text("recipe")
@@ -214,7 +214,7 @@ def _recipes(server: Server, workspace: Path, beside: Path) -> list[Path]:
 
 
 async def chosen(server: Server, question: str, among: tuple[str, ...], name: str, what: str) -> str:
-    """What the user chooses. Raises `DefinitionError` where nothing is chosen."""
+    """Let the user choose. Raises `DefinitionError` if nothing is chosen."""
     actions = [types.MessageActionItem(each) for each in among]
     asked = types.ShowMessageRequestParams(types.MessageType.Info, question, actions=actions)
     answer = await server.window_show_message_request_async(asked)
@@ -224,7 +224,7 @@ async def chosen(server: Server, question: str, among: tuple[str, ...], name: st
 
 
 async def _trusted(recipe: Path, ready: Any, *given: Any) -> Any:
-    """What ``ready`` makes of a recipe, in a thread; one that asks for more than it may is refused with how to allow it."""
+    """Call ``ready`` in a thread. If the recipe is not trusted, raise `Failed`, which says how to trust it."""
     try:
         return await asyncio.to_thread(ready, *given)
     except UntrustedRecipe as error:

@@ -1,4 +1,4 @@
-"""The commands that make something of a whole loom: its page in the viewer, and files for trainers and trace stores."""
+"""Commands on a whole loom: open its page in the viewer, and export threads for trainers and trace stores."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from cantrip_acp.training.export.registry import Report
 
 FRAMES = ("vscode-webview:",)
-"""Who may show the page in a frame."""
+"""The origins that may show the page in a frame."""
 
 
 async def view(server: Server, given: Given, work: Work) -> dict[str, Any]:
-    """Serve a loom's page and have the client open it, or with ``html`` write it to a file that stands alone."""
+    """Serve a loom's page and let the client open it; with ``html``, write it to one self-contained file."""
     path = loom_file(given)
     if given.has("html"):
         return await _written(server, work, path, given.file("html"))
@@ -52,11 +52,11 @@ async def _written(server: Server, work: Work, path: Path, target: Path) -> dict
 
 
 class _Cancelled(Exception):
-    """The user wants no more of it."""
+    """The user cancelled the export."""
 
 
 async def export(server: Server, given: Given, work: Work) -> dict[str, Any]:
-    """Write threads in a shape that trainers and trace stores read: all, or the one that ends in ``turn``."""
+    """Export threads in a format for trainers and trace stores: all threads, or the one that ends in ``turn``."""
     from cantrip_acp.training.export import registry
 
     path = loom_file(given)
@@ -83,7 +83,7 @@ async def export(server: Server, given: Given, work: Work) -> dict[str, Any]:
         from cantrip_acp.training.export.selection import Source, Wanted
 
         with reading(path) as loom:
-            # One that is asked for by name is wanted however it ended.
+            # A thread that is named is exported however it ended.
             wanted = Wanted(threads=(leaf(loom, turn),), truncated=True) if turn else Wanted()
             source = Source(loom, wanted, tell)
             with output_file(target) as file:
@@ -93,7 +93,7 @@ async def export(server: Server, given: Given, work: Work) -> dict[str, Any]:
                     raise LoomError(f"no thread was left to write in {path}{f' ({why})' if why else ''}")
                 return report
 
-    work.on_cancel(lambda: None)  # `tell` hears of it, between two threads
+    work.on_cancel(lambda: None)  # `tell` checks for a cancel between two threads
     try:
         report = await asyncio.to_thread(run)
     except _Cancelled:
@@ -114,7 +114,7 @@ async def export(server: Server, given: Given, work: Work) -> dict[str, Any]:
 
 
 def _free(loom: Path, name: str) -> Path:
-    """A file beside the loom that is not there yet."""
+    """The path of a new file beside the loom."""
     stem = loom.name.removesuffix(".loom.jsonl")
     for number in range(1, 10_000):
         count = "" if number == 1 else f"-{number}"

@@ -1,4 +1,4 @@
-"""What is told of a running cast in one line: its turns, its tokens, its cost, and the entity's last words."""
+"""Progress of a running cast in one line: its turns, tokens and cost, and the entity's last words."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from cantrip_acp.core import events
 
 WORDS = 100
-"""Characters of the last words."""
+"""The most characters of the last words."""
 
 
 class Telling:
-    """Takes a cast's events in and says how far it is."""
+    """Takes a cast's events and makes the progress line."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -22,7 +22,7 @@ class Telling:
         self._children: set[str] = set()
 
     def heard(self, event: events.Event) -> None:
-        """Take one event in."""
+        """Take one event."""
         if isinstance(event, events.ChildEvent):
             self._child(event)
         elif isinstance(event, events.TurnEnded):
@@ -41,7 +41,7 @@ class Telling:
             self._said(f"asking again {event.when}: {event.error}")
 
     def line(self) -> str:
-        """How far it is, in one line."""
+        """The progress in one line."""
         from cantrip_acp.text.redaction import shared
 
         parts = [f"turn {self.turns + 1}"]
@@ -68,7 +68,7 @@ class Telling:
 
 
 def money(dollars: float) -> str:
-    """An amount as people read it: four digits where it is small, six where it is smaller."""
+    """An amount for people: two digits from 1 dollar on, four from a tenth of a cent on, else six."""
     return (
         f"${dollars:.2f}"
         if dollars >= 1

@@ -1,8 +1,7 @@
-"""Every command by its name: what it takes, what it does, and where that is written.
-
-A command's function is ``async def function(server, given, work)``: `given.Given` are its arguments, `work.Work` is how it tells of
-its progress and hears that it is cancelled. What it returns is the answer, as plain data. A `CantripError` that it
-raises becomes the request's error.
+"""The command table: each command's name, arguments and function.
+A command is ``async def function(server, given, work)``: `arguments.Given` are its arguments; `command_run.Work`
+reports
+progress and cancels. The return value is the answer, as plain data. A `CantripError` becomes the request's error.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """``takes`` names the arguments, in their order; ``module`` and ``function`` are imported when it is asked for.
-
-    With ``quiet`` no progress is shown: it is done at once.
+    """``takes`` names the arguments in order. ``module`` and ``function`` are imported when the command is called.
+    With ``quiet`` no progress is shown, because the command ends at once.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""A command is run beside the messages: a task of its own, which the request waits for and a cancel does not.
-
-A request that the client takes back is answered at once; what the command has under way is ended behind that.
+"""Command runner: each command runs as a task of its own. Its request waits for the task; cancelling the request does
+not.
+A cancelled request is answered at once; the command is ended after that.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 REQUEST_FAILED = -32803
-"""The protocol's code for a request that was right and could not be done."""
+"""The protocol's error code for a request that was valid but failed."""
 
 
 class Failed(JsonRpcException):
-    """What the client is told of a command that failed. ``data`` is for programs."""
+    """The error that the client gets for a failed command. ``data`` is for programs."""
 
     CODE = REQUEST_FAILED
 
 
 async def execute(server: Server, params: types.ExecuteCommandParams) -> Any:
-    """Run a command; its answer. Raises `JsonRpcException` that says what is wrong and what to do."""
+    """Run a command and return its answer. Raises `JsonRpcException`, which says what is wrong and what to do."""
     command = COMMANDS.get(params.command)
     if command is None:
         near = nearest(params.command, tuple(COMMANDS))
@@ -77,7 +77,7 @@ async def _done(server: Server, command: Command, given: Given, work: Work) -> A
 
 
 def _unheard(server: Server, command: Command, task: asyncio.Task[Any]) -> None:
-    """Nobody waits for the answer any more; what went wrong in the end is still said."""
+    """Nobody waits for the answer any more; show a late error to the user."""
     if task.cancelled() or (error := task.exception()) is None:
         return
     server.window_show_message(

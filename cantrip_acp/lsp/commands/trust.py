@@ -1,8 +1,8 @@
-"""What a recipe that came with a workspace may do in an editor: what is harmless, until the user says more.
-
-The user's word for the recipes of a ``.cantrip`` folder is the one that ``cantrip trust`` keeps. For a recipe that lies
-elsewhere, which the command line trusts for the run that names it, it holds as long as the server lives and the recipe and the
-files that it names stay as they are.
+"""Trust of recipes in an editor: a workspace's recipe may do only harmless things until the user trusts it.
+For recipes in a ``.cantrip`` folder, trust is kept where ``cantrip trust`` keeps it. The command line trusts a recipe
+elsewhere for the run that names it. Here such trust lasts until the server ends, and only while the recipe and the
+files
+that it names do not change.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 
 class Trusting:
-    """The words that were given to this server."""
+    """The trust that was given to this server."""
 
     def __init__(self) -> None:
         self._given: set[str] = set()
 
     def require(self, recipe: Recipe, workspace: Path, state: Path) -> None:
-        """Let a recipe pass. Raises `UntrustedRecipe` or `RecipeError` with each key that asks for more, and its place."""
+        """Return if the recipe is trusted. Raises `UntrustedRecipe` or `RecipeError` with each key that needs trust,
+        and its place."""
         from cantrip_acp.core.errors import RecipeError, UntrustedRecipe
         from cantrip_acp.recipes import trust
 
@@ -41,7 +42,7 @@ class Trusting:
             raise UntrustedRecipe(places, folder=str(workspace), how=how) from None
 
     def asked(self, path: Path, files: Files, workspace: Path) -> int:
-        """How many keys of a recipe ask for trust that it does not have; 0 where it may be cast, or is not valid."""
+        """How many keys of a recipe need trust that it does not have. 0 if it may be cast, or is not valid."""
         from cantrip_acp.core.errors import CantripError, UntrustedRecipe
         from cantrip_acp.files import paths
 
@@ -55,7 +56,7 @@ class Trusting:
         return 0
 
     def grant(self, recipe: Recipe, workspace: Path, state: Path) -> dict[str, Any]:
-        """Trust it as it is now; what that was given to. Raises `DefinitionError` where it has to be saved first."""
+        """Trust the recipe as it is now; return what was trusted. Raises `DefinitionError` if it must be saved first."""
         from cantrip_acp.core.errors import DefinitionError
         from cantrip_acp.recipes import trust
 
@@ -73,7 +74,7 @@ class Trusting:
         return {"trusted": True, "folder": None, "files": [str(recipe.path)], "demands": asked}
 
     def revoke(self, recipe: Recipe, workspace: Path, state: Path) -> dict[str, Any]:
-        """Trust it no longer."""
+        """Stop trusting the recipe."""
         from cantrip_acp.recipes import trust
 
         if trust.lies_in(workspace, recipe):
@@ -83,7 +84,7 @@ class Trusting:
 
 
 def recipe_at(path: Path, files: Files, state: Path | None) -> Recipe:
-    """The recipe in a file that an editor has: the user's own and the built-in ones by their folders, else a workspace's."""
+    """Read the recipe in an editor's file. Its folder says if it is the user's own, built-in, or a workspace's."""
     from cantrip_acp.files.paths import config_dir
     from cantrip_acp.recipes import recipe
 

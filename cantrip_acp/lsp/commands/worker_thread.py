@@ -1,4 +1,5 @@
-"""Work that takes minutes, in a thread with an event loop of its own: no request waits for it, and it takes nobody's thread."""
+"""Runs a long task in a thread of its own with an event loop, so that no request waits for it and no pool thread is
+blocked."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 
 
 class Aside:
-    """One coroutine. Made in the server's loop, it begins at once; `wait` for what comes of it, `cancel` it at any moment."""
+    """One coroutine. Create it in the server's loop: it starts at once. `wait` for its result; `cancel` it at any time."""
 
     def __init__(self, made: Callable[[], Coroutine[Any, Any, Any]], name: str) -> None:
         self._made = made
@@ -21,15 +22,15 @@ class Aside:
         threading.Thread(target=self._live, name=name, daemon=True).start()
 
     async def wait(self) -> Any:
-        """Its result, or its error. Raises `asyncio.CancelledError` where it was cancelled."""
+        """Return its result or raise its error. Raises `asyncio.CancelledError` if it was cancelled."""
         return await asyncio.shield(self._ended)
 
     def cancel(self) -> None:
-        """End it at its next step."""
+        """Cancel the coroutine; it ends at its next step."""
         self.cancelled = True
         if self._inside is not None:
             loop, task = self._inside
-            with contextlib.suppress(RuntimeError):  # it has ended meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(task.cancel)
 
     def _live(self) -> None:

@@ -1,4 +1,4 @@
-"""What a loom's file answers, a function a question (`kinds`): read from disk in a thread, and made ready to be sent there."""
+"""The server's answers for a loom's file, one function per request (`document_kinds`). They read the disk in a thread."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def opened(ls: Server, item: types.TextDocumentItem) -> None:
-    """The client's text is not looked at: the file is."""
+    """Ignore the client's text: the file is read instead."""
     ls.looms.opened(item.uri)
 
 
 def edited(
     ls: Server, about: types.VersionedTextDocumentIdentifier, changes: list[types.TextDocumentContentChangeEvent]
 ) -> None:
-    """What is typed into a loom is not in it."""
+    """Ignore edits: a loom changes only on disk."""
 
 
 def saved(ls: Server, uri: str) -> None:
@@ -37,7 +37,7 @@ def closed(ls: Server, uri: str) -> None:
 
 
 async def _told(ls: Server, uri: str, tell: Callable[[Book], Any]) -> Prepared | None:
-    """What ``tell`` says of the loom at an address; nothing where it cannot be read, which its diagnostics say."""
+    """What ``tell`` returns for the loom at a URI. None if the loom cannot be read; its diagnostics then say so."""
     path = path_of(uri)
     if path is None:
         return None
@@ -144,5 +144,5 @@ async def references(ls: Server, params: types.ReferenceParams) -> Prepared | No
 
 
 def diagnostics(ls: Server, params: types.DocumentDiagnosticParams) -> Prepared:
-    """The damage is told as it is found, also to clients that ask."""
+    """An empty report: damage is published when it is found, also for clients that pull diagnostics."""
     return prepared({"kind": "full", "items": []})

@@ -1,4 +1,4 @@
-"""The looms that are in use: those that the client has open, and those that a tree asked for. All are followed while they grow."""
+"""Loom cache: the looms that the client has open or that a tree view asked for. All are followed while they grow."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LOOK_S = 0.25
-"""Seconds between two looks at what is in use; a fourth as often where nothing has moved for a while."""
+"""Seconds between two looks for changes; four times as long if nothing has changed for `LIVELY_S` seconds."""
 LIVELY_S = 10.0
 UNUSED_S = 600.0
-"""Seconds after which a loom that nobody asks for any more is let go."""
+"""Seconds after which an unused loom is closed."""
 CHANGED = "cantrip/loom/changed"
 LIST_CHANGED = "cantrip/loom/listChanged"
 
 
 class Shelf:
-    """One server's looms, by their paths."""
+    """One server's looms, by path."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._books: dict[Path, Book] = {}
         self._loading: dict[Path, asyncio.Task[None]] = {}
         self._shown: dict[Path, str] = {}
-        """What the client has open, and how it names it."""
+        """The looms that the client has open, with the URI that it uses."""
         self._used: dict[Path, float] = {}
         self._seen: dict[Path, int] = {}
-        """The version that the client knows of."""
+        """The version that the client knows."""
         self._told: dict[Path, list[dict[str, Any]]] = {}
         self._folders: dict[Path, int] = {}
         self._following: asyncio.Task[None] | None = None
@@ -59,24 +59,24 @@ class Shelf:
             self._server.keep(self._first(path))
 
     def closed(self, uri: str) -> None:
-        """The client let go of it; nothing more is said of it."""
+        """The client closed a loom: clear its diagnostics."""
         path = path_of(uri)
         if path is not None and self._shown.pop(path, None) is not None:
             self._told.pop(path, None)
             self._publish(uri, [])
 
     def hurry(self) -> None:
-        """Look now: something is said to have changed."""
+        """Look for changes now."""
         self._hurry.set()
 
     def folders(self, folders: list[Path]) -> None:
-        """From now on the client is told when looms come to these folders, or go."""
+        """From now on, tell the client when looms appear in these folders or disappear."""
         for folder in folders:
             self._folders.setdefault(folder, _state(folder))
         self._follow()
 
     async def book(self, path: Path) -> Book:
-        """A loom, read as it is now. What is wrong with it is in ``broken``."""
+        """A loom, read up to its current end. If it cannot be read, ``broken`` says why."""
         self._used[path] = time.monotonic()
         book = self._books.get(path)
         if book is None:
@@ -84,19 +84,18 @@ class Shelf:
             self._loading[path] = self._server.beside(asyncio.to_thread(book.load))
         loading = self._loading.get(path)
         if loading is not None:
-            # Who asked may go away; the loom is read all the same.
+            # The request may be cancelled; the loom is still read to its end.
             await asyncio.shield(loading)
             if self._loading.pop(path, None) is not None:
                 self._seen[path] = book.version
         else:
-            # What was just written is told, too.
+            # Include what was written just now.
             await asyncio.to_thread(book.look)
         self._follow()
         return book
 
     def view(self, path: Path, hosts: tuple[str, ...], frames: tuple[str, ...]) -> View:
-        """The page of a loom, served as long as the server lives. Raises `LoomError` where it cannot be shown.
-
+        """Serve a loom's page until the server ends. Raises `LoomError` if it cannot be shown.
         Takes a moment; call it in a thread. ``hosts`` are names under which a proxy shows it.
         """
         from cantrip_acp.loom.view import serve
@@ -108,7 +107,7 @@ class Shelf:
                     return known[0]
                 known[0].close()
                 del self._views[path]
-            # Its new names are those of its old port.
+            # The new host names still belong to the old port.
             port = known[0].port if known is not None and hosts else 0
             view = serve(path, port=port, hosts=hosts, frames=frames)
             trouble = view.trouble()
@@ -135,7 +134,7 @@ class Shelf:
             self._let_go()
             try:
                 await self._look()
-            except Exception:  # noqa: BLE001 - one that cannot be followed holds up no other
+            except Exception:  # noqa: BLE001 - a loom that cannot be followed must not stop the others
                 _log.exception("a loom could not be followed")
 
     async def _look(self) -> None:
@@ -185,7 +184,7 @@ class Shelf:
 
 
 def path_of(uri: str) -> Path | None:
-    """The file at an address; None where it is no file's."""
+    """The file at a URI; None if it is not a file URI."""
     path = to_fs_path(uri) if uri.startswith("file:") else None
     return Path(os.path.abspath(path)) if path and "\0" not in path else None
 
@@ -197,7 +196,7 @@ def _looked(books: list[Book], folders: list[Path]) -> dict[Path, int]:
 
 
 def _state(folder: Path) -> int:
-    """Changes with what lies in a folder."""
+    """A number that changes when files come to the folder or go."""
     try:
         return folder.stat().st_mtime_ns
     except OSError:

@@ -1,4 +1,4 @@
-"""What is damaged in a loom's file, line by line, and what to do about it."""
+"""Diagnostics of a loom's file: which lines are damaged, and what to do about it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cantrip_acp.lsp.recipes import rules
 from cantrip_acp.text.sanitize import clean_line
 
 MOST = 250
-"""Findings that are sent for one file."""
+"""The most diagnostics for one file."""
 
 _WARNING, _INFORMATION = 2, 3
 
@@ -24,7 +24,7 @@ _ADVICE = {
     "second-turn": "this line is passed over; it may stay",
     "second-header": "two looms were joined in one file; `cantrip loom import` joins them rightly",
 }
-"""What to do, by the rule that a problem carries."""
+"""What to do, by the problem's rule."""
 
 
 def findings(book: Book) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def findings(book: Book) -> list[dict[str, Any]]:
 
 
 def of_line(book: Book, line: int) -> str:
-    """What is wrong with a line, in words; empty where nothing is."""
+    """What is wrong with a line, as text; empty if nothing is."""
     found = [_told(problem)["message"] for problem in book.problems(MOST, line)]
     return "\n".join(found)
 

@@ -1,7 +1,7 @@
-"""One loom's file, as far as it was read: which record stands in which line, and how casts and turns hang together.
-
-Only heads are kept; a body is read at its place in the file when somebody asks. Reading is done in threads, a millisecond at
-a time: what the editor asks meanwhile must not wait for a large loom.
+"""One loom's file, as far as it was read: which record is on which line, and how casts and turns belong together.
+Only record heads are kept; a body is read from the file on demand. Files are read in threads, for about a millisecond
+at
+a time, so that the editor's requests do not wait for a large loom.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from cantrip_acp.text.redaction import shared
 
 _SLICE_S = 0.001
 _REST_S = 0.0003
-"""How long the reading goes on, and how long it then lets others have the interpreter."""
+"""Seconds that reading runs without a pause, and the length of the pause, which lets other threads run."""
 
 
 class Book:
-    """A loom's file. `load` and `look` read; everything else tells what was read, under `lock`.
-
-    Casts and turns have the numbers of `Index`. Lines count from 0, as the protocol's do.
+    """A loom's file. `load` and `look` read it; all else answers from what was read, under `lock`.
+    Casts and turns have the numbers of `Index`. Lines count from 0, as in the protocol.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +42,7 @@ class Book:
         self._looking = threading.Lock()
         self.loaded = threading.Event()
         self.broken: str | None = None
-        """Why there is nothing (more) to read."""
+        """Why the file cannot be read (further)."""
         self.version = 0
         """Counts up with every change that was seen."""
         self._store: Completed | None = None
@@ -54,13 +53,13 @@ class Book:
         self.turns: list[array[int]] = []
         """The turns of each cast."""
         self.begun: dict[int, int] = {}
-        """The line in which a turn's utterance stands, where that is not the turn's own."""
+        """The line of a turn's utterance record, if it is not the turn's own line."""
         self.rewards: dict[int, list[int]] = {}
-        """Where the rewards of a turn stand."""
+        """The positions of a turn's rewards."""
         self._ran: set[str] = set()
-        """The casts that ran at the last look."""
+        """The casts that were running at the last look."""
         self._added: dict[int, int] = {}
-        """Where the utterance stands of which a record comes that is in no line (`Completed`)."""
+        """The position of the utterance for a record that has no line (`Completed` makes such records)."""
         self._positions = array("Q")
         self._lines = array("L")
         self._lengths = array("L")
@@ -72,9 +71,9 @@ class Book:
         self._casts: dict[int, list[int]] = {}
         """The casts of an entity."""
         self._forks: dict[str, int] = {}
-        """Where it stands how an entity was forked."""
+        """The position of an entity's fork record."""
         self.cantrips: dict[str, int] = {}
-        """Where a cantrip stands."""
+        """The position of a cantrip's record."""
         self._spent: dict[int, tuple[int, Usage]] = {}
         self._unreadable: set[int] = set()
         self._counted = 0
@@ -83,7 +82,7 @@ class Book:
     # Reading
 
     def load(self) -> None:
-        """Read all that is there. What cannot be read ends up in ``broken``; raises nothing."""
+        """Read the whole file. If that fails, ``broken`` says why; raises nothing."""
         try:
             with self.lock:
                 self._begin()
@@ -106,7 +105,7 @@ class Book:
         return self._store is not None and bool(self._store.running([cast_id]))
 
     def look(self) -> bool:
-        """Take in what was written since; whether anything changed. A file that was replaced is read anew."""
+        """Read what was written since; return whether anything changed. A replaced file is read anew."""
         if not self.loaded.is_set():
             return False
         with self._looking:
@@ -125,12 +124,12 @@ class Book:
             while self._take(records):
                 time.sleep(_REST_S)
             if self._store.written:
-                # What stood at its utterance has a line of its own now.
+                # A turn that was shown at its utterance's line now has a line of its own.
                 self._again()
                 return self.version != before
             running = self._store.running(cast.id for cast in self.index.casts if cast.end is None)
             if self.records != count or len(self._store.problems) != problems or running != self._ran:
-                # A process that is killed writes nothing, and its cast is not active any more.
+                # A killed process writes nothing, but its cast is no longer active.
                 self._ran = running
                 with self.lock:
                     self.version += 1
@@ -155,14 +154,14 @@ class Book:
             self.version += 1
 
     def close(self) -> None:
-        """Let go of the file; safe to call twice."""
+        """Close the file; safe to call twice."""
         with self.lock:
             store, self._store = self._store, None
             if store is not None:
                 store.close()
 
     def _take(self, records: Iterator[tuple[int, Any]]) -> bool:
-        """Take records for a moment; whether there may be more."""
+        """Take records for about a millisecond; return whether there may be more."""
         end = time.perf_counter() + _SLICE_S
         with self.lock:
             store = self._store
@@ -216,13 +215,13 @@ class Book:
         if index.roles[number] == 0:
             spawned = True
         else:
-            # Older looms: a child without a root of its own hangs on the turn that spawned it.
+            # Older looms: a child without its own root is attached to the turn that spawned it.
             spawned = index.roles[parent] != 0 and index.entity_of[parent] != entity
         if spawned:
             self._above[entity] = parent
             self._below.setdefault(parent, []).append(entity)
 
-    # What was read
+    # Access to what was read
 
     @property
     def records(self) -> int:
@@ -230,12 +229,12 @@ class Book:
 
     @property
     def damage(self) -> int:
-        """How many problems there are."""
+        """The number of problems."""
         store = self._store
         return len(self._flaws) + (len(store.problems) if store is not None else 0)
 
     def problems(self, most: int, line: int | None = None) -> list[Problem]:
-        """What is damaged (in a ``line``), in the order of the lines; nothing in the words repeats a secret."""
+        """The problems (of one ``line``, if given), in line order. Secrets in their messages are masked."""
         store = self._store
         found = [*(store.problems if store is not None else ()), *self._flaws]
         if line is not None:
@@ -244,17 +243,17 @@ class Book:
         return [msgspec.structs.replace(each, message=shared().diagnostic(each.message)) for each in found[:most]]
 
     def line_at(self, position: int) -> int:
-        """The line of the record that stands there."""
+        """The line of the record at a position."""
         position = self._added.get(position, position)
         return self._lines[bisect_right(self._positions, position) - 1]
 
     def length_at(self, position: int) -> int:
-        """The bytes of that line."""
+        """The bytes of the line of the record at a position."""
         position = self._added.get(position, position)
         return self._lengths[bisect_right(self._positions, position) - 1]
 
     def position_of(self, line: int) -> int | None:
-        """Where the record of a line stands; None where the line holds none."""
+        """The position of the record on a line; None if the line holds none."""
         place = bisect_right(self._lines, line) - 1
         return self._positions[place] if place >= 0 and self._lines[place] == line else None
 
@@ -263,21 +262,21 @@ class Book:
         return self.line_at(self.index.positions[turn])
 
     def read(self, positions: Sequence[int]) -> list[Record | LaterRecord]:
-        """The records that stand there. Raises `LoomError`."""
+        """The records at these positions. Raises `LoomError`."""
         with self.lock:
             if self._store is None:
                 raise LoomError(self.broken or f"loom {self.path} is closed")
             return self._store.read_all(positions)
 
     def text(self, position: int) -> bytes:
-        """A record's line as it is. Raises `LoomError`."""
+        """The bytes of a record's line. Raises `LoomError`."""
         with self.lock:
             if self._store is None:
                 raise LoomError(self.broken or f"loom {self.path} is closed")
             return bytes(self._store.line_at(self._added.get(position, position)))
 
     def one(self, position: int) -> Record | LaterRecord | None:
-        """The record that stands there; None where its head can be read and the rest cannot, which is then a problem."""
+        """The record at a position. None if only its head can be read: that is then noted as a problem."""
         try:
             return self.read([position])[0]
         except LoomError as error:
@@ -292,7 +291,7 @@ class Book:
             return None
 
     def body(self, turn: int) -> Turn:
-        """A turn, with the reward that counts; of one that cannot be read what its head told. Raises `LoomError`."""
+        """A turn, with the reward that counts. If its record is damaged, only what its head says. Raises `LoomError`."""
         record = self.one(self.index.positions[turn])
         if record is None:
             return self._bare(turn)
@@ -302,7 +301,7 @@ class Book:
         return record if given is None else msgspec.structs.replace(record, reward=given)
 
     def bodies(self, turns: Sequence[int]) -> list[Turn]:
-        """As `body`, of many."""
+        """As `body`, for several turns."""
         return [self.body(turn) for turn in turns]
 
     def _bare(self, turn: int) -> Turn:
@@ -319,7 +318,7 @@ class Book:
         )
 
     def reward(self, turn: int) -> float | None:
-        """The reward that counts of those given after the turn was written; None where there is none."""
+        """The reward that counts among those given after the turn was written; None if there is none."""
         for position in reversed(self.rewards.get(turn, ())):
             record = self.one(position)
             if isinstance(record, RewardRecord) and record.kind != "relative" and record.reward is not None:
@@ -327,7 +326,7 @@ class Book:
         return None
 
     def cast(self, number: int) -> tuple[CastRecord | None, CastRecord | None]:
-        """A cast's start and end; None for what is not there."""
+        """A cast's start and end; None for a record that is missing."""
         places = self.index.casts[number]
         start, end = (None if place is None else self.one(place) for place in (places.start, places.end))
         return (
@@ -336,7 +335,7 @@ class Book:
         )
 
     def spent(self, cast: int) -> Usage:
-        """What the turns of a cast took so far; what was counted once is not read again."""
+        """The usage of a cast's turns so far. Turns that were counted once are not read again."""
         counted, total = self._spent.get(cast, (0, NO_USAGE))
         turns = self.turns[cast]
         if counted < len(turns):
@@ -346,7 +345,7 @@ class Book:
         return total
 
     def span(self, cast: int) -> tuple[int, int]:
-        """The first and the last line of a cast; of one whose records are lost, its turns'."""
+        """The first and the last line of a cast; if its records are lost, the lines of its turns."""
         places, turns = self.index.casts[cast], self.turns[cast]
         lines = [self.line_at(place) for place in (places.start, places.end, *places.context) if place is not None]
         if turns:
@@ -354,7 +353,7 @@ class Book:
         return (min(lines), max(lines)) if lines else (0, 0)
 
     def spawner(self, cast: int) -> int | None:
-        """The turn that spawned the child whose cast this is; None where it is no child's."""
+        """The turn that spawned the child with this cast; None if it is not a child's cast."""
         return self._above.get(self.index.casts[cast].entity)
 
     def spawned(self, turn: int) -> list[int]:
@@ -362,11 +361,11 @@ class Book:
         return [cast for entity in self._below.get(turn, ()) for cast in self._casts.get(entity, ())]
 
     def top(self) -> list[int]:
-        """The casts that are no child's, in the order in which they began."""
+        """The casts of entities that are not children, in the order in which they began."""
         return [n for n, places in enumerate(self.index.casts) if places.entity not in self._above]
 
     def fork(self, cast: int) -> ForkRecord | None:
-        """How a fork began, of the first cast of one; else None."""
+        """The fork record, for the first cast of a fork; else None."""
         entity = self.index.casts[cast].entity
         position = self._forks.get(self.index.entities[entity])
         if position is None or self._casts[entity][0] != cast:

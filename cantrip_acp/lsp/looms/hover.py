@@ -1,6 +1,5 @@
-"""What a line of a loom was, in Markdown: intent, utterance, gates and their answers, what it took, its reward.
-
-What entities and strangers wrote is shown as text in fences, never as Markdown: no link, picture or command comes of it.
+"""Hover text for a line of a loom, in Markdown: intent, utterance, gates and their results, usage, reward.
+Text from entities or strangers goes into code fences, never into Markdown: it cannot make a link, picture or command.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from cantrip_acp.lsp.looms.document import Book
 from cantrip_acp.text.sanitize import clean
 
 LONGEST = 1_200
-"""Characters of one text that are shown."""
+"""The most characters shown of one text."""
 _GATES = 8
 
 
 def record(book: Book, position: int) -> str:
-    """The record that stands there, told in Markdown; empty where there is nothing to tell."""
+    """The record at a position, as Markdown; empty if there is nothing to show."""
     found = book.one(position)
     match found:
         case None:
@@ -56,7 +55,7 @@ def record(book: Book, position: int) -> str:
 
 
 def turn(book: Book, number: int) -> str:
-    """A turn: which it was, what was wanted, said, run and observed."""
+    """A turn as Markdown: its id, the cast's intent, what the crystal said, what ran, and what was observed."""
     body = book.body(number)
     data = labels.turn(book, number, body)
     head = {"call": "Call", "fold": "Fold"}.get(body.role, f"Turn {body.sequence}")
@@ -113,7 +112,7 @@ def _observed(body: Turn) -> list[str]:
 
 
 def cast(book: Book, number: int) -> str:
-    """A cast: intent, how it ended, what it took."""
+    """A cast as Markdown: intent, how it ended, its usage."""
     data = labels.cast(book, number)
     start, end = book.cast(number)
     out = [f"**Cast** {_code(data['id'])}{labels.DOT}{_line(labels.cast_facts(data))}"]
@@ -192,7 +191,7 @@ def _cantrip(found: CantripRecord) -> str:
 
 
 def fence(text: str, most: int = LONGEST) -> str:
-    """A text as it is, in a fence that nothing in it can end."""
+    """The text in a code fence that nothing in the text can end."""
     shown = clean(text[:most]).rstrip()
     longest = max((len(run) for run in re.findall(r"`+", shown)), default=0)
     mark = "`" * max(3, longest + 1)
@@ -201,7 +200,7 @@ def fence(text: str, most: int = LONGEST) -> str:
 
 
 def unmarked(text: str) -> str:
-    """What was told, for a client that shows plain text: without fences, stars and escapes."""
+    """The Markdown as plain text, for clients that show no Markdown: without fences, stars and escapes."""
     inside = ""
     out = []
     for line in text.split("\n"):
@@ -216,7 +215,7 @@ def unmarked(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """A short text with nothing in it that Markdown or HTML would take for its own."""
+    """A short text with all characters escaped that Markdown or HTML would interpret."""
     return re.sub(r"([\\`*_{}\[\]()#+!|<>~&])", r"\\\1", text).replace("://", ":\u200b//")
 
 

@@ -1,4 +1,4 @@
-"""Casts and turns in a few words and numbers, as symbols, lenses and trees show them. Nothing in them moves a cursor."""
+"""Casts and turns as short texts and data, for symbols, lenses and tree views. Terminal control sequences are removed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def turn(book: Book, number: int, of: Turn) -> dict[str, Any]:
 
 
 def cast(book: Book, number: int) -> dict[str, Any]:
-    """A cast as data. ``tokens`` and ``cost`` of one that has ended are with its children's, as the loom has them."""
+    """A cast as data. For an ended cast, ``tokens`` and ``cost`` include its children's, as in the loom."""
     start, end = book.cast(number)
     places, spawner, fork = book.index.casts[number], book.spawner(number), book.fork(number)
     first, last = book.span(number)
@@ -91,7 +91,7 @@ def cast(book: Book, number: int) -> dict[str, Any]:
 
 
 def turn_facts(data: dict[str, Any]) -> str:
-    """What a turn took, in a line."""
+    """A turn's duration, usage, reward and end, in one line."""
     parts = [duration(data["ms"] / 1000), *_spent(data)]
     if data["reward"] is not None:
         parts.append(f"reward {data['reward']:g}")
@@ -103,7 +103,7 @@ def turn_facts(data: dict[str, Any]) -> str:
 
 
 def cast_facts(data: dict[str, Any]) -> str:
-    """How a cast ended and what it took, in a line."""
+    """How a cast ended and what it used, in one line."""
     how = data["reason"] or data["state"]
     parts = [how, many(data["turns"], "turn"), *_spent(data)]
     if data["forkedFrom"]:
@@ -134,14 +134,14 @@ def many(number: int, what: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it."""
+    """A duration for people."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60)} s"
 
 
 def when(timestamp: str) -> str:
-    """A time of the loom, to the second; the text as it is where it is none."""
+    """A timestamp to the second; the text itself if it is not a timestamp."""
     try:
         return datetime.fromisoformat(timestamp).strftime("%Y-%m-%d %H:%M:%S")
     except ValueError:

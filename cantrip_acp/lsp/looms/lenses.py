@@ -1,4 +1,4 @@
-"""What can be done with a loom, above the lines that it can be done with."""
+"""Code lenses of a loom: commands above the lines of its casts and turns."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from cantrip_acp.lsp.looms.document import Book
 from cantrip_acp.lsp.looms.outline import span
 
 MOST_TURNS, MOST_CASTS = 300, 200
-"""Turns and casts with lenses: of more, the first and the last."""
+"""The most turns and casts with lenses. If there are more, the first and the last ones have lenses."""
 
 
 def lenses(book: Book, uri: str) -> list[dict[str, Any]]:
-    """The lenses of a loom, every one with its command."""
+    """The lenses of a loom, each with its command."""
     out: list[dict[str, Any]] = []
 
     def lens(line: int, title: str, command: str, **given: Any) -> None:
@@ -47,5 +47,5 @@ def lenses(book: Book, uri: str) -> list[dict[str, Any]]:
 
 
 def _ends(numbers: list[int], most: int) -> list[int]:
-    """All of them, or the first and the last."""
+    """All numbers, or the first and the last ones."""
     return numbers if len(numbers) <= most else [*numbers[: most // 2], *numbers[-(most - most // 2) :]]

@@ -1,4 +1,4 @@
-"""Where the ids in a loom lead: from a child to the turn that spawned it, from a turn to the one above it, and back."""
+"""Links between records of a loom: definition, references, and links from children to the turns that spawned them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from cantrip_acp.lsp.looms.outline import span
 from cantrip_acp.lsp.server.positions import Encoding, Text
 
 MOST = 1_000
-"""References that are told."""
+"""The most references that are returned."""
 MOST_LINKS = 500
 _LONGEST_LINE = 1_000_000
-"""Bytes of a line in which the word under the cursor is looked for."""
+"""The longest line, in bytes, in which the word under the cursor is searched."""
 _PARENT = re.compile(rb'"parent_turn_id":\s*"((?:[^"\\]|\\.){1,200})"')
 
 
 def word(book: Book, position: int, character: int, encoding: Encoding) -> str:
-    """The text in quotes that stands at a column of a line; empty where there is none."""
+    """The quoted text at a column of a line; empty if there is none."""
     if book.length_at(position) > _LONGEST_LINE:
         return ""
     line = Text(book.text(position).decode("utf-8", "replace"), encoding)
@@ -33,7 +33,7 @@ def word(book: Book, position: int, character: int, encoding: Encoding) -> str:
 
 
 def target(book: Book, name: str) -> int | None:
-    """The line of what has this id: a turn, a cast, an entity's first, a cantrip."""
+    """The line of the turn, cast, entity (its first cast) or cantrip with this id; None if there is none."""
     index = book.index
     number = index.numbers.get(name)
     if number is not None:
@@ -46,7 +46,8 @@ def target(book: Book, name: str) -> int | None:
 
 
 def above(book: Book, position: int) -> int | None:
-    """Where a line comes from: a child's cast from the turn that spawned it, a turn from its parent, others from their turn."""
+    """The line that a record refers to: a child's cast to its spawning turn, a turn to its parent, other records to
+    their turn."""
     record = book.one(position)
     match record:
         case Turn():
@@ -65,7 +66,7 @@ def above(book: Book, position: int) -> int | None:
 
 
 def references(book: Book, name: str) -> list[int]:
-    """The lines that speak of what has this id, in order."""
+    """The lines that refer to the turn, cast, entity or cantrip with this id, in order."""
     return sorted(dict.fromkeys(line for line, _ in zip(_references(book, name), range(MOST), strict=False)))
 
 
@@ -102,7 +103,7 @@ def _references(book: Book, name: str) -> Iterator[int]:
 
 
 def links(book: Book, uri: str, encoding: Encoding) -> list[dict[str, Any]]:
-    """From the start of each child's cast to the turn that spawned it."""
+    """Links from the start of each child's cast to the turn that spawned it."""
     out: list[dict[str, Any]] = []
     for cast, places in enumerate(book.index.casts):
         spawner = book.spawner(cast)

@@ -1,6 +1,5 @@
 """Symbols and folds of a loom: casts with their turns, and below a turn the casts of the children that it spawned.
-
-A large loom has more of both than any editor shows: so many are told, and what is left out is said where it would stand.
+A large loom has more than an editor can show. Their number is limited, and an entry says how many are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from cantrip_acp.lsp.looms import labels
 from cantrip_acp.lsp.looms.document import Book
 
 MOST = 2_000
-"""Symbols of one loom."""
+"""The most symbols of one loom."""
 MOST_FOLDS = 5_000
 _DEEPEST = 24
 
@@ -41,7 +40,7 @@ class _Outline:
         return out + self.casts(book.top(), 0)
 
     def casts(self, numbers: Sequence[int], depth: int) -> list[dict[str, Any]]:
-        """Casts with what is in them. Of too many the first and the last are told."""
+        """Casts with their turns. If there are too many, only the first and the last ones."""
         most = max(1, self.room // 2)
         left_out: Sequence[int] = ()
         if len(numbers) > most:
@@ -101,12 +100,12 @@ def _more(count: int, what: str, lines: tuple[int, int]) -> dict[str, Any]:
 
 
 def span(first: int, last: int, length: int = 1) -> dict[str, Any]:
-    """Lines as a range; of the last one ``length`` units."""
+    """Lines as a range; ``length`` is the number of units of the last line."""
     return {"start": {"line": first, "character": 0}, "end": {"line": last, "character": length}}
 
 
 def folds(book: Book) -> list[dict[str, Any]]:
-    """A fold a cast, and one for each turn that takes more than its line; outer ones come first."""
+    """A folding range for each cast, and for each turn with more than its own line. Outer ranges come first."""
     found: dict[int, int] = {}
     for first, last in _foldable(book):
         if last > first and last > found.get(first, -1):

@@ -1,7 +1,7 @@
-"""What a tree of looms asks, a page at a time: which looms there are, their casts, their turns, and one turn as a whole.
-
-Each is a request of its own (``cantrip/loom/…``); the file need not be open in the client. README.md of the language server has the
-table of parameters and answers.
+"""Requests of a tree view of looms, one page at a time: the looms, their casts, their turns, and one whole turn.
+Each is a request of its own (``cantrip/loom/…``); the client need not have the file open. The language server's
+README.md
+lists parameters and answers.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 PAGE, LARGEST_PAGE = 100, 1_000
 TEXT, LONGEST_TEXT = 20_000, 1_000_000
-"""Characters of one text in a turn."""
+"""Characters of one text in a turn: the default limit and the largest one."""
 ENDING = ".loom.jsonl"
 _HEAD = 65_536
-"""Bytes at a loom's beginning in which its first intent is looked for."""
+"""The bytes at a loom's beginning that are searched for its first intent."""
 
 
 class Failed(JsonRpcException):
-    """A request that was right and could not be done."""
+    """The error of a request that was valid but failed."""
 
     CODE = -32803
 
@@ -91,7 +91,7 @@ async def _told(ls: Server, asked: Asked, tell: Callable[[Book], dict[str, Any]]
 
 
 async def casts(ls: Server, params: object) -> Prepared:
-    """A page of casts: those that are no child's, or with ``turn`` those of the children that it spawned."""
+    """A page of casts: those of entities that are not children, or with ``turn`` those of the children that it spawned."""
     asked = Asked(params)
     page, turn = asked.page(), asked.text("turn")
 
@@ -123,7 +123,8 @@ async def turns(ls: Server, params: object) -> Prepared:
 
 
 async def turn(ls: Server, params: object) -> Prepared:
-    """One turn whole. Texts are told from ``offset`` on, ``limit`` characters of each; ``cut`` names those with more."""
+    """One whole turn. Texts start at ``offset`` and have at most ``limit`` characters each; ``cut`` lists those with
+    more."""
     asked = Asked(params)
     name = asked.text("turn")
     if name is None:
@@ -152,7 +153,7 @@ async def turn(ls: Server, params: object) -> Prepared:
 
 
 async def listed(ls: Server, params: object) -> Prepared:
-    """A page of the looms that are known here, the one that was written to last first."""
+    """A page of the looms in the state folder and the workspace folders, the most recently written first."""
     asked = Asked(params if params is not None else {})
     page = asked.page()
     folders = [_state_looms(), *ls.documents.folders]
@@ -173,7 +174,7 @@ def _looms(folders: list[Path]) -> list[tuple[float, int, Path]]:
         for path in folder.glob(f"*{ENDING}"):
             try:
                 about = path.stat()
-            except OSError:  # gone meanwhile
+            except OSError:  # the file was removed meanwhile
                 continue
             found[path] = (about.st_mtime, about.st_size, path)
     return sorted(found.values(), key=lambda each: each[0], reverse=True)
@@ -194,7 +195,7 @@ def _list(found: list[tuple[float, int, Path]], page: slice) -> dict[str, Any]:
 
 
 def _title(path: Path) -> str:
-    """What was wanted first in a loom; empty where that does not stand near its beginning."""
+    """The first intent in a loom; empty if it is not near the file's beginning."""
     from cantrip_acp.loom.records.turn import CastRecord
 
     try:

@@ -1,3 +1,3 @@
-"""What the language server answers about recipes: diagnostics, completion, hover, fixes and outlines.
-
-`answers.py` has a function for each question."""
+"""The server's answers for recipes: diagnostics, completion, hover, fixes, outlines and navigation.
+It may import `cantrip_acp.recipes`, the core's definitions and `lsp/server`. Start with `answers.py`: one function per
+request."""

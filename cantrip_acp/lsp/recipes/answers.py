@@ -1,4 +1,4 @@
-"""What a recipe answers, a function a question; each imports its own file when it is asked for the first time."""
+"""The server's answers for a recipe, one function per request. Each imports its module at the first request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def _opened(answer: Callable[[Server, Held, Any], T]) -> Callable[[Server, Any], T | None]:
-    """Of a recipe that the client does not have open, nothing is said."""
+    """Answer only for recipes that the client has open."""
 
     @wraps(answer)
     def asked(ls: Server, params: Any) -> T | None:
@@ -123,7 +123,7 @@ def references(
 
 
 async def _users(ls: Server, file: Path) -> list[types.Location]:
-    """A file is used by any recipe of the workspace."""
+    """Any recipe of the workspace may use the file."""
     from cantrip_acp.lsp.recipes.references import users
 
     async with ls.reading_library:
@@ -198,7 +198,7 @@ def tokens_of_part(ls: Server, held: Held, params: types.SemanticTokensRangePara
 
 
 def _colored(made: types.SemanticTokens | types.SemanticTokensDelta) -> Prepared:
-    """Thousands of numbers, which need not be looked at one by one once more."""
+    """Return the many numbers already encoded, because converting each of them again would be slow."""
     from cantrip_acp.lsp.server.wire import prepared
 
     if isinstance(made, types.SemanticTokens):

@@ -1,7 +1,7 @@
-"""Who delegates to whom, as a call hierarchy: a recipe's entity, the children that its gates make, and theirs.
-
-A child is told apart by the crystal that it may have (the parent's own, or one of ``crystals``) and by how deep it is; it
-goes on as long as ``max_depth`` lets it, and with the gates that it is not denied.
+"""Call hierarchy of a recipe: which entity delegates to which, from the recipe's entity down to its children and
+theirs.
+A child is identified by its crystal (the parent's own, or one of ``crystals``) and its depth. The hierarchy ends at
+``max_depth``, and uses only gates that the wards do not deny.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from cantrip_acp.lsp.server.documents import Held
 from cantrip_acp.lsp.server.workspace_symbols import title, title_span
 
 OWN = ""
-"""The crystal of a child that has its parent's."""
+"""The crystal of a child that has its parent's crystal."""
 
 
 class Family:
-    """A recipe's entity and all below it. ``data`` is what the recipe says, as it was read last."""
+    """A recipe's entity and all entities below it. ``data`` is the recipe's data from the last reading."""
 
     def __init__(self, held: Held, data: Any) -> None:
         self._held = held
@@ -31,14 +31,14 @@ class Family:
         self._circle: dict[str, Any] = circle if isinstance(circle, dict) else {}
 
     def at(self, position: types.Position) -> list[types.CallHierarchyItem]:
-        """Who is meant at a position: a child at the name of its crystal, else the recipe's own entity."""
+        """The entity at a position: a child, at the name of its crystal; else the recipe's own entity."""
         path = self._held.tree.at(self._held.text.offset(position)).path
         if len(path) >= 2 and path[0] == "crystals" and self._reach and isinstance(path[1], str):
             return [self._item(path[1], 1)]
         return [self._item(None, 0)]
 
     def made_by(self, data: dict[str, Any]) -> list[types.CallHierarchyOutgoingCall]:
-        """The children that one can make, and the gates by which."""
+        """The children that an entity can make, and the gates that make them."""
         depth = _depth(data)
         gates = self._gates(depth)
         if not gates or depth >= self._reach:
@@ -47,7 +47,7 @@ class Family:
         return [types.CallHierarchyOutgoingCall(self._item(name, depth + 1), spots) for name in self._choices]
 
     def makers_of(self, data: dict[str, Any]) -> list[types.CallHierarchyIncomingCall]:
-        """Who makes one: an entity above, by the gates of its circle."""
+        """The entities that can make this one, and the gates that make it."""
         depth = _depth(data)
         if depth == 0:
             return []
@@ -81,7 +81,8 @@ class Family:
         return " · ".join([*parts, f"max_depth {max(0, self._wards.max_depth - depth)}"])
 
     def _gates(self, depth: int) -> list[Span]:
-        """Where the circle of an entity at a depth is given what makes children; a deny list holds below the root."""
+        """Where the circle at a depth lists gates that make children. Allow and deny lists for children hold below the
+        root."""
         denied = {*self._wards.remove_gate, *(self._wards.child_gate_denylist if depth else ())}
         allowed = self._wards.child_gate_allowlist if depth else None
         found: list[Span] = []
@@ -95,7 +96,7 @@ class Family:
 
     @cached_property
     def _choices(self) -> list[str]:
-        """The crystals that a child may have: its parent's first."""
+        """The crystals that a child may have, its parent's first."""
         named = self._held.tree.get("crystals")
         return [OWN, *(str(child.key) for child in (named.children if named is not None else ()) if child.key)]
 

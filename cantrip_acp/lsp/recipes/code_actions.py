@@ -1,4 +1,4 @@
-"""What can be done about findings: each one's fixes, the files that are missing, and all that is plain at once."""
+"""Code actions for diagnostics: the fixes of each one, creating missing files, and all safe fixes at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def actions(
     *,
     creates: bool,
 ) -> list[types.CodeAction]:
-    """Those of a range. ``diagnostic`` is how the client was told of a finding, ``creates`` whether its edits make files."""
+    """The actions of a range. ``diagnostic`` makes the client's diagnostic of a finding; ``creates``: the client can
+    create files."""
     out: list[types.CodeAction] = []
     if _wanted(params, types.CodeActionKind.QuickFix.value):
         start, end = held.text.offset(params.range.start), held.text.offset(params.range.end)
@@ -51,7 +52,7 @@ def of(held: Held, finding: Finding) -> Iterator[Fix]:
     seen: set[str] = set()
     moves = list(move.fixes(held, finding))
     others = (*values.fixes(held, finding), *simple.fixes(held, finding))
-    if moves:  # a key that is known elsewhere is no slip of the pen
+    if moves:  # a key that is valid elsewhere is not a typing error
         others = tuple(replace(fix, best=False, safe=False) for fix in others)
     for fix in (*moves, *others):
         if fix.title not in seen:
@@ -60,7 +61,7 @@ def of(held: Held, finding: Finding) -> Iterator[Fix]:
 
 
 def all_at_once(held: Held, reading: Reading) -> list[tuple[Span, str]]:
-    """The edits of every fix that changes no meaning, those left out that would touch the text of another."""
+    """The edits of all safe fixes, without those that overlap another edit."""
     taken: list[tuple[Span, str]] = []
     for finding in reading.findings:
         fix = next((fix for fix in of(held, finding) if fix.safe), None)
@@ -70,12 +71,12 @@ def all_at_once(held: Held, reading: Reading) -> list[tuple[Span, str]]:
 
 
 def _touch(one: Span, other: Span) -> bool:
-    """Whether two edits change the same text. Insertions may stand where another edit begins: they come first."""
+    """Whether two edits change the same text. An insertion at another edit's start is allowed: it comes first."""
     return one[0] < other[1] and other[0] < one[1]
 
 
 def _wanted(params: types.CodeActionParams, kind: str) -> bool:
-    """Whether the client wants actions of a kind: it names the kind, or one above it, or nothing."""
+    """Whether the client wants actions of a kind: it names the kind, a parent of it, or no kind at all."""
     only = params.context.only
     if not only:
         return True

@@ -1,4 +1,4 @@
-"""What can be written at the cursor: keys, gates, wards, mediums, models with windows and prices, and paths."""
+"""Completion at the cursor: keys, gates, wards, mediums, models with windows and prices, and paths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cantrip_acp.lsp.server.documents import Held
 
 _KIND = types.CompletionItemKind
 MOST = 300
-"""Names of a folder that are offered."""
+"""The most names of a folder that are offered."""
 
 _STORES = {
     "jsonl": "a file in the state folder",
@@ -31,7 +31,7 @@ _HIDDEN = ("On", "ON", "Off", "OFF", "on", "off")
 
 
 def completions(held: Held, position: types.Position, workspace: Path) -> list[types.CompletionItem]:
-    """What fits at a position; empty in prose, in comments, and where anything may stand."""
+    """The completions at a position; empty in prose, in comments, and where any value is possible."""
     offset = held.text.offset(position)
     at = cursor_context.of(held, offset)
     if at is None:
@@ -39,7 +39,7 @@ def completions(held: Held, position: types.Position, workspace: Path) -> list[t
     found = list(_keys(held, at)) if at.keys else []
     if at.values:
         values = list(_values(held, at, workspace))
-        # A gate is a name more often than a mapping.
+        # A gate is more often a name than a mapping.
         found = values + found if hover.is_gate(at.path) else found + values
     spot = held.text.range(*at.word)
     out: list[types.CompletionItem] = []
@@ -59,14 +59,14 @@ def completions(held: Held, position: types.Position, workspace: Path) -> list[t
 def _keys(held: Held, at: Where) -> Iterator[types.CompletionItem]:
     node = held.tree.find(at.path)
     line = held.text.line_of(at.word[0])
-    # The key that is being written is not there yet.
+    # Without the key that is being typed.
     written = {
         child.key
         for child in (node.children if node is not None and node.kind == "mapping" else ())
         if child.key_span is not None and held.text.line_of(child.key_span[0]) != line
     }
     if at.path[:2] == ("circle", "wards") and at.path[2:3] and written:
-        return  # a ward is one key
+        return  # each ward has one key
     separator = "" if at.header else " = " if held.toml else ": "
     for name, schema in schema_lookup.keys(at.path, held.tree).items():
         if name in written or schema.get("deprecated"):
@@ -86,7 +86,7 @@ def _keys(held: Held, at: Where) -> Iterator[types.CompletionItem]:
 
 def _values(held: Held, at: Where, workspace: Path) -> Iterator[types.CompletionItem]:
     path = at.path
-    # A list's values where its first item is to be written: with the dash, or in brackets.
+    # At a list's first item: offer the items with the dash, or in brackets.
     is_list = any(schema.get("type") == "array" for schema in schema_lookup.at(path, held.tree)) and not at.dashed
     if is_list and not schema_lookup.words(path, held.tree):
         whole = held.toml or held.text.line(held.text.line_of(at.word[0])).strip().endswith(":")
@@ -194,7 +194,8 @@ def _models(held: Held, at: Where) -> Iterator[types.CompletionItem]:
 
 
 def _base(held: Held, path: tuple[str | int, ...], workspace: Path) -> tuple[Path, str] | None:
-    """Where a path at this key begins, and what it may lead to; None where no path stands."""
+    """The base folder of a path at this key, and the required ending (``/``: folders only). None if the value is not a
+    path."""
     last = path[-1] if path else None
     folder = held.path.parent
     if path == ("call", "system_prompt_file"):
@@ -229,7 +230,7 @@ def _paths(held: Held, at: Where, base: Path, wanted: str) -> Iterator[types.Com
 
 
 def _written(held: Held, at: Where, text: str) -> str:
-    """A text as the format writes it; inside quotes that are there already, as it is."""
+    """A text quoted as the format needs it; unchanged if the cursor is inside quotes."""
     before = held.text.source[at.word[0] - 1 : at.word[0]]
     if before in ('"', "'") and before:
         return text
@@ -240,7 +241,7 @@ def _written(held: Held, at: Where, text: str) -> str:
 
 
 def resolve(item: types.CompletionItem) -> types.CompletionItem:
-    """An item with its documentation."""
+    """Add the documentation to an item."""
     data = item.data
     if isinstance(data, dict) and isinstance(data.get("gate"), str) and item.documentation is None:
         text = hover.gate(data["gate"])

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe's text, each with its span and its rule: the loader's own words, and advice beyond them."""
+"""Diagnostics of a recipe: the loader's errors and the lint rules, each with its span and its rule."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Problem
 _TOKEN = re.compile(r"""["'](?:[^"'\r\n\\]|\\.)*["']|[^\s,:=\[\]{}#]+|[\[{]""")
 _VALUE = re.compile(r"""["'](?:[^"'\r\n\\]|\\.)*["']|[^\s,\[\]{}#]+|[\[{]""")
 MOST = 250
-"""Findings that are sent for one file."""
+"""The most diagnostics for one file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to say of a text. ``key`` is the key path as people write it, empty where there is none."""
+    """One diagnostic. ``key`` is the key path as people write it; empty if there is none."""
 
     span: Span
     rule: str
@@ -41,7 +41,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one reading of a text came to. ``exact`` is False where pieces of an earlier reading stand in it."""
+    """The result of reading a text. ``exact`` is False if it reuses pieces of an earlier reading."""
 
     findings: tuple[Finding, ...]
     data: Any = None
@@ -49,7 +49,7 @@ class Reading:
 
 
 def read(text: Text, path: Path, workspace: Path, chunks: Chunks | None = None) -> Reading:
-    """All that is to say of a text. With ``chunks`` only what changed since they were last used is parsed."""
+    """Read a text and find all diagnostics. With ``chunks`` only what changed since their last use is parsed."""
     name = path.name
     exact = True
     try:
@@ -94,7 +94,7 @@ def _advised(text: Text, held: Document, each: lint.Advice) -> Finding:
 
 
 def _span(text: Text, line: int, column: int, pattern: re.Pattern[str] = _TOKEN) -> Span:
-    """The word at a place; at a line's end, what is before it."""
+    """The span of the word at a place; at a line's end, the character before it."""
     start = text.place(line, column)
     begin = text.starts[text.line_of(start)]
     end = begin + len(text.line(text.line_of(start)))

@@ -1,4 +1,4 @@
-"""Files and folders that a recipe names: which there are, and what is wrong with them. Nothing of them is run."""
+"""Files and folders that a recipe names: lists them and reports what is wrong with them. None of them is executed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cantrip_acp.recipes.parse.source_map import KeyPath, Mend
 
 
 def named(data: Any) -> Iterator[tuple[KeyPath, str, str]]:
-    """Every file that a recipe names, relative to its own folder: where, the name, and what it is for."""
+    """Every file that a recipe names relative to its own folder: key path, name, and kind (prompt, script or python)."""
     if not isinstance(data, dict):
         return
     call, circle = data.get("call"), data.get("circle")
@@ -42,7 +42,7 @@ def named(data: Any) -> Iterator[tuple[KeyPath, str, str]]:
 
 
 def roots(data: Any) -> Iterator[tuple[KeyPath, str]]:
-    """Every folder that a gate stays below, relative to the session's folder."""
+    """Every folder that limits a file gate, relative to the session's folder."""
     circle = data.get("circle") if isinstance(data, dict) else None
     listed = circle.get("gates") if isinstance(circle, dict) else None
     for index, gate in enumerate(listed if isinstance(listed, list) else ()):
@@ -56,7 +56,7 @@ def beside(folder: Path, name: str) -> Path:
 
 
 def problems(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[Advice]:
-    """What is missing or cannot be used. ``folder`` is the recipe's, ``workspace`` the one it would be cast in."""
+    """What is missing or cannot be used. ``folder`` is the recipe's folder, ``workspace`` the one to cast it in."""
     for path, name, kind in named(data):
         if not name.strip() or "\0" in name:
             continue

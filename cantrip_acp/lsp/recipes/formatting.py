@@ -1,7 +1,7 @@
-"""Formatting that changes how a recipe looks and nothing of what it says: comments stay, texts stay.
-
-Space at the ends of lines goes, more than two empty lines become two, the file ends in one line end, and one space stands
-after a key and a dash. What the loader would read differently afterwards is not touched.
+"""Formatting of recipes. It changes only the layout: comments and texts stay as they are.
+It removes spaces at line ends, limits empty lines to two in a row, ends the file with one newline, and puts one space
+after
+a key and a dash. It does nothing if the loader would read the result differently.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _EQUALS = re.compile(r"\A([ \t]*[A-Za-z0-9_.-]+)[ \t]*=[ \t]*(?=\S)")
 
 
 def edits(held: Held) -> list[types.TextEdit]:
-    """The edits that format a document; none where it is broken or as it should be."""
+    """The edits that format a document; none if it is broken or already formatted."""
     source = held.text.source
     new = formatted(held)
     if new == source or not _same(held, source, new):
         return []
-    # Line by line, so that cursors and folds stay where they are.
+    # One edit per line, so that cursors and folds stay in place.
     before, after = source.splitlines(keepends=True), new.splitlines(keepends=True)
     if len(before) != len(after):
         return [types.TextEdit(held.text.range(0, len(source)), new)]
@@ -39,7 +39,7 @@ def edits(held: Held) -> list[types.TextEdit]:
 
 
 def formatted(held: Held) -> str:
-    """The text as it should look."""
+    """The formatted text."""
     texts = _texts(held)
     newline = "\r\n" if "\r\n" in held.text.source else "\n"
     out: list[str] = []
@@ -63,7 +63,7 @@ def formatted(held: Held) -> str:
 
 
 def _texts(held: Held) -> set[int]:
-    """The lines that are part of a text of several lines, where every space counts."""
+    """The lines inside multi-line texts, where every space counts."""
     out: set[int] = set()
     for node in held.tree.walk():
         if node.kind == "scalar":

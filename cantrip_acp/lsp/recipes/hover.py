@@ -1,4 +1,4 @@
-"""What a key, a value or a finding means, where the pointer rests."""
+"""Hover text of recipes: what the key, value or diagnostic under the pointer means."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cantrip_acp.lsp.recipes.syntax.tree import Node
 from cantrip_acp.lsp.server.documents import Held
 from cantrip_acp.recipes.parse.source_map import KeyPath
 
-# --- What the words of a recipe mean, in Markdown: keys, wards, gates, mediums, models.
+# --- The words of a recipe, explained in Markdown: keys, wards, gates, mediums, models.
 
 MEDIUMS = {
     "conversation": "Gates are tools that the crystal calls one by one; nothing else runs.",
@@ -37,7 +37,7 @@ _COMPOSED = {
 
 
 def ward(name: str) -> str:
-    """A ward: meaning, default, and what two of it come to."""
+    """A ward: its meaning, its default, and how two of it compose."""
     about = WARDS[name]
     meaning = about["meaning"]
     return (
@@ -47,7 +47,7 @@ def ward(name: str) -> str:
 
 
 def _default(name: str) -> str:
-    """What holds where a ward is not given, as a sentence; of one that every recipe gives, none."""
+    """A sentence about a ward's default; empty for a ward that every recipe gives."""
     default = WARDS[name]["default"]
     if name == "max_turns":
         return ""
@@ -59,7 +59,7 @@ def _default(name: str) -> str:
 
 
 def key(path: KeyPath, root: Node) -> str:
-    """What a key means; empty where it is none."""
+    """The meaning of a key; empty if it is unknown."""
     name = path[-1] if path else None
     if not isinstance(name, str):
         return ""
@@ -78,13 +78,13 @@ def key(path: KeyPath, root: Node) -> str:
 
 
 def gate(name: str) -> str:
-    """A gate: its signature and what it does; empty where there is none."""
+    """A gate's signature and description; empty if it is unknown."""
     from cantrip_acp.core.errors import CantripError
     from cantrip_acp.gates import registry
 
     canonical = ALIASES.get(name, name)
     if canonical not in registry.BUILT_IN:
-        # Another package's gate would have to be imported to be described.
+        # A gate of another package would have to be imported, so it is not described.
         return f"**{name}**: a gate of another package." if name in registry.names() else ""
     try:
         found = registry.find(canonical)
@@ -94,13 +94,13 @@ def gate(name: str) -> str:
 
 
 def model(provider: str, name: str) -> str:
-    """A model: its window, its price and what it takes; empty where no table has it."""
+    """A model's window and price; empty if no table has the model."""
     about = model_line(provider, name)
     return f"**{provider}:{name}**\n\n{about}" if about else ""
 
 
 def model_line(provider: str, name: str) -> str:
-    """Window and price in one line; empty where no table has the model."""
+    """Window and price in one line; empty if no table has the model."""
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals.catalog import lookup
 
@@ -119,7 +119,7 @@ def model_line(provider: str, name: str) -> str:
 
 
 def value(node: Node) -> str:
-    """What a value means, by where it stands; empty where there is nothing to say."""
+    """The meaning of a value, by its key path; empty if there is nothing to say."""
     path, text = node.path, node.value
     if node.kind != "scalar" or not path:
         return ""
@@ -150,7 +150,7 @@ def is_crystal(path: KeyPath) -> bool:
 
 
 def hover(held: Held, reading: Reading, position: types.Position) -> types.Hover | None:
-    """The meaning of what stands at a position, and of the rules that are broken there."""
+    """The hover text at a position: the meaning of the word, and of the rules that are broken there."""
     offset = held.text.offset(position)
     node = held.tree.at(offset)
     on_key = node.key_span is not None and node.key_span[0] <= offset <= node.key_span[1]

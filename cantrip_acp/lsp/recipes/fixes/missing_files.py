@@ -1,4 +1,4 @@
-"""Files that a recipe names and that are not there: what each would begin with, and the edit that makes it."""
+"""Quick fixes for missing files and folders that a recipe names: create them, with content to start from."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ responses:
 def creations(
     held: Held, reading: Reading, finding: Finding, workspace: Path
 ) -> Iterator[tuple[str, list[types.CreateFile | types.TextDocumentEdit]]]:
-    """A title, and what makes the file or the folder that a finding misses."""
+    """A title and the edits that create the file or folder that a finding reports as missing."""
     if finding.mend is None or finding.mend.kind != "create":
         return
     for path, name, kind in file_references.named(reading.data):
@@ -54,7 +54,7 @@ def creations(
     for path, name in file_references.roots(reading.data):
         if path == finding.path:
             folder = file_references.beside(workspace, name)
-            # The protocol makes files and not folders.
+            # The protocol can create files, but not folders.
             yield f"Create the folder {_shown(folder, workspace)}", _made(folder / ".gitkeep", "")
 
 
@@ -83,6 +83,6 @@ def _content(held: Held, reading: Reading, path: tuple[str | int, ...], kind: st
 
 
 def _shown(file: Path, base: Path) -> str:
-    """As the recipe's reader knows it; all of it where it lies elsewhere."""
+    """The path relative to the base; the full path if it is not below the base."""
     shown = str(file.relative_to(base)) if file.is_relative_to(base) else str(file)
     return "".join(c if c.isprintable() else "?" for c in shown)[:120]

@@ -1,4 +1,4 @@
-"""Quick fixes of keys that are right and stand in the wrong place: they are moved to where they belong, comments and all."""
+"""Quick fixes for valid keys in the wrong place: move them to their section, with their comments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SECTIONS = ("call", "circle", "folding", "retry", "loom", "memory")
 
 
 def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
-    """The one of a finding, where there is one place that the key can be meant for."""
+    """The fix of a finding, if the key can belong to only one place."""
     node = held.tree.at(finding.span[0])
     if finding.rule != "unknown-key" or not isinstance(node.key, str) or node.key_span is None:
         return
@@ -23,7 +23,7 @@ def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
     if parent is None or parent.quote or gone is None or not node.key_span[0] <= finding.span[0] < node.key_span[1]:
         return
     if parent.parent is not None and len(parent.children) == 1:
-        return  # an empty mapping would be left
+        return  # it would leave an empty mapping
     if node.key in WARDS:
         yield from _to_wards(held, node, parent, gone)
         return
@@ -37,14 +37,14 @@ def _to_wards(held: Held, node: Node, parent: Node, gone: Span) -> Iterator[Fix]
     if parent.path[:2] == ("circle", "wards") or not value or "\n" in value or node.quote in ("|", ">"):
         return
     behind = held.text.source[node.span[1] : gone[1]]
-    if "#" in behind:  # a word on it stays
+    if "#" in behind:  # keep a comment behind the value
         gone = node.whole[0], node.span[1] + len(behind) - len(behind.lstrip(" \t"))
     for fix in added(held, "wards", f"{{{node.key}{' = ' if held.toml else ': '}{value}}}", ""):
         yield Fix(f"Move {node.key} to the wards", _both(gone, *fix.edits[0]))
 
 
 def _to_section(held: Held, node: Node, gone: Span, name: str) -> Iterator[Fix]:
-    """The key's own lines, at the head of its section."""
+    """Move the key's lines to the beginning of its section."""
     source, section = held.text.source, held.tree.get(name)
     assert node.key_span is not None
     newline = "\r\n" if "\r\n" in source else "\n"
@@ -76,12 +76,12 @@ def _to_section(held: Held, node: Node, gone: Span, name: str) -> Iterator[Fix]:
 
 
 def _indented(lines: str, before: int, after: int) -> str:
-    """Lines of a key at one column, moved to another."""
+    """Indent the lines of a key from one column to another."""
     return "".join(" " * after + line[before:] if line.strip() else line for line in lines.splitlines(keepends=True))
 
 
 def _both(gone: Span, at: Span, text: str) -> tuple[tuple[Span, str], ...]:
-    """What goes and what comes; where they touch, one edit does both."""
+    """The edits that remove and insert; one edit if they touch."""
     if at[0] == at[1] and gone[0] <= at[0] <= gone[1]:
         return ((gone, text),)
     return tuple(sorted((((gone), ""), (at, text))))

@@ -1,4 +1,4 @@
-"""Quick fixes: for each finding that can be mended without asking, the edit that mends it."""
+"""Quick fixes that need no question: for each finding, the edit that repairs it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ NO_MEND = Mend("")
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What to put in place of which spans; ``best`` where there is no better one.
-
-    ``safe`` where nothing but what is wrong changes, so that it may be done without looking.
+    """A fix: the texts to put in place of spans. ``best`` if no better fix exists.
+    ``safe`` if it changes only what is wrong, so that it may be applied without review.
     """
 
     title: str
@@ -78,7 +77,7 @@ def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
         assert indent is not None
         above = next((a for n in range(line - 1, -1, -1) if (a := held.text.line(n)).strip()), "")
         spaces = indent[0].replace("\t", "  ")
-        if not indent[0].strip("\t"):  # tabs alone: as far in as the line above
+        if not indent[0].strip("\t"):  # only tabs: indent as the line above
             spaces = above[: len(above) - len(above.lstrip(" "))]
         yield Fix("Indent with spaces", (((begin, begin + indent.end()), spaces),), safe=True)
     elif mend.kind == "code-medium":
@@ -91,13 +90,13 @@ def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
 
 
 def written_of(node: Node) -> str:
-    """What a gate is called."""
+    """A gate's name."""
     named = node.get("name") if node.kind == "mapping" else node
     return named.value if named is not None else ""
 
 
 def _leg(held: Held, finding: Finding) -> Iterator[Fix]:
-    """One leg of the trifecta taken away: every way to the network."""
+    """Break the lethal trifecta: remove every access to the network."""
     places = [finding.path, *finding.removable]
     edits: list[tuple[Span, str]] = []
     names: list[str] = []
@@ -108,7 +107,7 @@ def _leg(held: Held, finding: Finding) -> Iterator[Fix]:
         if path[-1:] == ("bash_network",):
             edits.append((node.span, "false"))
             names.append("switch bash_network off")
-        elif path[:2] == ("circle", "wards"):  # an item of the list of hosts
+        elif path[:2] == ("circle", "wards"):  # an entry of the list of hosts
             inner = held.tree.find((*path[:3], "bash_network"))
             if inner is None:
                 return
@@ -129,7 +128,7 @@ def _leg(held: Held, finding: Finding) -> Iterator[Fix]:
 
 
 def _apart(edits: list[tuple[Span, str]]) -> tuple[tuple[Span, str], ...]:
-    """Edits of which no two touch the same text: neighbours of a list that both go take one comma with them."""
+    """Edits that do not overlap: two neighbours of a list that both go share one comma."""
     out: list[tuple[Span, str]] = []
     for (start, end), text in sorted(edits):
         if out and start < out[-1][0][1] and not text and not out[-1][1]:
@@ -140,7 +139,7 @@ def _apart(edits: list[tuple[Span, str]]) -> tuple[tuple[Span, str], ...]:
 
 
 def _word(held: Held, finding: Finding, word: str) -> Span:
-    """The part of a value that a name is, where the value holds more: the provider of ``provider:model``."""
+    """The part of a value that holds the name, if the value holds more: the provider of ``provider:model``."""
     source = held.text.source[finding.span[0] : finding.span[1]]
     if word and word in source:
         start = finding.span[0] + source.index(word)
@@ -160,14 +159,14 @@ def requoted(written: str, new: str) -> str:
 
 
 def _item(node: Node) -> Node:
-    """The item of a list that a node is in, or itself."""
+    """The list item that contains a node, or the top node if there is none."""
     while node.parent is not None and not isinstance(node.key, int):
         node = node.parent
     return node
 
 
 def added(held: Held, name: str, item: str, title: str) -> Iterator[Fix]:
-    """Put an item at the head of a list of the circle, or the list itself where there is none."""
+    """Insert an item at the head of a list of the circle; create the list if there is none."""
     circle = held.tree.find(("circle",))
     if circle is None or circle.kind not in ("mapping", "empty"):
         return
@@ -209,14 +208,14 @@ def added(held: Held, name: str, item: str, title: str) -> Iterator[Fix]:
 
 
 def removed(held: Held, node: Node, title: str, *, best: bool = True) -> Iterator[Fix]:
-    """The fix that takes a key or an item away."""
+    """The fix that removes a key or an item."""
     span = removal(held, node)
     if span is not None:
         yield Fix(title, ((span, ""),), best)
 
 
 def removal(held: Held, node: Node) -> Span | None:
-    """What goes with a key or an item: its comma where brackets are around it, else its lines."""
+    """The span to remove with a key or an item: its comma inside brackets, else its lines."""
     source, parent = held.text.source, node.parent
     if parent is None:
         return None
@@ -233,7 +232,7 @@ def removal(held: Held, node: Node) -> Span | None:
     dashes = line[:column].strip()
     if dashes and not (dashes == "-" and isinstance(node.key, int)):
         if len(parent.children) > 1 or not isinstance(parent.key, int):
-            return None  # the first key behind a dash: what follows would lose its dash
+            return None  # the first key after a dash: the next key would lose its dash
         return removal(held, parent)
     stop = held.text.starts[last + 1] if last + 1 < len(held.text.starts) else len(source)
     return held.text.starts[first], stop

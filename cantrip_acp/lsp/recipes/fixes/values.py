@@ -1,4 +1,4 @@
-"""Quick fixes of values that have the wrong shape, and of parts that are missing, where only one thing can be meant."""
+"""Quick fixes for values of the wrong type and for missing parts, if only one correction is possible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MEDIUMS = {
 
 
 def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
-    """Those of one finding."""
+    """The fixes of one finding."""
     mend, node = finding.mend or NO_MEND, held.tree.at(finding.span[0])
     written = held.text.source[slice(*finding.span)]
     if mend.kind == "list":
@@ -55,7 +55,7 @@ def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
 
 
 def _listed(held: Held, node: Node) -> Iterator[Fix]:
-    """One value where a list is wanted: a list of it."""
+    """A single value where a list is expected: put it into a list."""
     while node.parent is not None and node.path[:2] == node.parent.path[:2] and len(node.path) > 2:
         node = node.parent
     source = held.text.source
@@ -73,7 +73,7 @@ def _listed(held: Held, node: Node) -> Iterator[Fix]:
 
 
 def _split(held: Held, node: Node) -> Iterator[Fix]:
-    """A ward of several keys: one ward each."""
+    """A ward with several keys: one ward for each key."""
     while node.parent is not None and not isinstance(node.key, int):
         node = node.parent
     if node.kind != "mapping" or len(node.children) < 2:
@@ -116,7 +116,7 @@ def _medium(held: Held, finding: Finding, written: str) -> Iterator[Fix]:
 
 
 def _part(held: Held, mend: Mend, node: Node) -> Iterator[Fix]:
-    """A part of the cantrip that is not there."""
+    """Add a missing part of the cantrip."""
     source = held.text.source
     newline = "\r\n" if "\r\n" in source else "\n"
     if mend.kind == "template":
@@ -155,7 +155,7 @@ def _part(held: Held, mend: Mend, node: Node) -> Iterator[Fix]:
 
 
 def _model(held: Held, finding: Finding) -> Iterator[Fix]:
-    """A crystal with a provider and no model: the provider's default one."""
+    """A crystal with a provider but no model: add the provider's default model."""
     crystal = held.tree.at(finding.span[0])
     given = crystal.get("provider") if crystal.kind == "mapping" else None
     if given is None or crystal.parent is None:

@@ -1,7 +1,7 @@
 """The command ``cantrip lsp``: a language server on standard input and output.
-
-An editor waits for the answer to ``initialize``: until then nothing is imported but pygls and what answers it. The YAML
-parser and the recipe's models come with the first recipe.
+An editor waits for the answer to ``initialize``, so only pygls and what answers it is imported before. The YAML parser
+and
+the recipe models are imported with the first recipe.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ Example (asks for the handshake, then hangs up):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until the client hangs up; returns the exit status."""
+    """Serve until the client disconnects; return the exit status."""
     log_file = _parse(sys.argv[1:] if argv is None else argv)
     source, sink = wire.take_streams()
-    # Looms are read beside the messages: who waits for the interpreter gets it sooner than in five milliseconds.
+    # Looms are read in threads: switch threads every 1 ms, not every 5 ms, so that requests wait less.
     sys.setswitchinterval(0.001)
-    # A keystroke makes thousands of objects, nearly all of which go with it.
+    # A keystroke creates thousands of objects, and nearly all are freed soon: collect garbage less often.
     gc.set_threshold(10_000, 20, 50)
     logging.basicConfig(
         level=logging.INFO if log_file else logging.WARNING,
         filename=log_file,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    # pygls logs whole messages, and a recipe may hold secrets.
+    # pygls logs whole messages, and a recipe may contain secrets.
     logging.getLogger("pygls").setLevel(logging.WARNING if log_file else logging.CRITICAL)
     from cantrip_acp.lsp.server.features import server
 
@@ -115,13 +115,13 @@ async def _serve(server: Server, source: int) -> int:
     threading.Thread(target=read, name="input", daemon=True).start()
     status = await ended
     await server.close()
-    # Threads that still read a text would hold the end up, and have nothing to lose.
+    # Do not wait for threads that still read a text; they have nothing to lose.
     sys.stderr.flush()
     os._exit(status)
 
 
 def _parse(argv: list[str]) -> str | None:
-    """The log file. ``--help``, ``--version`` and mistakes end the process (status 0, 0 and 2)."""
+    """The log file. ``--help``, ``--version`` and wrong options end the process (status 0, 0 and 2)."""
     log_file: str | None = None
     rest = list(argv)
     while rest:

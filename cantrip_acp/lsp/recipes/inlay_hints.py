@@ -1,4 +1,5 @@
-"""Inlay hints: the tokens of the call, what a turn costs, and the wards that hold in the end, here and for children."""
+"""Inlay hints of a recipe: the tokens of the call, the price of a turn, and the composed wards for the entity and its
+children."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     from cantrip_acp.core.wards import Wards
 
 Hint = tuple[int, str, str]
-"""Where it stands, what it says, and what that means."""
+"""An offset, the label, and the tooltip that explains it."""
 
 
 def hints(held: Held, data: Any, spot: types.Range) -> list[types.InlayHint]:
-    """Those in a range; none of what is not valid enough to be known."""
+    """The hints in a range; none for parts that are not valid."""
     if not isinstance(data, dict):
         return []
     start, end = held.text.offset(spot.start), held.text.offset(spot.end)
@@ -42,7 +43,7 @@ def _all(held: Held, data: dict[str, Any]) -> Iterator[Hint]:
 
 
 def _call(held: Held, data: dict[str, Any]) -> Generator[Hint, None, int]:
-    """The tokens of the system prompt, shown and given back."""
+    """Yield the hint for the tokens of the system prompt; return their number."""
     call = data.get("call")
     if not isinstance(call, dict):
         return 0
@@ -54,7 +55,7 @@ def _call(held: Held, data: dict[str, Any]) -> Generator[Hint, None, int]:
         if text is None:
             continue
         tokens = estimated(text)
-        # A long text begins below its key, and the hint stays with the key.
+        # A long text begins below its key; the hint stays on the key's line.
         at = _line_end(held, node.key_span[0])
         yield at, f"≈ {tokens:,} tokens", "An estimate, rather too high than too low. Each query begins with them."
         return tokens
@@ -142,7 +143,7 @@ def _children(wards: Wards) -> str:
 
 
 def estimated(text: str) -> int:
-    """About how many tokens a text has."""
+    """An estimate of a text's tokens."""
     from cantrip_acp.core.folding.policy import tokens_of
     from cantrip_acp.crystals.contract import Message
 
@@ -168,7 +169,7 @@ def _key_end(held: Held, node: Node | None) -> int | None:
 
 
 def _line_end(held: Held, offset: int) -> int:
-    """The end of the line that an offset is in, before its comment and its space."""
+    """The end of the line that contains an offset, without trailing space."""
     line = held.text.line_of(max(offset, 0))
     begin = held.text.starts[line]
     return begin + len(held.text.line(line).rstrip())

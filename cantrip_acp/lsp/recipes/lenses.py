@@ -1,4 +1,4 @@
-"""What stands above a recipe's text: cast it, cast it with other words, what came of it, its loom."""
+"""Code lenses of a recipe: cast it, cast it with another intent, show the last result, open its loom."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from cantrip_acp.lsp.server.server import Server
 
 
-# --- The intents that a recipe's author noted in it: comments ``# intent: TEXT`` on lines of their own, in YAML and TOML
-# alike.
+# --- Intents that the author noted in the recipe: comments ``# intent: TEXT`` on their own lines, in YAML and TOML.
 
 _NOTED = re.compile(r"[ \t]*#+[ \t]*intent:[ \t]*(\S.*?)[ \t]*\Z", re.IGNORECASE)
 
 
 def noted(text: Text) -> list[tuple[int, str]]:
-    """Each with its line, from 0."""
+    """Each noted intent with its line, counted from 0."""
     if "intent:" not in text.source.lower():
         return []
     found = ((number, _NOTED.match(text.line(number))) for number in range(len(text.starts)))
@@ -30,11 +29,11 @@ def noted(text: Text) -> list[tuple[int, str]]:
 
 
 SHOWN = 50
-"""Characters of an intent in a lens."""
+"""The most characters of an intent in a lens."""
 
 
 def lenses(server: Server, held: Held) -> list[types.CodeLens]:
-    """Those at the recipe's first key, and one at each intent that it notes."""
+    """The lenses at the recipe's first key, and one at each noted intent."""
     first = next(iter(held.tree.children), None)
     top = held.text.line_of(first.whole[0]) if first is not None else 0
     about = {"uri": held.uri}

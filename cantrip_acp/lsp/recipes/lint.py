@@ -1,6 +1,5 @@
-"""What is allowed in a recipe and still likely to be a mistake, on data that may be wrong in other ways too.
-
-Every function gives `Advice`; none of them raises, whatever the data holds.
+"""Lint rules for recipes: what is allowed but is probably a mistake. The data may be invalid in other ways too.
+Every function yields `Advice`; none of them raises, whatever the data contains.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ Severity = Literal["error", "warning", "information", "hint"]
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """``related`` are other places that have to do with it, each with a word on why; a fix may also take away the
-    ``removable`` ones."""
+    """One lint message. ``related`` are other places that belong to it, each with the reason. A fix may also remove the
+    ``removable`` places."""
 
     path: KeyPath
     rule: str
@@ -33,7 +32,7 @@ class Advice:
 
 
 def all_of(data: Any) -> Iterator[Advice]:
-    """Everything that can be said from the text alone."""
+    """Everything that the text alone shows."""
     if not isinstance(data, dict):
         return
     circle = data.get("circle")
@@ -44,7 +43,7 @@ def all_of(data: Any) -> Iterator[Advice]:
 
 
 def gates(circle: Mapping[str, Any]) -> dict[str, KeyPath]:
-    """The names of a circle's gates and where each stands; the first of a name."""
+    """The names of a circle's gates and their key paths; for a repeated name, the first one."""
     listed = circle.get("gates")
     found: dict[str, KeyPath] = {}
     for index, gate in enumerate(listed if isinstance(listed, list) else ()):
@@ -55,7 +54,7 @@ def gates(circle: Mapping[str, Any]) -> dict[str, KeyPath]:
 
 
 def wards(circle: Mapping[str, Any]) -> list[tuple[str, Any, KeyPath]]:
-    """Every ward with its value and where it stands."""
+    """Every ward with its value and its key path."""
     listed = circle.get("wards")
     return [
         (name, value, ("circle", "wards", index, name))
@@ -66,7 +65,7 @@ def wards(circle: Mapping[str, Any]) -> list[tuple[str, Any, KeyPath]]:
 
 
 def texts(value: Any) -> list[str]:
-    """The texts of a list, or one text for a list of one."""
+    """The texts of a list; a single text counts as a list of one."""
     return (
         [value]
         if isinstance(value, str)
@@ -77,12 +76,12 @@ def texts(value: Any) -> list[str]:
 
 
 def canonical(value: Any) -> list[str]:
-    """The gates that a ward names, by the names that they have today."""
+    """The gates that a ward names, by their current names."""
     return [ALIASES.get(name, name) for name in texts(value)]
 
 
 def servers(data: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The MCP servers that a recipe names."""
+    """The MCP servers that a recipe names, with their index."""
     listed = data.get("mcp_servers")
     for index, server in enumerate(listed if isinstance(listed, list) else ()):
         if isinstance(server, dict):
@@ -90,7 +89,7 @@ def servers(data: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def runs_commands(data: Mapping[str, Any], circle: Mapping[str, Any]) -> bool:
-    """Whether there can be anything that the wards of commands are about: here, in a child, or behind a server's tools."""
+    """Whether the wards for commands can matter: here, in a child, or for a sandboxed MCP server."""
     given = gates(circle).keys()
     return (
         circle.get("medium", "conversation") != "conversation"
@@ -103,7 +102,7 @@ OFF = (False, "off", "Off", "OFF")
 
 
 def crystals(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str, str]]:
-    """Every crystal that names a model: where the model stands, provider, model."""
+    """Every crystal that names a model: the model's key path, the provider, the model."""
     named = data.get("crystals")
     given: list[tuple[KeyPath, Any]] = [(("crystal",), data.get("crystal"))]
     given += [(("crystals", name), each) for name, each in named.items()] if isinstance(named, dict) else []
@@ -149,7 +148,7 @@ def _models(data: Mapping[str, Any]) -> Iterator[Advice]:
         try:
             remark, info = lookup.remark(provider, model), lookup.look_up(provider, model, remark=False)
         except DefinitionError:
-            return  # the user's own table cannot be read, which a cast will say
+            return  # the user's own model table cannot be read; a cast reports that
         if info.retired and remark:
             yield Advice(path, "retired-model", remark)
         elif remark:
@@ -209,7 +208,7 @@ def _wards(data: Mapping[str, Any], circle: Mapping[str, Any]) -> Iterator[Advic
 
 
 def _without_children(listed: list[tuple[str, Any, KeyPath]], found: Mapping[str, KeyPath]) -> Iterator[Advice]:
-    """Gates that make children, and wards by which there can be none."""
+    """Gates that make children, together with wards that allow none."""
     makers = sorted(DELEGATION & found.keys())
     for name, value, path in listed:
         why = mend = ""
@@ -231,13 +230,13 @@ def _without_children(listed: list[tuple[str, Any, KeyPath]], found: Mapping[str
 
 
 def _repeated(listed: list[tuple[str, Any, KeyPath]]) -> Iterator[Advice]:
-    """A ward that stands twice: told where it does nothing."""
+    """A ward that is given twice: reported at the one without effect."""
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.core.wards import Wards
 
     seen: dict[str, tuple[Any, KeyPath]] = {}
     for name, value, path in listed:
-        if name not in WARDS or WARDS[name]["rule"] == "deny":  # of those each adds to the other
+        if name not in WARDS or WARDS[name]["rule"] == "deny":  # two deny lists add up
             continue
         if name not in seen:
             seen[name] = (value, path)
@@ -263,14 +262,15 @@ def _written(value: Any) -> str:
     return "true" if value is True else "false" if value is False else str(value)
 
 
-# --- The lethal trifecta: private data, what strangers may have written, and a way to the network, all in one circle.
+# --- The lethal trifecta: private data, untrusted content and a way to the network in one circle.
 
 _PRIVATE = ("read_file", "search", "git_diff", "git_show", "git_log", "run_tests", "list_dir", "git_status")
-"""Gates that tell what is in the workspace."""
+"""Gates that reveal what is in the workspace."""
 
 
 def advice(data: Any) -> Iterator[Advice]:
-    """The warning, at the first way out, with the leg to remove. It counts what the entity's own circle can do."""
+    """Yield the trifecta warning, at the first way to the network. It says what to remove, and counts only the entity's
+    own circle."""
     circle = data.get("circle") if isinstance(data, dict) else None
     if not isinstance(circle, dict):
         return
@@ -286,7 +286,7 @@ def advice(data: Any) -> Iterator[Advice]:
     if "fetch" in found:
         ways.append((found["fetch"], "fetch", "drop the gate fetch"))
     if "client_terminal" in found:
-        # The user's own terminal has all three.
+        # The user's own terminal combines all three.
         private.append((found["client_terminal"], "client_terminal, which runs as the user"))
         ways.append((found["client_terminal"], "client_terminal", "drop the gate client_terminal"))
     switched = [(value, path) for name, value, path in listed if name == "bash_network"]
@@ -313,7 +313,7 @@ def advice(data: Any) -> Iterator[Advice]:
 
 
 def _open(value: Any) -> bool:
-    """Whether a ``bash_network`` opens anything."""
+    """Whether a value of ``bash_network`` opens any network."""
     return value is True or value in ("on", "On", "ON") or bool(texts(value) and value not in OFF)
 
 

@@ -1,4 +1,4 @@
-"""The outline of a recipe: its symbols, and what can be folded."""
+"""Outline of a recipe: symbols, folds, highlights, linked names and selection ranges."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cantrip_acp.recipes.parse.source_map import KeyPath
 
 _KIND = types.SymbolKind
 SHOWN = 60
-"""Characters of a value beside its key."""
+"""The most characters of a value beside its key."""
 DEEPEST = 4
-"""Levels of keys that are symbols; below them stand a script's arguments and the like."""
+"""Levels of keys that are symbols; below them come a script's arguments and similar data."""
 
 
 def symbols(held: Held) -> list[dict[str, Any]]:
-    """Every key and item, one in another: ``DocumentSymbol``s as plain data, since a long recipe has thousands."""
+    """Every key and item, nested: ``DocumentSymbol``s as plain data, because a long recipe has thousands."""
     return [
         _symbol(held, child, (child.key,)) for child in held.tree.children if child.key is not None and _named(child)
     ]
@@ -31,7 +31,7 @@ def _named(node: Node) -> bool:
 
 
 def name(node: Node) -> str:
-    """What a node is called: its key, or of an item what it holds."""
+    """A node's name: its key, or for an item of a list its content."""
     if isinstance(node.key, str):
         return node.key
     if node.kind == "scalar":
@@ -52,7 +52,7 @@ def _symbol(held: Held, node: Node, path: KeyPath) -> dict[str, Any]:
     inside = [child for child in node.children if _named(child)] if len(path) < DEEPEST else []
     only = node.kind == "mapping" and isinstance(node.key, int) and len(node.children) == 1
     detail = node.value if node.kind == "scalar" and isinstance(node.key, str) else ""
-    if only and node.children[0].kind == "scalar":  # a ward: one line for both
+    if only and node.children[0].kind == "scalar":  # a ward: one entry for the item and its key
         detail, inside = node.children[0].value, []
     first = detail.strip().splitlines()[:1]
     made = {
@@ -85,7 +85,7 @@ def _kind(node: Node, path: KeyPath) -> types.SymbolKind:
 
 
 def folds(held: Held) -> list[types.FoldingRange]:
-    """Every value of more than a line, and comments of more than a line."""
+    """A fold for every value and every comment of more than one line."""
     out: dict[int, types.FoldingRange] = {}
     for node in held.tree.walk():
         if node.parent is None:
@@ -106,11 +106,11 @@ def folds(held: Held) -> list[types.FoldingRange]:
     return [out[line] for line in sorted(out)]
 
 
-# --- What belongs to the cursor's place: other uses of its name, what lies around it, names that change together.
+# --- For the cursor's place: other uses of its name, the ranges around it, and names that change together.
 
 
 def highlights(held: Held, position: types.Position) -> list[types.DocumentHighlight]:
-    """Where the name at a position is given (written) and used (read)."""
+    """Where the name at a position is defined (write) and used (read)."""
     write, read = types.DocumentHighlightKind.Write, types.DocumentHighlightKind.Read
     offset = held.text.offset(position)
     return [
@@ -120,7 +120,7 @@ def highlights(held: Held, position: types.Position) -> list[types.DocumentHighl
 
 
 def linked(held: Held, position: types.Position) -> types.LinkedEditingRanges | None:
-    """Names that are the recipe's own and stand in several places: typed in one, they change in all."""
+    """The uses of a name that the recipe defines; typing in one changes all."""
     if references.renaming(held, position) is None:
         return None
     source = held.text.source
@@ -132,7 +132,7 @@ def linked(held: Held, position: types.Position) -> types.LinkedEditingRanges | 
 
 
 def selections(held: Held, positions: list[types.Position]) -> list[types.SelectionRange]:
-    """For each position what lies around it: the word, the value, the pair, and so on to the whole text."""
+    """For each position, the ranges around it: the word, the value, the pair, and so on up to the whole text."""
     return [_around(held, held.text.offset(position)) for position in positions]
 
 
@@ -149,7 +149,7 @@ def _around(held: Held, offset: int) -> types.SelectionRange:
     spans.append((0, len(held.text.source)))
     chosen: types.SelectionRange | None = None
     held_spans: list[Span] = []
-    for span in spans:  # the innermost first; each holds the one before and is larger
+    for span in spans:  # from the innermost; each range contains the one before and is larger
         inner = held_spans[-1] if held_spans else (offset, offset)
         if span[0] <= inner[0] and inner[1] <= span[1] and (not held_spans or span != inner):
             held_spans.append(span)

@@ -1,4 +1,4 @@
-"""What the names in a recipe stand for: crystals, gates, anchors and files; where each is given and where it is used."""
+"""References in a recipe: where crystals, gates, anchors and files are defined and used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 
 
 def definition(held: Held, position: types.Position) -> list[types.Location]:
-    """Where what stands at a position is given: in this file, or the file that it names."""
+    """Where the name at a position is defined: in this file, or in the file that it names."""
     offset = held.text.offset(position)
     anchor = _anchor(held, offset)
     if anchor is not None:
@@ -43,7 +43,7 @@ def definition(held: Held, position: types.Position) -> list[types.Location]:
 
 
 def references(held: Held, position: types.Position, declared: bool) -> list[types.Location]:
-    """Everywhere in this file where what stands at a position is used; with ``declared`` where it is given, too."""
+    """Every use of the name at a position in this file; with ``declared`` also its definition."""
     offset = held.text.offset(position)
     return [_here(held, span) for span, defines in places(held, offset) if declared or not defines]
 
@@ -54,7 +54,7 @@ def file_at(held: Held, position: types.Position) -> Path | None:
 
 
 def users(recipes: list[Held], file: Path) -> list[types.Location]:
-    """Everywhere in these recipes where a file is named."""
+    """Every place in these recipes that names the file."""
     return [
         types.Location(held.uri, held.text.range(*_inner(node)))
         for held in recipes
@@ -64,7 +64,7 @@ def users(recipes: list[Held], file: Path) -> list[types.Location]:
 
 
 def renaming(held: Held, position: types.Position) -> Span | None:
-    """The name at a position, where it is the recipe's own and can be another; None where it is not."""
+    """The span of the name at a position if the recipe defines it and it can be renamed; else None."""
     offset = held.text.offset(position)
     if _anchor(held, offset) is None and _crystal(held.tree.at(offset), offset) is None:
         return None
@@ -72,7 +72,7 @@ def renaming(held: Held, position: types.Position) -> Span | None:
 
 
 def rename(held: Held, position: types.Position, new: str) -> types.WorkspaceEdit | None:
-    """The edit that gives a crystal or an anchor another name everywhere. Raises `ValueError` for what is no name."""
+    """The edit that renames a crystal or an anchor everywhere. Raises `ValueError` for an invalid or a used name."""
     if renaming(held, position) is None:
         return None
     if not _NAME.match(new):
@@ -89,7 +89,7 @@ def rename(held: Held, position: types.Position, new: str) -> types.WorkspaceEdi
 
 
 def links(held: Held) -> list[types.DocumentLink]:
-    """Every file that the recipe names and that is there."""
+    """A link for every existing file that the recipe names."""
     out: list[types.DocumentLink] = []
     for node in held.tree.walk():
         file = _file(held, node)
@@ -99,7 +99,7 @@ def links(held: Held) -> list[types.DocumentLink]:
 
 
 def crystal_places(held: Held, name: str) -> list[tuple[Span, bool]]:
-    """Where a crystal of the recipe's own is named, and whether it is given there."""
+    """Where one of the recipe's crystals is named, and whether it is defined there."""
     given = held.tree.find(("crystals", name))
     out: list[tuple[Span, bool]] = []
     if given is not None and given.key_span is not None:
@@ -111,7 +111,7 @@ def crystal_places(held: Held, name: str) -> list[tuple[Span, bool]]:
 
 
 def gate_places(held: Held, name: str) -> list[tuple[Span, bool]]:
-    """Where a gate is named, and whether the circle is given it there."""
+    """Where a gate is named, and whether that gives it to the circle."""
     wanted = ALIASES.get(name, name)
     out: list[tuple[Span, bool]] = []
     circle = held.tree.find(("circle",))
@@ -122,7 +122,7 @@ def gate_places(held: Held, name: str) -> list[tuple[Span, bool]]:
 
 
 def places(held: Held, offset: int) -> list[tuple[Span, bool]]:
-    """Everywhere that the name at an offset stands, and whether it is given there."""
+    """Every place of the name at an offset, and whether it is defined there."""
     anchor = _anchor(held, offset)
     if anchor is not None:
         return [((span[0] + 1, span[1]), sign == "&") for span, sign in _anchors(held, anchor)]
@@ -134,7 +134,7 @@ def places(held: Held, offset: int) -> list[tuple[Span, bool]]:
 
 
 def _crystal(node: Node, offset: int) -> str | None:
-    """The name of the recipe's own crystal that stands at an offset."""
+    """The name of the recipe's own crystal at an offset."""
     path: KeyPath = node.path
     if is_crystal(path) and len(path) == 2 and node.key_span is not None:
         return str(path[1]) if node.key_span[0] <= offset <= node.key_span[1] else None
@@ -152,7 +152,7 @@ def _anchors(held: Held, name: str) -> list[tuple[Span, str]]:
 
 
 def anchors(held: Held) -> list[tuple[Span, str, str]]:
-    """Every anchor and alias: where values begin, never in texts."""
+    """Every anchor and alias, where a value begins; never inside texts."""
     out: list[tuple[Span, str, str]] = []
     for found in _ANCHOR.finditer(held.text.source):
         begin = held.text.starts[held.text.line_of(found.start())]
@@ -180,7 +180,7 @@ def _file(held: Held, node: Node) -> Path | None:
 
 
 def _in_python(held: Held, name: str) -> list[types.Location]:
-    """A gate in the recipe's own Python files, which are read and not run."""
+    """A gate in the recipe's own Python files. The files are parsed, not executed."""
     for node in held.tree.walk():
         file = _file(held, node) if node.key == "python" else None
         if file is None:
@@ -197,7 +197,7 @@ def _in_python(held: Held, name: str) -> list[types.Location]:
 
 
 def _built_in(name: str) -> list[types.Location]:
-    """A gate of our own, in the module that makes it; nothing is imported."""
+    """A built-in gate, in the module that makes it. Nothing is imported."""
     module, _, made = BUILT_IN.get(ALIASES.get(name, name), "").partition(":")
     if not made:
         return []
@@ -212,7 +212,7 @@ def _built_in(name: str) -> list[types.Location]:
 
 
 def _inner(node: Node) -> Span:
-    """A scalar's text without its quotes."""
+    """A scalar's span without its quotes."""
     return (node.span[0] + 1, node.span[1] - 1) if node.quote in ('"', "'") and node.closed else node.span
 
 

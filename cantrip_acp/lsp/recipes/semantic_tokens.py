@@ -1,4 +1,5 @@
-"""Semantic tokens: which words of a recipe are keys, wards, gates, mediums, providers, models and names of its own."""
+"""Semantic tokens: which words of a recipe are keys, wards, gates, mediums, providers, models, or names that it
+defines."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
 from cantrip_acp.lsp.server.documents import Held
 from cantrip_acp.recipes.parse.source_map import KeyPath
 
-# --- What semantic tokens can be: announced at the start, used where they are made (`coloring`).
+# --- The token types and modifiers. `server/features.py` announces them at the start; they are used below.
 
 TYPES = ("keyword", "property", "parameter", "function", "enumMember", "namespace", "class", "variable")
 MODIFIERS = ("declaration", "deprecated")
@@ -25,20 +26,20 @@ _NUMBERS = count(1)
 
 
 def whole(held: Held) -> types.SemanticTokens:
-    """Those of the whole text, kept so that the next ones can be told as a difference."""
+    """The tokens of the whole text. They are kept, so that the next answer can be a difference."""
     data = _numbers(held, _tokens(held))
     held.colored = (str(next(_NUMBERS)), data)
     return types.SemanticTokens(data, held.colored[0])
 
 
 def part(held: Held, spot: types.Range) -> types.SemanticTokens:
-    """Those that touch a range."""
+    """The tokens that touch a range."""
     start, end = held.text.offset(spot.start), held.text.offset(spot.end)
     return types.SemanticTokens(_numbers(held, (t for t in _tokens(held) if t[0][0] < end and t[0][1] > start)))
 
 
 def changed(held: Held, before: str) -> types.SemanticTokens | types.SemanticTokensDelta:
-    """What is different from an earlier answer; all of them where that one is not known any more."""
+    """What differs from an earlier answer; all tokens if that answer is no longer kept."""
     if held.colored is None or held.colored[0] != before:
         return whole(held)
     old = held.colored[1]
@@ -62,7 +63,7 @@ Token = tuple[Span, str, tuple[str, ...]]
 
 
 def _tokens(held: Held) -> Iterator[Token]:
-    """Every token in the order of the text; none overlaps another, none goes over a line."""
+    """Every token in text order. Tokens do not overlap, and none crosses a line end."""
     at = 0
     found = sorted((t for t in _all(held) if t[0][0] < t[0][1]), key=lambda token: token[0])
     source = held.text.source
@@ -82,7 +83,7 @@ def _all(held: Held) -> Iterator[Token]:
                 yield _bare(held, node.key_span), kind, modifiers
         if node.kind == "scalar":
             yield from _value(node, path)
-        # What a script's calls hold is data.
+        # A script's arguments are data.
         if path[-1] != "args":
             stack += [(child, (*path, child.key)) for child in node.children if child.key is not None]
     if not held.toml and "&" in held.text.source:
@@ -136,7 +137,7 @@ def _bare(held: Held, span: Span) -> Span:
 
 
 def _numbers(held: Held, tokens: Iterator[Token]) -> list[int]:
-    """As the protocol packs them: five numbers each, places counted from the token before."""
+    """The protocol's encoding: five numbers for each token, positions relative to the token before."""
     out: list[int] = []
     line, column = 0, 0
     for span, kind, modifiers in tokens:

@@ -1,7 +1,7 @@
-"""The recipes of the workspace, open or on disk, for what is asked of all of them: symbols, diagnostics, the call hierarchy.
-
-Folders are looked through in a thread, and not for ever: what package managers and version control keep is passed over, as is
-what lies too deep. A file is read again when it has changed.
+"""All recipes of the workspace, open or on disk, for workspace symbols, workspace diagnostics and file references.
+Folders are searched in a thread, with limits. Folders of package managers and version control, and folders that are too
+deep,
+are skipped. A file is read again when it has changed.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from cantrip_acp.lsp.server.positions import Text
 from cantrip_acp.recipes.parse.document import MAX_BYTES, SUFFIXES
 
 PASSED = {"node_modules", "__pycache__", "venv", "site-packages", "target", "dist", "build"}
-"""Folders that hold nobody's recipes; those that begin with a dot are passed over too, but ``.cantrip``."""
+"""Folders that contain no recipes of the user. Folders that begin with a dot are skipped too, except ``.cantrip``."""
 DEEPEST = 8
 FOLDERS = 4_000
 FILES = 500
 
 
 class Library:
-    """Recipes that were read from disk, by their path. Only one thread uses it at a time."""
+    """Recipes read from disk, by path. Only one thread may use it at a time."""
 
     def __init__(self) -> None:
         self._held: dict[Path, tuple[tuple[int, int], Held]] = {}
 
     def all(self, documents: Documents) -> list[Held]:
-        """Every recipe below the workspace's folders: as the client has it where it is open, else as it is on disk."""
+        """Every recipe below the workspace's folders: the client's text if it is open, else the file on disk."""
         opened = {held.path: held for held in list(documents.held.values()) if held.recipe}
         found = dict(opened)
         left = FOLDERS
@@ -41,7 +41,7 @@ class Library:
         return [found[path] for path in sorted(found)]
 
     def read(self, path: Path, documents: Documents) -> Held | None:
-        """A recipe on disk; None where it cannot be read."""
+        """A recipe on disk; None if it cannot be read or is too large."""
         try:
             stat = os.stat(path)
             mark = (stat.st_mtime_ns, stat.st_size)
@@ -59,13 +59,13 @@ class Library:
         return held
 
     def forget(self) -> None:
-        """Files may have changed that recipes name: what was found out of them is found out again."""
+        """Drop what was found about the recipes: files that they name may have changed."""
         for _, held in self._held.values():
             held.reading = None
 
 
 def _recipes(folder: Path, most: int) -> Iterator[Path]:
-    """The recipes below a folder, those nearer to it first."""
+    """The recipes below a folder, nearer ones first."""
     waiting = [(folder, 0)]
     looked = 0
     while waiting and looked < most:

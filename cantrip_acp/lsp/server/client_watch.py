@@ -1,4 +1,5 @@
-"""The end of the client is the end of the server: its process is watched, from a thread that nothing holds up."""
+"""Client watch: ends the server when the client's process ends. It runs in a thread, so a busy event loop cannot block
+it."""
 
 from __future__ import annotations
 
@@ -9,15 +10,16 @@ import time
 from collections.abc import Callable
 
 EVERY_S = 2.0
-"""Seconds between two looks, where the system cannot tell by itself."""
+"""Seconds between two checks, on systems without pidfd."""
 
 
 LAST_S = 10.0
-"""Seconds that an orderly end may take."""
+"""Seconds that an orderly end may take before the process is ended by force."""
 
 
 def watch(process: int, gone: Callable[[], None]) -> None:
-    """End this process when that one is gone: by ``gone``, called in a thread, and where that does not do it by force."""
+    """When process ``process`` ends, call ``gone`` in a thread; if this process still runs `LAST_S` seconds later, exit
+    at once."""
     threading.Thread(target=_watch, args=(process, gone), name="lifeline", daemon=True).start()
 
 

@@ -1,7 +1,8 @@
-"""The kinds of documents that are served, told by their names; each has a module that answers for it.
-
-A module's functions have the names in `features.METHODS` and take the server and the parameters; what a kind has no function for is
-answered with nothing. A function returns its answer, or a coroutine for what takes longer than a keystroke.
+"""The kinds of documents: recipe, suite and loom. The file name decides; each kind has a module that answers its
+requests.
+A module's functions have the names in `features.METHODS` and take the server and the parameters. A request without a
+function
+is answered with null. A function returns its answer, or a coroutine for slow work.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from cantrip_acp.recipes.parse.document import SUFFIXES
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """``suffixes`` are the ends of its files' names, ``module`` what answers."""
+    """``suffixes`` are the endings of its files' names; ``module`` answers its requests."""
 
     name: str
     suffixes: tuple[str, ...]
     module: str
 
     def answer(self, name: str) -> Callable[..., Any] | None:
-        """The function of that name; None where this kind has none. The module is imported here, with the first question."""
+        """The function with that name; None if this kind has none. The first call imports the module."""
         found: Callable[..., Any] | None = getattr(importlib.import_module(self.module), name, None)
         return found
 
@@ -38,18 +39,18 @@ KINDS = (
 
 
 def of(uri: str) -> Kind | None:
-    """The kind of the document at an address; None where it is none of ours."""
+    """The kind of the document at a URI; None if it is not one of ours."""
     path = to_fs_path(uri) or uri
     return next((kind for kind in KINDS if path.endswith(kind.suffixes)), None)
 
 
 def named(name: object) -> Kind | None:
-    """The kind of a name, as ``data`` of a lens or an item has it; None where there is none."""
+    """The kind with a name, from the ``data`` of a lens or an item; None if there is none."""
     return next((kind for kind in KINDS if kind.name == name), None)
 
 
 def answers(name: str) -> Iterator[Callable[..., Any]]:
-    """Every kind's function of a name, for what is asked of the workspace as a whole."""
+    """Every kind's function with a name, for requests about the whole workspace."""
     for kind in KINDS:
         found = kind.answer(name)
         if found is not None:

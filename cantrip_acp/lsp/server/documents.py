@@ -1,4 +1,4 @@
-"""The documents that the client has open, each with what was read of it."""
+"""The documents that the client has open, each with the results of reading it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Held:
-    """One document. ``reading`` and ``tree`` are of ``text``, or None until somebody asks."""
+    """One open document. ``reading`` and ``tree`` belong to the current ``text``; None until they are needed."""
 
     def __init__(self, uri: str, text: Text, version: int | None) -> None:
         self.uri = uri
@@ -30,11 +30,11 @@ class Held:
         self.reading: Reading | None = None
         self.chunks: Chunks | None = None
         self.untrusted = 0
-        """How many of a recipe's keys ask for trust that it does not have; of the last reading as a whole."""
+        """How many keys need trust that the recipe does not have, from the last reading of the whole text."""
         self.first: asyncio.Task[None] | None = None
-        """The first reading, once it was begun."""
+        """The task of the first reading, once it has begun."""
         self.colored: tuple[str, list[int]] | None = None
-        """The semantic tokens that were told last, and the name they went by."""
+        """The id and the data of the last semantic tokens sent."""
         self.waiting: asyncio.TimerHandle | None = None
         self._tree: Node | None = None
         self._pieces: Pieces | None = None
@@ -45,12 +45,12 @@ class Held:
 
     @property
     def recipe(self) -> bool:
-        """Whether this is a recipe, by its name."""
+        """Whether this is a recipe, by its file name."""
         return self.path.name.endswith(SUFFIXES)
 
     @property
     def tree(self) -> Node:
-        """What stands where, also in a broken text."""
+        """The syntax tree, also of a broken text."""
         if self._tree is None:
             from cantrip_acp.lsp.recipes.syntax import tree, yaml_tree
 
@@ -62,20 +62,20 @@ class Held:
         return self._tree
 
     def change(self, changes: list[types.TextDocumentContentChangeEvent], version: int | None) -> None:
-        """Take the client's changes in, one after the other."""
+        """Apply the client's changes, one after the other."""
         for change in changes:
             self.text = self.text.changed(change)
         self.version, self.reading, self._tree = version, None, None
 
     def drop(self) -> None:
-        """Nothing more is to be read of it."""
+        """Cancel the waiting reading."""
         if self.waiting is not None:
             self.waiting.cancel()
             self.waiting = None
 
 
 class Documents:
-    """By their address; `folders` are the roots of the client's workspace."""
+    """Open documents by URI; `folders` are the roots of the client's workspace."""
 
     def __init__(self) -> None:
         self.held: dict[str, Held] = {}
@@ -83,28 +83,29 @@ class Documents:
         self.encoding: Encoding = "utf-16"
 
     def open(self, item: types.TextDocumentItem) -> Held:
-        """A document that the client opened; opened twice, the second text counts."""
+        """Open a document. If it is open already, the new text replaces it."""
         self.close(item.uri)
         held = self.held[item.uri] = Held(item.uri, Text(item.text, self.encoding), item.version)
         return held
 
     def close(self, uri: str) -> None:
-        """The client has it no longer."""
+        """Close a document."""
         held = self.held.pop(uri, None)
         if held is not None:
             held.drop()
 
     def at(self, path: Path) -> Held | None:
-        """What is open of a file."""
+        """The open document of a file."""
         return next((held for held in self.held.values() if held.path == path), None)
 
     def recipe(self, uri: str) -> Held | None:
-        """The open recipe at an address; None where there is none."""
+        """The open recipe at a URI; None if there is none."""
         held = self.held.get(uri)
         return held if held is not None and held.recipe else None
 
     def workspace(self, path: Path) -> Path:
-        """The folder that a recipe would be cast in: the innermost root that holds it, else where it lies."""
+        """The folder to cast a recipe in: the innermost root that contains it, else the recipe's own folder (outside
+        ``.cantrip``)."""
         inside = [folder for folder in self.folders if path.is_relative_to(folder)]
         if inside:
             return max(inside, key=lambda folder: len(folder.parts))

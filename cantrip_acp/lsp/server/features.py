@@ -1,4 +1,4 @@
-"""What the server can do: a table of methods, each answered by the module of the document's kind (`kinds`)."""
+"""The server's features: a table of methods. The module of the document's kind answers each (`document_kinds`)."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ METHODS: dict[str, tuple[str, Any]] = {
         types.DiagnosticOptions(inter_file_dependencies=True, workspace_diagnostics=True, identifier="cantrip"),
     ),
 }
-"""Each method: the name of the function that a kind's module answers it with, and its options."""
+"""Each method: the name of the function in a kind's module, and the method's options."""
 
 
 def server() -> Server:
-    """A server with every feature."""
+    """Make a server with all features."""
     made = Server()
 
     @made.feature(types.INITIALIZE)
@@ -97,14 +97,14 @@ def _asking(name: str) -> Callable[[Server, Any], Any]:
         found = kind.answer(name) if kind is not None else None
         if found is not None:
             return found(ls, params)
-        # What is to be resolved and is nobody's stays as it is.
+        # An item to resolve that belongs to no kind is returned unchanged.
         return params if name.endswith("_resolved") else None
 
     return asked
 
 
 def _kind(params: Any) -> document_kinds.Kind | None:
-    """Whose question this is: of the document that it names, or of the item that was given out earlier."""
+    """The kind that answers: of the document in the parameters, or of an item that was sent earlier."""
     about = getattr(params, "text_document", None) or getattr(params, "item", None)
     uri = getattr(about, "uri", None)
     if isinstance(uri, str):

@@ -1,7 +1,8 @@
-"""Files that change outside the editor: the client tells of those in its folders where it watches, all others are watched here.
-
-A recipe is judged by what lies around it: recipes of its children, prompts, gates in Python, roots, trust, tables of models. When
-one of them changes, every open recipe is looked at once more. Looms are followed by their shelf.
+"""File watch: notices files that change outside the editor. The client watches its folders if it can; others are
+watched here.
+Files around a recipe affect its diagnostics: its children's recipes, prompts, gate files, roots, trust, model tables.
+If one
+of them changes, every open recipe is checked again. Looms are followed by `looms/cache.py`.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SOON_S = 0.3
-"""Seconds until what is watched follows what is open."""
+"""Seconds from a change of the open documents until the watched folders are updated."""
 STEP_MS, DEBOUNCE_MS = 50, 300
 LOOK_MS = 1_000
-"""Milliseconds after which the watch is known to stand."""
+"""Milliseconds after which the watch surely runs."""
 AGAIN_S = 5.0
-"""Seconds until watching is tried again where it failed."""
+"""Seconds before a failed watch is tried again."""
 
 GLOBS = (*(f"**/*{suffix}" for suffix in SUFFIXES), "**/*.loom.jsonl", "**/.cantrip/**")
 """What a client watches in its folders."""
 
 
 class Watching:
-    """One server's watching."""
+    """The file watch of one server."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -46,7 +47,7 @@ class Watching:
         self._task: asyncio.Task[Any] | None = None
 
     async def begin(self) -> None:
-        """Have the client watch, where it can."""
+        """Ask the client to watch, if it can."""
         workspace = self._server.client_capabilities.workspace
         watched = workspace.did_change_watched_files if workspace is not None else None
         if watched is not None and watched.dynamic_registration:
@@ -55,13 +56,13 @@ class Watching:
             method = types.WORKSPACE_DID_CHANGE_WATCHED_FILES
             registration = types.Registration("cantrip-files", method, options)
             with contextlib.suppress(Exception):
-                # A client that says no leaves it to us.
+                # If the client refuses, the server watches.
                 await self._server.client_register_capability_async(types.RegistrationParams([registration]))
                 self._client = True
         self.soon()
 
     def told(self, uris: list[str]) -> None:
-        """The client saw these change. A loom grows with every turn, and no recipe is another one for it."""
+        """The client reports changed files. A loom grows with every turn and does not affect recipes."""
         if all(uri.endswith(".loom.jsonl") for uri in uris):
             if "looms" in self._server.__dict__:
                 self._server.looms.hurry()
@@ -69,7 +70,7 @@ class Watching:
             self._server.files_changed()
 
     def soon(self) -> None:
-        """What is open changed, or what it names."""
+        """Update the watched folders soon: the open documents or the files that they name have changed."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SOON_S, self._renew)
 
@@ -104,14 +105,14 @@ class Watching:
                 begun = False
                 async for changes in awatch(*there, watch_filter=DefaultFilter(), **options):
                     if not begun:
-                        # What changed between two watches, nobody has told.
+                        # Changes between two watches are not reported, so check everything once.
                         begun = True
                         self._server.again()
                     self._heard({Path(name) for _, name in changes})
                     if any(not folder.is_dir() for folder in there):
                         break
             except (OSError, RuntimeError) as error:
-                # Too many are watched on this machine, or one was removed at this moment.
+                # This machine's limit of watches is reached, or a folder was removed at this moment.
                 _log.info("files are not watched for a while: %s", error)
             await asyncio.sleep(AGAIN_S)
             self.soon()
@@ -119,7 +120,7 @@ class Watching:
     def _heard(self, paths: set[Path]) -> None:
         if any(path in self._names or path.name.endswith((*SUFFIXES, "models.toml")) or _kept(path) for path in paths):
             self._server.files_changed()
-            # A folder that is waited for may have come.
+            # A folder that did not exist may exist now.
             self.soon()
 
 
@@ -130,7 +131,7 @@ def _kept(path: Path) -> bool:
 def _wanted(
     read: list[tuple[Path, Any]], workspaces: list[Path], roots: list[Path], client: bool
 ) -> tuple[frozenset[Path], frozenset[Path]]:
-    """The folders that are watched here, and the files in them that count beside recipes."""
+    """The folders to watch here, and the files in them that matter besides recipes."""
     from cantrip_acp.files.paths import config_dir
     from cantrip_acp.lsp.recipes import file_references
 
@@ -159,7 +160,7 @@ def _sound(name: str) -> bool:
 
 
 def _there(folder: Path) -> Path:
-    """A folder, or the nearest above it that is there: it may come."""
+    """The folder, or its nearest existing parent, so that its creation is noticed."""
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     return folder

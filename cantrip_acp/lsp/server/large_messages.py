@@ -1,7 +1,7 @@
-"""Large messages: a text in one that is longer than any that is looked at is left out while the message is still coming in.
-
-An editor that opens a loom of 100 MB sends it whole. Nobody here needs that text, and reading it as JSON would hold up every
-other request for a second. A piece is looked through as it arrives; what stays is a message of a few hundred bytes.
+"""Large messages: very long texts in a message are left out while the message is still arriving.
+An editor that opens a loom of 100 MB sends the whole text. The server does not need it, and parsing it as JSON would
+block all
+other requests for a second. Pieces are filtered as they arrive; a message of a few hundred bytes remains.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 
 LONG = 3 * 1024 * 1024
-"""Bytes of a text (and of a message) up to which all of it is kept."""
+"""The most bytes of a text (and of a message) that are kept whole."""
 _MARK = "\ue000left out: "
 
 
 class Skimmer:
-    """Takes the pieces of one message; `body` is what is kept of it."""
+    """Takes the pieces of one message; `body` returns what was kept."""
 
     def __init__(self) -> None:
         self._out = bytearray()
@@ -22,12 +22,12 @@ class Skimmer:
         self._escaped = False
         """Whether the last piece ended in the middle of an escape."""
         self._begin = 0
-        """Where in what is kept the text began that is being read."""
+        """Where the current text begins in the kept bytes."""
         self._dropped = 0
 
     def feed(self, piece: bytes) -> None:
-        """The next piece."""
-        # Backslashes stand in texts alone, so pairs of them can be told apart without knowing where texts begin.
+        """Take the next piece."""
+        # Backslashes occur only inside texts, so pairs of them can be recognized without knowing where a text begins.
         masked = (b"_" + piece[1:] if self._escaped else piece).replace(b"\\\\", b"__").replace(b'\\"', b"__")
         self._escaped = masked.endswith(b"\\")
         at = 0
@@ -56,15 +56,15 @@ class Skimmer:
 
     @property
     def kept(self) -> int:
-        """Bytes that are kept so far."""
+        """Bytes kept so far."""
         return len(self._out)
 
     def body(self) -> bytes:
-        """The message, without what was left out."""
+        """The message without the texts that were left out."""
         return bytes(self._out)
 
 
 def left_out(text: str) -> int:
-    """How many bytes were left out of a text; 0 where it is whole."""
+    """How many bytes were left out of a text; 0 if it is complete."""
     size = text.removeprefix(_MARK)
     return int(size) if size != text and size.isascii() and size.isdigit() else 0

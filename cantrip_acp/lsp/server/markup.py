@@ -1,4 +1,4 @@
-"""Explanations in the format that the client reads: Markdown, or the same words without its marks."""
+"""Converts Markdown to plain text for clients that show no Markdown."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _RULE = re.compile(r"(?m)^---\n?")
 
 
 def fitted(content: types.MarkupContent, formats: Sequence[types.MarkupKind] | None) -> types.MarkupContent:
-    """The content in one of the formats; in none of them where none was named: then it is plain."""
+    """The content in a format that the client shows; plain text if it names no format."""
     if content.kind == types.MarkupKind.PlainText or types.MarkupKind.Markdown in (formats or ()):
         return content
     return types.MarkupContent(types.MarkupKind.PlainText, plain(content.value))
 
 
 def plain(text: str) -> str:
-    """Markdown of ours as it reads: no fences, no stars, of a link its words."""
+    """Our Markdown as plain text: without fences, rules and stars; links become their text."""
     text = _RULE.sub("", _LINK.sub(r"\1", _FENCE.sub("", text)))
     return re.sub(r"\n{3,}", "\n\n", text.replace("**", "").replace(" ↗", "")).strip()

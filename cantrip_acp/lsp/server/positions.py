@@ -1,7 +1,6 @@
-"""A document's text and its positions, as the protocol counts them.
-
-Lines end with LF, CRLF or CR and nothing else; a column counts bytes (UTF-8), 16-bit units or characters, as client and
-server agreed. Positions beyond a line's end mean its end, those beyond the last line mean the text's end.
+"""A document's text, and conversion between offsets and the protocol's positions.
+Only LF, CRLF and CR end a line. A column counts bytes (UTF-8), 16-bit units or characters, as client and server agreed.
+A position after a line's end means its end; one after the last line means the text's end.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Text:
 
     @cached_property
     def readable(self) -> str:
-        """The text as UTF-8 can carry it, of the same length: halves of characters, which JSON lets a client send, stand out."""
+        """The text, encodable as UTF-8 and of the same length: lone surrogates, which JSON can carry, become U+FFFD."""
         if self.source.isascii():
             return self.source
         try:
@@ -39,22 +38,22 @@ class Text:
 
     @cached_property
     def starts(self) -> list[int]:
-        """Where each line begins."""
+        """The offset where each line begins."""
         return [0, *(found.end() for found in _END.finditer(self.source))]
 
     def line(self, number: int) -> str:
-        """A line (from 0) without its end; empty beyond the last."""
+        """A line (from 0) without its line end; empty after the last line."""
         if number >= len(self.starts):
             return ""
         end = self.starts[number + 1] if number + 1 < len(self.starts) else len(self.source)
         return self.source[self.starts[number] : end].rstrip("\r\n")
 
     def line_of(self, offset: int) -> int:
-        """The number (from 0) of the line that holds an offset."""
+        """The number (from 0) of the line that contains an offset."""
         return bisect_right(self.starts, offset) - 1
 
     def offset(self, position: types.Position) -> int:
-        """Where a client's position is."""
+        """The offset of a client's position."""
         if position.line >= len(self.starts):
             return len(self.source)
         if position.line < 0:
@@ -63,22 +62,22 @@ class Text:
         return self.starts[position.line] + self._characters(line, max(position.character, 0))
 
     def position(self, offset: int) -> types.Position:
-        """An offset as the client counts."""
+        """The client's position of an offset."""
         return types.Position(*self.spot(offset))
 
     def spot(self, offset: int) -> tuple[int, int]:
-        """An offset's line and column as the client counts, where so many are asked for that objects are dear."""
+        """The client's line and column of an offset, as plain numbers: for many positions, objects would be slow."""
         offset = min(max(offset, 0), len(self.source))
         starts = self.starts
         number = bisect_right(starts, offset) - 1
         return number, self.units(self.source[starts[number] : offset])
 
     def range(self, start: int, end: int) -> types.Range:
-        """Two offsets as the client counts."""
+        """The client's range of two offsets."""
         return types.Range(self.position(start), self.position(end))
 
     def units(self, text: str) -> int:
-        """The length of a text as the client counts."""
+        """The length of a text in the client's units."""
         if text.isascii() or self.encoding == "utf-32":
             return len(text)
         if self.encoding == "utf-8":
@@ -86,14 +85,14 @@ class Text:
         return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
     def place(self, line: int, column: int) -> int:
-        """Where a line and a column are that count characters from 1, as the loader's messages do."""
+        """The offset of a line and a column that count characters from 1, as in the loader's messages."""
         if line > len(self.starts):
             return len(self.source)
         begin = self.starts[max(line, 1) - 1]
         return min(begin + max(column, 1) - 1, begin + len(self.line(max(line, 1) - 1)))
 
     def changed(self, change: types.TextDocumentContentChangeEvent) -> Text:
-        """The text after one change of the client's."""
+        """The text after one change of the client."""
         if not isinstance(change, types.TextDocumentContentChangePartial):
             return Text(change.text, self.encoding)
         start, end = sorted((self._cut(change.range.start), self._cut(change.range.end)))
@@ -105,7 +104,7 @@ class Text:
         return Text(_joined(before, change.text, after), self.encoding)
 
     def _cut(self, position: types.Position) -> tuple[int, bool]:
-        """Where an edit begins or ends, and whether that is between the two halves of the character there (UTF-16)."""
+        """The offset of an edit's edge, and whether the edge is between the two halves of a character (UTF-16)."""
         at = self.offset(position)
         if self.encoding != "utf-16" or self.source[at : at + 1] <= "\uffff":
             return at, False
@@ -124,19 +123,19 @@ class Text:
                 counted += 1 if code < 0x80 else 2 if code < 0x800 else 3 if code < 0x10000 else 4
             else:
                 counted += 2 if code > 0xFFFF else 1
-            if counted > units:  # in the middle of a character: before it
+            if counted > units:  # inside a character: use its start
                 return index
         return len(line)
 
 
 def _halves(character: str) -> str:
-    """The two halves that a character beyond the first 65,536 has in UTF-16."""
+    """The two UTF-16 halves of a character above U+FFFF."""
     code = ord(character) - 0x10000
     return chr(0xD800 + (code >> 10)) + chr(0xDC00 + (code & 0x3FF))
 
 
 def _joined(before: str, new: str, after: str) -> str:
-    """A text of three parts. Two halves that meet are one character, as they are to whoever counts them."""
+    """Join three parts of a text. Two surrogate halves that meet become one character, as the client counts them."""
     source = before + new + after
     if not any(_HALF.match(edge) for edge in (before[-1:], new[:1], new[-1:], after[:1])):
         return source

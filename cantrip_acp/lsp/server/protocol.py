@@ -1,4 +1,4 @@
-"""The protocol's own methods where ours differ from pygls': texts are kept here, and every request gets an answer."""
+"""The protocol methods that differ from pygls: texts are kept here, and every request gets an answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNKNOWN = -32601
 
 
 def _whole(params: object) -> None:
-    """Some clients write ``"range": null`` where a change is of the whole text, which has none."""
+    """Remove ``"range": null``: some clients send it for a change of the whole text, which must have no range."""
     changes = params.get("contentChanges") if isinstance(params, dict) else None
     for change in changes if isinstance(changes, list) else ():
         for name in ("range", "rangeLength"):
@@ -36,12 +36,13 @@ def _whole(params: object) -> None:
 
 
 class Protocol(LanguageServerProtocol):
-    """pygls' protocol over our own documents, whose lines end where the protocol says."""
+    """pygls' protocol with our own documents, whose lines end as the protocol says."""
 
     _server: Server
 
     def take(self, body: bytes) -> None:
-        """Handle one message. What cannot be understood is answered, or logged where nobody waits; nothing is raised."""
+        """Handle one message. An invalid request is answered with an error, an invalid notification is logged; nothing
+        is raised."""
         try:
             data = json.loads(body)
         except (ValueError, RecursionError):
@@ -62,7 +63,7 @@ class Protocol(LanguageServerProtocol):
             self._refuse(number, _INVALID, "the server is shutting down")
             return
         if not asks and isinstance(method, str) and self._workspace is None and method != types.EXIT:
-            return  # notifications before initialize are dropped, as the protocol has it
+            return  # notifications before initialize are dropped, as the protocol says
         if asks and isinstance(method, str) and method.startswith(_OURS):
             self._ours(number, method, data.get("params"))
             return
@@ -87,7 +88,7 @@ class Protocol(LanguageServerProtocol):
         args: tuple[Any, ...] | None = None,
         kwargs: dict[str, Any] | None = None,
     ) -> None:
-        """As pygls, and a handler may give back a coroutine: it looks at the text as it is now, and takes its time."""
+        """As in pygls, but a handler may also return a coroutine: it sees the current text, and may take longer."""
         if asyncio.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
             super()._execute_handler(msg_id, handler, callback, args, kwargs)
             return
@@ -105,7 +106,7 @@ class Protocol(LanguageServerProtocol):
         future.add_done_callback(callback)
 
     def _ours(self, number: Any, method: str, params: object) -> None:
-        """A request that the protocol does not know: its parameters are data, as they came."""
+        """A request that the protocol does not define: its parameters are passed on as plain data."""
         from cantrip_acp.lsp.looms.requests import REQUESTS
 
         asked = REQUESTS.get(method)
@@ -124,7 +125,7 @@ class Protocol(LanguageServerProtocol):
         super()._send_response(msg_id, result, error)
 
     def tell(self, method: str, params: Any) -> None:
-        """Send a notification whose parameters are plain data."""
+        """Send a notification with plain data as parameters."""
         self._ready(prepared({"jsonrpc": "2.0", "method": method, "params": params}))
 
     def _ready(self, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Diagnostics that the client asks for, of one recipe and of all of the workspace, where it would rather ask than be told."""
+"""Pull diagnostics: for clients that request diagnostics, of one recipe or of the whole workspace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Report = types.RelatedFullDocumentDiagnosticReport | types.RelatedUnchangedDocum
 
 
 async def of_one(server: Server, held: Held, before: str | None) -> Report:
-    """Of an open recipe. A first reading is done in a thread: a long recipe takes a while."""
+    """Diagnostics of an open recipe. The first reading runs in a thread, because a long recipe takes time."""
     if held.reading is None and held.chunks is None:
         await server.first(held)
     found, name = _found(server, held)
@@ -26,7 +26,7 @@ async def of_one(server: Server, held: Held, before: str | None) -> Report:
 
 
 async def of_all(server: Server, known: dict[str, str]) -> types.WorkspaceDiagnosticReport:
-    """Of every recipe of the workspace, open or not; ``known`` are the names of earlier answers, by address."""
+    """Diagnostics of every recipe of the workspace, open or not. ``known`` are the ids of earlier results, by URI."""
 
     def read() -> list[Held]:
         from cantrip_acp.lsp.recipes import diagnostics
@@ -53,6 +53,6 @@ def _found(server: Server, held: Held) -> tuple[list[types.Diagnostic], str]:
     reading = server.told(held)
     said = [(f.span, f.rule, f.message, f.severity, f.related) for f in reading.findings]
     name = hashlib.sha256(repr((said, held.text.encoding)).encode("utf-8", "replace")).hexdigest()[:16]
-    # Where a finding stands depends on the lines before it: the text counts as well.
+    # The position of a finding depends on the lines before it, so the id includes the text.
     name += hashlib.sha256(held.text.source.encode("utf-8", "replace")).hexdigest()[:8] if said else ""
     return [server.diagnostic(held, finding) for finding in reading.findings], name

@@ -1,7 +1,7 @@
-"""The server: open documents, and when what is wrong with them is said.
-
-A change is read a few milliseconds after the last one that came with it, from the pieces that changed; once the typing
-pauses the loader reads the whole text in a thread, and its word stands.
+"""The server: open documents, and when their diagnostics are sent.
+A changed recipe is read a few milliseconds after the last change, from the changed pieces only. When the typing pauses,
+the
+loader reads the whole text in a thread, and its result replaces the first one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SEVERITY = {
 
 
 class Server(LanguageServer):
-    """One client's server."""
+    """The server of one client."""
 
     protocol: Protocol
 
@@ -62,19 +62,19 @@ class Server(LanguageServer):
         super().__init__("cantrip", __version__, protocol_cls=Protocol)
         self.documents = Documents()
         self.works: dict[str | int, Callable[[], None]] = {}
-        """What a client can cancel by the token of its progress."""
+        """What the client can cancel, by progress token."""
         self.casts = Casts()
         self.trusting = Trusting()
         self.leave: Callable[[], None] = lambda: os._exit(0)
-        """What is done when the client is gone."""
+        """Called when the client's process is gone."""
         self._had_folders = False
         self._settled = False
         self._told: WeakKeyDictionary[Held, tuple[Text, Reading]] = WeakKeyDictionary()
-        """The reading whose findings the client has, and of which text: in another the same places are others."""
+        """The text and the reading whose findings the client has. In another text the same spans are other places."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def begin(self, params: types.InitializeParams) -> None:
-        """Take what the client said of itself."""
+        """Store what the client said in ``initialize``."""
         encoding = getattr(self.protocol.workspace, "position_encoding", None) or self.workspace.position_codec.encoding
         name = str(getattr(encoding, "value", encoding) or "utf-16")
         self.documents.encoding = "utf-8" if name == "utf-8" else "utf-32" if name == "utf-32" else "utf-16"
@@ -85,16 +85,16 @@ class Server(LanguageServer):
             client_watch.watch(params.process_id, lambda: self.leave())
 
     def roots(self) -> None:
-        """The workspace's folders, which a client may change; open recipes are looked at again."""
+        """Update the workspace's folders, and check open recipes again."""
         uris = list(self.workspace.folders)
         if not uris and self.workspace.root_uri and not self._had_folders:
-            uris = [self.workspace.root_uri]  # an older client has one root, and no folders
+            uris = [self.workspace.root_uri]  # older clients send one root instead of folders
         self._had_folders = self._had_folders or bool(self.workspace.folders)
         self.documents.folders = [Path(path) for uri in uris if (path := to_fs_path(uri))]
         self.again()
 
     def opened(self, item: types.TextDocumentItem) -> None:
-        """A document that the client opened."""
+        """The client opened a document."""
         if self._of_kind(item.uri, "opened", item):
             return
         if self._too_large(item.uri, item.text):
@@ -106,7 +106,7 @@ class Server(LanguageServer):
     def edited(
         self, about: types.VersionedTextDocumentIdentifier, changes: list[types.TextDocumentContentChangeEvent]
     ) -> None:
-        """A document that the client changed; of one that is not open there is nothing to change."""
+        """The client changed a document; ignored if the document is not open."""
         if self._of_kind(about.uri, "edited", about, changes):
             return
         held = self.documents.held.get(about.uri)
@@ -121,7 +121,7 @@ class Server(LanguageServer):
             held.waiting = asyncio.get_running_loop().call_later(SOON_S, self._quickly, held)
 
     def closed(self, uri: str) -> None:
-        """A document that the client let go of: nothing is said of it any more."""
+        """The client closed a document: clear its diagnostics."""
         if self._of_kind(uri, "closed", uri):
             return
         held = self.documents.held.get(uri)
@@ -131,32 +131,32 @@ class Server(LanguageServer):
 
     @cached_property
     def looms(self) -> Shelf:
-        """The looms that are in use."""
+        """The looms in use."""
         from cantrip_acp.lsp.looms.cache import Shelf
 
         return Shelf(self)
 
     @cached_property
     def watching(self) -> Watching:
-        """Who tells of files that change outside the editor."""
+        """Notices files that change outside the editor."""
         from cantrip_acp.lsp.server.file_watch import Watching
 
         return Watching(self)
 
     def files_changed(self) -> None:
-        """Files around the recipes changed: what was said of them, and what stands above them, is renewed."""
+        """Files around the recipes changed: check recipes again and refresh lenses."""
         self.again()
         self.lenses_changed()
 
     @cached_property
     def suites(self) -> Suites:
-        """The suites that are open, and what came of their cases."""
+        """The open suites, and the results of their cases."""
         from cantrip_acp.lsp.suites.results import Suites
 
         return Suites(self)
 
     def _too_large(self, uri: str, text: str) -> bool:
-        """Whether a text was left out of its message because of its length; then that is said of it."""
+        """Whether a text was left out of its message because it is too long; if so, publish a diagnostic."""
         size = left_out(text)
         if size:
             why = f"this file is too large to be looked at ({size / 1e6:.1f} MB; a recipe has at most {MAX_BYTES / 1e6:.1f})"
@@ -168,7 +168,7 @@ class Server(LanguageServer):
         return size > 0
 
     def _of_kind(self, uri: str, name: str, *given: Any) -> bool:
-        """Whether a document is not a recipe; then its kind has been told of it."""
+        """Whether a document is not a recipe; if so, call its kind's function ``name``."""
         kind = kinds.of(uri)
         if kind is None or kind.name == "recipe":
             return False
@@ -179,7 +179,7 @@ class Server(LanguageServer):
 
     @cached_property
     def library(self) -> Library:
-        """The recipes of the workspace that are not open; `reading_library` is for one thread at a time."""
+        """The recipes of the workspace that are not open. Hold `reading_library` to use it: one thread at a time."""
         from cantrip_acp.lsp.recipes.workspace_recipes import Library
 
         return Library()
@@ -190,31 +190,31 @@ class Server(LanguageServer):
 
     @property
     def pulls(self) -> bool:
-        """Whether the client asks for diagnostics by itself, and is not told of them."""
+        """Whether the client pulls diagnostics, so that none are published."""
         document = self.client_capabilities.text_document
         return bool(document is not None and document.diagnostic is not None)
 
     def again(self) -> None:
-        """Look at every open recipe once more: files around it may have changed."""
+        """Check every open recipe again: files around it may have changed."""
         if "library" in self.__dict__:
             self.library.forget()
         if "looms" in self.__dict__:
             self.looms.hurry()
         for held in self.documents.held.values():
             if held.recipe and (held.reading is not None or held.waiting is None):
-                # What was just typed is read in a moment anyway.
+                # A text that was just changed is read soon anyway.
                 held.drop()
                 held.waiting = asyncio.get_running_loop().call_later(SOON_S, self._thoroughly, held)
 
     def reading(self, held: Held) -> Reading:
-        """What is known of a document's present text, read now if it was not yet."""
+        """The reading of a document's current text; reads it now if needed."""
         if held.reading is None:
             self._read(held)
         assert held.reading is not None
         return held.reading
 
     def files(self) -> Files:
-        """Files as the client has them: what is open counts, saved or not."""
+        """Files as the client sees them: open documents replace the files on disk."""
         from cantrip_acp.recipes.build.python_files import Files
 
         files = Files()
@@ -223,7 +223,7 @@ class Server(LanguageServer):
         return files
 
     async def show(self, uri: str, *, external: bool = False) -> bool:
-        """Ask the client to show a document, or a page in the browser; whether it did."""
+        """Ask the client to show a document, or a page in the browser; return whether it did."""
         window = self.client_capabilities.window
         if window is None or window.show_document is None or not window.show_document.support:
             return False
@@ -235,18 +235,18 @@ class Server(LanguageServer):
         return bool(shown is not None and shown.success)
 
     def lenses_changed(self) -> None:
-        """Have the client ask for lenses again, where it can."""
+        """Ask the client to request lenses again, if it can."""
         workspace = self.client_capabilities.workspace
         if workspace is not None and workspace.code_lens is not None and workspace.code_lens.refresh_support:
             self.workspace_code_lens_refresh(None)
 
     async def close(self, patience: float = 3.0) -> None:
-        """End what still runs, in so many seconds."""
+        """Cancel running casts, and wait for them at most ``patience`` seconds."""
         await self.casts.close(patience)
 
     @property
     def creates_files(self) -> bool:
-        """Whether the client makes files where an edit says so."""
+        """Whether the client can create files from an edit."""
         workspace = self.client_capabilities.workspace
         edits = workspace.workspace_edit if workspace is not None else None
         kinds = (edits.resource_operations or ()) if edits is not None and edits.document_changes else ()
@@ -254,14 +254,14 @@ class Server(LanguageServer):
 
     @cached_property
     def hover_formats(self) -> Sequence[types.MarkupKind]:
-        """The formats that the client shows when the pointer rests; one that says nothing of it shows Markdown."""
+        """The formats that the client shows in hovers; Markdown if it does not say."""
         document = self.client_capabilities.text_document
         hover = document.hover if document is not None else None
         return (hover.content_format if hover is not None else None) or (types.MarkupKind.Markdown,)
 
     @cached_property
     def completion_formats(self) -> Sequence[types.MarkupKind]:
-        """The formats of what is completed; one that says what it can and not this takes plain text."""
+        """The formats of completion documentation. If the client lists its abilities without this one, plain text."""
         document = self.client_capabilities.text_document
         item = document.completion.completion_item if document is not None and document.completion is not None else None
         return (types.MarkupKind.Markdown,) if item is None else item.documentation_format or ()
@@ -273,11 +273,11 @@ class Server(LanguageServer):
         return bool(window is not None and window.work_done_progress)
 
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the messages, for as long as it takes."""
+        """Run a task in the background; errors are logged."""
         self.beside(work).add_done_callback(self._done)
 
     def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """As `keep`, where somebody waits for what comes of it."""
+        """As `keep`, but the caller waits for the result."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -315,7 +315,7 @@ class Server(LanguageServer):
         workspace = self.documents.workspace(held.path)
         reading = await asyncio.to_thread(diagnostics.read, text, held.path, workspace)
         if held.text is text and self.documents.held.get(held.uri) is held:
-            # What somebody had read meanwhile, to answer a request, was told to nobody.
+            # A request may have read this text meanwhile, but the client has not received that reading.
             told, held.reading = self._told.get(held), reading
             if told is None or told[0] is not text or told[1].findings != reading.findings:
                 self._publish(held)
@@ -326,7 +326,7 @@ class Server(LanguageServer):
                     self.lenses_changed()
 
     async def first(self, held: Held) -> None:
-        """The first reading of a document, done once whoever asks for it."""
+        """The first reading of a document; it runs once, whoever asks."""
         if held.first is None:
             held.first = self.beside(self._first(held))
         await asyncio.shield(held.first)
@@ -336,16 +336,17 @@ class Server(LanguageServer):
 
         await self._whole(held)
         if held.chunks is None and not held.toml and len(held.text.starts) > 200:
-            # The first keystroke finds the pieces ready.
+            # Prepare the pieces for the first keystroke.
             chunks = Chunks()
             try:
                 await asyncio.to_thread(chunks.read, held.text.readable, held.path.name)
-            except ValueError:  # said already
+            except ValueError:  # the diagnostics show it already
                 pass
             held.chunks = held.chunks or chunks
         if not self._settled:
-            # What was imported for the first recipe stays: without this, every so many keystrokes wait until all of it was
-            # looked through for garbage.
+            # Objects imported for the first recipe stay. Without this, some keystrokes would wait until the garbage
+            # collector has
+            # checked them all.
             self._settled = True
             gc.freeze()
 
@@ -357,7 +358,7 @@ class Server(LanguageServer):
         if self.pulls:
             workspace = self.client_capabilities.workspace
             asked = workspace.diagnostics if workspace is not None else None
-            # What the client asked for since the last change is what this reading corrects.
+            # This reading replaces what the client pulled since the last change.
             if held.reading.exact and asked is not None and asked.refresh_support:
                 self.workspace_diagnostic_refresh(None)
             return
@@ -365,13 +366,13 @@ class Server(LanguageServer):
         self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(held.uri, found, held.version))
 
     def told(self, held: Held) -> Reading:
-        """The present reading, which the client gets now: what is found out later is compared with it."""
+        """The current reading, which the client receives now: a later reading is compared with it."""
         reading = self.reading(held)
         self._told[held] = held.text, reading
         return reading
 
     def diagnostic(self, held: Held, finding: Finding) -> types.Diagnostic:
-        """A finding as the client is told of it."""
+        """A finding as the protocol's diagnostic."""
         from cantrip_acp.lsp.recipes import rules
 
         return types.Diagnostic(

@@ -1,7 +1,6 @@
-"""Messages on standard input and output, framed as the protocol has it: headers, an empty line, a body.
-
-A thread reads, so that the end of the input is noticed whatever else is under way; it hands whole messages to the loop in
-their order. File descriptor 1 leads to stderr from the start on: what a library prints never reaches the client.
+"""Message framing on standard input and output: headers, an empty line, a body (Language Server Protocol).
+A thread reads, so that the end of input is noticed at any time; it passes whole messages to the event loop in order.
+File descriptor 1 is redirected to stderr from the start: what a library prints never reaches the client.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import msgspec
 from cantrip_acp.lsp.server import large_messages
 
 LIMIT = 64 * 1024 * 1024
-"""Bytes that are kept of one message."""
+"""The most bytes that are kept of one message."""
 LONGEST = 1 << 40
-"""What a message may say that it is long: of a large one most is left out (`skimming`)."""
+"""The largest length that a message may announce; most of a large message is left out (`large_messages`)."""
 
 
 def take_streams() -> tuple[int, int]:
-    """Descriptors of the protocol's input and output; 0 and 1 lead elsewhere from here on."""
+    """The descriptors of the protocol's input and output. After this, 0 is /dev/null and 1 is stderr."""
     source, sink = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nowhere, 0)
@@ -32,9 +31,8 @@ def take_streams() -> tuple[int, int]:
 
 
 def bodies(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """The bodies of the messages that ``read`` gives, until its end. Header names may be written in any case.
-
-    Raises `ValueError` for what is no header or too long: where the next message begins can no longer be known.
+    """Yield the bodies of the messages that ``read`` returns, until its end. Header names may be in any case.
+    Raises `ValueError` for an invalid header or a message that is too long: the start of the next one is then unknown.
     """
     buffer = b""
 
@@ -59,7 +57,7 @@ def bodies(read: Callable[[int], bytes]) -> Iterator[bytes]:
             if not line:
                 if length >= 0:
                     break
-                continue  # empty lines between messages are passed over
+                continue  # skip empty lines between messages
             name, colon, value = line.partition(b":")
             if not colon:
                 raise ValueError(f"not a header: {line[:60]!r}")
@@ -95,31 +93,31 @@ def bodies(read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 class Sink:
-    """What the server writes to: whole messages, however the descriptor takes them."""
+    """The server's output. It writes whole messages, even if the descriptor takes only a part at a time."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def write(self, data: bytes) -> None:
-        """Write all of it. Raises `BrokenPipeError` where the client is gone."""
+        """Write all of it. Raises `BrokenPipeError` if the client is gone."""
         view = memoryview(data)
         while view:
             view = view[os.write(self._descriptor, view) :]
 
     def close(self) -> None:
-        """Nothing is held back, so there is nothing to do."""
+        """Does nothing: no data is buffered."""
 
 
-# --- Answers that are ready to be sent: a large one is written as JSON in a thread, so that no other answer waits for it.
+# --- Prepared answers: a large answer is encoded as JSON in a thread, so that other answers do not wait for it.
 
 
 class Prepared(bytes):
-    """A result as JSON."""
+    """A result encoded as JSON."""
 
 
 def prepared(data: Any) -> Prepared:
-    """Plain data as an answer."""
+    """Encode plain data as an answer."""
     try:
         return Prepared(msgspec.json.encode(data, enc_hook=str))
-    except UnicodeEncodeError:  # half a character, which JSON has a way to write
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can escape
         return Prepared(json.dumps(msgspec.to_builtins(data, enc_hook=str)).encode())

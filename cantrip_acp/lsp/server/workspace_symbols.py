@@ -1,4 +1,4 @@
-"""Symbols of the whole workspace: its recipes, their gates and the crystals that their children may have."""
+"""Workspace symbols: recipes, their gates, the crystals for their children, and their MCP servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KIND = types.SymbolKind
 
 
 def symbols(recipes: list[Held], query: str) -> list[types.WorkspaceSymbol]:
-    """Those whose name holds the query's letters in their order, the closest first."""
+    """The symbols whose name contains the query's letters in order, the best match first."""
     found: list[tuple[int, int, types.WorkspaceSymbol]] = []
     for held in recipes:
         recipe = title(held)
@@ -32,13 +32,13 @@ def symbols(recipes: list[Held], query: str) -> list[types.WorkspaceSymbol]:
 
 
 def title(held: Held) -> str:
-    """What a recipe is called: by its key, else by its file."""
+    """A recipe's name: from its key, else from its file."""
     given = held.tree.get("name")
     return given.value if given is not None and given.kind == "scalar" and given.value else stem(held.path)
 
 
 def title_span(held: Held) -> Span:
-    """Where its name stands, or where it begins."""
+    """The span of the recipe's name, or of its first key."""
     given = held.tree.get("name")
     if given is not None and given.kind == "scalar":
         return given.span
@@ -61,7 +61,7 @@ def _items(node: Node | None, kind: types.SymbolKind) -> Iterator[tuple[str, typ
 
 
 def _fits(query: str, name: str) -> int | None:
-    """How far a name is from a query: 0 where it begins with it; None where letters are missing."""
+    """The distance of a name from a query: 0 if the name begins with it; None if letters are missing."""
     asked, held = query.lower(), name.lower()
     if not asked or held.startswith(asked):
         return 0

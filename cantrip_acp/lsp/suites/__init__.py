@@ -1,5 +1,5 @@
 """Conformance suites in the editor: files in the format of ``tests.yaml`` (`conformance`).
-
-`reading` says what is wrong with their cases, `shapes` what may stand where, `kind` answers the editor's questions, `running` runs
-cases and says on which lines they failed. `spec.md` has the meaning of each rule.
+They may import `conformance/`, `lsp/recipes` and `lsp/server`. Start with `answers.py` (answers the editor), then
+`document.py`
+(cases and diagnostics) and `results.py` (runs cases); `spec.md` explains each rule.
 """

@@ -1,4 +1,4 @@
-"""What a suite answers, a function a question (`kinds`)."""
+"""The server's answers for a suite, one function per request (`document_kinds`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SYMBOL = types.SymbolKind
 _ITEM = types.CompletionItemKind
 _LONG = 4_000
-"""Lenses of one file."""
+"""The most cases of one file with lenses."""
 
 
 def opened(ls: Server, item: types.TextDocumentItem) -> None:
@@ -214,5 +214,6 @@ def _word(node: Node, key: str) -> str:
 
 
 def diagnostics(ls: Server, params: types.DocumentDiagnosticParams) -> Prepared:
-    """What is wrong is told as it is found, also to clients that ask: runs of cases find it, too."""
+    """An empty report: problems are published when they are found, also for clients that pull, because runs find
+    problems too."""
     return prepared({"kind": "full", "items": []})

@@ -1,4 +1,4 @@
-"""The cases of a suite's text, and what is wrong with them, each in its place. Cases that did not change are read once."""
+"""The cases of a suite's text, and their diagnostics with spans. Cases that did not change are not read again."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cantrip_acp.recipes.models.field_types import nearest
 from cantrip_acp.text.sanitize import clean_line
 
 MOST = 250
-"""Findings that are sent for one file."""
+"""The most diagnostics for one file."""
 _PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _SUITE = re.compile(r"(?m)^[ \t]*(?:-[ \t]+)?[\"']?(?:rule|setup|expect|action)[\"']?[ \t]*:")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something to say of a place. ``severity`` is the protocol's number."""
+    """One diagnostic. ``severity`` is the protocol's number."""
 
     span: Span
     rule: str
@@ -35,13 +35,13 @@ class Finding:
 
 
 class Cases:
-    """The cases of one document, from one reading to the next."""
+    """The cases of one document, kept from one reading to the next."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, ...], Case] = {}
 
     def read(self, path: Path, source: str) -> list[Case]:
-        """The cases in order. Raises `DefinitionError` for what is no list of cases."""
+        """The cases in order. Raises `DefinitionError` if the text is not a list of cases."""
         lines = source.splitlines()
         first = next((n for n, line in enumerate(lines) if suite._significant(line)), None)
         if first is None or lines[first].lstrip().startswith("[") or not suite._ITEM.match(lines[first]):
@@ -61,12 +61,12 @@ class Cases:
 
 
 def is_suite(source: str) -> bool:
-    """Whether a text has anything of a suite; other tools have files of this name, too."""
+    """Whether the text looks like a suite. Other tools also have files with this name."""
     return not source.strip() or _SUITE.search(source) is not None
 
 
 def findings(text: Text, path: Path, root: Node, cases: Cases) -> tuple[list[Case], list[Finding]]:
-    """The cases and what is wrong with them."""
+    """The cases and their diagnostics."""
     if not is_suite(text.source):
         return [], []
     try:
@@ -86,13 +86,13 @@ def findings(text: Text, path: Path, root: Node, cases: Cases) -> tuple[list[Cas
 
 
 def node_of(text: Text, root: Node, case: Case) -> Node | None:
-    """The case in the tree of the text."""
+    """The case's node in the syntax tree."""
     line = case.line - 1
     return next((node for node in root.children if text.line_of(node.whole[0]) == line), None)
 
 
 def place(text: Text, case: Case, node: Node | None, path: str) -> Span:
-    """Where a path of a case (``expect.loom.turns[0].id``) stands, or what is nearest to it."""
+    """The span of a case's path (``expect.loom.turns[0].id``), or of the nearest existing node."""
     if node is None:
         return _line(text, text.place(case.line, 1))
     keys: list[str | int] = [part[1] or int(part[2]) for part in _PART.finditer(path)]
@@ -124,14 +124,14 @@ def _rule(node: Node) -> list[Finding]:
 
 
 def _line(text: Text, offset: int) -> Span:
-    """From a place to its line's end; of a line's end its last character."""
+    """The span from an offset to its line's end; at a line's end, the last character."""
     number = text.line_of(offset)
     end = text.starts[number] + len(text.line(number))
     return (offset, end) if offset < end else (max(text.starts[number], end - 1), end)
 
 
 def diagnostic(text: Text, finding: Finding, encoded: Any) -> dict[str, Any]:
-    """A finding as the client is told of it; ``encoded`` makes a range of a span."""
+    """A finding as the protocol's diagnostic; ``encoded`` turns a span into a range."""
     link = schema_lookup.link(finding.rule) if finding.rule in schema_lookup.rules() else explained.link(finding.rule)
     return {
         "range": encoded(finding.span),

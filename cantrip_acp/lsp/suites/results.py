@@ -1,4 +1,4 @@
-"""Suites that are open: what is wrong with them as they are typed, and what came of their cases when they were run."""
+"""Open suites: diagnostics while the user types, and results of cases that were run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 SOON_S = 0.05
 Name = tuple[str, str]
-"""A case by its rule and name."""
+"""A case's rule and name."""
 
 
 class Suites:
-    """One server's suites, by their documents' addresses."""
+    """One server's suites, by document URI."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -34,25 +34,25 @@ class Suites:
         self._outcomes: dict[str, dict[Name, Outcome]] = {}
 
     def changed(self, held: Held, after: float = SOON_S) -> None:
-        """A text came or changed: it is read once the typing pauses for a moment."""
+        """A text was opened or changed: read it after ``after`` seconds without another change."""
         held.drop()
         held.waiting = asyncio.get_running_loop().call_later(after, lambda: self._server.keep(self._read(held)))
 
     def closed(self, held: Held) -> None:
-        """Nothing more is said of it."""
+        """The document was closed: drop its results and clear its diagnostics."""
         self._cases.pop(held.uri, None)
         self._outcomes.pop(held.uri, None)
         self._server.protocol.tell("textDocument/publishDiagnostics", {"uri": held.uri, "diagnostics": []})
 
     def outcomes(self, held: Held) -> dict[Name, str]:
-        """What came of the cases that were run, in a mark each."""
+        """A mark for each case that was run."""
         marks = {"passed": "✓ passed", "failed": "✗ failed", "skipped": "skipped"}
         return {name: marks[outcome.status] for name, outcome in self._outcomes.get(held.uri, {}).items()}
 
     async def _read(self, held: Held) -> None:
         before = self._reading.get(held.uri)
         if before is not None and not before.done():
-            # One at a time: pieces of the last reading are used again.
+            # One reading at a time, because it reuses pieces of the last one.
             with contextlib.suppress(Exception):
                 await asyncio.shield(before)
         task = self._reading[held.uri] = self._server.beside(self._published(held))
@@ -72,7 +72,7 @@ class Suites:
         self._server.protocol.tell("textDocument/publishDiagnostics", about)
 
     def _failures(self, held: Held, cases: list[Case]) -> list[Finding]:
-        """Why cases failed when they were run, as long as they are what they were then."""
+        """Diagnostics of failed cases, as long as the cases have not changed since they were run."""
         known = self._outcomes.get(held.uri, {})
         out = []
         for case in cases:
@@ -89,7 +89,7 @@ class Suites:
     async def run(
         self, held: Held, chosen: Callable[[Case], bool], say: Callable[[str], None], on_cancel: Callable[..., None]
     ) -> dict[str, Any]:
-        """Run cases one after the other in a thread of their own; what came of them."""
+        """Run cases one after the other in a thread of their own; return their results."""
         cases = await asyncio.to_thread(self._cases.setdefault(held.uri, Cases()).read, held.path, held.text.source)
         wanted = [case for case in cases if chosen(case)]
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What may stand where in a case, by the grammar that its runner checks it with; and the rules that it can name."""
+"""Schema lookup for suites: what is allowed in a case, by the grammar of the conformance runner, and the rules to name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KEYS = {
     "gates": "Names, or mappings with name, parameters, behavior, result, error, delay_ms, ephemeral.",
     "wards": "Mappings of one key: max_turns, max_depth, require_done_tool …",
 }
-"""What the keys mean."""
+"""The meaning of the keys."""
 
 WORDS: dict[str, tuple[str, ...]] = {
     "medium": ("conversation", "code", "bash", "monty"),
@@ -57,7 +57,7 @@ FLAGS = frozenset(
 
 
 def at(path: KeyPath) -> Shape | None:
-    """The shape at a key path of a suite, whose first part is the case's number; None where nothing may stand."""
+    """The shape at a key path of a suite (the first part is the case's number); None if nothing is allowed there."""
     shape: Shape | None = CASE
     for part in path[1:]:
         if shape is None or shape.free:
@@ -81,5 +81,5 @@ def rules() -> dict[str, str]:
 
 
 def link(rule: str) -> str:
-    """Where a rule's meaning can be read."""
+    """The URI of a rule's explanation."""
     return f"{PAGE.as_uri()}#{rule.lower()}"

@@ -1,1 +1,3 @@
-"""Where everything stands in a recipe's text, also while it is being typed."""
+"""Syntax trees of recipes, also of texts that are incomplete or broken.
+It imports only recipes' parsers and the standard library. Start with `tree.py`, then `yaml_tree.py` and `toml_tree.py`.
+"""

@@ -1,9 +1,10 @@
-"""The loader's reading of a YAML text, of which only what changed is read again.
-
-A recipe of 2,000 lines takes the YAML parser a third of a second, and a keystroke changes one line of it. The text is cut
-where a key or an item begins at one indentation, each piece is parsed by itself, and the pieces are kept by their text.
-What cannot be cut (anchors, several documents) is read as a whole. A text that goes over a cut is misread, so whoever asks
-here asks the loader itself once the typing pauses (`findings`).
+"""Incremental reading of YAML with the loader's parser: only changed pieces are parsed again.
+The YAML parser needs a third of a second for 2,000 lines, and a keystroke changes one line. The text is cut where a key
+or an
+item begins at one indentation. Each piece is parsed alone and kept by its text. Texts that cannot be cut (anchors,
+several
+documents) are read as a whole. A value that crosses a cut is misread, so the caller lets the loader read the whole text
+when the typing pauses (`diagnostics`).
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ _RARE = ("&", "*", "---", "...", "%", "\r", *"\ufeff\x0b\x0c\x85\u2028\u2029")
 
 
 class Chunks:
-    """Pieces of one document, from one reading to the next."""
+    """Pieces of one document, kept from one reading to the next."""
 
     def __init__(self) -> None:
-        # The same text may stand in several places, and a piece has one: each has a piece of its own.
+        # The same text may occur in several places, but a piece has one place: keep one piece for each.
         self._held: dict[str, list[tuple[int, YamlNode]]] = {}
         self._used: dict[str, list[tuple[int, YamlNode]]] = {}
 
     def read(self, text: str, name: str) -> tuple[Any, Places] | None:
-        """As `yaml_text.read`; None where the text is to be read as a whole."""
-        # What the pattern begins with is looked for first: of most texts that is all.
+        """As `yaml_text.read`; None if the text must be read as a whole."""
+        # This search is fast, and most texts contain none of these characters.
         if any(part in text for part in _RARE) and _UNCUT.search(text):
             return None
         lines = text.splitlines(keepends=True)
@@ -42,7 +43,8 @@ class Chunks:
         try:
             root = self._block(lines, 0, len(lines), name)
         except RecipeError:
-            # What was taken goes back: the next text is read with what this one did not come to, too.
+            # Put the used pieces back, so that the next reading can use both these and the pieces that this one did not
+            # reach.
             for piece, nodes in self._used.items():
                 self._held.setdefault(piece, []).extend(nodes)
             raise
@@ -53,7 +55,7 @@ class Chunks:
         return yaml_text.data_of(root, (), places, name), places
 
     def _block(self, lines: list[str], begin: int, end: int, name: str) -> YamlNode | None:
-        """The mapping or list whose lines these are, put together from its pieces; None where they cannot be cut."""
+        """The mapping or list on these lines, built from its pieces; None if they cannot be cut."""
         found = cuts(lines, begin, end)
         if found is None:
             return None
@@ -75,7 +77,7 @@ class Chunks:
         return node
 
     def _long(self, lines: list[str], begin: int, end: int, name: str) -> YamlNode | None:
-        """A key whose value is a long block below it: the key by itself, its value in pieces."""
+        """A key with a long block as its value: read the key alone and the value in pieces."""
         first = lines[begin]
         if first.lstrip().startswith("- ") or OPENING.match(first) is None:
             return None

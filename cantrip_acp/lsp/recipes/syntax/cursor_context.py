@@ -1,4 +1,4 @@
-"""Where the cursor is, in a text that may be broken: which key path, and whether a key or a value is being written there."""
+"""Cursor context: the key path at the cursor, and whether a key or a value is typed there. The text may be broken."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _TOML_KEY = re.compile(r"""[ \t]*([A-Za-z0-9_."'-]+)[ \t]*=""")
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """``path`` is that of the value which is being written; with ``keys`` it is a mapping whose keys can stand here, with
-    ``values`` a value can. ``word`` is what is written already, ``dashed`` whether a dash stands before it, ``inline``
-    whether brackets are around it, ``header`` whether it is the name of a table in TOML."""
+    """``path`` is the path of the value that is being typed. With ``keys`` it is a mapping whose keys fit here; with
+    ``values`` a
+    value fits. ``word`` is the text typed so far. ``dashed``: a dash is before it; ``inline``: it is inside brackets;
+    ``header``: it is the name of a TOML table."""
 
     path: KeyPath
     word: Span
@@ -31,7 +32,7 @@ class Where:
 
 
 def of(held: Held, offset: int) -> Where | None:
-    """Where an offset is; None in prose and in comments."""
+    """The context at an offset; None in prose and in comments."""
     source = held.text.source
     begin = held.text.starts[held.text.line_of(offset)]
     before = source[begin:offset]
@@ -60,7 +61,7 @@ def _inside(source: str, around: Node, offset: int, word: Span, separator: str) 
     if around.quote == "[":
         index = sum(1 for child in around.children if child.span[1] < word[0])
         return Where((*around.path, index), word, keys=False, values=True, inline=True)
-    # From the last comma of this mapping on; what its values hold is behind them.
+    # Start after the last complete pair of this mapping, so that separators inside its value do not count.
     begin = max([around.span[0] + 1, *(child.whole[1] for child in around.children if child.whole[1] < word[0])])
     part = source[begin:offset].lstrip(" ,\r\n\t")
     name, found, _ = part.partition(separator)
@@ -92,7 +93,7 @@ def _yaml(held: Held, begin: int, before: str, word: Span) -> Where:
 
 
 def _holder(blocks: list[yaml_tree.Open], column: int) -> tuple[bool, KeyPath]:
-    """Whether a mapping has its keys at this column, and its path; else the path of what is waiting for a value."""
+    """(True, path) of the mapping with keys at this column; else (False, path) of what waits for a value."""
     for opened in reversed(blocks):
         if opened.indent == column and opened.node.kind == "mapping":
             return True, opened.node.path
@@ -105,7 +106,7 @@ def _holder(blocks: list[yaml_tree.Open], column: int) -> tuple[bool, KeyPath]:
 
 
 def _list(blocks: list[yaml_tree.Open], column: int, begin: int) -> tuple[KeyPath, int]:
-    """The list whose dashes are at this column, and how many items it has."""
+    """The list with dashes at this column, and its number of items."""
     for opened in reversed(blocks):
         if opened.indent == column and opened.node.kind == "list":
             return opened.node.path, sum(1 for child in opened.node.children if child.whole[0] < begin)
@@ -131,6 +132,6 @@ def _toml(held: Held, begin: int, before: str, word: Span) -> Where:
 
 
 def _dotted(held: Held, word: Span) -> tuple[KeyPath, Span]:
-    """The path before the last dot of a name, and what stands behind it."""
+    """The path before the last dot of a name, and the span after it."""
     *above, part = held.text.source[slice(*word)].split(".")
     return tuple(name.strip().strip("\"'") for name in above), (word[1] - len(part.lstrip()), word[1])

@@ -1,23 +1,23 @@
-"""Where a YAML text can be cut into pieces that read by themselves as they read where they stand."""
+"""Where a YAML text can be cut into pieces that have the same meaning alone as in the whole text."""
 
 from __future__ import annotations
 
 import re
 
 SMALL = 12
-"""Lines of a piece that is not cut further."""
+"""A piece with at most this many lines is not cut further."""
 
 MOST = 12
-"""Items of a list that stay together."""
+"""The most items of a list in one piece."""
 
 OPENING = re.compile(
     r"""[ ]*(?:- )?(?:"[^"\\\r\n]*"|'[^'\r\n]*'|[A-Za-z_][^\s:#'"]*)[ ]*:[ \t]*(?:#[^\r\n]*)?\r?\n?\Z"""
 )
-"""The line of a key whose value stands below it."""
+"""The line of a key whose value is below it."""
 
 
 def cuts(lines: list[str], begin: int, end: int) -> tuple[str, list[int]] | None:
-    """Where pieces begin, and whether they are pairs or items; None where a cut is not plain to see."""
+    """The first lines of the pieces, and whether they are pairs or items; None if no cut is certain."""
     indent = -1
     starts: list[int] = []
     dashes = False
@@ -26,7 +26,7 @@ def cuts(lines: list[str], begin: int, end: int) -> tuple[str, list[int]] | None
     for number in range(begin, end):
         line = lines[number]
         if line.startswith(deeper):
-            continue  # most lines are
+            continue  # a shortcut: true for most lines
         stripped = line.lstrip(" ")
         if stripped[:1] in ("", "\r", "\n", "#"):
             continue
@@ -41,11 +41,12 @@ def cuts(lines: list[str], begin: int, end: int) -> tuple[str, list[int]] | None
             continue
         dashed = stripped.startswith(("- ", "-\n", "-\r"))
         if dashed and not dashes:
-            continue  # a list may stand at its key's own column
+            continue  # a list may be at the column of its key
         if dashes != dashed or (not dashed and stripped[0] in "[{|>?&*!\t}])"):
             return None
-        # A few items together; which ones, their text decides, so that a new line among them moves no other cut. Items
-        # that all begin alike are counted.
+        # A few items stay together. Their text decides which, so that a new line moves no other cut. If all items begin
+        # alike, their
+        # number decides.
         together += 1
         if not dashes or not starts or together > MOST or hash("".join(lines[number : number + 3])) % 6 == 0:
             starts.append(number)

@@ -1,4 +1,4 @@
-"""Values inside brackets and quotes, as YAML and TOML both have them, whether or not they are ended."""
+"""Values in brackets and quotes, for YAML and TOML, also if they are not closed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DEPTH = 60
 
 
 class Flow:
-    """Reads values from ``source`` up to ``limit``; ``separator`` stands between key and value (``:`` or ``=``)."""
+    """Reads values from ``source`` up to ``limit``. ``separator`` is between key and value (``:`` or ``=``)."""
 
     def __init__(self, source: str, at: int, limit: int, separator: str) -> None:
         self.source = source
@@ -30,7 +30,7 @@ class Flow:
         return self._plain(depth)
 
     def quoted(self) -> Node:
-        """A text in quotes; TOML's may be tripled."""
+        """A quoted text; in TOML also with triple quotes."""
         start, quote = self.at, self.source[self.at]
         mark = quote * 3 if self.separator == "=" and self.source.startswith(quote * 3, start) else quote
         at = start + len(mark)
@@ -50,7 +50,7 @@ class Flow:
         self.at = min(at, self.limit)
         line_end = _line_end(self.source, start)
         if self.separator == ":" and line_end < self.at:
-            # What nothing ends is taken to end with its line: the rest of the file is still to be read.
+            # An unclosed text ends with its line, so that the rest of the file is still read.
             self.at = line_end
         inner = self.source[start + len(mark) : self.at]
         return Node("scalar", (start, self.at), value=inner, quote=mark, closed=False)
@@ -69,7 +69,7 @@ class Flow:
             if here == closing:
                 self.at += 1
                 break
-            if here in "]}":  # the other kind: somebody is in the middle of typing
+            if here in "]}":  # the wrong closing bracket: the user is still typing
                 node.closed = False
                 break
             if here == ",":

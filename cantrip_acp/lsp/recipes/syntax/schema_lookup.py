@@ -1,4 +1,4 @@
-"""What may stand at a key path, from the published JSON Schema of recipes."""
+"""Schema lookup: what is allowed at a key path, by the published JSON Schema of recipes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _whole() -> Schema:
 
 
 def at(path: KeyPath, root: Node) -> list[Schema]:
-    """Every shape that the value at a path may have; what stands in the file decides where it can."""
+    """Every schema that the value at a path may have. The file's own content decides between alternatives, if it can."""
     found = [_whole()]
     node: Node | None = root
     for part in path:
@@ -33,7 +33,7 @@ def at(path: KeyPath, root: Node) -> list[Schema]:
 
 
 def keys(path: KeyPath, root: Node) -> dict[str, Schema]:
-    """The keys of the mapping at a path, each with its shape."""
+    """The keys of the mapping at a path, each with its schema."""
     out: dict[str, Schema] = {}
     for schema in at(path, root):
         for name, inner in schema.get("properties", {}).items():
@@ -42,7 +42,7 @@ def keys(path: KeyPath, root: Node) -> dict[str, Schema]:
 
 
 def words(path: KeyPath, root: Node) -> list[Any]:
-    """The values at a path that are one of a few."""
+    """The values of a path that allows only a few."""
     out: list[Any] = []
     for schema in at(path, root):
         given = [schema["const"]] if "const" in schema else schema.get("enum", ())
@@ -53,7 +53,7 @@ def words(path: KeyPath, root: Node) -> list[Any]:
 
 
 def described(path: KeyPath, root: Node) -> str:
-    """What a key means; empty where nobody said."""
+    """The description of a key; empty if it has none."""
     if not path or not isinstance(path[-1], str):
         return ""
     inner = keys(path[:-1], root).get(path[-1])
@@ -61,7 +61,7 @@ def described(path: KeyPath, root: Node) -> str:
 
 
 def kind(schema: Schema) -> str:
-    """The kind of value in a word or two."""
+    """The value's type in a word or two."""
     if "type" in schema:
         given = schema["type"]
         return " or ".join(given) if isinstance(given, list) else str(given)
@@ -72,7 +72,7 @@ def kind(schema: Schema) -> str:
 
 
 def _merged(schema: Schema) -> Schema:
-    """A reference with what stands beside it."""
+    """A reference together with the keys beside it."""
     if "$ref" not in schema:
         return schema
     return _referred(schema) | {key: value for key, value in schema.items() if key != "$ref"}
@@ -87,7 +87,7 @@ def _flat(schema: Schema) -> Iterator[Schema]:
     if "$ref" in schema:
         yield from _flat(_referred(schema))
         return
-    # Of rules that join keys (oneOf of what is required) nothing is to be chosen.
+    # Alternatives that only say which keys are required together are not a choice.
     choices = [c for c in (*schema.get("oneOf", ()), *schema.get("anyOf", ())) if not {"required", "not"} >= c.keys()]
     if not choices:
         yield schema
@@ -105,7 +105,7 @@ def _fitting(schemas: list[Schema], node: Node | None) -> list[Schema]:
 
 
 def _told(schema: Schema, node: Node) -> bool:
-    """Whether what stands in a mapping says that it is of this shape."""
+    """Whether the mapping's content fits this schema."""
     properties = schema.get("properties", {})
     for name in ("provider", "name", "python"):
         child = node.get(name)

@@ -1,4 +1,4 @@
-"""TOML as a tree of what stands where, statement by statement, so that one broken line spoils nothing around it."""
+"""TOML syntax tree, read statement by statement, so that a broken line does not spoil the lines around it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATEMENT = re.compile(
 
 
 class Reader:
-    """Reads statements; `prefix` is the table that the next ones belong to."""
+    """Reads statements; `table` is the table that the next ones belong to."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -99,7 +99,7 @@ class Reader:
         return match.end() if match is not None else end
 
     def _limit(self, at: int, text_end: int, end: int) -> int:
-        """Where a value ends at the latest: its line, or before the next statement where it may go on."""
+        """The latest end of a value: its line, or the next statement if it may have several lines."""
         if self.source.startswith(('"""', "'''"), at):
             found = self.source.find(self.source[at : at + 3], at + 3)
             return found + 5 if found >= 0 else text_end
@@ -115,7 +115,7 @@ class Reader:
 
 
 def _reach(node: Node, end: int) -> None:
-    """A table reaches as far as its last statement, and so do the tables around it."""
+    """Extend a table, and the tables around it, to its last statement."""
     current: Node | None = node
     while current is not None:
         if current.span[1] < end:

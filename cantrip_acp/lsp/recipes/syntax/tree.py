@@ -1,6 +1,5 @@
-"""What stands where in a recipe's text, also where the text is broken: nodes with spans, found by a key path or an offset.
-
-This serves the editor's features alone. What is right or wrong is said by the loader (`findings`), never by this.
+"""Syntax tree of a recipe, also of a broken one: nodes with spans, found by key path or by offset.
+Only the editor's features use it. The loader decides what is valid (`diagnostics`), not this tree.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from typing import Literal
 from cantrip_acp.recipes.parse.source_map import KeyPath
 
 Span = tuple[int, int]
-"""Offsets: from, and up to but not including."""
+"""Offsets: the first, and the one after the last."""
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A value. ``key`` is its name in a mapping or its index in a list, ``key_span`` where that name stands.
-
-    ``value`` is a scalar's text as it reads (quotes taken off), ``span`` the value without its key, ``quote`` how it is
-    written: empty for a plain one, ``|`` or ``>`` for a block.
+    """A value. ``key`` is its name in a mapping or its index in a list, ``key_span`` the span of that name.
+    ``value`` is a scalar's text without quotes, ``span`` the value without its key. ``quote`` is its notation: empty
+    for a
+    plain scalar, the quote or bracket, or ``|`` or ``>`` for a block.
     """
 
     kind: Literal["mapping", "list", "scalar", "empty"]
@@ -32,13 +31,13 @@ class Node:
     children: list[Node] = field(default_factory=list)
     parent: Node | None = field(default=None, repr=False)
     closed: bool = True
-    """False for a bracket or a quote that nothing ends."""
+    """False for a bracket or a quote that is not closed."""
     indent: int = -1
-    """Of a block of YAML the column of its keys or dashes."""
+    """For a YAML block: the column of its keys or dashes."""
 
     @property
     def path(self) -> KeyPath:
-        """The keys from the root down to here."""
+        """The keys from the root to this node."""
         out: list[str | int] = []
         node: Node | None = self
         while node is not None and node.key is not None:
@@ -48,17 +47,17 @@ class Node:
 
     @property
     def whole(self) -> Span:
-        """Key and value."""
+        """The span of key and value."""
         return (self.key_span[0], max(self.key_span[1], self.span[1])) if self.key_span else self.span
 
     def add(self, child: Node) -> Node:
-        """Put a child at the end."""
+        """Append a child."""
         child.parent = self
         self.children.append(child)
         return child
 
     def get(self, key: str | int) -> Node | None:
-        """The child of a name or an index."""
+        """The child with a name or an index."""
         if isinstance(key, int):
             return self.children[key] if self.kind == "list" and 0 <= key < len(self.children) else None
         return next((child for child in self.children if child.key == key), None) if self.kind == "mapping" else None
@@ -71,7 +70,7 @@ class Node:
         return node
 
     def nearest(self, path: KeyPath) -> Node:
-        """The node at a key path, or the nearest around it that is there."""
+        """The node at a key path, or the deepest existing node on the way to it."""
         node = self
         for part in path:
             inner = node.get(part)
@@ -81,18 +80,18 @@ class Node:
         return node
 
     def at(self, offset: int) -> Node:
-        """The innermost node whose key or value holds an offset."""
+        """The innermost node whose key or value contains an offset."""
         node = self
         while True:
             inner = next((c for c in node.children if c.whole[0] <= offset <= c.whole[1]), None)
-            # Of two that touch, the one that begins here is meant.
+            # If two nodes touch at the offset, take the one that begins there.
             if inner is None:
                 return node
             following = next((c for c in node.children if c.whole[0] == offset and c is not inner), None)
             node = following or inner
 
     def walk(self) -> Iterator[Node]:
-        """This node and all below it, in the order of the text."""
+        """This node and all nodes below it, in text order."""
         stack = [self]
         while stack:
             node = stack.pop()
@@ -100,14 +99,14 @@ class Node:
             stack.extend(reversed(node.children))
 
     def scalars(self) -> list[str]:
-        """The texts of a list, or the one text that stands for a list of one."""
+        """The texts of a list; a single text counts as a list of one."""
         if self.kind == "scalar":
             return [self.value]
         return [child.value for child in self.children if child.kind == "scalar"]
 
 
 def moved(node: Node, by: int) -> None:
-    """Move a node and all below it by some characters."""
+    """Move a node and all nodes below it by some characters."""
     stack = [node]
     while stack:
         current = stack.pop()
@@ -120,7 +119,7 @@ def moved(node: Node, by: int) -> None:
 
 
 def parse(source: str, *, toml: bool) -> Node:
-    """The tree of a text, whatever state it is in."""
+    """The tree of a text, valid or not."""
     from cantrip_acp.lsp.recipes.syntax import toml_tree, yaml_tree
 
     return toml_tree.parse(source) if toml else yaml_tree.parse(source)

@@ -1,4 +1,4 @@
-"""YAML as a tree of what stands where, line by line, so that one broken line spoils nothing around it."""
+"""YAML syntax tree, read line by line, so that a broken line does not spoil the lines around it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _COMMENT = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?:[\r\n]|\Z)")
 
 @dataclass(slots=True)
 class Open:
-    """A container that lines may still add to: the column of its keys or dashes."""
+    """A container that later lines may still extend. ``indent`` is the column of its keys or dashes."""
 
     indent: int
     node: Node
     waiting: Node | None = None
-    """The child whose value has not been written yet."""
+    """The child that has no value yet."""
 
 
 class Reader:
-    """Reads lines; `open` are the containers around where it stands, the outermost first."""
+    """Reads lines; `open` are the containers around the current line, the outermost first."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -48,7 +48,7 @@ class Reader:
         return self.root
 
     def _line(self, at: int) -> int:
-        """Take what begins in the line at ``at``; returns where the next line begins."""
+        """Read what begins on the line at ``at``; return the start of the next unread line."""
         match = _LINE.match(self.source, at)
         assert match is not None
         end = match.end()
@@ -84,7 +84,7 @@ class Reader:
         waiting = self._waiting(column)
         if waiting is not None:
             return self._value(waiting, start, column - 1, text_end, end)
-        return end  # a line that is neither: being typed, or the next line of a text
+        return end  # neither key nor item: an incomplete line, or the next line of a text
 
     def _container(self, kind: str, column: int, start: int) -> Open:
         while self.open:
@@ -106,7 +106,7 @@ class Reader:
         else:
             taken = parent.waiting
             if taken is None or taken.kind != "empty":
-                # Deeper than what is written already: still part of it, as the writer will see it.
+                # Deeper than the last value: it belongs to that value, as the author sees it.
                 taken = parent.node.children[-1] if parent.node.children else parent.node
             node = taken
             if not node.children and node.kind in ("empty", "scalar"):
@@ -126,7 +126,7 @@ class Reader:
         return None
 
     def _value(self, node: Node, at: int, column: int, text_end: int, end: int) -> int:
-        """The value that stands in the rest of a line; ``column`` is that of its key or dash."""
+        """Read the value in the rest of a line; ``column`` is the column of its key or dash."""
         while at < text_end and self.source[at] in " \t":
             at += 1
         marked = _ANCHOR.match(self.source, at, text_end)
@@ -145,7 +145,7 @@ class Reader:
             return max(end, self._next(flow.at))
         raw = Flow(self.source, at, text_end, ":")
         _become(node, raw.value())
-        # The following lines of a plain text.
+        # The next lines of a plain text.
         while end < len(self.source):
             match = _LINE.match(self.source, end)
             assert match is not None
@@ -184,7 +184,7 @@ class Reader:
         return Flow(self.source, at, text_end, ":").quoted().closed
 
     def _limit(self, end: int, column: int) -> int:
-        """Where a value that goes over several lines ends at the latest."""
+        """The latest end of a value with several lines."""
         while end < len(self.source):
             match = _LINE.match(self.source, end)
             assert match is not None
@@ -198,7 +198,7 @@ class Reader:
         return end
 
     def _next(self, at: int) -> int:
-        """Where the line after ``at`` begins."""
+        """The start of the line after ``at``."""
         match = _LINE.match(self.source, at)
         return match.end() if match is not None else len(self.source)
 
@@ -211,7 +211,7 @@ def _indent(source: str, at: int, end: int) -> int:
 
 
 def _become(node: Node, value: Node) -> None:
-    """A node takes a value in; name and place among its parents stay."""
+    """Put a value into a node; the node keeps its key and its parent."""
     node.kind, node.span, node.value, node.quote, node.closed = (
         value.kind,
         value.span,
@@ -229,7 +229,7 @@ def _stretch(node: Node) -> None:
 
 
 def open_at(root: Node, at: int) -> list[Open]:
-    """The blocks that a line beginning at an offset may add to, the outermost first, by what stands before it."""
+    """The blocks that a line at an offset may extend, by the text before it; the outermost first."""
     out: list[Open] = []
     node = root
     while node.indent >= 0:
@@ -243,10 +243,10 @@ def open_at(root: Node, at: int) -> list[Open]:
 
 
 class Pieces:
-    """Trees of a text's pieces, kept by their text from one reading to the next, so that a keystroke costs one piece."""
+    """Incremental parsing: keeps trees of pieces by their text, so that a keystroke parses only one piece."""
 
     def __init__(self) -> None:
-        # The same text may stand in several places, and a piece has one: each has a piece of its own.
+        # The same text may occur in several places, but a piece has one place: keep one piece for each.
         self._held: dict[str, list[tuple[int, Node]]] = {}
         self._used: dict[str, list[tuple[int, Node]]] = {}
 

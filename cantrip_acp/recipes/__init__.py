@@ -1,8 +1,8 @@
 """Recipes: cantrips as files (``*.cantrip.yaml``, ``*.cantrip.toml``), and the built-in ones.
 
-`load` reads one, `build.build` makes a `Cantrip` of it, `load_for_session` does both for a session. Imported by the
-doors (command line, ACP agent), never by the core. Kept light: pydantic and the YAML parser are loaded for a text
-that was not seen before, and for the error messages of one that is wrong.
+`load` reads one, `build.build` makes a `Cantrip` of it, `load_for_session` does both for a session. The command line,
+the ACP agent and the language server import it, never the core. Its imports are light: pydantic and the YAML parser
+are loaded only for a new text, and for the error messages of an invalid one. Start reading with `recipe.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cantrip_acp.recipes.recipe import Recipe
 
 DEFAULT = "familiar"
-"""The built-in recipe that serves where none is named."""
+"""The default recipe, which is built in."""
 
 
 def load(
@@ -25,9 +25,9 @@ def load(
     *,
     state_dir: Path | None = None,
 ) -> Recipe:
-    """The recipe in a file, or of a name: in ``.cantrip/`` of the workspace, the user's folder, or built in.
+    """Load a recipe by path or by name: from ``.cantrip/`` of the workspace, the user's folder, or the built-in ones.
 
-    With ``state_dir`` what was read is kept there, so that the same text is not parsed twice.
+    With ``state_dir`` the parsed data is cached there, so that the same text is not parsed twice.
     Raises `RecipeError` with file, line and column, or `DefinitionError` where there is no such recipe.
     """
     from cantrip_acp.recipes import recipe
@@ -43,11 +43,11 @@ def load_for_session(
     trusted: bool,
     loom: Loom | None = None,
 ) -> Cantrip:
-    """A cantrip for one session in ``workspace``, with a crystal of its own; the built-in recipe where none is named.
+    """A cantrip for one session in ``workspace``, with its own crystal; the default recipe where none is named.
 
-    ``trusted``: whoever started the program named this very file. A recipe that came with the workspace is otherwise
-    held to what is harmless until ``cantrip trust`` (`UntrustedRecipe`). Raises `DefinitionError`, and `MissingKey`
-    where no crystal can be had. No loom is opened: give one, or use ``cantrip.invoke(loom=…)``.
+    ``trusted``: the user who started the program named exactly this file. Otherwise a recipe from the workspace may
+    only use harmless features until ``cantrip trust`` (`UntrustedRecipe`). Raises `DefinitionError`, and `MissingKey`
+    where no crystal is available. No loom is opened: pass one, or use ``cantrip.invoke(loom=…)``.
     """
     from cantrip_acp.recipes import recipe
     from cantrip_acp.recipes.build import build

@@ -1,8 +1,8 @@
-"""Canonical data of texts that were checked before, so that a session starts without the parser and the models.
+"""Recipe cache: canonical data of texts that were checked before, so that a session starts without parser and models.
 
-Keyed by the text and by the schema that it was checked against: a new version of either is a new key. The built-in
-recipes ship with theirs (``compiled.json``, written by ``python -m cantrip_acp.recipes.generate``); others are kept in
-the state folder, save those that hold what may be secret.
+The key is a hash of the text and of the schema that it was checked against, so a change of either is a new key. The
+data of the built-in recipes ships with the package (``compiled.json``, written by ``python -m
+cantrip_acp.recipes.generate``). Other data is kept in the state folder, except where it may hold secrets.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def canonical(kind: Kind, raw: bytes, path: Path, file: str, state_dir: Path | N
 
 
 def full(kind: Kind, raw: bytes, path: Path, file: str) -> dict[str, Any]:
-    """The same with nothing remembered."""
+    """The same without the cache."""
     from cantrip_acp.recipes.parse import check
     from cantrip_acp.recipes.parse.document import parse
 
@@ -53,7 +53,7 @@ def full(kind: Kind, raw: bytes, path: Path, file: str) -> dict[str, Any]:
 
 
 def digest(kind: Kind, raw: bytes, path: Path) -> str:
-    """The key of a text: which kind and format it is, what it says, what it was checked against."""
+    """The cache key of a text: kind, format, content, and the schema."""
     head = f"{kind} {'toml' if path.suffix == '.toml' else 'yaml'} {_schema_hash()} ".encode()
     return hashlib.sha256(head + raw).hexdigest()
 

@@ -1,6 +1,7 @@
-"""``python -m cantrip_acp.recipes.generate``: write what ships with the package and is generated from it.
+"""``python -m cantrip_acp.recipes.generate``: writes the generated files that ship with the package.
 
-The JSON Schema first, then the built-in recipes' canonical data, which are keyed by it. A test says when they are stale.
+It writes the JSON Schema first, then the built-in recipes' canonical data, whose keys depend on the schema. A test
+fails when they are out of date.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from cantrip_acp.recipes.models import schema
 
 
 def compiled_text() -> str:
-    """What ``compiled.json`` holds."""
+    """The content of ``compiled.json``."""
     shipped = {}
     for path in recipe.recipe_files(recipe.BUILT_IN):
         raw = path.read_bytes()

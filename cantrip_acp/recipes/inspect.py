@@ -1,4 +1,4 @@
-"""Looking at a recipe without casting it: all that is wrong with it, and what it comes to."""
+"""Recipe inspection without a cast: all problems of a recipe, and a summary of its contents."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from cantrip_acp.text.redaction import shared
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `check` found. ``problems`` make the file unusable; ``notes`` say what this version cannot do with it yet,
-    and which models are retired or likely misspelled."""
+    """Result of `check`. ``problems`` make the file unusable.
+
+    ``notes`` name what this version does not support yet, and models that are retired or probably misspelled.
+    """
 
     file: str
     problems: tuple[str, ...]
@@ -33,13 +35,13 @@ class Report:
 
 
 def check(path: Path, *, file: str | None = None, source: Source = "path", workspace: Path | None = None) -> Report:
-    """Everything that is wrong with a recipe file and with the files that it names, as ``file:line:column: …``.
+    """All problems of a recipe file and of the files that it names, as ``file:line:column: …``.
 
-    ``workspace`` is where it would be used; what is missing there alone is a note.
+    ``workspace`` is where it would be used; something missing only there is a note.
     """
     shown = file if file is not None else str(path)
     found = _check(path, shown, source, workspace)
-    # A key may stand where the name of a model was expected.
+    # A script is part of the recipe; a missing provider key on this machine is no problem of the recipe.
     clean = shared().diagnostic
     return Report(shown, tuple(map(clean, found.problems)), tuple(map(clean, found.notes)))
 
@@ -69,7 +71,7 @@ def _check(path: Path, shown: str, source: Source, workspace: Path | None) -> Re
         unfit = build.unfit(recipe, build._circle(recipe, workspace, gate_files=False))
         notes += unfit.places if unfit is not None else ()
     given = recipe.data.get("crystal")
-    # A script is part of the recipe; whether a provider's key is set here is not.
+    # Notes about the recipe's models: retired ones, and probably misspelled names.
     if given is not None and crystals.options_of(given)["provider"] == "scripted":
         try:
             crystals.crystal_for(recipe)
@@ -89,7 +91,7 @@ def _check(path: Path, shown: str, source: Source, workspace: Path | None) -> Re
 
 
 def _models(recipe: Recipe) -> Iterator[str]:
-    """What is to be said of the models that the recipe names: retired ones, and names that are likely misspelled."""
+    """the user's own table cannot be read; a cast will report it"""
     from cantrip_acp.crystals.catalog import lookup
 
     given: list[tuple[KeyPath, Any]] = [(("crystal",), recipe.data.get("crystal"))]
@@ -100,13 +102,13 @@ def _models(recipe: Recipe) -> Iterator[str]:
             try:
                 remark = lookup.remark(options["provider"], options["model"])
             except DefinitionError:
-                return  # the user's own table cannot be read, which a cast will say
+                return  # Problems of a Python file that can be found without running it.
             if remark:
                 yield str(recipe.problem(at if isinstance(crystal, str) else (*at, "model"), remark))
 
 
 def _file_problems(recipe: Recipe, place: KeyPath, file: str, what: str = "the file of gates") -> list[str]:
-    """What can be seen to be wrong with a Python file without running it."""
+    """The circle for a folder, without a crystal. Raises `RecipeError` for features that this version lacks."""
     path = recipe.beside(file)
     try:
         compile(recipe.files.read(path), str(path), "exec", dont_inherit=True)
@@ -119,24 +121,24 @@ def _file_problems(recipe: Recipe, place: KeyPath, file: str, what: str = "the f
 
 
 def circle_of(recipe: Recipe, workspace: Path) -> Circle:
-    """The circle over a folder, without a crystal. Raises `RecipeError` for what this version lacks."""
+    """Inspection must not run a recipe's code."""
     missing = [
         str(recipe.problem(at, message)) for at, message in build.lacking(recipe) if at[0] in ("circle", "folding")
     ]
     if missing:
         raise RecipeError(missing)
-    # Looking runs nobody's code.
+    # The Python files of gates, as the recipe names them.
     return build._circle(recipe, workspace, gate_files=False)
 
 
 def gate_files(recipe: Recipe) -> list[str]:
-    """The Python files of gates that a recipe names, as it names them."""
+    """Why the recipe may do what it asks for, or that it may not."""
     listed = recipe.data["circle"]["gates"]
     return [gate["python"] for gate in listed if isinstance(gate, dict) and "python" in gate]
 
 
 def trust_of(recipe: Recipe, workspace: Path, state_dir: Path) -> str:
-    """Why the recipe may do what it asks for, or that it may not."""
+    """The crystal as one line, without secrets."""
     if recipe.source == "built-in":
         return "built in"
     if recipe.source == "user":
@@ -153,7 +155,7 @@ def trust_of(recipe: Recipe, workspace: Path, state_dir: Path) -> str:
 
 
 def crystal_line(recipe: Recipe) -> str:
-    """The crystal in a line; never a secret."""
+    """Whether the recipe's crystal writes its tool calls as text: by its option, or by the model catalog."""
     given = recipe.data.get("crystal")
     if given is None:
         return f"none named: ${crystals.VARIABLE}, else a provider whose key is set"

@@ -1,4 +1,4 @@
-"""A recipe: its canonical data and where it came from; how one is found by name or path."""
+"""A recipe: its checked data and source; and how to find one by name or path."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Source = Literal["path", "workspace", "user", "built-in"]
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """One recipe file that is valid.
+    """One valid recipe file.
 
-    ``file`` is what messages call it. ``data`` is canonical (`check`) and may hold secrets (a crystal's headers), so it is
-    in no repr, and a recipe cannot be pickled. ``files`` remembers what was read: trust is judged on the same bytes that
-    are used.
+    ``file`` is its name in messages. ``data`` is canonical (`check`) and may hold secrets (a crystal's headers), so
+    no repr shows it, and a recipe cannot be pickled. ``files`` remembers what was read: trust is checked on the same
+    bytes that are used.
     """
 
     name: str
@@ -50,16 +50,16 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """What ``script``, ``python`` and ``system_prompt_file`` are relative to."""
+        """The folder to which ``script``, ``python`` and ``system_prompt_file`` are relative."""
         return self.path.parent
 
     @cached_property
     def document(self) -> Document:
-        """The text with its places, read again where the canonical data came from the cache."""
+        """The text with source positions; parsed again where the canonical data came from the cache."""
         return parse(self.raw, self.path, file=self.file)
 
     def problem(self, path: KeyPath, message: str, *, at_key: bool = False, rule: str = "schema") -> Problem:
-        """What is wrong at a key, with file, line and column."""
+        """A problem at a key, with file, line and column."""
         return self.document.problem(path, message, at_key=at_key, rule=rule)
 
     def error(self, path: KeyPath, message: str, *, at_key: bool = False, rule: str = "schema") -> RecipeError:
@@ -72,7 +72,7 @@ class Recipe:
 
 
 def is_path(name_or_path: str | os.PathLike[str]) -> bool:
-    """Whether this names a file rather than a recipe to look up."""
+    """Whether this is a file path, not the name of a recipe."""
     if not isinstance(name_or_path, str):
         return True
     separators = (os.sep, *([os.altsep] if os.altsep else []))
@@ -101,18 +101,18 @@ def load(
 
 
 def built_in(name: str, *, state_dir: Path | None = None) -> Recipe:
-    """A recipe that ships with the package, whatever lies in a workspace."""
+    """A recipe that ships with the package; recipes of a workspace are ignored."""
     return read(BUILT_IN / f"{name}.cantrip.yaml", "built-in", Files(), state_dir=state_dir)
 
 
 def folders(workspace: Path | None) -> list[tuple[Source, Path]]:
-    """Where names are looked up, in order."""
+    """The folders in which names are searched, in order."""
     found: list[tuple[Source, Path]] = [("user", config_dir()), ("built-in", BUILT_IN)]
     return [("workspace", workspace / ".cantrip"), *found] if workspace is not None else found
 
 
 def names(workspace: Path | None) -> dict[str, tuple[Source, Path]]:
-    """Every recipe that can be named here, with its source and file; the first of a name wins."""
+    """Every recipe that can be named here, with its source and file; the first one of a name is used."""
     found: dict[str, tuple[Source, Path]] = {}
     for source, folder in folders(workspace):
         for path in recipe_files(folder):
@@ -121,7 +121,7 @@ def names(workspace: Path | None) -> dict[str, tuple[Source, Path]]:
 
 
 def recipe_files(folder: Path) -> list[Path]:
-    """The recipes that lie directly in a folder, sorted by name; none where it cannot be read."""
+    """The recipes directly in a folder, sorted by name; none where it cannot be read."""
     try:
         return sorted(p for p in folder.iterdir() if p.name.endswith(SUFFIXES) and stem(p) and p.is_file())
     except OSError:
@@ -129,7 +129,7 @@ def recipe_files(folder: Path) -> list[Path]:
 
 
 def stem(path: Path) -> str:
-    """The name of a recipe's file without its ending."""
+    """The file name of a recipe without its suffix."""
     for suffix in (*SUFFIXES, ".yaml", ".yml", ".toml"):
         if path.name.endswith(suffix):
             return path.name.removesuffix(suffix)
@@ -137,7 +137,7 @@ def stem(path: Path) -> str:
 
 
 def read(path: Path, source: Source, files: Files, *, file: str | None = None, state_dir: Path | None = None) -> Recipe:
-    """The recipe in a file. Raises `DefinitionError` where it cannot be read, `RecipeError` where it is not valid."""
+    """Read a recipe file. Raises `DefinitionError` where it cannot be read, `RecipeError` where it is not valid."""
     shown = one_line(file if file is not None else str(path))
     if path.is_dir():
         raise DefinitionError("this is a folder; name a recipe file in it", where=shown)
@@ -148,7 +148,7 @@ def read(path: Path, source: Source, files: Files, *, file: str | None = None, s
 
 
 def _plain_name(name: str) -> bool:
-    # Longer than any file's name: looking for it would be an error and not a miss.
+    # A name longer than any file name would cause an error instead of "not found".
     short = len(name.encode("utf-8", "replace")) <= 200
     return bool(name) and short and not name.startswith(".") and "\0" not in name
 

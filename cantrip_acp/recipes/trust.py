@@ -1,8 +1,8 @@
-"""What a recipe that came with a workspace may do, and the user's word that lifts it.
+"""Trust: what a recipe from a workspace may do, and the record of the user's trust.
 
-Somebody's repository may hold recipes. Until the user says ``cantrip trust DIR``, they choose among what is harmless and
-nothing else. The user's word is remembered for the content of the folder's recipes and of the files that they name; when
-any of it changes, it has to be given again.
+A repository may contain hostile recipes. Until the user runs ``cantrip trust DIR``, its recipes may only use harmless
+features. Trust applies to the current content of the folder's recipes and of the files that they name. After any
+change it must be given again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ State = Literal["trusted", "changed", "untrusted"]
 
 
 def require(recipe: Recipe, workspace: Path, state_dir: Path) -> None:
-    """Let a recipe pass that is harmless, the user's own, built in, or trusted. Raises `UntrustedRecipe`."""
+    """Accept a recipe that is harmless, the user's own, built in, or trusted. Raises `UntrustedRecipe`."""
     if recipe.source in ("user", "built-in"):
         return
     asked = list(demands(recipe.data, recipe.folder, workspace))
@@ -55,7 +55,7 @@ def require(recipe: Recipe, workspace: Path, state_dir: Path) -> None:
 
 
 def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[tuple[KeyPath, str]]:
-    """Everything in a recipe's canonical data that only a trusted recipe may have: key and reason.
+    """Everything in a recipe's canonical data that needs trust: key and reason.
 
     ``folder`` is the recipe's, ``workspace`` the session's.
     """
@@ -88,9 +88,10 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
     if store not in ("memory", "jsonl"):
         yield ("loom", "store"), "it writes the record to a place of its own choice"
     python = data["circle"].get("code_python")
-    # Nothing of it runs outside the sandbox, so the workspace's own may be named; another's folder would be shown to cells.
-    # A word is the workspace's environment or a program on PATH. What a link in the workspace leads to is judged by
-    # whoever opens it (`sandbox.interpreter`), for trusted recipes too.
+    # The interpreter runs only in the sandbox, so one in the workspace needs no trust; one elsewhere would show its
+    # folder to cells. A single word is the workspace's environment or a program on PATH. The code that opens the
+    # interpreter (`sandbox.policy.interpreter`) checks the targets of links in the workspace, for trusted recipes
+    # too.
     if python is not None and ("/" in python or python[:1] in ("~", ".")):
         folder_of = python if os.path.isdir(workspace / Path(python).expanduser()) else os.path.dirname(python)
         if outside(folder_of or ".", workspace):
@@ -130,7 +131,7 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
 def _servers(
     data: Mapping[str, Any], outside: Callable[[str, Path], bool], workspace: Path
 ) -> Iterator[tuple[KeyPath, str]]:
-    """What a server asks for beyond the sandbox of the circle's own commands."""
+    """What an MCP server asks for beyond the sandbox of the circle's commands."""
     for index, server in enumerate(data.get("mcp_servers", ())):
         at: KeyPath = ("mcp_servers", index)
         if "url" in server:
@@ -155,7 +156,7 @@ def _crystals(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def powers(recipe: Recipe) -> Iterator[str]:
-    """What a recipe could do once it is trusted, each as the end of "it could …"; the names in it are its own words."""
+    """What a recipe could do once it is trusted, each to follow "it could …"; names come from the recipe itself."""
     data, circle = recipe.data, recipe.data["circle"]
     medium = circle.get("medium", "conversation")
     for _, crystal in _crystals(data):
@@ -204,7 +205,7 @@ def powers(recipe: Recipe) -> Iterator[str]:
                 yield f"give the MCP server {name} the content of {', '.join(f'${each}' for each in names_of)}"
     store = data.get("loom", {}).get("store", "jsonl")
     if store not in ("memory", "jsonl"):
-        # An address may hold a password.
+        # The address may contain a password.
         yield f"write the record of all that is said to a {str(store).partition(':')[0]} store of its own choice"
 
 
@@ -236,13 +237,13 @@ _WARD_POWERS = {
 
 
 def lies_in(workspace: Path, recipe: Recipe) -> bool:
-    """Whether the recipe lies in the workspace's own folder of recipes, where `digest` sees it."""
+    """Whether the recipe is in the workspace's recipe folder, which `digest` covers."""
     return os.path.realpath(recipe.path.parent) == os.path.realpath(workspace / FOLDER)
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What trust is given to: each file with the hash of its content, and one hash over all of it."""
+    """The content that is trusted: each file with its hash, and one hash over all of them."""
 
     files: Mapping[str, str]
 
@@ -252,14 +253,14 @@ class Content:
 
 
 def content(workspace: Path, files: Files) -> Content:
-    """The recipes of a workspace and the files that they name, as they are now."""
+    """The current recipes of a workspace and the files that they name."""
     found: dict[str, str] = {}
     for path in recipe_files(workspace / FOLDER):
         try:
             found[path.name] = hashlib.sha256(files.read(path)).hexdigest()
             recipe = load(path, files=files)
         except CantripError:
-            # Not valid or not readable: nothing runs of it, and once it is mended the content is another.
+            # Not valid or not readable: it cannot run, and repairing it changes the content.
             found.setdefault(path.name, "")
             continue
         for named in named_by(recipe):
@@ -288,13 +289,13 @@ def named_by(recipe: Recipe) -> Iterator[Path]:
 
 
 class Ledger:
-    """The folders that the user trusts, in the state folder."""
+    """The folders and commands that the user trusts, stored in the state folder."""
 
     def __init__(self, state_dir: Path) -> None:
         self.path = state_dir / FILE
 
     def state(self, workspace: Path, files: Files | None = None) -> State:
-        """Whether a workspace is trusted as it is now, was trusted as it had been, or never."""
+        """Whether a workspace is trusted with its current content, was trusted before a change, or never."""
         entry = self.folders().get(os.path.realpath(workspace))
         if entry is None:
             return "untrusted"
@@ -302,15 +303,15 @@ class Ledger:
         return "trusted" if same else "changed"
 
     def folders(self) -> dict[str, dict[str, Any]]:
-        """Every folder with its entry: digest, files, when."""
+        """Every trusted folder with its entry: digest, files, time."""
         return self._read()["folders"]
 
     def commands(self) -> dict[str, dict[str, Any]]:
-        """Every trusted command of an MCP server, as the JSON list of its words, with its entry: when."""
+        """Every trusted command of an MCP server, as the JSON list of its words, with its entry: time."""
         return self._read()["commands"]
 
     def trusts_command(self, argv: Sequence[str]) -> bool:
-        """Whether the user said that exactly these words may run outside the sandbox."""
+        """Whether the user allowed exactly this command line outside the sandbox."""
         return _words(argv) in self.commands()
 
     def _read(self) -> dict[str, dict[str, dict[str, Any]]]:
@@ -319,7 +320,7 @@ class Ledger:
         except FileNotFoundError:
             return {"folders": {}, "commands": {}}
         except (OSError, ValueError) as error:
-            # Never guessed: what cannot be read trusts nobody, and is not written over.
+            # Never guess: an unreadable file trusts nobody and is not overwritten.
             raise DefinitionError(f"cannot be read ({error}); mend or remove it", where=str(self.path)) from None
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for part in ("folders", "commands"):
@@ -330,7 +331,8 @@ class Ledger:
         return found
 
     def grant_seen(self, workspace: Path, seen: Content) -> bool:
-        """Trust what the user has seen. False, and nothing is granted, where a workspace's recipes are others by now."""
+        """Trust the content that the user has seen. False, without granting, if the workspace's recipes have changed
+        since."""
         if content(workspace, Files()).digest != seen.digest:
             return False
         entry = {"digest": seen.digest, "files": dict(seen.files), "when": now()}
@@ -338,22 +340,22 @@ class Ledger:
         return True
 
     def grant(self, workspace: Path) -> Content:
-        """Trust a workspace's recipes as they are now."""
+        """Trust the current recipes of a workspace."""
         what = content(workspace, Files())
         entry = {"digest": what.digest, "files": dict(what.files), "when": now()}
         self._change("folders", os.path.realpath(workspace), entry)
         return what
 
     def revoke(self, workspace: Path) -> bool:
-        """Trust it no longer; False where it was not trusted."""
+        """Remove the trust; False where there was none."""
         return self._change("folders", os.path.realpath(workspace), None)
 
     def grant_command(self, argv: Sequence[str]) -> None:
-        """Let an MCP server's program run outside the sandbox when it is started with exactly these words."""
+        """Allow an MCP server's program outside the sandbox when it is started with exactly this command line."""
         self._change("commands", _words(argv), {"when": now()})
 
     def revoke_command(self, argv: Sequence[str]) -> bool:
-        """Trust a command no longer; False where it was not trusted."""
+        """Remove the trust in a command; False where there was none."""
         return self._change("commands", _words(argv), None)
 
     def _change(self, part: str, name: str, entry: dict[str, Any] | None) -> bool:
@@ -369,7 +371,7 @@ class Ledger:
             new = self.path.with_suffix(".new")
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with open(descriptor, "w", encoding="utf-8") as file:
-                # Names of files need not be text that can be encoded.
+                # File names may contain bytes that cannot be encoded.
                 json.dump({"version": 1, **data}, file, indent=1)
                 file.flush()
                 os.fsync(file.fileno())

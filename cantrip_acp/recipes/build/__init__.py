@@ -1,1 +1,5 @@
-"""From checked data to a `Cantrip`: crystal, gates, circle and where casts are recorded."""
+"""Builds a `Cantrip` from checked recipe data: crystal, gates, circle, and the loom of its casts.
+
+It may import the core, crystals, gates, mediums and the loom; never the CLI or ACP. Start with `build.py`; the other
+modules build one part each.
+"""

@@ -1,7 +1,7 @@
-"""From a recipe to a `Cantrip`: what the file says is bound to a folder, gates and a crystal.
+"""Builds a `Cantrip` from a recipe: binds its data to a folder, gates and a crystal.
 
-The recipe language is wider than one version of the package: what it knows and this version lacks is refused here by
-name and place, never passed over.
+The recipe language knows more than one version of the package supports. Unsupported features are reported here by
+name and position, never ignored.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ NOT_YET = "not available in this version yet"
 def build(
     recipe: Recipe, *, workspace: Path | None = None, loom: Loom | None = None, crystal: Crystal | None = None
 ) -> Cantrip:
-    """A cantrip over ``workspace`` (gate roots and ward paths are relative to it), with a crystal of its own.
+    """A cantrip for ``workspace`` (gate roots and ward paths are relative to it), with its own crystal.
 
-    Raises `RecipeError` with the place of what this version lacks or a file that is missing, `DefinitionError` and
-    `MissingKey` where no crystal can be had.
+    Raises `RecipeError` with the position of an unsupported feature or a missing file, `DefinitionError` and
+    `MissingKey` where no crystal is available.
     """
     from cantrip_acp.core.cantrip import Cantrip
 
     missing = [
         str(recipe.problem(path, message))
         for path, message in lacking(recipe)
-        # Another crystal stands in for the recipe's own.
+        # The given crystal replaces the recipe's own.
         if crystal is None or path[0] != "crystal"
     ]
     if missing:
         raise RecipeError(missing)
-    # The order in which a cantrip's parts are checked: crystal, call, circle.
+    # The order in which a cantrip checks its parts: crystal, call, circle.
     chosen = crystal if crystal is not None else crystals.crystal_for(recipe)
     call = _call(recipe)
     circle = _circle(recipe, workspace)
@@ -82,9 +82,9 @@ def build(
 
 
 def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
-    """What the recipe asks for and this version does not have: key and message.
+    """Features of the recipe that this version lacks: key and message.
 
-    The built-in tables come first: scanning installed packages for additions takes longer than the rest of a start.
+    Built-in tables are checked first: scanning installed packages takes longer than the rest of a start.
     """
     data = recipe.data
     store = data.get("loom", {}).get("store", "jsonl")
@@ -112,7 +112,7 @@ def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _loom_settings(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's ``loom``; a database's file is, as other files that a recipe names, relative to the recipe's folder."""
+    """The recipe's ``loom`` settings. A database file is relative to the recipe's folder, like all files in a recipe."""
     settings = dict(recipe.data.get("loom", {}))
     if "store" in settings:
         settings["store"] = address.beside(settings["store"], recipe.folder)
@@ -137,7 +137,8 @@ def _call(recipe: Recipe) -> Call:
 
 
 def _circle(recipe: Recipe, workspace: Path | None, *, gate_files: bool = True) -> Circle:
-    """``gate_files``: whether Python files are run (gates, a scoring function), which only a trusted recipe may have."""
+    """Build the circle. ``gate_files``: run the recipe's Python files (gates, a scoring function); only for a trusted
+    recipe."""
     circle = recipe.data["circle"]
     bound: list[Gate | str] = []
     taken = {name for gate in circle["gates"] if (name := gate_name(gate)) is not None}
@@ -161,7 +162,7 @@ def _medium(circle: dict[str, Any]) -> Medium | str:
 
 
 def unfit(recipe: Recipe, circle: Circle) -> RecipeError | None:
-    """Why the interpreter that the recipe names for cells cannot be had in this circle's workspace; None where it can."""
+    """Why the recipe's interpreter for cells is not usable in this circle's workspace; None where it is."""
     if "code_python" not in recipe.data["circle"]:
         return None
     from cantrip_acp.mediums.code.medium import CodeMedium
@@ -175,7 +176,7 @@ def unfit(recipe: Recipe, circle: Circle) -> RecipeError | None:
 
 
 def _from_file(recipe: Recipe, index: int, file: str, taken: set[str]) -> list[Gate]:
-    """The gates of a Python file, none of which may have a name that is ``taken``; theirs are from now on."""
+    """The gates of a Python file. A name in ``taken`` is refused; the new names are added to it."""
     from cantrip_acp.recipes.build import python_files
 
     place = ("circle", "gates", index, "python")
@@ -221,7 +222,7 @@ def _gate(gate: Any) -> Gate | str:
 
 
 def _memory(recipe: Recipe, workspace: Path | None) -> list[Contributor]:
-    """Who tells an entity of what lies in its folder and of what was done there."""
+    """The sources of project information for an entity: the folder's documents, and earlier casts there."""
     memory = recipe.data.get("memory", {})
     found: list[Contributor] = []
     if workspace is None:

@@ -1,8 +1,8 @@
-"""Which crystals and recipes a session can be switched to, and the crystal of a choice.
+"""Crystal choices of a session: which crystals it can switch to, and the crystal of a choice.
 
-A choice is a text: the name of one of the recipe's ``crystals``, or ``PROVIDER:MODEL``. Offered are the recipe's own, its
-named ones, what local servers serve, and the models that the table knows of providers whose key is at hand; any other
-``PROVIDER:MODEL`` is taken too.
+A choice is a text: the name of one of the recipe's ``crystals``, or ``PROVIDER:MODEL``. The list contains the
+recipe's own crystal, its named ones, the models of local servers, and the catalog's models of providers with a key.
+Any other ``PROVIDER:MODEL`` is accepted too.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
 from cantrip_acp.recipes.recipe import Recipe
 
 OFFERED = 12
-"""Models of one provider that are offered; the table's order is newest first."""
+"""The most models of one provider in the list; the catalog's order is newest first."""
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A crystal that can be chosen: its value, and how people read it."""
+    """A crystal that can be chosen: its value, and its name for people."""
 
     value: str
     name: str
@@ -38,7 +38,8 @@ class Choice:
 
 
 def offered(recipe: Recipe | None, current: Crystal) -> list[Choice]:
-    """The crystals that a session can be switched to, its own first. Asks no keyring: a session's start waits for this."""
+    """The crystals that a session can switch to, the current one first. Does not ask the keyring: a session's start
+    waits for this."""
     from cantrip_acp.crystals import keys
 
     now = value_of(current)
@@ -69,7 +70,7 @@ def offered(recipe: Recipe | None, current: Crystal) -> list[Choice]:
 
 
 def own_value(recipe: Recipe) -> str | None:
-    """The choice that is the recipe's own crystal; None where it has none and the environment says nothing either."""
+    """The choice of the recipe's own crystal; None where neither the recipe nor the environment names one."""
     given = recipe.data.get("crystal")
     try:
         options = crystals.options_of(given) if given is not None else _of_environment(ask=False)[0]
@@ -80,12 +81,12 @@ def own_value(recipe: Recipe) -> str | None:
 
 
 def value_of(crystal: Crystal) -> str:
-    """The choice that a crystal is."""
+    """The choice that stands for a crystal."""
     return f"{crystal.name}:{crystal.model}"
 
 
 def efforts_of(crystal: Crystal) -> tuple[str, ...]:
-    """How much thinking can be asked of a crystal; none where its model is not known to think."""
+    """The effort levels of a crystal; none where its model is not known to reason."""
     from cantrip_acp.crystals.catalog import lookup
 
     if crystal.name not in MODEL_PROVIDERS:
@@ -95,9 +96,9 @@ def efforts_of(crystal: Crystal) -> tuple[str, ...]:
 
 
 def chosen(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
-    """The crystal of a choice, a new value each time; ``value`` None is the recipe's own.
+    """The crystal of a choice, new at each call; ``value`` None is the recipe's own.
 
-    Raises `DefinitionError` for a choice that names no crystal, and `MissingKey` where its key is not there.
+    Raises `DefinitionError` for a choice that names no crystal, and `MissingKey` where its key is missing.
     """
     given = recipe.data.get("crystal")
     named: Mapping[str, Any] = recipe.data.get("crystals", {})
@@ -125,7 +126,7 @@ def chosen(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
 
 
 def _of_environment(*, ask: bool = True) -> tuple[dict[str, Any], Path]:
-    """What a recipe without a crystal gets: ``$CANTRIP_CRYSTAL``, or `crystals.default_options`."""
+    """The options for a recipe without a crystal: ``$CANTRIP_CRYSTAL``, or `crystals.default_options`."""
     from cantrip_acp.crystals import keys
     from cantrip_acp.crystals.catalog import lookup
 
@@ -139,5 +140,5 @@ def _of_environment(*, ask: bool = True) -> tuple[dict[str, Any], Path]:
 
 
 def is_file(name_or_path: str) -> bool:
-    """Whether this names a file, relative to where a program was started, rather than a recipe to look up."""
+    """Whether this is a file path, relative to where the program was started, not the name of a recipe."""
     return os.sep in name_or_path or name_or_path.endswith((".yaml", ".yml", ".toml"))

@@ -1,8 +1,8 @@
-"""Which crystal a recipe gets, and the factories behind the provider names.
+"""Crystal of a recipe, and the crystal factories by provider name.
 
-A factory is a function ``(options, need) -> Crystal``: ``options`` is the crystal's mapping of the recipe without
-``provider``; ``need`` tells where files are and makes errors that name the place. Other packages add theirs as entry points
-``cantrip_acp.crystals``. A factory's module is imported when a recipe names the provider.
+A factory is a function ``(options, need) -> Crystal``. ``options`` is the recipe's crystal mapping without
+``provider``. ``need`` holds file locations and makes errors with the position in the recipe. Other packages add
+factories as entry points ``cantrip_acp.crystals``. A factory's module is imported when a recipe names the provider.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BUILT_IN: tuple[str, ...] = names.PROVIDERS
 """Every provider of this package."""
 
 AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
-"""In place of Anthropic's key: sent as ``Authorization: Bearer``."""
+"""The variable of a token instead of Anthropic's key: sent as ``Authorization: Bearer``."""
 
 KEYS: dict[str, tuple[str, ...]] = {
     "anthropic": ("ANTHROPIC_API_KEY", AUTH_TOKEN),
@@ -35,22 +35,22 @@ KEYS: dict[str, tuple[str, ...]] = {
     "google": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     "openrouter": ("OPENROUTER_API_KEY",),
 }
-"""Where each provider's key is looked for, in the order in which providers are tried."""
+"""The variables of each provider's key. Providers are tried in this order."""
 
 VARIABLE = "CANTRIP_CRYSTAL"
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a factory may ask for. ``folder`` is what the crystal's files are relative to."""
+    """What a factory may use. The crystal's files are relative to ``folder``."""
 
     folder: Path
     files: Files
     state_dir: Path | None
     error: Callable[[KeyPath, str], DefinitionError]
-    """An error at a key of the crystal's mapping, with the place in the recipe."""
+    """Makes an error at a key of the crystal's mapping, with the position in the recipe."""
     cost_limited: bool = False
-    """Whether the circle limits what a cast may cost, which asks for a crystal whose costs are known."""
+    """Whether the circle limits the cost of a cast; then the crystal's prices must be known."""
 
 
 Factory = Callable[[Mapping[str, Any], Need], Crystal]
@@ -59,7 +59,7 @@ Factory = Callable[[Mapping[str, Any], Need], Crystal]
 def crystal_for(recipe: Recipe) -> Crystal:
     """The recipe's crystal, else ``$CANTRIP_CRYSTAL``'s, else `default_options`.
 
-    A new value each time: two sessions never share a script's position. Raises `MissingKey` where there is none.
+    New at each call: two sessions never share a script's position. Raises `MissingKey` where there is none.
     """
     given = recipe.data.get("crystal")
     if given is not None:
@@ -67,7 +67,7 @@ def crystal_for(recipe: Recipe) -> Crystal:
             recipe.folder,
             recipe.files,
             recipe.state_dir,
-            # A text has no keys inside it: the place is the text's.
+            # A text has no inner keys, so use the position of the text itself.
             lambda path, message: recipe.error(("crystal", *(() if isinstance(given, str) else path)), message),
             _cost_limited(recipe),
         )
@@ -88,9 +88,9 @@ def crystal_for(recipe: Recipe) -> Crystal:
 
 
 def default_options(*, ask: bool = True) -> dict[str, Any]:
-    """The crystal where nobody names one: of the first provider whose key is set, else of the only local server that runs.
+    """The default crystal: of the first provider whose key is set, else of the only local server that runs.
 
-    ``ask`` false looks at the servers that were found before, and asks none. Raises `MissingKey` where there is none.
+    With ``ask`` false, only servers found earlier are used. Raises `MissingKey` where there is none.
     """
     from cantrip_acp.crystals import keys
 
@@ -103,7 +103,7 @@ def default_options(*, ask: bool = True) -> dict[str, Any]:
             raise MissingKey(f"no model of {found[0]} is chosen; set {VARIABLE}={found[0]}:MODEL")
         return {"provider": found[0], "model": model}
     if keys.setting("CANTRIP_BASE_URL"):
-        # Whatever runs on this machine is not what the gateway serves.
+        # A gateway is set, so a local server is not what the user wants.
         raise MissingKey(_how_to_get_one())
     from cantrip_acp.crystals.local import discovery
 
@@ -128,8 +128,10 @@ def named(recipe: Recipe, name: str) -> Crystal:
 
 
 class Named(Mapping[str, Crystal]):
-    """The recipe's ``crystals`` for children, each made when one is given to a child for the first time: a key that only a
-    child would need may be missing as long as there is none (COMP-7)."""
+    """The recipe's ``crystals`` for children. Each is made when a child first gets it.
+
+    So a key that only a child needs may be missing as long as there is no such child (COMP-7).
+    """
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -155,7 +157,7 @@ class Named(Mapping[str, Crystal]):
 
 
 def made(options: Mapping[str, Any], need: Need) -> Crystal:
-    """A crystal from its mapping. Raises `DefinitionError` where this version has no such provider."""
+    """Make a crystal from its mapping. Raises `DefinitionError` where this version has no such provider."""
     rest = dict(options)
     provider = str(rest.pop("provider"))
     if provider == "scripted":
@@ -177,14 +179,14 @@ def made(options: Mapping[str, Any], need: Need) -> Crystal:
 
 
 def available() -> list[str]:
-    """Providers that can be used in this version."""
+    """Providers that can be used here."""
     from importlib.metadata import entry_points
 
     return sorted({*BUILT_IN, *(e.name for e in entry_points(group="cantrip_acp.crystals"))})
 
 
 def options_of(crystal: Any) -> dict[str, Any]:
-    """A crystal's mapping; of a text such as ``scripted:FILE``, the mapping that it stands for."""
+    """A crystal's mapping; a text such as ``scripted:FILE`` is converted to one."""
     if not isinstance(crystal, str):
         return dict(crystal)
     provider, _, rest = crystal.partition(":")
@@ -216,7 +218,7 @@ def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
         return DefinitionError(message, where=VARIABLE)
 
     provider, _, rest = chosen.partition(":")
-    # Entry points are asked last: finding them costs a session's start more than reading the recipe.
+    # Read entry points last: finding them takes longer at a session's start than reading the recipe.
     if provider not in BUILT_IN and provider not in available():
         import difflib
 
@@ -230,7 +232,7 @@ def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
     if not rest.strip() and provider in KEYS:
         from cantrip_acp.crystals.catalog import lookup
 
-        # The provider alone: the model that its key alone would have chosen.
+        # Only a provider is given: use its default model.
         rest = lookup.default(provider) or ""
         chosen = f"{provider}:{rest}"
     if not rest.strip() and provider != "human":
@@ -238,7 +240,7 @@ def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
             (),
             f"{chosen!r} lacks what comes after the colon: {provider}:{'FILE' if provider == 'scripted' else 'MODEL'}",
         )
-    # Relative to where the program was started, as every file that a person names to it.
+    # Relative to the folder in which the program was started, like every file that a person names.
     need = Need(Path.cwd(), Files(), recipe.state_dir, error, _cost_limited(recipe))
     return made(options_of(chosen), need)
 

@@ -1,4 +1,4 @@
-"""Where the casts of a recipe are recorded, whoever asks for them: the command line or an editor."""
+"""Loom location: where the casts of a recipe are recorded, for the command line and for editors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def open_loom(settings: Mapping[str, Any], file: Path | str | None, state: Path) -> Loom:
-    """The loom that a person named, else that of the recipe's ``loom`` settings, else a new file in the state folder.
+    """The loom that the user named, else that of the recipe's ``loom`` settings, else a new file in the state folder.
 
-    Raises `DefinitionError` where there cannot be one.
+    Raises `DefinitionError` where it cannot be opened.
     """
     from cantrip_acp.files.paths import private
     from cantrip_acp.loom.loom import Loom

@@ -1,4 +1,4 @@
-"""A recipe's MCP servers as a source of gates: what the file says, with what it takes from the environment."""
+"""MCP servers of a recipe as a source of gates, with values from the environment."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def sources(recipe: Recipe) -> list[McpServers]:
-    """What a cantrip reaches for the recipe; empty where it names no server.
+    """The gate sources of the recipe; empty where it names no server.
 
-    Raises `RecipeError` with the place where a variable is not set or a value cannot be used.
+    Raises `RecipeError` with the position where a variable is not set or a value cannot be used.
     """
     servers = [_server(recipe, place, data) for place, data in enumerate(recipe.data.get("mcp_servers", ()))]
     return [McpServers(servers)] if servers else []

@@ -1,14 +1,15 @@
-"""The factories of providers that serve models: a recipe's options, the table of models and the user's keys make an endpoint.
+"""Crystal factories of model providers: an endpoint from a recipe's options, the model catalog and the user's keys.
 
-Nothing here imports an SDK or touches the network: a session opens before either is needed.
+Nothing here imports an SDK or uses the network, because a session opens before either is needed.
 
-A key goes to its own address alone. Four kinds of address, and what each is sent:
+A key is sent to its own address only. What each kind of address gets:
 
 - the provider's own, or the one that the environment names for it (``ANTHROPIC_BASE_URL`` …): the provider's key and
   ``CANTRIP_HEADERS``;
-- a gateway (``CANTRIP_BASE_URL``, which replaces every address, a recipe's too): ``CANTRIP_API_KEY`` and ``CANTRIP_HEADERS``,
-  and no provider's key;
-- a recipe's ``base_url``: the recipe's ``headers``, and the key that its ``api_key_env`` names; nothing else of the environment.
+- a gateway (``CANTRIP_BASE_URL``, which replaces every address, a recipe's too): ``CANTRIP_API_KEY`` and
+  ``CANTRIP_HEADERS``, and no provider's key;
+- a recipe's ``base_url``: the recipe's ``headers``, and the key that its ``api_key_env`` names; nothing else of the
+  environment.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ _CLASSES = {
     "human": "cantrip_acp.crystals.human:HumanCrystal",
 }
 _CHAT = "cantrip_acp.crystals.local.crystal:LocalCrystal"
-"""Of ``local`` and of every preset."""
+"""The class for ``local`` and for every preset."""
 _SIGNING = ("authorization", "x-api-key", "x-goog-api-key")
-"""Headers that stand in a key's place."""
+"""Headers that replace a key."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
 
@@ -62,7 +63,7 @@ def crystal(provider: str, options: Mapping[str, Any], need: Need) -> Crystal:
         return human
     end = endpoint(provider, options, need)
     if need.cost_limited and end.info.price is None and provider != "openrouter":
-        # OpenRouter says what each query cost; of any other model without a price, nobody would know.
+        # OpenRouter reports the cost of each query. For any other model without a price, the cost is unknown.
         raise need.error(
             ("model",),
             f"the ward max_cost_usd cannot be kept: no price is known of {provider}:{end.model}; give the crystal a price "
@@ -81,9 +82,9 @@ def _class(provider: str) -> Any:
 
 
 def endpoint(provider: str, options: Mapping[str, Any], need: Need, *, known: bool = True) -> Endpoint:
-    """Where and how a model is asked. ``known``: say so in the log where no table has it.
+    """The endpoint of a model: address, key and limits. ``known``: log a note if no catalog has the model.
 
-    Raises `MissingKey`, and `DefinitionError` with the place of what is wrong.
+    Raises `MissingKey`, and `DefinitionError` with the position of the error.
     """
     rest = dict(options)
     model = str(rest.pop("model")).strip()
@@ -127,7 +128,7 @@ def endpoint(provider: str, options: Mapping[str, Any], need: Need, *, known: bo
     info = _info(provider, model, rest, known=known)
     silence_s = float(rest.pop("timeout_s", SILENCE_S))
     remark = lookup.remark(provider, model)
-    # A server of somebody else's has names of its own: only its refusal says that it lacks one.
+    # Another server has its own model names; only its error shows that a name is wrong.
     notes = [remark if given is None and not gateway else "", _fit_effort(f"{provider}:{model}", rest, info)]
     return Endpoint(
         provider,
@@ -145,7 +146,7 @@ def endpoint(provider: str, options: Mapping[str, Any], need: Need, *, known: bo
 
 
 def _fit_effort(who: str, rest: dict[str, Any], info: ModelInfo) -> str:
-    """Ask for the nearest effort that the model is known to take; what to say of it, empty where it takes the one asked for."""
+    """Set the nearest effort that the model supports; returns a note, empty where the effort is supported."""
     asked = rest.get("effort")
     if asked is None or not info.efforts or asked in info.efforts:
         return ""
@@ -155,11 +156,11 @@ def _fit_effort(who: str, rest: dict[str, Any], info: ModelInfo) -> str:
 
 
 def _info(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> ModelInfo:
-    """What is known of the model, with the recipe's own word over it; what it says of the model is taken from ``rest``."""
+    """The model's facts: the catalog's, overridden by the recipe's, which are removed from ``rest``."""
     info = lookup.look_up(provider, model, remark=known)
     changes: dict[str, Any] = {}
     if "context_window" in rest:
-        # The largest prompt of the table belongs to the window of the table.
+        # The catalog's largest prompt belongs to the catalog's window, so drop it too.
         changes |= {"context_window": rest.pop("context_window"), "max_input": None}
     for name in ("max_input", "images"):
         if name in rest:
@@ -170,11 +171,11 @@ def _info(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> Mo
 
 
 def _key(provider: str, variable: str | None, *, needed: bool) -> keys.Found | None:
-    """The key of a provider at its own address, or at the one that the environment names for it."""
+    """The key of a provider for its own address, or for the one that the environment names for it."""
     if variable or needed:
         names = (variable,) if variable else key_names(provider)
         return _found(provider, names) if names else None
-    # A server of the user's own may need no key, so the keyring is not asked for one.
+    # The user's own server may need no key, so do not ask the keyring.
     return keys.find(key_names(provider), keyring=False)
 
 
@@ -201,7 +202,7 @@ def no_key(provider: str, names: tuple[str, ...]) -> str:
 
 
 def address(url: str, variable: str | None, need: Need) -> tuple[str, Secret | None]:
-    """An address without what is secret in it, and the header that stands for that: a name and password before the host."""
+    """An address without the user name and password in it, and the header that replaces them."""
 
     def refuse(problem: str) -> DefinitionError:
         if variable is not None:
@@ -230,7 +231,10 @@ def address(url: str, variable: str | None, need: Need) -> tuple[str, Secret | N
 
 
 def _headers(given: Mapping[str, str], need: Need, *, environment: bool) -> dict[str, Secret]:
-    """The recipe's headers and, where ``environment``, over them the environment's; checked: a bad one breaks every request."""
+    """The recipe's headers, checked, because a bad one breaks every request.
+
+    With ``environment``, headers of the environment are added and override them.
+    """
     merged: dict[str, tuple[str, Secret]] = {}
     for name, value in given.items():
         problem = _header_problem(name, value)
@@ -238,7 +242,7 @@ def _headers(given: Mapping[str, str], need: Need, *, environment: bool) -> dict
             raise need.error(("headers", name), problem)
         merged[name.lower()] = (name, _kept_secret(value))
     for name, value in environment_headers().items():
-        # Registered as a secret also where it is not sent: it must be masked everywhere.
+        # Register the secret even if it is not sent: it must be masked everywhere.
         secret = _kept_secret(value)
         if environment:
             merged[name.lower()] = (name, secret)
@@ -246,13 +250,14 @@ def _headers(given: Mapping[str, str], need: Need, *, environment: bool) -> dict
 
 
 def _kept_secret(value: str) -> Secret:
-    # Of "Bearer abc" the second word is the secret, and may turn up without the first.
+    # In "Bearer abc" the second word is the secret, and may appear without the first.
     shared().add(value.partition(" ")[2])
     return Secret(value)
 
 
 def environment_headers() -> dict[str, str]:
-    """``CANTRIP_HEADERS``: a ``Name: value`` a line, or a JSON object. Raises `DefinitionError`, which shows no value."""
+    """``CANTRIP_HEADERS``: one ``Name: value`` per line, or a JSON object. Raises `DefinitionError`, which shows no
+    value."""
     text = keys.setting(HEADERS)
     if not text:
         return {}

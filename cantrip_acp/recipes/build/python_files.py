@@ -1,11 +1,11 @@
-"""Gates from a recipe's Python file: ``gates: [{python: gates.py}]``, the path relative to the recipe.
+"""Gates and scoring functions from a recipe's Python files; the path is relative to the recipe.
 
-The file is code of the recipe's owner and runs on the host, when a cantrip is built of a recipe that trust has let pass;
-the bytes that run are those that were judged. It stands alone: its folder is not on the import path, so nothing beside it
-that nobody judged comes with it.
+The file is the recipe owner's code. It runs on the host when a cantrip is built from a trusted recipe, and exactly
+the checked bytes run. Its folder is not on the import path, so it cannot import unchecked files beside it.
 
-What it exports: the list ``GATES`` where there is one, else the names in ``__all__``, each a `Gate` or a plain function (made
-a gate by `Gate.of`; one that is not a coroutine runs in a thread); where there is neither, every public `Gate` of the module:
+For ``gates: [{python: gates.py}]`` the file exports the list ``GATES``, else the names in ``__all__``: each is a
+`Gate` or a plain function, which `Gate.of` makes a gate (one that is not a coroutine runs in a thread). With neither,
+it exports every public `Gate` of the module:
 
     from cantrip_acp import Gate
 
@@ -38,7 +38,7 @@ _PREFIX = "_cantrip_gates_"
 
 
 def load(path: Path, files: Files) -> list[Gate]:
-    """The gates of a file, in its order. Raises `DefinitionError` with the file and line of what is wrong."""
+    """The gates of a file, in its order. Raises `DefinitionError` with file and line of the error."""
     module = run_file(path, files.read(path))
     found = list(_exported(module, path))
     if not found:
@@ -54,9 +54,9 @@ def load(path: Path, files: Files) -> list[Gate]:
 
 
 def run_file(path: Path, raw: bytes) -> types.ModuleType:
-    """The module of a trusted file, from the bytes that were judged. Raises `DefinitionError` with file and line."""
-    # A name of its own, so that it stands in nobody's way and nobody in its; and known by it while it lives, since
-    # dataclasses and type hints look there.
+    """Run a trusted file's checked bytes as a module. Raises `DefinitionError` with file and line."""
+    # A unique name, so that it conflicts with no other module. It is registered, because dataclasses and type hints
+    # look it up.
     name = _PREFIX + hashlib.sha256(str(path).encode() + b"\0" + raw).hexdigest()[:24]
     module = types.ModuleType(name)
     module.__file__ = str(path)
@@ -67,7 +67,7 @@ def run_file(path: Path, raw: bytes) -> types.ModuleType:
         code = compile(raw, str(path), "exec", dont_inherit=True)
         exec(code, vars(module))  # noqa: S102 - a trusted recipe's own code, which is what it names the file for
     except (Exception, SystemExit) as error:
-        # A stranger's module may raise anything.
+        # The file's code may raise anything.
         if before is None:
             del sys.modules[name]
         else:
@@ -79,7 +79,7 @@ def run_file(path: Path, raw: bytes) -> types.ModuleType:
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """The file, and its line where the error came from there."""
+    """The file, and its line if the error came from there."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"{path}:{error.lineno or 1}"
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
@@ -116,22 +116,19 @@ def _gate(value: Any, name: str, path: Path) -> Gate:
     except DefinitionError as error:
         raise DefinitionError(str(error), where=where) from error
     except (NameError, TypeError) as error:
-        # An annotation that names what is not there.
+        # An annotation names something that does not exist.
         raise DefinitionError(f"{value.__name__} cannot be made a gate: {error}", where=where) from error
 
 
-# --- A scoring function from a recipe's Python file: ``circle: {score: {python: score.py, at: turn}}``, relative to the
+# A scoring function from a recipe's Python file: ``circle: {score: {python: score.py, at: turn}}``, relative to the
 # recipe.
-#
-# As a file of gates (`gatefiles`) it is the recipe owner's code and runs on the host, once trust has let the recipe pass.
-# It exports one function, ``score``: of a `Turn` where ``at`` is turn, of a `Thread` where it is cast
-# (`cantrip_acp.core.scoring`):
-#
-# def score(turn): "Each turn costs a little, the end pays." return 1.0 if turn.terminated else -0.1
+# Like a file of gates, it is the recipe owner's code and runs on the host, for trusted recipes only. It exports one
+# function ``score`` of a `Turn` (``at: turn``) or of a `Thread` (``at: cast``); see `cantrip_acp.core.scoring`. For
+# example, a score of 1.0 for the turn that terminates, and -0.1 for each other turn.
 
 
 def load_score(path: Path, files: Files, at: Literal["turn", "cast"]) -> Scorer:
-    """The scorer of a file. Raises `DefinitionError` with the file and line of what is wrong."""
+    """The scorer of a file. Raises `DefinitionError` with file and line of the error."""
     function = vars(run_file(path, files.read(path))).get("score")
     if not inspect.isfunction(function):
         what = "exports no function of the name score" if function is None else "has a score that is no function"
@@ -139,30 +136,30 @@ def load_score(path: Path, files: Files, at: Literal["turn", "cast"]) -> Scorer:
     return Scorer(function, name=f"{path.name}:score", at=at)
 
 
-# --- Files that a recipe needs, each read once: what was judged is what is used.
+# Files of a recipe, each read once: the checked bytes are the bytes that are used.
 
 
 class Files:
-    """Reads files and remembers their bytes for as long as it lives."""
+    """Reads files and remembers their bytes."""
 
     def __init__(self) -> None:
         self._held: dict[Path, bytes] = {}
 
     def read(self, path: Path, shown: str | None = None) -> bytes:
-        """The content of a regular file. Raises `DefinitionError` that says why it cannot be had."""
+        """The content of a regular file. Raises `DefinitionError` with the reason where it cannot be read."""
         key = Path(os.path.realpath(path))
         if key not in self._held:
             self._held[key] = _read(path, shown if shown is not None else str(path))
         return self._held[key]
 
     def hold(self, path: Path, raw: bytes) -> None:
-        """Take this for a file's content: what an editor has open, saved or not."""
+        """Use ``raw`` as a file's content: the text in an editor, saved or not."""
         self._held[Path(os.path.realpath(path))] = raw
 
 
 def _read(path: Path, shown: str) -> bytes:
     try:
-        # Not blocking: a pipe that somebody put in a recipe's place would wait for a writer for ever.
+        # Not blocking: if the path is a pipe, opening it would wait for a writer for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,1 +1,5 @@
-"""From a recipe's text to checked plain data, or to every problem with its place."""
+"""Parses a recipe's text into checked plain data, or reports every problem with its position.
+
+It may import the recipe models, the gate and medium registries, and the YAML and TOML parsers. Start with
+`document.py` (text to data) and `check.py` (data to canonical data).
+"""

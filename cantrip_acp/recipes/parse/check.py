@@ -1,7 +1,7 @@
-"""From a document to a recipe's canonical data, or to every problem with its place.
+"""Checks a document: returns a recipe's canonical data, or every problem with its position.
 
-`canonical` data is plain: aliases renamed, ``on`` and ``off`` resolved, only the keys that the file sets. The rest of the
-package works on it, so that nothing past this point needs pydantic.
+Canonical data is plain: aliases are renamed, ``on`` and ``off`` resolved, and only keys in the file are present. The
+rest of the package uses it, so that only this step needs pydantic.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def recipe(document: Document) -> dict[str, Any]:
 
 
 def problems(document: Document) -> list[Problem]:
-    """Everything that is wrong with a recipe, in the order of the file; empty where it is valid."""
+    """Every problem of a recipe, in the order of the file; empty where it is valid."""
     if not isinstance(document.data, dict):
         wanted = "a recipe is a mapping with the keys name, crystal, call and circle"
         return [document.problem((), f"{wanted}, not {shown(document.data)}")]
@@ -52,14 +52,14 @@ def problems(document: Document) -> list[Problem]:
 
 
 def script(document: Document) -> dict[str, Any]:
-    """The script in a file of its own: ``responses``, and ``children`` and ``usage`` where it has them."""
+    """The script in a separate file: ``responses``, and ``children`` and ``usage`` where it has them."""
     data = document.data
     if not isinstance(data, list | dict):
         wanted = "a script is a list of responses, or a mapping with responses"
         raise RecipeError(problems=[document.problem((), f"{wanted}, not {shown(data)}")])
     known: dict[int, tuple[str, tuple[str, ...]]] = {}
     try:
-        # A list where a mapping may stand is what tags are for; a script alone needs the same choice.
+        # Union tags choose between a list and a mapping. A script file needs the same choice.
         read = TypeAdapter(Script).validate_python(data, context=known)
     except ValidationError as error:
         raise RecipeError(problems=_in_order(list(_translate(document, error, known)))) from None
@@ -84,7 +84,7 @@ def _translate(
     document: Document, error: ValidationError, known: Mapping[int, tuple[str, tuple[str, ...]]]
 ) -> Iterator[Problem]:
     for item in error.errors(include_url=False):
-        # Tags of unions are no keys of the document.
+        # Union tags are not keys of the document.
         path: KeyPath = tuple(p for p in item["loc"] if not (isinstance(p, str) and p.startswith(TAG)))
         kind = item["type"]
         parent = _at(document.data, path[:-1])
@@ -97,7 +97,7 @@ def _translate(
             yield document.problem(path, text, at_key=True, rule="unknown-key", mend=mend)
         elif kind == "missing":
             missing = str(path[-1])
-            # A missing done gate or turn ward says more than a missing key.
+            # The message about a missing done gate or turn ward is more helpful than one about a missing key.
             if noun != "circle":
                 part = missing in _ABSENT and noun == "recipe"
                 where = "" if noun == "recipe" else f" in {noun}"
@@ -112,11 +112,11 @@ def _translate(
 
 
 _RULES = {"unknown": "unknown-name", "no-crystal": "CANTRIP-1"}
-"""The rule of an error by the type that its maker gave it."""
+"""The rule of an error by its pydantic error type."""
 
 
 def _mend(kind: str, item: Mapping[str, Any]) -> Mend | None:
-    """What the maker of an error says of how to mend it."""
+    """The fix that an error suggests."""
     if kind == "list_type":
         return Mend("list")
     said = (item.get("ctx") or {}).get("mend")
@@ -156,7 +156,7 @@ def _canonical(model: Recipe) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Models as mappings of the keys that were set; secrets as the texts they hold."""
+    """Convert models to mappings of the keys that were set, and secrets to their texts."""
     if isinstance(value, BaseModel):
         held = {n: _plain(value.__dict__[n]) for n in type(value).model_fields if n in value.model_fields_set}
         return held | (value.model_extra or {})

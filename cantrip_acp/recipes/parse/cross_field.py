@@ -1,7 +1,7 @@
-"""Rules of a recipe that join several keys, on plain data that may be wrong in other ways too.
+"""Cross-field rules: rules about several keys of a recipe, on plain data that may have other errors too.
 
-Each rule stands here as code and, beside it, as JSON Schema, so that an editor and the loader say the same
-(`schema` puts the second into the published file).
+Each rule is written here as code and as JSON Schema, so that the loader and an editor agree (`schema` puts the schema
+parts into the published file).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cantrip_acp.recipes.parse.source_map import KeyPath, Mend
 
 
 class Breach(NamedTuple):
-    """Where, what, whether the key is meant rather than its value, the rule that is broken, and what would mend it."""
+    """A broken rule: position, message, whether the key is meant rather than its value, rule id, and a fix."""
 
     path: KeyPath
     message: str
@@ -28,7 +28,7 @@ _ON = (True, "on", "On", "ON")
 
 
 def breaches(data: Any) -> Iterator[Breach]:
-    """Everything in a recipe that breaks a rule."""
+    """Every broken rule in a recipe."""
     if not isinstance(data, dict):
         return
     yield from _crystal(data.get("crystal"), ("crystal",))
@@ -97,7 +97,7 @@ SCRIPTED = {"oneOf": [{"required": ["responses"]}, {"required": ["script"]}]}
 
 
 CODE_KEYS = ("code_python", "loom")
-"""Keys of a circle that say something of the code medium alone."""
+"""Keys of a circle that apply only to the code medium."""
 
 
 def _of_code(circle: dict[str, Any]) -> Iterator[Breach]:
@@ -115,7 +115,7 @@ OF_CODE = {
 
 
 def gate_name(gate: Any) -> str | None:
-    """The canonical name of a gate as recipes write it; None where it has none."""
+    """The canonical name of a gate entry in a recipe; None where it has none."""
     name = gate.get("name") if isinstance(gate, dict) else gate
     return ALIASES.get(name, name) if isinstance(name, str) else None
 
@@ -135,7 +135,7 @@ def _gates(circle: dict[str, Any], call: Any) -> Iterator[Breach]:
 
 
 def _no_done(circle: dict[str, Any], call: Any, mend: str) -> tuple[str, str]:
-    """What to say where the done gate is missing, and the rule."""
+    """The message for a missing done gate, and the rule."""
     wards = circle.get("wards")
     required = isinstance(call, dict) and any(call.get(k) in _ON for k in ("require_done_tool", "require_done"))
     for ward in wards if isinstance(wards, list) else ():
@@ -147,7 +147,7 @@ def _no_done(circle: dict[str, Any], call: Any, mend: str) -> tuple[str, str]:
 
 
 def gates_schema() -> dict[str, Any]:
-    """done is there, and no gate twice."""
+    """Schema: done is listed, and no gate twice."""
 
     def named(*words: str) -> dict[str, Any]:
         listed = {"enum": list(words)}

@@ -1,6 +1,6 @@
-"""A recipe's text as plain data with places: the one entry for every format that recipes are written in.
+"""Document: a recipe's text as plain data with source positions. All recipe formats are parsed here.
 
-What comes out is JSON data: texts, finite numbers, booleans, null, lists, and mappings with text keys.
+The result is JSON data: texts, finite numbers, booleans, null, lists, and mappings with text keys.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Places, Problem
 
 MAX_BYTES = 2 * 1024 * 1024
-"""Above this a file is no recipe; scripts of long sessions stay below it."""
+"""Bytes; a larger file is no recipe. Scripts of long sessions are smaller."""
 
 MAX_DEPTH = 100
-"""Levels of lists and mappings in one another."""
+"""The most levels of nested lists and mappings."""
 
 SUFFIXES = (".cantrip.yaml", ".cantrip.yml", ".cantrip.toml")
-"""What a recipe's file is called; the first of two that exist wins."""
+"""The suffixes of recipe files; if two files exist, the first suffix is used."""
 
 
 @dataclass(slots=True)
 class Document:
-    """``file`` is the name that messages use, ``path`` where the text was read. The data may hold secrets."""
+    """A parsed document. ``file`` is its name in messages, ``path`` the file that was read. The data may hold
+    secrets."""
 
     file: str
     path: Path
@@ -44,7 +45,7 @@ class Document:
         rule: str = "schema",
         mend: Mend | None = None,
     ) -> Problem:
-        """What is wrong at a value (or, with ``at_key``, with the key itself)."""
+        """A problem at a value (or, with ``at_key``, at the key itself)."""
         from cantrip_acp.recipes.parse.source_map import dotted
 
         line, column = self.places.key(path) if at_key else self.places.value(path)
@@ -52,9 +53,9 @@ class Document:
 
 
 def parse(raw: bytes, path: Path, *, file: str | None = None) -> Document:
-    """The document in ``raw``; ``path`` tells the format by its ending and is what messages name.
+    """Parse ``raw``. The suffix of ``path`` decides the format, and messages name the path.
 
-    Raises `RecipeError` with line and column for what is not UTF-8, not YAML or TOML, or not plain data.
+    Raises `RecipeError` with line and column for invalid UTF-8, invalid YAML or TOML, or anything but plain data.
     """
     name = file if file is not None else str(path)
     if len(raw) > MAX_BYTES:
@@ -88,5 +89,5 @@ def _decode(raw: bytes, name: str) -> str:
 def broken(
     name: str, line: int, column: int, message: str, *, rule: str = "syntax", mend: Mend | None = None
 ) -> RecipeError:
-    """The error for a text that could not be read as far as data."""
+    """The error for a text that could not be parsed."""
     return RecipeError(problems=[Problem(name, line, column, "", message, rule, mend)])

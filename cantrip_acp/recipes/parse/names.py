@@ -1,7 +1,7 @@
-"""The names that a recipe may use: providers, mediums and gates, built in, announced, or added by other packages.
+"""Names in recipes: providers, mediums and gates that are built in, announced, or added by other packages.
 
-Announced names are part of the recipe language already, so that recipes, editors and the schema agree on them; a version
-that lacks one refuses it by name when a cantrip is built (`build`).
+Announced names are already part of the recipe language, so that recipes, editors and the schema agree. A version that
+lacks one reports it by name when a cantrip is built (`build`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cantrip_acp.gates import registry as gates
 from cantrip_acp.mediums import registry as mediums
 
 MODEL_PROVIDERS = ("anthropic", "openai", "google", "openrouter", "local", *PRESETS)
-"""Providers that serve models under a name."""
+"""Providers that serve models by name."""
 
 PROVIDERS = (*MODEL_PROVIDERS, "scripted", "human")
 
@@ -30,11 +30,11 @@ ANNOUNCED_GATES = (
 )
 
 FILE_GATES = ("read_file", "write_file", "edit_file", "list_dir", "search")
-"""Gates that work below a folder, which a recipe may narrow with ``root``."""
+"""Gates that work below a folder; a recipe may set it with ``root``."""
 
 
 TEST_GATE = "run_tests"
-"""The gate that runs tests, which a recipe may give a command."""
+"""The gate that runs tests; a recipe may set its command."""
 
 
 @cache

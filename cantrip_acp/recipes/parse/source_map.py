@@ -1,4 +1,4 @@
-"""Where things stand in a file: a line and a column for every key and value of a document.
+"""Source map: the line and column of every key and value of a document.
 
 A key path is a tuple of mapping keys and list indices, such as ``("circle", "wards", 0, "max_turns")``.
 Lines and columns count from 1; a column counts characters.
@@ -18,13 +18,14 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 
 @dataclass(slots=True)
 class Places:
-    """``keys`` has where a mapping's key stands, ``values`` where a value begins."""
+    """Positions: ``keys`` of mapping keys, ``values`` of the beginnings of values."""
 
     keys: dict[KeyPath, Place] = field(default_factory=dict)
     values: dict[KeyPath, Place] = field(default_factory=dict)
 
     def key(self, path: KeyPath) -> Place:
-        """Where the key stands; of a list item, where the item begins; of what is not there, the nearest thing around it."""
+        """The position of a key, or of a list item's beginning. For a missing one, the position of the nearest
+        parent."""
         while path:
             if path in self.keys:
                 return self.keys[path]
@@ -34,12 +35,12 @@ class Places:
         return self.values.get((), (1, 1))
 
     def value(self, path: KeyPath) -> Place:
-        """Where the value begins; of what is not there, where the nearest key around it stands."""
+        """The position of a value's beginning. For a missing one, the position of the nearest key above it."""
         return self.values[path] if path in self.values else self.key(path)
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """A key path as people write it: ``circle.wards[0].max_turns``."""
+    """A key path for people: ``circle.wards[0].max_turns``."""
     out = ""
     for part in path:
         if isinstance(part, int):
@@ -53,7 +54,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """What would put a problem right: the ``kind`` of change, the ``value`` to write, and the ``word`` that it replaces."""
+    """A fix for a problem: the ``kind`` of change, the ``value`` to write, and the ``word`` that it replaces."""
 
     kind: str
     value: str = ""
@@ -62,7 +63,7 @@ class Mend:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: in which file, where, at which key, and what to do about it."""
+    """One problem: its file, position and key, and what to do about it."""
 
     file: str
     line: int
@@ -70,7 +71,7 @@ class Problem:
     key: str
     message: str
     rule: str = "schema"
-    """The id of the rule that is broken: one of the specification, or of `lsp/recipes/rules.md`."""
+    """The id of the broken rule: one of the specification, or of `lsp/recipes/rules.md`."""
     mend: Mend | None = None
 
     def __str__(self) -> str:

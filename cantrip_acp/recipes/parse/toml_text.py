@@ -1,6 +1,7 @@
-"""TOML to plain data with places: tomllib reads the values, a scanner over the same text finds where they stand.
+"""TOML to plain data with source positions: tomllib reads the values, and a scanner of the same text finds the
+positions.
 
-tomllib keeps no places. The scanner runs only on what tomllib took, so it may trust the grammar and only has to walk it.
+tomllib keeps no positions. The scanner runs only on text that tomllib accepted, so it need not check the grammar.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _STRINGS = (
 
 
 def read(text: str, name: str) -> tuple[Any, Places]:
-    """Data and places of a TOML document. Raises `RecipeError` that names ``name``, line and column."""
+    """Data and positions of a TOML document. Raises `RecipeError` that names ``name``, line and column."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -58,9 +59,9 @@ _TWICE = ("Cannot overwrite", "Cannot declare", "Duplicate inline")
 
 
 def _duplicate(text: str, name: str, line: int, column: int) -> None:
-    """Raises the `RecipeError` of a key that stands twice, if that is what tomllib stopped at, here."""
+    """Raise the `RecipeError` of a duplicate key, if tomllib stopped because of one here."""
     scanner = _Scanner(text)
-    # Up to there it can be walked; the last key of it is the one.
+    # The text is valid up to here, and its last key is the duplicate.
     scanner.text = scanner.text[: scanner.starts[line - 1] + column - 1]
     with contextlib.suppress(IndexError, AssertionError):
         scanner.run()
@@ -85,13 +86,13 @@ def _plain(value: Any, path: KeyPath, places: Places, name: str) -> Any:
 
 class _Scanner:
     def __init__(self, text: str) -> None:
-        # tomllib counts CRLF as one line end, and so do the places.
+        # tomllib counts CRLF as one line end, and so must the positions.
         self.text = text.replace("\r\n", "\n")
         self.at = 0
         self.places = Places()
         self.counts: dict[KeyPath, int] = {}
         self.last: tuple[str, tuple[int, int], tuple[int, int] | None] = ("", (1, 1), None)
-        """The last key with its place, and where it stood before."""
+        """The last key with its position, and the position of its first occurrence."""
         starts, found = [0], self.text.find("\n")
         while found >= 0:
             starts.append(found + 1)
@@ -128,7 +129,7 @@ class _Scanner:
             self.at = found.end()
 
     def _keys(self) -> list[tuple[str, int]]:
-        """A dotted key: each part with where it begins."""
+        """A dotted key: each part with its start."""
         out: list[tuple[str, int]] = []
         while True:
             self._skip(_SPACE)

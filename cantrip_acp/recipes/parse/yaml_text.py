@@ -1,8 +1,8 @@
-"""YAML 1.2 (core schema) to plain data with places, over ruamel's event parser.
+"""YAML 1.2 (core schema) to plain data with source positions, on ruamel's event parser.
 
-Done by events, since a recipe needs what loaders throw away: the place of every key, duplicate keys, and the sharing
-behind anchors (a few lines of which can stand for gigabytes). ``on`` and ``off`` are texts here, as YAML 1.2 has it;
-the fields that are booleans take them (`models.Flag`).
+Events are used because a recipe needs what loaders drop: the position of every key, duplicate keys, and the sharing
+of anchors (a few lines can stand for gigabytes). ``on`` and ``off`` are texts here, as in YAML 1.2; boolean fields
+accept them (`models.Flag`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cantrip_acp.recipes.parse.document import MAX_DEPTH, broken
 from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Place, Places
 
 MAX_ALIASED = 100_000
-"""How many nodes aliases may add to a document, all of them expanded."""
+"""How many nodes aliases may add to a document, after expanding all of them."""
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUE = frozenset({"true", "True", "TRUE"})
@@ -44,7 +44,7 @@ _TAG = "tag:yaml.org,2002:"
 
 @dataclass(slots=True)
 class YamlNode:
-    """A node of a document as it was parsed, before it is data; ``place`` is where it begins."""
+    """A parsed node before conversion to data; ``place`` is the position of its beginning."""
 
     place: Place
     value: Any
@@ -52,17 +52,17 @@ class YamlNode:
     kind: str
     """scalar, list or mapping."""
     size: int = 1
-    """Nodes from here down, every alias expanded."""
+    """Number of nodes in this subtree, with every alias expanded."""
     depth: int = 1
-    """Levels from here down, every alias expanded."""
+    """Number of levels in this subtree, with every alias expanded."""
     plain: bool = False
     """A scalar without quotes."""
     empty: bool = False
-    """A scalar that is not written at all."""
+    """A scalar with no text at all."""
 
 
 def read(text: str, name: str) -> tuple[Any, Places]:
-    """Data and places of one YAML document. Raises `RecipeError` that names ``name``, line and column."""
+    """Data and positions of one YAML document. Raises `RecipeError` that names ``name``, line and column."""
     root = tree(text, name)
     if root is None:
         raise broken(
@@ -198,7 +198,8 @@ def _scalar(event: ScalarEvent, name: str, place: Place) -> Any:
 
 
 def _paired(text: str, name: str, place: Place) -> str:
-    """JSON writes what lies beyond the basic plane as a pair of escapes, which YAML reads one by one."""
+    """Join escaped surrogate pairs: JSON writes characters beyond the basic plane as two escapes, which YAML reads
+    separately."""
     if not any("\ud800" <= character <= "\udfff" for character in text):
         return text
     try:
@@ -213,12 +214,12 @@ def _shown(tag: Any) -> str:
 
 
 def data_of(node: YamlNode, path: KeyPath, places: Places, name: str) -> Any:
-    """The data of a node that is at a key path, with the place of everything in it put down in ``places``.
+    """The data of a node at a key path; stores the position of everything in it in ``places``.
 
-    Raises `RecipeError` for a key that is no text, or stands twice.
+    Raises `RecipeError` for a key that is no text, or a duplicate key.
     """
     if node.kind == "scalar":
-        # What is not written stands nowhere: its key is the nearest place.
+        # An empty value has no position; its key is the nearest one.
         if not (node.plain and node.empty):
             places.values[path] = node.place
         return node.value

@@ -41,7 +41,7 @@ def check(path: Path, *, file: str | None = None, source: Source = "path", works
     """
     shown = file if file is not None else str(path)
     found = _check(path, shown, source, workspace)
-    # A script is part of the recipe; a missing provider key on this machine is no problem of the recipe.
+    # A key may appear in a place where a model's name was expected, so mask known secrets.
     clean = shared().diagnostic
     return Report(shown, tuple(map(clean, found.problems)), tuple(map(clean, found.notes)))
 
@@ -71,7 +71,7 @@ def _check(path: Path, shown: str, source: Source, workspace: Path | None) -> Re
         unfit = build.unfit(recipe, build._circle(recipe, workspace, gate_files=False))
         notes += unfit.places if unfit is not None else ()
     given = recipe.data.get("crystal")
-    # Notes about the recipe's models: retired ones, and probably misspelled names.
+    # A script is part of the recipe; a missing provider key on this machine is no problem of the recipe.
     if given is not None and crystals.options_of(given)["provider"] == "scripted":
         try:
             crystals.crystal_for(recipe)
@@ -91,7 +91,7 @@ def _check(path: Path, shown: str, source: Source, workspace: Path | None) -> Re
 
 
 def _models(recipe: Recipe) -> Iterator[str]:
-    """the user's own table cannot be read; a cast will report it"""
+    """Notes about the recipe's models: retired ones, and probably misspelled names."""
     from cantrip_acp.crystals.catalog import lookup
 
     given: list[tuple[KeyPath, Any]] = [(("crystal",), recipe.data.get("crystal"))]
@@ -102,13 +102,13 @@ def _models(recipe: Recipe) -> Iterator[str]:
             try:
                 remark = lookup.remark(options["provider"], options["model"])
             except DefinitionError:
-                return  # Problems of a Python file that can be found without running it.
+                return  # the user's own table cannot be read; a cast will report it
             if remark:
                 yield str(recipe.problem(at if isinstance(crystal, str) else (*at, "model"), remark))
 
 
 def _file_problems(recipe: Recipe, place: KeyPath, file: str, what: str = "the file of gates") -> list[str]:
-    """The circle for a folder, without a crystal. Raises `RecipeError` for features that this version lacks."""
+    """Problems of a Python file that can be found without running it."""
     path = recipe.beside(file)
     try:
         compile(recipe.files.read(path), str(path), "exec", dont_inherit=True)
@@ -121,24 +121,24 @@ def _file_problems(recipe: Recipe, place: KeyPath, file: str, what: str = "the f
 
 
 def circle_of(recipe: Recipe, workspace: Path) -> Circle:
-    """Inspection must not run a recipe's code."""
+    """The circle for a folder, without a crystal. Raises `RecipeError` for features that this version lacks."""
     missing = [
         str(recipe.problem(at, message)) for at, message in build.lacking(recipe) if at[0] in ("circle", "folding")
     ]
     if missing:
         raise RecipeError(missing)
-    # The Python files of gates, as the recipe names them.
+    # Inspection must not run a recipe's code.
     return build._circle(recipe, workspace, gate_files=False)
 
 
 def gate_files(recipe: Recipe) -> list[str]:
-    """Why the recipe may do what it asks for, or that it may not."""
+    """The Python files of gates, as the recipe names them."""
     listed = recipe.data["circle"]["gates"]
     return [gate["python"] for gate in listed if isinstance(gate, dict) and "python" in gate]
 
 
 def trust_of(recipe: Recipe, workspace: Path, state_dir: Path) -> str:
-    """The crystal as one line, without secrets."""
+    """Why the recipe may do what it asks for, or that it may not."""
     if recipe.source == "built-in":
         return "built in"
     if recipe.source == "user":
@@ -155,7 +155,7 @@ def trust_of(recipe: Recipe, workspace: Path, state_dir: Path) -> str:
 
 
 def crystal_line(recipe: Recipe) -> str:
-    """Whether the recipe's crystal writes its tool calls as text: by its option, or by the model catalog."""
+    """The crystal as one line, without secrets."""
     given = recipe.data.get("crystal")
     if given is None:
         return f"none named: ${crystals.VARIABLE}, else a provider whose key is set"
@@ -169,7 +169,7 @@ def crystal_line(recipe: Recipe) -> str:
 
 
 def writes_calls(recipe: Recipe) -> bool:
-    """Whether the recipe's crystal writes its tool calls as text: by its option, or by the table of models."""
+    """Whether the recipe's crystal writes its tool calls as text: by its option, or by the model catalog."""
     given = recipe.data.get("crystal")
     if given is None:
         return False

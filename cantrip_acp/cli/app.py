@@ -1,6 +1,5 @@
 """The command group ``cantrip``: runs a command, prints one message for an error, and returns the exit status.
-0 done · 1 a cast was truncated or failed · 2 wrong usage or a bad file · 3 no sandbox on this machine · 130
-interrupted.
+0 done · 1 a cast was truncated or failed · 2 wrong usage or a bad file · 3 no sandbox on this machine · 130 interrupted.
 ``CANTRIP_DEBUG=1`` shows tracebacks.
 """
 
@@ -100,8 +99,7 @@ def status_of(error: CantripError) -> int:
 
 
 def own(error: BaseException) -> CantripError | None:
-    """Return this package's error, also out of an exception group (task groups wrap errors). None if there is any other
-    error."""
+    """Return this package's error, also out of an exception group (task groups wrap errors). None if there is any other error."""
     if isinstance(error, CantripError):
         return error
     if isinstance(error, BaseExceptionGroup):

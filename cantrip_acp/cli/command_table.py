@@ -1,5 +1,4 @@
-"""Command table: the name, module and help line of each command. Listing commands therefore imports none of their
-modules."""
+"""Command table: the name, module and help line of each command. Listing commands therefore imports none of their modules."""
 
 from __future__ import annotations
 

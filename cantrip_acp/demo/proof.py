@@ -15,8 +15,7 @@ from cantrip_acp.demo.stage import SUSPECT, Stage
 
 @dataclass(frozen=True)
 class TestRun:
-    """A run of the project's tests on this machine, outside the sandbox (the tests are our own). `words` is the last
-    line."""
+    """A run of the project's tests on this machine, outside the sandbox (the tests are our own). `words` is the last line."""
 
     passed: bool
     words: str
@@ -39,8 +38,7 @@ def run_tests(project: Path) -> TestRun:
 
 @dataclass
 class Record:
-    """What one loom recorded. `commands` are `(command, exit status)`; a command that ended the cast has status None or
-    0."""
+    """What one loom recorded. `commands` are `(command, exit status)`; a command that ended the cast has status None or 0."""
 
     turns: int = 0
     commands: list[tuple[str, int | None]] = field(default_factory=list)

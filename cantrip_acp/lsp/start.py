@@ -1,6 +1,5 @@
 """The command ``cantrip lsp``: a language server on standard input and output.
-An editor waits for the answer to ``initialize``, so only pygls and what answers it is imported before. The YAML parser
-and
+An editor waits for the answer to ``initialize``, so only pygls and what answers it is imported before. The YAML parser and
 the recipe models are imported with the first recipe.
 """
 

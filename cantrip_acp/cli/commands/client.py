@@ -344,8 +344,7 @@ def _turns(headless: Headless, face: Face, screen: Screen, prompts: Sequence[str
         except AgentError as error:
             face.failed(error)
             status = 1
-            # An agent that refused is still alive: the next prompt may work. An agent that died or hangs is not asked
-            # again.
+            # An agent that refused is still alive: the next prompt may work. An agent that died or hangs is not asked again.
             if isinstance(error, AgentRefused):
                 continue
             return status

@@ -1,5 +1,4 @@
-"""`cantrip conformance`: run suites in the format of ``tests.yaml`` and report which cases passed, failed or were
-skipped."""
+"""`cantrip conformance`: run suites in the format of ``tests.yaml`` and report which cases passed, failed or were skipped."""
 
 from __future__ import annotations
 

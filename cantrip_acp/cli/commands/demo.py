@@ -1,5 +1,4 @@
-"""`cantrip demo`: an entity fixes a small project in the real sandbox. A scripted crystal replaces the model; no key is
-needed."""
+"""`cantrip demo`: an entity fixes a small project in the real sandbox. A scripted crystal replaces the model; no key is needed."""
 
 from __future__ import annotations
 

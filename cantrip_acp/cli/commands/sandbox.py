@@ -128,8 +128,7 @@ _NO_READER = 141
 _LONGEST_NAME = 10_000
 _MOST_PRINTED = 64 * 1024 * 1024
 _KEPT = 64 * 1024
-"""Bytes of output that the runner keeps. All output was printed already; this part is for the message of a failed
-start."""
+"""Bytes of output that the runner keeps. All output was printed already; this part is for the message of a failed start."""
 
 
 def _circle_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,5 +1,4 @@
-"""Finds the loom that the user names: a file, a session's id, a database address, or the newest loom of the state
-folder."""
+"""Finds the loom that the user names: a file, a session's id, a database address, or the newest loom of the state folder."""
 
 from __future__ import annotations
 

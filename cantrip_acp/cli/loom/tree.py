@@ -19,8 +19,7 @@ _WORDS = 80
 
 def draw(screen: Screen, loom: Loom) -> None:
     """Draw every turn below its parent. A chain stays in one column; only a branch moves to the right.
-    The first line of an entity says how it began: as a fork, or as a child with its intent. Rewards follow, also
-    relative ones.
+    The first line of an entity says how it began: as a fork, or as a child with its intent. Rewards follow, also relative ones.
     """
     from cantrip_acp.loom.query.outline import Outline
     from cantrip_acp.loom.query.thread import Endings

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 # --- Children in an ACP session: reads what they did from the content of the tool call that started them.
 #
-# Our agent shows its children in that content: a paragraph ``**Child 2** (running): intent`` for each, and below it
-# what
+# Our agent shows its children in that content: a paragraph ``**Child 2** (running): intent`` for each, and below it what
 # the child said (quoted) and did (a list). Only the end of these is kept. Each change replaces the whole content, but
 # a terminal cannot change what it has printed. So each item is printed once, when it can no longer grow.
 
@@ -123,8 +122,7 @@ def _fenced(lines: Sequence[str]) -> Iterator[tuple[bool, str]]:
 
 
 def _overlap(before: Sequence[str], now: Sequence[str]) -> int:
-    """How many entries at the start of ``now`` were already at the end of ``before``: the view may have dropped old
-    ones."""
+    """How many entries at the start of ``now`` were already at the end of ``before``: the view may have dropped old ones."""
     return next((n for n in range(min(len(before), len(now)), 0, -1) if before[-n:] == list(now[:n])), 0)
 
 
@@ -143,8 +141,7 @@ _LONGEST = 160
 
 
 class ChildView:
-    """Prints the children of one cast. They are numbered as they start: ``2``, and ``2.1`` for the first child of the
-    second."""
+    """Prints the children of one cast. They are numbered as they start: ``2``, and ``2.1`` for the first child of the second."""
 
     def __init__(self, screen: Screen, transcript: Transcript) -> None:
         self._screen = screen

@@ -1,5 +1,5 @@
 """Terminal output: coloured and wrapped on a terminal, plain and unwrapped in a pipe.
-rich handles `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb`. All output is cleaned here first (`untrusted`), so no caller can
+rich handles `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb`. All output is cleaned here first (`text.sanitize`), so no caller can
 forget it. Output only grows at its end: it can be scrolled, piped and copied.
 """
 
@@ -62,8 +62,7 @@ class Screen:
 
     def line(self, *parts: str | tuple[str, str], indent: int = 0, whole: bool = False) -> None:
         """Write one line (or more, if a part contains newlines) of `text` and `(text, style)` parts.
-        A pipe gets it whole; a terminal wraps it between words and indents the next lines by two columns. With `whole`
-        the
+        A pipe gets it whole; a terminal wraps it between words and indents the next lines by two columns. With `whole` the
         terminal itself wraps, so that a path or a command can be copied in one piece.
         """
         from rich.text import Text
@@ -166,8 +165,7 @@ class Flow:
             self._written = time.monotonic()
 
     def _place(self) -> str:
-        """The current word with the white space before it. The white space becomes a line break if the word does not
-        fit."""
+        """The current word with the white space before it. The white space becomes a line break if the word does not fit."""
         from rich.cells import cell_len
 
         word, self._word = self._word, ""

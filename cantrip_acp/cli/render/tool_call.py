@@ -26,8 +26,7 @@ _MOST_LINES = 20_000
 
 
 def unified(name: str, old: str | None, new: str, *, limit: int | None = 120) -> Iterator[tuple[str, str]]:
-    """`(line, style)` pairs. `old` is None for a new file. Yields at most `limit` lines, then the number of left out
-    lines."""
+    """`(line, style)` pairs. `old` is None for a new file. Yields at most `limit` lines, then the number of left out lines."""
     before = [] if old is None else old.splitlines()
     after = new.splitlines()
     a, b = (name, name) if name.startswith("/") else (f"a/{name}", f"b/{name}")

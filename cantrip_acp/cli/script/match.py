@@ -1,8 +1,6 @@
 """Pattern matching for scripts: compares a script's expectations with what the agent did, and describes each mismatch.
-A pattern is plain data. A mapping fits a mapping that has at least its keys. A list fits a list of the same length,
-entry
-by entry. Any other value fits an equal value. A mapping with one of these keys is a condition instead: `contains` (a
-text
+A pattern is plain data. A mapping fits a mapping that has at least its keys. A list fits a list of the same length, entry
+by entry. Any other value fits an equal value. A mapping with one of these keys is a condition instead: `contains` (a text
 in a text, an entry in a list), `matches` (a regular expression somewhere in a text), `equals` (exactly this value),
 `not` (a pattern that must not fit), `any: true` (there is a value that is not null).
 """

@@ -49,8 +49,7 @@ ANSWERS: Final = {
     "cancelled": (),
     "wait": (),
 }
-"""How a permission request is answered: the kinds of option to choose, best first. `wait` answers when the turn is
-over."""
+"""How a permission request is answered: the kinds of option to choose, best first. `wait` answers when the turn is over."""
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,7 @@ class Verdict:
 
 
 class Player:
-    """Plays one script with one agent. `allow` answers permission requests that the script does not; `told` gets each
-    verdict."""
+    """Plays one script with one agent. `allow` answers permission requests that the script does not; `told` gets each verdict."""
 
     def __init__(
         self,

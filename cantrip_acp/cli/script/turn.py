@@ -46,8 +46,7 @@ class Happened:
         return said
 
     def tool_calls(self) -> list[dict[str, Any]]:
-        """Each tool call with its last state, in the order in which the calls began. `output` is its text, `diffs` its
-        changes."""
+        """Each tool call with its last state, in the order in which the calls began. `output` is its text, `diffs` its changes."""
         calls: dict[str, dict[str, Any]] = {}
         for update in self.updates:
             if update.get("sessionUpdate") not in ("tool_call", "tool_call_update"):

@@ -1,5 +1,4 @@
-"""Permissions of ``cantrip cast`` and ``cantrip repl``: one line says what is allowed without asking, ``--ask`` asks in
-the
+"""Permissions of ``cantrip cast`` and ``cantrip repl``: one line says what is allowed without asking, ``--ask`` asks in the
 terminal, and ``--allow-host`` names hosts. A request to a host that nobody named is refused, or the user is asked."""
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _WORDS: Final = {"once": "1", "yes": "1", "always": "2", "no": "3"}
 
 
 def require_terminal() -> None:
-    """Raises `click.UsageError` if stdin is not a terminal, so that nobody can answer."""
+    """Raise `click.UsageError` if stdin is not a terminal, so that nobody can answer."""
     try:
         asked = os.isatty(0)
     except OSError:

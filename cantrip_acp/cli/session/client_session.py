@@ -1,7 +1,6 @@
 """Client session: drives a session with an ACP agent from the main thread.
 The protocol runs in its own thread. So the main thread can read a terminal, print at the terminal's speed and handle
-signals. What the agent does arrives here through one queue, in order. When the queue is long, the protocol thread
-waits,
+signals. What the agent does arrives here through one queue, in order. When the queue is long, the protocol thread waits,
 and so does the agent.
 """
 
@@ -91,8 +90,7 @@ class Headless:
         self._stack.__exit__(*problem)
 
     def meet(self, auth: str | None = None) -> Mapping[str, Any]:
-        """Initialize the agent and sign in with the method `auth`, if one is named. Returns what the agent says about
-        itself."""
+        """Initialize the agent and sign in with the method `auth`, if one is named. Returns what the agent says about itself."""
         about: Mapping[str, Any] = self._wait(lambda: self._agent.initialize(timeout=self._timeout or 60))
         if auth is not None:
             self._wait(lambda: self._agent.authenticate(auth, timeout=self._timeout or 300))

@@ -1,6 +1,5 @@
 """Casts from the main thread: the entity runs in an event loop in another thread.
-Signals arrive in the main thread, and the user types there. The loop keeps its thread until the entity is closed,
-because
+Signals arrive in the main thread, and the user types there. The loop keeps its thread until the entity is closed, because
 an entity keeps what its medium holds from one cast to the next.
 """
 
@@ -53,8 +52,7 @@ class Running:
         self._presses = 0
 
     def cast(self, intent: str | None, face: Face, context: Sequence[ContextBlock] = ()) -> Ended:
-        """Run one cast to its end; raises the cast's error. An intent of None continues the last cast
-        (`Entity.resume`).
+        """Run one cast to its end; raises the cast's error. An intent of None continues the last cast (`Entity.resume`).
         The first signal cancels the cast, which is recorded. A second one does not wait for the record.
         """
         self._presses = 0

@@ -18,8 +18,7 @@ def open_session(
     session_id: str, recipe: str | None, state_dir: Path | None, hosts: NamedHosts, *, ask: bool = False
 ) -> tuple[Opening, Entity]:
     """The session's recipe, cantrip, loom and folder, and its entity with all its earlier casts.
-    Requests may go only to ``hosts`` and to hosts that the session's earlier prompts name. With ``ask`` it asks in the
-    terminal,
+    Requests may go only to ``hosts`` and to hosts that the session's earlier prompts name. With ``ask`` it asks in the terminal,
     except about what the session always allows or always refuses.
     ``recipe`` overrides the session's own. Raises DefinitionError if there is no such session, and LoomLocked
     while another process works in it.

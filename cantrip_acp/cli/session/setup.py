@@ -1,5 +1,4 @@
-"""Setup for ``cast`` and ``repl``: load the recipe that the user named, build its cantrip for a folder, and open a
-loom."""
+"""Setup for ``cast`` and ``repl``: load the recipe that the user named, build its cantrip for a folder, and open a loom."""
 
 from __future__ import annotations
 
@@ -121,8 +120,7 @@ class Given:
 
 def given(files: tuple[Path, ...]) -> Given:
     """Read the files of ``--context``: text, or a picture, sound or PDF as an attachment.
-    A text longer than `PROMPT_BYTES` is data; several are a mapping of file name to text. Raises DefinitionError for
-    other
+    A text longer than `PROMPT_BYTES` is data; several are a mapping of file name to text. Raises DefinitionError for other
     binary data, and for files that are too large.
     """
     from cantrip_acp.core.circle import LARGEST_DATA

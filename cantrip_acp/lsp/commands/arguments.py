@@ -14,8 +14,7 @@ from cantrip_acp.recipes.models.field_types import nearest
 
 
 class Given:
-    """The arguments of one call. Each reader raises `JsonRpcInvalidParams`, which says what is wrong with which
-    argument."""
+    """The arguments of one call. Each reader raises `JsonRpcInvalidParams`, which says what is wrong with which argument."""
 
     def __init__(self, command: Command, arguments: Sequence[Any] | None) -> None:
         self._command = command

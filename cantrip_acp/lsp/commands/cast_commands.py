@@ -33,8 +33,7 @@ async def cast(server: Server, given: Given, work: Work) -> dict[str, Any]:
 
 
 async def cast_with(server: Server, given: Given, work: Work) -> dict[str, Any]:
-    """Cast a recipe, for clients that ask for the intent first. If the client sends none, the user chooses a known
-    intent."""
+    """Cast a recipe, for clients that ask for the intent first. If the client sends none, the user chooses a known intent."""
     path = recipe_path(server, given)
     if given.has("intent"):
         return await _cast(server, given, work, path, given.text("intent"))

@@ -60,7 +60,7 @@ class Cast:
 
     def cancel(self) -> None:
         """Cancel the cast: the running turn is recorded, and what its medium runs is killed. A second call does not
-        wait for that."""
+        wait."""
         again, self._cancelled = self._cancelled, True
         if self._inside is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
@@ -125,8 +125,7 @@ class Cast:
                                 telling.heard(event)
                                 if isinstance(event, events.CastEnded) and event.entity_id == entity.id:
                                     record = events.as_json(event)
-                                # Report after the last event of a burst too: the crystal may think for a long time
-                                # after it.
+                                # Report after the last event of a burst too: the crystal may think for a long time after it.
                                 due = due or self._inside.call_later(TELL_S, tell)
             finally:
                 if due is not None:

@@ -52,8 +52,7 @@ class Work:
             self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._report)
 
     def on_cancel(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` on cancel, or now if it was cancelled already. Without a listener, cancel ends the
-        command's task."""
+        """Call ``listener`` on cancel, or now if it was cancelled already. Without a listener, cancel ends the command's task."""
         self._listeners.append(listener)
         if self.cancelled:
             listener()

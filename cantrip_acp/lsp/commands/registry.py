@@ -1,6 +1,5 @@
 """The command table: each command's name, arguments and function.
-A command is ``async def function(server, given, work)``: `arguments.Given` are its arguments; `command_run.Work`
-reports
+A command is ``async def function(server, given, work)``: `arguments.Given` are its arguments; `command_run.Work` reports
 progress and cancels. The return value is the answer, as plain data. A `CantripError` becomes the request's error.
 """
 

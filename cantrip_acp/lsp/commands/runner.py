@@ -1,5 +1,4 @@
-"""Command runner: each command runs as a task of its own. Its request waits for the task; cancelling the request does
-not.
+"""Command runner: each command runs as a task of its own. Its request waits for the task; cancelling the request does not.
 A cancelled request is answered at once; the command is ended after that.
 """
 

@@ -1,7 +1,6 @@
 """Trust of recipes in an editor: a workspace's recipe may do only harmless things until the user trusts it.
 For recipes in a ``.cantrip`` folder, trust is kept where ``cantrip trust`` keeps it. The command line trusts a recipe
-elsewhere for the run that names it. Here such trust lasts until the server ends, and only while the recipe and the
-files
+elsewhere for the run that names it. Here such trust lasts until the server ends, and only while the recipe and the files
 that it names do not change.
 """
 
@@ -23,8 +22,7 @@ class Trusting:
         self._given: set[str] = set()
 
     def require(self, recipe: Recipe, workspace: Path, state: Path) -> None:
-        """Return if the recipe is trusted. Raises `UntrustedRecipe` or `RecipeError` with each key that needs trust,
-        and its place."""
+        """Return if the recipe is trusted. Raises `UntrustedRecipe` or `RecipeError` with each key that needs trust."""
         from cantrip_acp.core.errors import RecipeError, UntrustedRecipe
         from cantrip_acp.recipes import trust
 

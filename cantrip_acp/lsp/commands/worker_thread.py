@@ -1,5 +1,4 @@
-"""Runs a long task in a thread of its own with an event loop, so that no request waits for it and no pool thread is
-blocked."""
+"""Runs a long task in a thread of its own with an event loop, so that no request waits for it and no pool thread is blocked."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """One loom's file, as far as it was read: which record is on which line, and how casts and turns belong together.
-Only record heads are kept; a body is read from the file on demand. Files are read in threads, for about a millisecond
-at
+Only record heads are kept; a body is read from the file on demand. Files are read in threads, for about a millisecond at
 a time, so that the editor's requests do not wait for a large loom.
 """
 

@@ -46,8 +46,7 @@ def target(book: Book, name: str) -> int | None:
 
 
 def above(book: Book, position: int) -> int | None:
-    """The line that a record refers to: a child's cast to its spawning turn, a turn to its parent, other records to
-    their turn."""
+    """The line that a record refers to: a child's cast to its spawning turn, a turn to its parent, other records to their turn."""
     record = book.one(position)
     match record:
         case Turn():

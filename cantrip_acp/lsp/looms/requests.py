@@ -1,6 +1,5 @@
 """Requests of a tree view of looms, one page at a time: the looms, their casts, their turns, and one whole turn.
-Each is a request of its own (``cantrip/loom/…``); the client need not have the file open. The language server's
-README.md
+Each is a request of its own (``cantrip/loom/…``); the client need not have the file open. The language server's README.md
 lists parameters and answers.
 """
 
@@ -123,8 +122,7 @@ async def turns(ls: Server, params: object) -> Prepared:
 
 
 async def turn(ls: Server, params: object) -> Prepared:
-    """One whole turn. Texts start at ``offset`` and have at most ``limit`` characters each; ``cut`` lists those with
-    more."""
+    """One whole turn. Texts start at ``offset`` and have at most ``limit`` characters each; ``cut`` lists those with more."""
     asked = Asked(params)
     name = asked.text("turn")
     if name is None:

@@ -1,5 +1,4 @@
-"""Call hierarchy of a recipe: which entity delegates to which, from the recipe's entity down to its children and
-theirs.
+"""Call hierarchy of a recipe: which entity delegates to which, from the recipe's entity down to its children and theirs.
 A child is identified by its crystal (the parent's own, or one of ``crystals``) and its depth. The hierarchy ends at
 ``max_depth``, and uses only gates that the wards do not deny.
 """
@@ -81,8 +80,7 @@ class Family:
         return " · ".join([*parts, f"max_depth {max(0, self._wards.max_depth - depth)}"])
 
     def _gates(self, depth: int) -> list[Span]:
-        """Where the circle at a depth lists gates that make children. Allow and deny lists for children hold below the
-        root."""
+        """Where the circle at a depth lists gates that make children. Allow and deny lists for children hold below the root."""
         denied = {*self._wards.remove_gate, *(self._wards.child_gate_denylist if depth else ())}
         allowed = self._wards.child_gate_allowlist if depth else None
         found: list[Span] = []

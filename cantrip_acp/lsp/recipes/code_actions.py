@@ -29,8 +29,8 @@ def actions(
     *,
     creates: bool,
 ) -> list[types.CodeAction]:
-    """The actions of a range. ``diagnostic`` makes the client's diagnostic of a finding; ``creates``: the client can
-    create files."""
+    """The actions of a range. ``diagnostic`` converts a finding for the client; ``creates``: the client can create
+    files."""
     out: list[types.CodeAction] = []
     if _wanted(params, types.CodeActionKind.QuickFix.value):
         start, end = held.text.offset(params.range.start), held.text.offset(params.range.end)

@@ -194,8 +194,7 @@ def _models(held: Held, at: Where) -> Iterator[types.CompletionItem]:
 
 
 def _base(held: Held, path: tuple[str | int, ...], workspace: Path) -> tuple[Path, str] | None:
-    """The base folder of a path at this key, and the required ending (``/``: folders only). None if the value is not a
-    path."""
+    """The base folder of a path at this key, and the required ending (``/``: folders only). None if the value is not a path."""
     last = path[-1] if path else None
     folder = held.path.parent
     if path == ("call", "system_prompt_file"):

@@ -1,6 +1,5 @@
 """Formatting of recipes. It changes only the layout: comments and texts stay as they are.
-It removes spaces at line ends, limits empty lines to two in a row, ends the file with one newline, and puts one space
-after
+It removes spaces at line ends, limits empty lines to two in a row, ends the file with one newline, and puts one space after
 a key and a dash. It does nothing if the loader would read the result differently.
 """
 

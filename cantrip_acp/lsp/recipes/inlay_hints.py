@@ -1,5 +1,4 @@
-"""Inlay hints of a recipe: the tokens of the call, the price of a turn, and the composed wards for the entity and its
-children."""
+"""Inlay hints of a recipe: the tokens of the call, the price of a turn, and the composed wards for the entity and its children."""
 
 from __future__ import annotations
 

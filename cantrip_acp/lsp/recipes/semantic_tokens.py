@@ -1,5 +1,4 @@
-"""Semantic tokens: which words of a recipe are keys, wards, gates, mediums, providers, models, or names that it
-defines."""
+"""Semantic tokens: which words of a recipe are keys, wards, gates, mediums, providers, models, or names that it defines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """All recipes of the workspace, open or on disk, for workspace symbols, workspace diagnostics and file references.
-Folders are searched in a thread, with limits. Folders of package managers and version control, and folders that are too
-deep,
+Folders are searched in a thread, with limits. Folders of package managers and version control, and folders that are too deep,
 are skipped. A file is read again when it has changed.
 """
 

@@ -1,5 +1,4 @@
-"""Client watch: ends the server when the client's process ends. It runs in a thread, so a busy event loop cannot block
-it."""
+"""Client watch: ends the server when the client's process ends. It runs in a thread, so a busy event loop cannot block it."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ LAST_S = 10.0
 
 
 def watch(process: int, gone: Callable[[], None]) -> None:
-    """When process ``process`` ends, call ``gone`` in a thread; if this process still runs `LAST_S` seconds later, exit
-    at once."""
+    """When process ``process`` ends, call ``gone`` in a thread; if this process still runs `LAST_S` seconds later, exit at once."""
     threading.Thread(target=_watch, args=(process, gone), name="lifeline", daemon=True).start()
 
 

@@ -1,7 +1,5 @@
-"""The kinds of documents: recipe, suite and loom. The file name decides; each kind has a module that answers its
-requests.
-A module's functions have the names in `features.METHODS` and take the server and the parameters. A request without a
-function
+"""The kinds of documents: recipe, suite and loom. The file name decides; each kind has a module that answers its requests.
+A module's functions have the names in `features.METHODS` and take the server and the parameters. A request without a function
 is answered with null. A function returns its answer, or a coroutine for slow work.
 """
 

@@ -104,7 +104,7 @@ class Documents:
         return held if held is not None and held.recipe else None
 
     def workspace(self, path: Path) -> Path:
-        """The folder to cast a recipe in: the innermost root that contains it, else the recipe's own folder (outside
+        """The folder to cast a recipe in: the innermost root that contains it, else its own folder (outside
         ``.cantrip``)."""
         inside = [folder for folder in self.folders if path.is_relative_to(folder)]
         if inside:

@@ -1,6 +1,5 @@
 """Large messages: very long texts in a message are left out while the message is still arriving.
-An editor that opens a loom of 100 MB sends the whole text. The server does not need it, and parsing it as JSON would
-block all
+An editor that opens a loom of 100 MB sends the whole text. The server does not need it, and parsing it as JSON would block all
 other requests for a second. Pieces are filtered as they arrive; a message of a few hundred bytes remains.
 """
 

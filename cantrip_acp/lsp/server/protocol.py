@@ -41,8 +41,8 @@ class Protocol(LanguageServerProtocol):
     _server: Server
 
     def take(self, body: bytes) -> None:
-        """Handle one message. An invalid request is answered with an error, an invalid notification is logged; nothing
-        is raised."""
+        """Handle one message. Raises nothing: an invalid request is answered with an error, an invalid notification is
+        logged."""
         try:
             data = json.loads(body)
         except (ValueError, RecursionError):

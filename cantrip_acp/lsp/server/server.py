@@ -1,6 +1,5 @@
 """The server: open documents, and when their diagnostics are sent.
-A changed recipe is read a few milliseconds after the last change, from the changed pieces only. When the typing pauses,
-the
+A changed recipe is read a few milliseconds after the last change, from the changed pieces only. When the typing pauses, the
 loader reads the whole text in a thread, and its result replaces the first one.
 """
 
@@ -326,7 +325,7 @@ class Server(LanguageServer):
                     self.lenses_changed()
 
     async def first(self, held: Held) -> None:
-        """The first reading of a document; it runs once, whoever asks."""
+        """The first reading of a document; it runs once, also with several callers."""
         if held.first is None:
             held.first = self.beside(self._first(held))
         await asyncio.shield(held.first)
@@ -344,8 +343,7 @@ class Server(LanguageServer):
                 pass
             held.chunks = held.chunks or chunks
         if not self._settled:
-            # Objects imported for the first recipe stay. Without this, some keystrokes would wait until the garbage
-            # collector has
+            # Objects imported for the first recipe stay. Without this, some keystrokes would wait until the garbage collector has
             # checked them all.
             self._settled = True
             gc.freeze()

@@ -214,6 +214,5 @@ def _word(node: Node, key: str) -> str:
 
 
 def diagnostics(ls: Server, params: types.DocumentDiagnosticParams) -> Prepared:
-    """An empty report: problems are published when they are found, also for clients that pull, because runs find
-    problems too."""
+    """An empty report: problems are published when they are found, also for clients that pull, because runs find problems too."""
     return prepared({"kind": "full", "items": []})

@@ -1,3 +1,4 @@
 """Syntax trees of recipes, also of texts that are incomplete or broken.
-It imports only recipes' parsers and the standard library. Start with `tree.py`, then `yaml_tree.py` and `toml_tree.py`.
+It may import recipes' parsers and the open documents (`lsp/server/documents.py`).
+Start with `tree.py`, then `yaml_tree.py` and `toml_tree.py`.
 """

@@ -1,8 +1,6 @@
 """Incremental reading of YAML with the loader's parser: only changed pieces are parsed again.
-The YAML parser needs a third of a second for 2,000 lines, and a keystroke changes one line. The text is cut where a key
-or an
-item begins at one indentation. Each piece is parsed alone and kept by its text. Texts that cannot be cut (anchors,
-several
+The YAML parser needs a third of a second for 2,000 lines, and a keystroke changes one line. The text is cut where a key or an
+item begins at one indentation. Each piece is parsed alone and kept by its text. Texts that cannot be cut (anchors, several
 documents) are read as a whole. A value that crosses a cut is misread, so the caller lets the loader read the whole text
 when the typing pauses (`diagnostics`).
 """
@@ -43,8 +41,7 @@ class Chunks:
         try:
             root = self._block(lines, 0, len(lines), name)
         except RecipeError:
-            # Put the used pieces back, so that the next reading can use both these and the pieces that this one did not
-            # reach.
+            # Put the used pieces back, so that the next reading can use both these and the pieces that this one did not reach.
             for piece, nodes in self._used.items():
                 self._held.setdefault(piece, []).extend(nodes)
             raise

@@ -17,8 +17,7 @@ _TOML_KEY = re.compile(r"""[ \t]*([A-Za-z0-9_."'-]+)[ \t]*=""")
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """``path`` is the path of the value that is being typed. With ``keys`` it is a mapping whose keys fit here; with
-    ``values`` a
+    """``path`` is the path of the value that is being typed. With ``keys`` it is a mapping whose keys fit here; with ``values`` a
     value fits. ``word`` is the text typed so far. ``dashed``: a dash is before it; ``inline``: it is inside brackets;
     ``header``: it is the name of a TOML table."""
 

@@ -44,9 +44,8 @@ def cuts(lines: list[str], begin: int, end: int) -> tuple[str, list[int]] | None
             continue  # a list may be at the column of its key
         if dashes != dashed or (not dashed and stripped[0] in "[{|>?&*!\t}])"):
             return None
-        # A few items stay together. Their text decides which, so that a new line moves no other cut. If all items begin
-        # alike, their
-        # number decides.
+        # A few items stay together. Their text decides which, so that a new line moves no other cut.
+        # If all items begin alike, their number decides.
         together += 1
         if not dashes or not starts or together > MOST or hash("".join(lines[number : number + 3])) % 6 == 0:
             starts.append(number)

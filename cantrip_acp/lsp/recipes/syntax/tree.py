@@ -17,8 +17,7 @@ Span = tuple[int, int]
 @dataclass(slots=True, eq=False)
 class Node:
     """A value. ``key`` is its name in a mapping or its index in a list, ``key_span`` the span of that name.
-    ``value`` is a scalar's text without quotes, ``span`` the value without its key. ``quote`` is its notation: empty
-    for a
+    ``value`` is a scalar's text without quotes, ``span`` the value without its key. ``quote`` is its notation: empty for a
     plain scalar, the quote or bracket, or ``|`` or ``>`` for a block.
     """
 

@@ -1,7 +1,6 @@
-"""Gates: how an entity acts outside its medium (§4.3). One contract, one executor, and one file or folder per family
-of gates.
+"""Gates: how an entity acts outside its medium (§4.3).
 
-Built-in gates may import `git/`, `files/`, `text/` and, where they run or restrict something, the sandbox; never ACP,
-the CLI or recipes. Start with `contract.py` (what a gate is), `executor.py` (how it is called) and `registry.py`
-(names).
+There is one contract, one executor, and one file or folder per family of gates. Gates may import the core, `git/`,
+`files/`, `text/`, loom records and, where they run or restrict something, the sandbox; never ACP, the CLI or recipes.
+Start with `contract.py` (what a gate is), `executor.py` (how it is called) and `registry.py` (names).
 """

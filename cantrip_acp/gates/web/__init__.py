@@ -1,4 +1,5 @@
 """The gate ``fetch``: the text of a public web address.
 
-It may import the gate contract and the sandbox's host lists (`sandbox/network/hosts.py`). Start with `fetch.py`.
+It may import the gate contract, the loom and the sandbox's host lists (`sandbox/network/hosts.py`). Start with
+`fetch.py`.
 """

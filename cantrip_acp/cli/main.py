@@ -1,5 +1,4 @@
-"""The console script ``cantrip``: starts the ACP agent for ``cantrip acp``, the language server for ``cantrip lsp``, else a command
-(`app`).
+"""The console script ``cantrip``: starts the agent for ``acp``, the language server for ``lsp``, else a command (`app`).
 An editor waits for both servers to start, so nothing else is imported before that choice.
 """
 

@@ -152,8 +152,8 @@ def _talk(
 
 
 def _one(run: Running, intent: str, face: TextFace, context: tuple[ContextBlock, ...]) -> tuple[bool, int | None]:
-    """Run one cast. Return whether it ended by itself, and the signal that stopped it. A failed cast does not end the
-    session."""
+    """Run one cast. Return whether it ended by itself, and the signal that stopped it. A failed cast does not end
+    the session."""
     from cantrip_acp.cli.app import complain
     from cantrip_acp.core.errors import SandboxMissing
 

@@ -81,7 +81,7 @@ class TextFace:
                 self._half_line = False
                 self._started.add(event.call_id)
             elif isinstance(event, events.CommandFinished) and event.call_id not in self._started:
-                # It was refused, so it never began; the question above has its text.
+                # The user refused the command, so it never started. The question above shows it.
                 self.transcript.update(_call("tool_call", event.call_id, {"title": "not run", "kind": "execute"}))
             elif isinstance(event, events.CommandFinished) and event.error and self._half_line:
                 update["_meta"]["terminal_output"]["data"] = f"\n{event.error}\n"

@@ -59,8 +59,8 @@ class Cast:
         self.thread.start()
 
     def cancel(self) -> None:
-        """Cancel the cast: the running turn is recorded, and what its medium runs is killed. A second call does not
-        wait."""
+        """Cancel the cast: the running turn is recorded, and what its medium runs is killed. A second call
+        does not wait."""
         again, self._cancelled = self._cancelled, True
         if self._inside is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
@@ -74,7 +74,7 @@ class Cast:
     def _live(self) -> None:
         try:
             ended = asyncio.run(self._drive())
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+        except BaseException as error:  # noqa: BLE001 - handed to the waiting task
             self._hand(self.ended.set_exception, error if isinstance(error, Exception) else RuntimeError(repr(error)))
         else:
             self._hand(self.ended.set_result, ended)

@@ -37,7 +37,7 @@ class Aside:
             result = asyncio.run(self._run())
         except asyncio.CancelledError:
             self._hand(lambda: self._ended.cancel())
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+        except BaseException as error:  # noqa: BLE001 - handed to the waiting task
             told = error if isinstance(error, Exception) else RuntimeError(repr(error))
             self._hand(lambda: self._ended.set_exception(told))
         else:

@@ -1,7 +1,6 @@
 """File watch: notices files that change outside the editor. The client watches its folders if it can; others are watched here.
 Files around a recipe affect its diagnostics: its children's recipes, prompts, gate files, roots, trust, model tables.
-If one
-of them changes, every open recipe is checked again. Looms are followed by `looms/cache.py`.
+If one of them changes, every open recipe is checked again. Looms are followed by `looms/cache.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""``client_terminal``: a command in the user's own terminal, outside of the sandbox, if the client offers one (ACP,
-Terminals).
+"""``client_terminal``: a command in the user's own terminal, outside of the sandbox (ACP, Terminals).
 
-The recipe must list this gate, and only a trusted recipe may. The user is asked before each command, except in the
-mode without permission requests. Without a client terminal, the call returns an error.
+It works only in a client that offers a terminal; elsewhere the call returns an error. The recipe must list this gate,
+and only a trusted recipe may. The user is asked before each command, except in the mode without permission requests.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""``done``: the entity says that it is finished (CIRCLE-1, CIRCLE-8, D-003). ``echo``: returns its text, to try out a
-circle.
-"""
+"""``done``: the entity says that it is finished (CIRCLE-1, CIRCLE-8, D-003); ``echo``: returns its text, for tests."""
 
 from __future__ import annotations
 

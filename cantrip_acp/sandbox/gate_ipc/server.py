@@ -100,7 +100,7 @@ class GateWire:
         os.chmod(path, 0o755)
 
     def renew(self, slot: int) -> None:
-        """Make a new FIFO for a slot: data written to the old one stays with whoever has it open."""
+        """Make a new FIFO for a slot: data written to the old one stays with the process that has it open."""
         fresh = os.path.join(self.folder, "answers", f".{slot}")
         try:
             os.unlink(fresh)

@@ -24,7 +24,7 @@ WHY = 300
 _worker: Worker | None = None
 
 
-# Snapshots of earlier versions name this module and its neighbour as these were called then.
+# Snapshots of earlier versions refer to this module and to `snapshot` by their earlier names.
 sys.modules.setdefault(f"{__package__}.opened", sys.modules[__name__])
 
 

@@ -101,7 +101,9 @@ class Origins:
 
     def _spawning(self, spawn: Callable[..., Any]) -> Callable[..., Any]:
         def spawned(path: Any, argv: Any, env: Any, /, **named: Any) -> Any:
-            other = {k: v for k, v in env.items() if os.fsdecode(k) != VARIABLE}
+            # From Python 3.13 on None stands for the environment of this process.
+            given = os.environ if env is None else env
+            other = {k: v for k, v in given.items() if os.fsdecode(k) != VARIABLE}
             return spawn(path, argv, {**other, VARIABLE: self.token()}, **named)
 
         _as(spawned, spawn.__name__, "os")

@@ -119,17 +119,21 @@ def opened(data: bytes) -> Any:
         _opening = False
 
 
+_EPERM = 1
+"""With a number an `OSError` keeps its text also where the caller adds the file's name, as `shutil.rmtree` does."""
+
+
 def _audit(event: str, args: tuple[Any, ...]) -> None:
     if not _opening:
         return
     if event == "open":
         if isinstance(args[2], int) and args[2] & _WRITES and not _private(args[0]):
-            raise PermissionError(f"a snapshot that is opened may not write files ({event})")
+            raise PermissionError(_EPERM, f"a snapshot that is opened may not write files ({event})")
     elif event in _ACTS:
         if not _private(args[0]) or (event in ("os.rename", "os.link") and not _private(args[1])):
-            raise PermissionError(f"a snapshot that is opened may not change files ({event})")
+            raise PermissionError(_EPERM, f"a snapshot that is opened may not change files ({event})")
     elif event in _STARTS:
-        raise PermissionError(f"a snapshot that is opened may not start processes ({event})")
+        raise PermissionError(_EPERM, f"a snapshot that is opened may not start processes ({event})")
 
 
 def _private(path: Any) -> bool:

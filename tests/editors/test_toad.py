@@ -83,7 +83,7 @@ def test_a_session(toad: Callable[..., Terminal], home: Home, tmp_path: Path) ->
 
     screen = toad("acp", f"cantrip-acp --recipe {recipe}", str(file.parent))
     screen.wait(READY, patience=120)
-    assert "Ask" in screen.wait("cantrip-acp")
+    everything(screen, "cantrip-acp", "Ask")
     # The permission, with the change and our short options.
     screen.type("Mend greet.py.")
     screen.type("\r")

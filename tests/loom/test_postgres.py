@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -156,3 +157,19 @@ def test_a_recipe_and_the_commands_take_one(postgres: Server, tmp_path: Path) ->
     told = [run("recipe", "show", "r.cantrip.yaml", *how, cwd=tmp_path) for how in ((), ("--json",))]
     said = "".join(t.out + t.err for t in [done, *told])
     assert "s3cret" not in said
+
+
+def test_threads_that_read_at_once_all_get_their_answers(postgres: Server) -> None:
+    """A look whether the connection lives must not read the answer that another thread waits for."""
+    url = postgres.url(named("threads"))
+    grown(url, 6)
+    with Loom.open(url, readonly=True) as loom:
+
+        def read(_: int) -> int:
+            return len([loom.turn(f"t{n % 6}").id for n in range(300)])
+
+        pool = ThreadPoolExecutor(8)
+        try:
+            assert list(pool.map(read, range(8), timeout=60)) == [300] * 8
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,7 @@ class PostgresStore:
         """The last checksum of each chain, after record ``_seen``."""
         self._chained = True
         self._closed = False
+        self._reconnecting = threading.Lock()
         self._locks = PgCastLocks(self._connect, _is_lost, self._ended)
         self._base: psycopg.Connection[Any] | None = self._connect()
         try:
@@ -191,13 +193,15 @@ class PostgresStore:
     def _open(self) -> psycopg.Connection[Any]:
         if self._closed:
             raise LoomError(f"loom {self._url.shown} is closed")
-        if self._base is None or _is_lost(self._base):
-            if self._base is not None:
-                self._base.close()
-            self._base = self._connect()
-            self._sums.clear()
-            self._locks.look()
-        return self._base
+        # Several threads read; one of them connects again.
+        with self._reconnecting:
+            if self._base is None or _is_lost(self._base):
+                if self._base is not None:
+                    self._base.close()
+                self._base = self._connect()
+                self._sums.clear()
+                self._locks.look()
+            return self._base
 
     def hold(self, cast_id: str) -> bool:
         return self._locks.hold(cast_id)
@@ -420,6 +424,8 @@ class PostgresStore:
     def after_fork(self) -> None:
         """In a forked child: read only, with a connection of its own."""
         self.readonly = True
+        # Another thread may have held it during the fork.
+        self._reconnecting = threading.Lock()
         leave(self._base)
         self._base = None
 
@@ -432,9 +438,14 @@ class PostgresStore:
 
 
 def _is_lost(base: psycopg.Connection[Any]) -> bool:
-    """Whether an idle connection was closed: by the server, an administrator or a restart."""
+    """Whether an idle connection was closed: by the server, an administrator or a restart.
+
+    A connection that another thread uses is not idle. To read from it here would take that thread's answer away.
+    """
     if base.closed:
         return True
+    if not base.lock.acquire(blocking=False):
+        return False
     ready = select.poll()
     try:
         ready.register(base.fileno(), select.POLLIN)
@@ -446,4 +457,6 @@ def _is_lost(base: psycopg.Connection[Any]) -> bool:
             base.pgconn.consume_input()
     except (OSError, psycopg.Error):
         return True
+    finally:
+        base.lock.release()
     return bool(base.closed)

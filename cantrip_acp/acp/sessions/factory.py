@@ -255,7 +255,7 @@ class Opening:
         """Open a fork: a session that continues from a turn of another one, which does not change (LOOM-4).
 
         ``resumes`` names the cast that the fork is to continue without a new message. If the loom is a file, the
-        records on the path to the turn are copied: one session has one file and one writer.
+        records on the path to the turn and those of children are copied: one session has one file and one writer.
         """
         from cantrip_acp.core.forking.resume import reopen
 
@@ -396,9 +396,15 @@ def said(granted: Granted) -> dict[str, Any]:
 
 
 def path_of(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Record]:
-    """The records on the path to a turn, in the order they were written, plus the start of ``cast_id``."""
+    """The records on the path to a turn, in the order they were written, plus the start of ``cast_id``.
+
+    The children that turns of the path spawned belong to it, with all below them.
+    """
     on_it = set(loom.path(turn_id))
     casts: set[str] = set() if cast_id is None else {cast_id}
+    below, turns = _below(loom, on_it)
+    casts |= below
+    on_it |= turns
     cantrips: set[str] = set()
     for each in on_it:
         turn = loom.turn(each)
@@ -415,7 +421,7 @@ def path_of(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Re
                 wanted = record.id in on_it
             case CastRecord():
                 # The path may leave a cast half way, so the end of the cast is not part of it.
-                wanted = record.id in casts and record.event == "start"
+                wanted = record.id in casts and (record.event == "start" or record.id in below)
             case ContextRecord() | FoldRecord():
                 wanted = record.cast_id in casts
             case RewardRecord() | SnapshotRecord():
@@ -424,6 +430,30 @@ def path_of(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Re
                 wanted = False
         if wanted:
             yield record
+
+
+def _below(loom: Loom, above: set[str]) -> tuple[set[str], set[str]]:
+    """The casts and turns of the children that these turns spawned, and of their children."""
+    spoken: dict[str, list[str]] = {}
+    born: dict[str, list[str]] = {}
+    for each, place in loom.places.items():
+        if place.cast_id is not None:
+            spoken.setdefault(place.cast_id, []).append(each)
+        if place.role == "call" and place.parent_id is not None:
+            born.setdefault(place.parent_id, []).append(each)
+    spawned: dict[str, list[str]] = {}
+    for start in loom.cast_starts().values():
+        if start.parent_turn_id is not None:
+            spawned.setdefault(start.parent_turn_id, []).append(start.id)
+    casts, turns, waiting = set[str](), set[str](), list(above)
+    while waiting:
+        at = waiting.pop()
+        new = set(spawned.get(at, ())) - casts
+        casts |= new
+        found = {*born.get(at, ()), *(each for cast in new for each in spoken.get(cast, ()))} - above - turns
+        turns |= found
+        waiting += found
+    return casts, turns
 
 
 def turn_named(entity: Entity, named: object) -> str | None:

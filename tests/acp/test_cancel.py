@@ -27,9 +27,10 @@ def records(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_slow_model(start: Start, folder: Path) -> None:
-    agent = start([{"content": "late", "delay_ms": 60_000}, DONE])
+    # A cancel may come before the query was made: so the second prompt must not meet this response.
+    agent = start([{"content": "late", "delay_ms": 60_000, "when": "the slow one"}, DONE])
     session = agent.session(folder)
-    prompt = agent.start_prompt(session)
+    prompt = agent.start_prompt(session, "the slow one")
     time.sleep(0.2)
     began = time.monotonic()
     agent.tell("session/cancel", {"sessionId": session})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
 from dataclasses import replace
 
@@ -530,13 +531,19 @@ def test_a_record_that_names_pieces_without_end_is_refused_before_they_fill_the_
             list(fetch(snapshot, store))
 
 
-def test_snapshots_of_earlier_versions_find_what_they_name() -> None:
+def test_snapshots_of_earlier_versions_find_what_they_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pickles hold the names that these modules had when they were taken."""
     import importlib
     import pickle
 
     load = importlib.import_module("cantrip_acp.sandbox.inside.python.snapshot_load")
     package = load.__package__
+    assert f"{package}.opened" not in sys.modules, "only a worker registers them"
+    for name in (f"{package}.opened", f"{package}.state"):
+        monkeypatch.setitem(sys.modules, name, None)  # removed again after the test
+        del sys.modules[name]
+    load.register_former_names()
     for module, name in (("opened", "imported"), ("opened", "fixed"), ("opened", "live")):
         found = pickle.loads(f"c{package}.{module}\n{name}\n.".encode())
         assert found is getattr(load, name)
+    assert not hasattr(sys.modules[f"{package}.state"], "__file__")

@@ -98,10 +98,10 @@ def test_nothing_is_left_after_kills_at_any_instant(workspace: Path) -> None:
         child.kill()
         child.wait(30)
     assert until(lambda: not holding("86.25")), holding("86.25")
-    assert until(lambda: not any(f.exists() for f in folders))
-    assert until(lambda: not any(holding(str(f)) for f in folders))
+    assert until(lambda: not any(f.exists() for f in folders)), [f for f in folders if f.exists()]
+    assert until(lambda: not any(holding(str(f)) for f in folders)), [holding(str(f)) for f in folders]
     parent = control_groups()
-    assert parent is None or until(lambda: not any(list(Path(parent).glob(f"{f.name}-*")) for f in folders))
+    assert parent is None or until(lambda: not any(list(Path(parent).glob(f"{f.name}-*")) for f in folders)), parent
     assert until(lambda: not list(workspace.iterdir())), list(workspace.iterdir())
 
 

@@ -14,7 +14,7 @@ import sys
 
 from . import cloudpickle
 from .snapshot_check import made
-from .snapshot_load import WHY, cached, device, fixed, imported, live, take, temporary
+from .snapshot_load import WHY, cached, device, fixed, imported, live, set_worker, temporary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def snapshot(worker: Worker, command: dict[str, Any]) -> None:
 
     Until the host's next command only the forked process writes to the host.
     """
-    take(worker)
+    set_worker(worker)
     worker.wire.lend()
     try:
         child = os.fork()

@@ -24,24 +24,29 @@ WHY = 300
 _worker: Worker | None = None
 
 
-# Snapshots of earlier versions refer to this module and to `snapshot` by their earlier names.
-sys.modules.setdefault(f"{__package__}.opened", sys.modules[__name__])
-
-
-class _Former(type(sys)):  # type: ignore[misc]
+class _SnapshotUnderFormerName(type(sys)):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         from . import snapshot
 
         return getattr(snapshot, name)
 
 
-sys.modules.setdefault(f"{__package__}.state", _Former(f"{__package__}.state"))
+def register_former_names() -> None:
+    """Let snapshots of earlier versions refer to this module and to `snapshot` by their former names.
+
+    Not done at import: another process that imports this module cannot import `snapshot`.
+    """
+    sys.modules.setdefault(f"{__package__}.opened", sys.modules[__name__])
+    sys.modules.setdefault(f"{__package__}.state", _SnapshotUnderFormerName(f"{__package__}.state"))
 
 
-def take(worker: Worker) -> None:
+def set_worker(worker: Worker) -> None:
     """Set the worker that the functions below use."""
     global _worker
     _worker = worker
+    register_former_names()
 
 
 def live() -> dict[str, Any]:
@@ -149,7 +154,7 @@ def _private(path: Any) -> bool:
 
 def restore(worker: Worker, command: dict[str, Any]) -> None:
     """Load the snapshot whose pieces came before this command, and continue from its state."""
-    take(worker)
+    set_worker(worker)
     data = b"".join(worker.wire.blobs)
     worker.wire.blobs.clear()
     worker.interrupts.begin()

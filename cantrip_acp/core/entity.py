@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from cantrip_acp import telemetry
 from cantrip_acp.core.context import Context, ContextBlock
 from cantrip_acp.core.definition import shown
 from cantrip_acp.core.errors import (
@@ -40,6 +39,7 @@ from cantrip_acp.gates.gate_source import Reached
 from cantrip_acp.loom.records.snapshots import LoomPieces
 from cantrip_acp.loom.records.turn import Output, new_id
 from cantrip_acp.mediums.text_program import writes_calls
+from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class Entity:
         intent: str,
         *,
         trace_id: str | None = None,
-        trace: telemetry.Trace | None = None,
+        trace: tracing.Trace | None = None,
         context: Sequence[ContextBlock] = (),
     ) -> CastResult:
         """Run one cast on an intent. The entity remembers all earlier casts (ENTITY-5).
@@ -203,7 +203,7 @@ class Entity:
         self._check_free()
         return await self._cast(CastRun(self, intent, _trace(trace_id, trace), context))
 
-    async def resume(self, *, trace_id: str | None = None, trace: telemetry.Trace | None = None) -> CastResult:
+    async def resume(self, *, trace_id: str | None = None, trace: tracing.Trace | None = None) -> CastResult:
         """Continue the last cast without a new message, after a cancel, a ward, an error or the end of the process
         (`forking.resume`).
 
@@ -608,8 +608,8 @@ class Entity:
             await http_clients.release(self.crystal, self)
 
 
-def _trace(trace_id: str | None, trace: telemetry.Trace | None) -> telemetry.Trace:
-    return trace if trace is not None else telemetry.trace_from({"trace_id": trace_id} if trace_id else None)
+def _trace(trace_id: str | None, trace: tracing.Trace | None) -> tracing.Trace:
+    return trace if trace is not None else tracing.trace_from({"trace_id": trace_id} if trace_id else None)
 
 
 def check_new(loom: Loom, entity_id: str | None) -> None:

@@ -19,7 +19,6 @@ import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp import spans, telemetry
 from cantrip_acp.core import events
 from cantrip_acp.core.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
 from cantrip_acp.core.folding.apply import make_more_room, make_room
@@ -48,6 +47,7 @@ from cantrip_acp.loom.records.turn import (
 from cantrip_acp.loom.records.turn_parts import joined
 from cantrip_acp.mediums.program_events import Report
 from cantrip_acp.mediums.text_program import MOST_PROBLEMS, TextPrograms
+from cantrip_acp.telemetry import genai_spans, tracing
 from cantrip_acp.text.json_data import thaw
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class CastRun:
         self,
         entity: Entity,
         intent: str,
-        trace: telemetry.Trace,
+        trace: tracing.Trace,
         blocks: Sequence[ContextBlock],
         resumed: Point | None = None,
     ) -> None:
@@ -149,7 +149,7 @@ class CastRun:
                 self.hold_to(self.entity.circle.wards)
                 # The cast's start is in the loom. Whatever stops it from here on, its end is written too.
                 await self._tell_start()
-                with spans.invoke_agent(self.entity, self.trace, self.id, self.intent) as span:
+                with genai_spans.invoke_agent(self.entity, self.trace, self.id, self.intent) as span:
                     reason = await self._turns()
                     if span is not None:
                         span.ended(reason, self.usage, self._result)
@@ -205,8 +205,8 @@ class CastRun:
         loom = entity.loom
         if entity.birth is not None:
             entity.lineage.called(entity.birth.run.entity.lineage)
-        if not telemetry.prepared():
-            await anyio.to_thread.run_sync(telemetry.prepare)
+        if not tracing.prepared():
+            await anyio.to_thread.run_sync(tracing.prepare)
         for contributor in entity.contributors if self.resumed is None else ():
             from cantrip_acp.core.context import CastInfo
 
@@ -372,7 +372,7 @@ class CastRun:
         if entity.hub.active:
             await entity.hub.send(events.QueryStarted(**self._ids, message_id=sink.message_id))
         await prepared(entity.crystal)
-        with spans.chat(entity, self.trace, query, sink.emit) as span:
+        with genai_spans.chat(entity, self.trace, query, sink.emit) as span:
             emit = sink.emit if span is None else span.emit
 
             def read(response: Response) -> Response:
@@ -423,7 +423,7 @@ class CastRun:
             await Report(own, turn, call.gate).end(output)
             return output
         session = await entity.session()
-        with spans.execute_tool(
+        with genai_spans.execute_tool(
             call.gate, self.trace, entity.redactor, call_id=call.id, args=call.args, entity_id=entity.id
         ) as span:
             output = await session.run(own, turn)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import msgspec
 
-from cantrip_acp import telemetry
 from cantrip_acp.crystals.contract import NO_USAGE, RequestParameters, Response, ToolCall
 from cantrip_acp.gates.registry import ALIASES, CONSTRUCTED, DELEGATION
 from cantrip_acp.loom.records.turn import (
@@ -28,6 +27,7 @@ from cantrip_acp.loom.records.turn import (
     now,
 )
 from cantrip_acp.loom.records.turn_parts import together
+from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.json_data import freeze, freeze_record
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class TurnState:
     @property
     def traceparent(self) -> str:
         """W3C trace context for processes that the turn starts."""
-        return telemetry.traceparent(self._run.trace)
+        return tracing.traceparent(self._run.trace)
 
     @property
     def depth(self) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from cantrip_acp import telemetry
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import ChildRejected
+from cantrip_acp.telemetry import tracing
 
 if TYPE_CHECKING:
     from cantrip_acp.core.turn_builder import TurnState
@@ -33,7 +33,7 @@ async def report(refused: ChildRefused, turn: TurnState, call_id: str) -> None:
     """Report a refusal: an event for readers, a log line, and an event on the gate call's span."""
     entity_id, depth = turn.entity_id, turn.depth
     _log.info("child of %s refused by %s: %s", entity_id, refused.ward, refused)
-    telemetry.note(
+    tracing.note(
         EVENT,
         {
             "cantrip.ward": refused.ward,

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp import spans, telemetry
 from cantrip_acp.core import events
 from cantrip_acp.core.errors import GateError, describe, interrupts
 from cantrip_acp.crystals.contract import Attachment
@@ -29,6 +28,7 @@ from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateRe
 from cantrip_acp.gates.dynamic_gates import Overlay
 from cantrip_acp.gates.files.file_changes import changes_of
 from cantrip_acp.loom.records.turn import FileChange, GateRecord
+from cantrip_acp.telemetry import genai_spans, tracing
 from cantrip_acp.text.json_data import NotJson, encodable, freeze, plain, thaw
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class GateExecutor:
         call_id: str,
         entity_id: str,
         cast_id: str,
-        trace: telemetry.Trace,
+        trace: tracing.Trace,
         tool_call_id: str | None = None,
         via: str | None = None,
         turn: TurnState | None = None,
@@ -122,7 +122,7 @@ class GateExecutor:
             reply = GateReply(problem, is_error=True, annotations={"error": what})
         else:
             invocation = GateInvocation(gate, parsed, call_id, via, context)
-            with spans.execute_tool(
+            with genai_spans.execute_tool(
                 name,
                 trace,
                 self._redactor,

@@ -107,10 +107,11 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
     """In process: such a crystal is a program's own."""
     import anyio
 
-    from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal, telemetry
+    from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
     from cantrip_acp.acp import protocol as acp
     from cantrip_acp.acp.sessions.session import Session
     from cantrip_acp.core.errors import LoomError
+    from cantrip_acp.telemetry import tracing
 
     class Hanging(ScriptedCrystal):
         async def query(self, query: Any, emit: Any) -> Any:
@@ -156,7 +157,7 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
 
     request: Any = Request()
     session.begin(request)
-    trace = telemetry.trace_from(None)
+    trace = tracing.trace_from(None)
     async with anyio.create_task_group() as group:
         group.start_soon(session.run, session.cast("Go.", (), trace), "t")
         await anyio.sleep(0.2)

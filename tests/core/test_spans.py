@@ -25,7 +25,7 @@ from cantrip_acp import *
 from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.core.context import ContextBlock
 from cantrip_acp.crystals.retry import RetryPolicy
-from cantrip_acp.telemetry import trace_from
+from cantrip_acp.telemetry.tracing import trace_from
 SECRET = "planted-secret-of-the-environment"
 async def no_sleep(s): pass
 responses = [

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cantrip_acp import telemetry
+from cantrip_acp.telemetry import tracing
 from tests.core.conftest import done, make
 
 ID = "0123456789abcdef0123456789abcdef"
@@ -26,14 +26,14 @@ SPAN = "1111111111111111"
     ],
 )
 def test_where_a_trace_id_comes_from(meta: dict[str, str], trace_id: str, span: str | None) -> None:
-    trace = telemetry.trace_from(meta)
+    trace = tracing.trace_from(meta)
     assert (trace.trace_id, trace.parent_span_id, trace.attributes) == (trace_id, span, {})
     assert trace.traceparent().startswith(f"00-{trace_id}-")
 
 
 @pytest.mark.parametrize("given", ["job-42", "0" * 32, ID + "0"])
 def test_an_odd_id_is_kept_beside_a_minted_one(given: str) -> None:
-    trace = telemetry.trace_from({"cantrip_trace_id": given})
+    trace = tracing.trace_from({"cantrip_trace_id": given})
     assert len(trace.trace_id) == 32
     assert trace.trace_id != given
     assert trace.attributes == {"cantrip_trace_id": given}
@@ -43,7 +43,7 @@ def test_an_odd_id_is_kept_beside_a_minted_one(given: str) -> None:
     "bad", ["", "00", f"ff-{ID}-{SPAN}-01", f"00-{'0' * 32}-{SPAN}-01", f"00-{ID}-{'0' * 16}-01", 5, None]
 )
 def test_a_bad_traceparent_is_none(bad: object) -> None:
-    trace = telemetry.trace_from({"traceparent": bad, "tracestate": "a=1", "baggage": 3})
+    trace = tracing.trace_from({"traceparent": bad, "tracestate": "a=1", "baggage": 3})
     assert len(trace.trace_id) == 32
     assert (trace.parent_span_id, trace.tracestate, trace.baggage) == (None, "a=1", None)
 

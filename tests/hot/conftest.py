@@ -13,7 +13,7 @@ from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.gates.loaded.modules import HotModules
 from cantrip_acp.loom.records.turn import GateRecord
-from cantrip_acp.telemetry import trace_from
+from cantrip_acp.telemetry.tracing import trace_from
 
 KIT = '''
 """Words."""

@@ -12,7 +12,7 @@ from cantrip_acp import Cantrip, ScriptedCrystal
 from cantrip_acp.crystals.contract import Query, Response
 from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.mediums.monty.medium import MontyMedium
-from cantrip_acp.telemetry import trace_from
+from cantrip_acp.telemetry.tracing import trace_from
 from tests.hot.conftest import KIT, cantrip
 
 ALLOWED = {"allow_compile_modules": ["textkit", "other"]}

@@ -11,7 +11,6 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from cantrip_acp import telemetry
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.client_services.services import services
 from cantrip_acp.acp.errors import auth_required, unknown
@@ -23,6 +22,7 @@ from cantrip_acp.acp.sessions.session_store import Granted, NoSession
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError
 from cantrip_acp.core.errors import CantripError, LoomLocked, MissingKey, UntrustedRecipe
 from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
+from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_UNNAMED = telemetry.Trace("")
+_UNNAMED = tracing.Trace("")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -86,7 +86,7 @@ class Host:
         self,
         opened: Opened,
         permissions: Permissions,
-        trace: telemetry.Trace | None,
+        trace: tracing.Trace | None,
         meta: Any,
         sources: Sequence[GateSource],
     ) -> Session:
@@ -189,7 +189,7 @@ def _tell_commands(session: Session) -> None:
     session.show(slash_commands.available())
 
 
-def named(meta: Any) -> telemetry.Trace | None:
+def named(meta: Any) -> tracing.Trace | None:
     """The trace that a request names; None where it names none."""
-    trace = telemetry.trace_from(meta if isinstance(meta, dict) else None, default=_UNNAMED)
+    trace = tracing.trace_from(meta if isinstance(meta, dict) else None, default=_UNNAMED)
     return trace if trace is not _UNNAMED else None

@@ -17,7 +17,6 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from cantrip_acp import telemetry
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import busy, unknown
 from cantrip_acp.acp.login import with_a_key
@@ -33,6 +32,7 @@ from cantrip_acp.acp.sessions.session_store import BadCursor
 from cantrip_acp.acp.wire.jsonrpc import INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.core.errors import CantripError, IntentRequired, TurnNotFound, UntrustedRecipe
 from cantrip_acp.loom.records.turn import new_id
+from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_UNNAMED = telemetry.Trace("")
+_UNNAMED = tracing.Trace("")
 
 
 class Sessions:
@@ -83,7 +83,7 @@ class Sessions:
         self.host.introduce(session, request)
         return self.host.state(session, session_id=session_id)
 
-    async def _begun(self, session_id: str, params: acp.NewSession, trace: telemetry.Trace | None) -> Session:
+    async def _begun(self, session_id: str, params: acp.NewSession, trace: tracing.Trace | None) -> Session:
         cwd, folders = _folders(params.cwd, params.additional_directories)
         permissions = self.host.permissions(session_id)
         sources = await self.host.sources(params)
@@ -372,7 +372,7 @@ class Sessions:
             from cantrip_acp.acp.sessions import slash_commands
 
             command = slash_commands.named(intent)
-        trace = telemetry.trace_from(params.meta if isinstance(params.meta, dict) else None, default=session.trace)
+        trace = tracing.trace_from(params.meta if isinstance(params.meta, dict) else None, default=session.trace)
         trace = replace(trace, conversation=session.id)
         session.begin(request)
         session.taken = True

@@ -17,15 +17,15 @@ from cantrip_acp.acp.errors import unknown, unready
 from cantrip_acp.acp.wire.jsonrpc import INVALID_REQUEST, RpcError
 
 if TYPE_CHECKING:
-    from cantrip_acp import telemetry
     from cantrip_acp.acp import protocol as acp
     from cantrip_acp.acp.sessions.session import Session
+    from cantrip_acp.telemetry import tracing
 
 
 class Waiting:
     """A session whose recipe the user must trust first. It has no entity; its first prompt asks the user."""
 
-    def __init__(self, session_id: str, params: acp.NewSession, trace: telemetry.Trace | None) -> None:
+    def __init__(self, session_id: str, params: acp.NewSession, trace: tracing.Trace | None) -> None:
         self.id = session_id
         self.params = params
         self.trace = trace

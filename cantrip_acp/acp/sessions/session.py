@@ -15,7 +15,6 @@ import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp import telemetry
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import busy, unready
 from cantrip_acp.acp.permissions.request import Asked, ask_client
@@ -24,6 +23,7 @@ from cantrip_acp.acp.render.formatting import Breaks
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params
 from cantrip_acp.core.errors import CantripError, IntentRequired
 from cantrip_acp.crystals.preload import prepare_beside
+from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Session:
         permissions: Permissions,
         connection: Connection,
         client: acp.ClientAbilities,
-        trace: telemetry.Trace | None,
+        trace: tracing.Trace | None,
     ) -> None:
         self.opened = opened
         self.permissions = permissions
@@ -268,7 +268,7 @@ class Session:
                     self._patience.discard(scope)
 
     async def cast(
-        self, intent: str | None, context: Sequence[ContextBlock | Link], trace: telemetry.Trace
+        self, intent: str | None, context: Sequence[ContextBlock | Link], trace: tracing.Trace
     ) -> acp.PromptResult:
         """Run a prompt as a cast of the entity. Without an intent (None) it continues without a new message
         (`Entity.resume`)."""

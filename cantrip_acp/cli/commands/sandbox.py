@@ -45,9 +45,9 @@ class LoneTurn:
     folded = 0
 
     def __init__(self, circle: Circle) -> None:
-        from cantrip_acp import telemetry
         from cantrip_acp.core.events import EventHub
         from cantrip_acp.gates.executor import GateExecutor
+        from cantrip_acp.telemetry import tracing
         from cantrip_acp.text.redaction import shared
 
         self.wards: Wards = circle.wards
@@ -58,7 +58,7 @@ class LoneTurn:
         self.listening = False
         self.context: tuple[ContextBlock, ...] = ()
         self.answers: list[Any] = []
-        self._trace = telemetry.trace_from(None)
+        self._trace = tracing.trace_from(None)
         self._executor = GateExecutor(circle, hub=EventHub(), redactor=shared())
         self._calls = 0
 
@@ -336,16 +336,16 @@ class Printer:
 async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, str | None]:
     import anyio
 
-    from cantrip_acp import telemetry
     from cantrip_acp.core.events import EventHub
     from cantrip_acp.gates.contract import as_text
     from cantrip_acp.gates.executor import GateExecutor
     from cantrip_acp.mediums.bash import BashMedium, BashSession
     from cantrip_acp.sandbox.launch.sandbox import Running
+    from cantrip_acp.telemetry import tracing
     from cantrip_acp.text.redaction import shared
 
     executor = GateExecutor(circle, hub=EventHub(), redactor=shared())
-    trace = telemetry.trace_from(None)
+    trace = tracing.trace_from(None)
     running: list[Running] = []
     answers: list[str] = []
     calls = 0

@@ -11,13 +11,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cantrip_acp import telemetry
 from cantrip_acp.core import events
 from cantrip_acp.core.errors import ContextLimitError, CrystalError
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN, REQUEST, largest, transcript
 from cantrip_acp.crystals.contract import NO_USAGE, Delta, Message, Query, Usage, input_limit
 from cantrip_acp.crystals.retry import metered
 from cantrip_acp.loom.records.turn import ConfigRecord, FoldRecord, Turn, Utterance, metadata_of, new_id, now
+from cantrip_acp.telemetry import tracing
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
@@ -57,7 +57,7 @@ class _Between:
     entity: Entity
     id: str
     intent: str
-    trace: telemetry.Trace
+    trace: tracing.Trace
 
     def spend(self, usage: Usage, *, said: int = 0, model: str | None = None) -> None:
         self.entity.usage = self.entity.usage + usage
@@ -75,7 +75,7 @@ async def fold_now(entity: Entity, keep: int | None = None) -> int:
     wanted = keep if keep is not None else entity.folding.keep_turns if entity.folding.keep_turns is not None else 1
     last = entity.loom.turn(entity.last_turn)
     start = entity.loom.cast_of(last.cast_id)[0] if last.cast_id is not None else None
-    run = _Between(entity, last.cast_id or last.id, (start.intent if start else None) or "", telemetry.trace_from(None))
+    run = _Between(entity, last.cast_id or last.id, (start.intent if start else None) or "", tracing.trace_from(None))
     await _fold(run, min(wanted, before - 1))
     return before - context.unfolded
 

@@ -17,7 +17,6 @@ import anyio
 import anyio.to_thread
 from msgspec import UNSET, UnsetType
 
-from cantrip_acp import telemetry
 from cantrip_acp.core.entity import Entity, check_new
 from cantrip_acp.core.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
 from cantrip_acp.core.forking import worktree as forkplace
@@ -30,6 +29,7 @@ from cantrip_acp.loom.query.history import CastPart, lived, spoken
 from cantrip_acp.loom.records.snapshots import LoomPieces
 from cantrip_acp.loom.records.turn import ForkRecord, GateRecord, Output, Turn, new_id, now
 from cantrip_acp.mediums.code.snapshot import Snapshot
+from cantrip_acp.telemetry import tracing
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
@@ -295,7 +295,7 @@ class RecordedTurn:
         self._ends_there = output is not None and output.unfinished is True
         self.finished = False
         self.problems: list[str] = []
-        self._trace = telemetry.trace_from({"trace_id": turn.metadata.trace_id})
+        self._trace = tracing.trace_from({"trace_id": turn.metadata.trace_id})
 
     @property
     def wards(self) -> Wards:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp import telemetry
 from cantrip_acp.loom.query.history import CastPart, spoken
 from cantrip_acp.loom.records.turn import GateRecord, new_id
+from cantrip_acp.telemetry import tracing
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
@@ -50,7 +50,7 @@ async def load_again(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
             call_id=f"{new_id('t')}.reload",
             entity_id=entity.id,
             cast_id="",
-            trace=telemetry.trace_from(None),
+            trace=tracing.trace_from(None),
         )
         if again.is_error:
             missing.append(f"module {name} and its gates: {' '.join(str(again.result).split())[:300]}")

@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp import telemetry
 from cantrip_acp.crystals.contract import RequestParameters
 from cantrip_acp.loom.records.turn import CastRecord, Turn, TurnMetadata
+from cantrip_acp.telemetry import tracing
 from cantrip_acp.training.export.rows import nanoseconds
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.version import __version__
@@ -44,7 +44,7 @@ class Otlp:
 
     def rows(self, source: Source) -> Iterator[dict[str, Any]]:
         told: set[str] = set()
-        content = telemetry.content_wanted()
+        content = tracing.content_wanted()
         for episode in source.episodes(marked=True):
             source.take(episode.leaf)
             told_here = _spans(source, episode, told, content=content)

@@ -10,10 +10,11 @@ from typing import Any
 import pydantic
 import pytest
 
-from cantrip_acp import Loom, telemetry
+from cantrip_acp import Loom
 from cantrip_acp.core.errors import DefinitionError, LoomError
 from cantrip_acp.crystals.logprobs import Sampled
 from cantrip_acp.loom.records.turn import Turn, TurnMetadata, Utterance
+from cantrip_acp.telemetry import tracing
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.rows import write
 from cantrip_acp.training.export.selection import Source, Wanted
@@ -241,7 +242,7 @@ async def test_otlp_is_taken_by_the_protocols_own_types_and_is_the_same_each_tim
         assert span.start_time_unix_nano <= span.end_time_unix_nano
         assert span.start_time_unix_nano > 10**18
         assert (span.parent_span_id in by_id) == (not span.name.startswith("invoke_agent"))
-    monkeypatch.setattr(telemetry, "content_wanted", lambda: True)
+    monkeypatch.setattr(tracing, "content_wanted", lambda: True)
     assert "first intent" in json.dumps(rows(loom, "otlp"))
 
 

@@ -2,7 +2,7 @@
 
 A cast is ``invoke_agent``, a query of the crystal with all its attempts ``chat`` (a client span), a gate call or a
 program of the medium ``execute_tool``. Messages and tool results are included only if the user asks for them
-(`telemetry.content_wanted`), with secrets masked; attachments never are.
+(`tracing.content_wanted`), with secrets masked; attachments never are.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp import telemetry
+from cantrip_acp.telemetry import tracing
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.crystals.contract import Delta, Emit, Message, Query, Response, ToolCall, Usage
-    from cantrip_acp.telemetry import Trace
+    from cantrip_acp.telemetry.tracing import Trace
     from cantrip_acp.text.redaction import Redactor
 
 _PROVIDERS = {"google": "gcp.gemini"}
@@ -79,7 +79,7 @@ class AgentSpan:
     def ended(self, reason: str, usage: Usage, result: Any) -> None:
         """Record how the cast ended, by itself or by a ward."""
         _set(self._span, {"cantrip.reason": reason, **_used(usage)})
-        if telemetry.content_wanted() and isinstance(result, str):
+        if tracing.content_wanted() and isinstance(result, str):
             said = {
                 "role": "assistant",
                 "parts": [{"type": "text", "content": self._redactor.text(result)}],
@@ -91,7 +91,7 @@ class AgentSpan:
 @contextmanager
 def invoke_agent(entity: Entity, trace: Trace, cast_id: str, intent: str) -> Iterator[AgentSpan | None]:
     """The span of a cast; None if nobody collects spans."""
-    if not telemetry.collecting():
+    if not tracing.collecting():
         yield None
         return
     name = entity.cantrip.name
@@ -101,11 +101,11 @@ def invoke_agent(entity: Entity, trace: Trace, cast_id: str, intent: str) -> Ite
         "cantrip.cast.id": cast_id,
         **{f"cantrip.{k}": v for k, v in trace.attributes.items()},
     }
-    if telemetry.content_wanted():
+    if tracing.content_wanted():
         words = {"type": "text", "content": entity.redactor.text(intent)}
         attributes["gen_ai.input.messages"] = _json([{"role": "user", "parts": [words]}])
     redact = entity.redactor.diagnostic
-    with telemetry.span(f"invoke_agent {name}" if name else "invoke_agent", trace, attributes, redact=redact) as span:
+    with tracing.span(f"invoke_agent {name}" if name else "invoke_agent", trace, attributes, redact=redact) as span:
         yield AgentSpan(span, entity.redactor)
 
 
@@ -139,7 +139,7 @@ class ChatSpan:
                 **_used(response.usage.counted() + beside),
             },
         )
-        if telemetry.content_wanted():
+        if tracing.content_wanted():
             parts = _parts(response.content, response.thinking, response.tool_calls)
             said = {"role": "assistant", "parts": parts, "finish_reason": finish}
             self._span.set_attribute("gen_ai.output.messages", _json(self._redactor.data([said])))
@@ -151,16 +151,16 @@ _NOBODY: AbstractContextManager[None] = nullcontext()
 
 def chat(entity: Entity, trace: Trace, query: Query, emit: Emit) -> AbstractContextManager[ChatSpan | None]:
     """The span of a query with all its attempts; None if nobody collects spans."""
-    return _chat(entity, trace, query, emit) if telemetry.collecting() else _NOBODY
+    return _chat(entity, trace, query, emit) if tracing.collecting() else _NOBODY
 
 
 @contextmanager
 def _chat(entity: Entity, trace: Trace, query: Query, emit: Emit) -> Iterator[ChatSpan]:
     attributes = {**_common(entity, trace, "chat"), **_asked_for(entity), "gen_ai.request.stream": True}
-    if telemetry.content_wanted():
+    if tracing.content_wanted():
         attributes |= _content(query, entity.redactor)
     name = f"chat {entity.crystal.model}"
-    with telemetry.span(name, trace, attributes, client=True, redact=entity.redactor.diagnostic) as span:
+    with tracing.span(name, trace, attributes, client=True, redact=entity.redactor.diagnostic) as span:
         yield ChatSpan(span, emit, entity.redactor)
 
 
@@ -174,8 +174,8 @@ class ToolSpan:
     def ended(self, result: Any, failure: str | None) -> None:
         """Record the result. ``failure`` is the kind of failure, None if there was none."""
         if failure is not None:
-            telemetry.failed(self._span, failure)
-        if telemetry.content_wanted():
+            tracing.failed(self._span, failure)
+        if tracing.content_wanted():
             self._span.set_attribute("gen_ai.tool.call.result", _json(self._redactor.data(result)))
 
 
@@ -183,7 +183,7 @@ def execute_tool(
     name: str, trace: Trace, redactor: Redactor, *, call_id: str, args: Any, entity_id: str, description: str = ""
 ) -> AbstractContextManager[ToolSpan | None]:
     """The span of one call; ``args`` are included only if content is wanted. None if nobody collects spans."""
-    if not telemetry.collecting():
+    if not tracing.collecting():
         return _NOBODY
     return _execute_tool(name, trace, redactor, call_id, args, entity_id, description)
 
@@ -201,9 +201,9 @@ def _execute_tool(
         "gen_ai.conversation.id": trace.conversation or entity_id,
         "gen_ai.agent.id": entity_id,
     }
-    if telemetry.content_wanted():
+    if tracing.content_wanted():
         attributes["gen_ai.tool.call.arguments"] = _json(redactor.data(args))
-    with telemetry.span(f"execute_tool {name}", trace, attributes, redact=redactor.diagnostic) as span:
+    with tracing.span(f"execute_tool {name}", trace, attributes, redact=redactor.diagnostic) as span:
         yield ToolSpan(span, redactor)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from cantrip_acp.core.circle import Circle
-from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.events import Event
 from cantrip_acp.core.wards import Wards
 from cantrip_acp.crystals.contract import ToolCall

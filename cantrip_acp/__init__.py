@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.call import Call as Call
     from cantrip_acp.core.cantrip import Cantrip as Cantrip
     from cantrip_acp.core.circle import Circle as Circle
-    from cantrip_acp.core.context import ContextBlock as ContextBlock
+    from cantrip_acp.core.context_block import ContextBlock as ContextBlock
     from cantrip_acp.core.entity import Entity as Entity
     from cantrip_acp.core.errors import CantripError as CantripError
     from cantrip_acp.core.errors import CrystalError as CrystalError
@@ -66,7 +66,7 @@ _HOMES = {
     "CantripError": "core.errors",
     "CastResult": "core.loop",
     "Circle": "core.circle",
-    "ContextBlock": "core.context",
+    "ContextBlock": "core.context_block",
     "Crystal": "crystals.contract",
     "CrystalError": "core.errors",
     "DefinitionError": "core.errors",

@@ -18,7 +18,7 @@ from bench.evals.task import Task
 from cantrip_acp.core.circle import Circle
 from cantrip_acp.core.errors import CantripError
 from cantrip_acp.gates.contract import GateContext
-from cantrip_acp.gates.dynamic_gates import Overlay
+from cantrip_acp.gates.dynamic_gates import DynamicGates
 
 _WARDS = ({"max_turns": 1}, {"bash_writable_paths": ["workspace"]}, {"bash_timeout_ms": 120_000})
 
@@ -47,7 +47,7 @@ async def _tested(task: Task, workspace: Path, scratch: Path) -> list[str]:
     circle = Circle("bash", ["done", "run_tests"], _WARDS, workspace=copy)
     gate = circle.gates["run_tests"]
     assert gate.opens is not None
-    session = gate.opens(Overlay(circle), circle)
+    session = gate.opens(DynamicGates(circle), circle)
     context = GateContext({}, circle.wards, copy, "grader", "grader", "", "grader")
     args: dict[str, Any] = {"runner": task.runner} if task.runner else {}
     try:

@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from os import PathLike
     from pathlib import Path
 
-    from cantrip_acp.core.context import Contributor
+    from cantrip_acp.core.context_block import Contributor
     from cantrip_acp.core.forking.fork import State
     from cantrip_acp.core.forking.group import ForkGroup
-    from cantrip_acp.gates.contract import Interceptor
-    from cantrip_acp.gates.gate_source import GateSource
+    from cantrip_acp.gates.contract import GateSource, Interceptor
 
 _ABSENT: Any = object()
 

@@ -55,7 +55,7 @@ class Circle(Definition):
     ``folders`` are further folders outside the workspace. Wards that admit the workspace admit them too. Gates
     without a root of their own accept absolute paths in them.
     ``score`` gives rewards: a function of each turn, or a `Scorer`.
-    ``data`` is any JSON value that the entity works on. It is never part of the prompt (see `delegation.task_data`).
+    ``data`` is any JSON value that the entity works on. It is never part of the prompt (see `gates.interaction.read_context`).
 
     A circle cannot be changed, and neither can the lists and mappings in it. `replace` makes a new one.
 
@@ -63,7 +63,6 @@ class Circle(Definition):
     """
 
     __slots__ = (
-        "_construction",
         "_definitions",
         "_gates",
         "_given_wards",
@@ -131,7 +130,7 @@ class Circle(Definition):
             own_gates=own,
         )
         bound = tuple(_below_workspace(gate, place) for gate in own)
-        self._set(declared_gates=bound if data is NOTHING else (*bound, *self._showing_data(seen)))
+        self._set(declared_gates=bound if data is NOTHING else (*bound, *self._data_gate(seen)))
 
     def __repr__(self) -> str:
         return f"Circle(medium={self.medium.name!r}, gates={[g.name for g in self.declared_gates]})"
@@ -147,18 +146,16 @@ class Circle(Definition):
             "data": self.data,
         }
 
-    def _showing_data(self, taken: set[str]) -> tuple[Gate, ...]:
+    def _data_gate(self, names: set[str]) -> tuple[Gate, ...]:
         """The gate that returns the data, for a medium that has no variable to hold them."""
         if isinstance(self.data, str) and len(self.data) > LARGEST_DATA:
             raise DefinitionError(
                 f"an entity can be given {LARGEST_DATA:,} characters of data, not {len(self.data):,}: give a part of it, or a "
                 "folder to read it from"
             )
-        if self.medium.tool is not None or "read_context" in taken:
+        if self.medium.tool is not None or "read_context" in names:
             return ()
-        from cantrip_acp.delegation.task_data import read_context
-
-        return (read_context(self.data),)
+        return (registry.read_context(self.data),)
 
     @derived
     def gates(self) -> Mapping[str, Gate]:
@@ -180,18 +177,6 @@ class Circle(Definition):
         return FrozenDict(
             {g.name: g for g in self.declared_gates if g.name in registry.DELEGATION and g.name not in self.gates}
         )
-
-    @derived
-    def construction(self) -> Mapping[str, Gate]:
-        """The gates behind the Python functions that build children from values.
-
-        They exist where the medium has values and the circle has ``call_agent``; they are never offered as tools.
-        """
-        if "call_agent" not in self.gates:
-            return FrozenDict()
-        from cantrip_acp.delegation.child_values import construction_of
-
-        return FrozenDict(construction_of(self))
 
     @derived
     def definitions(self) -> tuple[ToolDefinition, ...]:

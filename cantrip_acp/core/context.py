@@ -6,14 +6,12 @@ last query, byte for byte. Prompt caching depends on that.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cantrip_acp.core.context_block import DOCUMENTS, ContextBlock, block_of
 from cantrip_acp.core.folding.policy import (
     ATTACHMENT_TOKENS,
     CHARS_PER_TOKEN,
@@ -25,7 +23,7 @@ from cantrip_acp.core.folding.policy import (
 from cantrip_acp.crystals.contract import Attachment, Message
 from cantrip_acp.gates.contract import observed
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
-from cantrip_acp.loom.records.turn import ContextRecord, GateRecord, Output, Turn, UtteranceRecord
+from cantrip_acp.loom.records.turn import GateRecord, Output, Turn, UtteranceRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.core.call import Call
@@ -51,57 +49,8 @@ _EPHEMERAL_BEGINS = "[ephemeral:"
 EPHEMERAL = _EPHEMERAL_BEGINS + "{gate}]"
 """What the crystal sees in place of an ephemeral gate's result. The loom has the whole result (PROD-5, D-010)."""
 
-_BLOCK_END = re.compile(r"</(\s*context)", re.IGNORECASE)
 _LEAST = 2_000
 """Compaction does not cut texts of at most this many characters."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContextBlock:
-    """Something the crystal sees besides call, capabilities and intent: a document, a note, pinned knowledge.
-
-    It is content, never authority. ``source`` says who added it, ``title`` what it is, ``uri`` where it is from.
-    An image, a sound or a document uses ``attachment`` instead of ``text``; it is sent with the intent itself.
-    """
-
-    text: str = ""
-    title: str = ""
-    source: str = "user"
-    uri: str | None = None
-    attachment: Attachment | None = None
-
-    def render(self) -> str:
-        """The block as text for the crystal."""
-        head = escape(self.title or self.uri or self.source)
-        where = f' uri="{escape(self.uri)}"' if self.uri else ""
-        # A text that closes its own block could add text that seems to be outside of any source.
-        text = _BLOCK_END.sub(r"<\\/\1", self.text)
-        return f'<context source="{escape(self.source)}" title="{head}"{where}>\n{text}\n</context>'
-
-
-DOCUMENTS = "repository"
-"""The ``source`` of blocks with the workspace's own documents. Folding keeps the latest version of each in the
-context.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class CastInfo:
-    """The cast that a contributor adds context to.
-
-    ``pinned`` returns the blocks of earlier casts that the crystal still sees, oldest first. It includes blocks from
-    another process, but none that were folded away.
-    """
-
-    entity_id: str
-    cast_id: str
-    intent: str
-    trace_id: str
-    pinned: Callable[[], Sequence[ContextBlock]] = tuple
-
-
-Contributor = Callable[[CastInfo], Awaitable[Sequence[ContextBlock]]]
-"""Adds context blocks when a cast begins. They are placed before its intent, and in the loom as ``context`` records."""
 
 
 class _Opening:
@@ -604,11 +553,3 @@ def _cut_value(value: Any, most: int) -> Any:
 
 def _delegates(gate: str) -> bool:
     return ALIASES.get(gate, gate) in DELEGATION
-
-
-def block_of(record: ContextRecord) -> ContextBlock:
-    """Make a context block from its record in the loom."""
-    attachment = None
-    if isinstance(record.mime, str) and isinstance(record.data, str):
-        attachment = Attachment.of(record.mime, record.data, record.uri, record.title)
-    return ContextBlock(record.text, record.title, record.source, record.uri, attachment)

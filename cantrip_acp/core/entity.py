@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from cantrip_acp.core.context import Context, ContextBlock
+from cantrip_acp.core.context import Context
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.definition import shown
 from cantrip_acp.core.errors import (
     CantripError,
@@ -25,7 +26,8 @@ from cantrip_acp.core.errors import (
     interrupts,
 )
 from cantrip_acp.core.events import BUFFER, ChildHub, EventHub, Noticed, Subscription
-from cantrip_acp.core.forking.continuation import own_point
+from cantrip_acp.core.history.continuation import own_point
+from cantrip_acp.core.lifecycle.sources import SourceConnections
 from cantrip_acp.core.loop import CastResult, CastRun
 from cantrip_acp.core.request_graph import Lineage
 from cantrip_acp.core.result import CastStream
@@ -35,7 +37,6 @@ from cantrip_acp.crystals import http_clients
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.gates.contract import GateReply, ProgramCall
 from cantrip_acp.gates.executor import GateExecutor
-from cantrip_acp.gates.gate_source import Reached
 from cantrip_acp.loom.records.snapshots import LoomPieces
 from cantrip_acp.loom.records.turn import Output, new_id
 from cantrip_acp.mediums.text_program import writes_calls
@@ -50,9 +51,9 @@ if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
     from cantrip_acp.core.events import Birth
     from cantrip_acp.core.folding.policy import Folding
-    from cantrip_acp.core.forking.checkpoint import Pinning
     from cantrip_acp.core.forking.fork import State
     from cantrip_acp.core.forking.group import ForkGroup
+    from cantrip_acp.core.lifecycle.checkpoints import Checkpoints
     from cantrip_acp.crystals.contract import Crystal, ToolCall, ToolDefinition
     from cantrip_acp.crystals.retry import RetryPolicy
     from cantrip_acp.delegation.child_tracker import Children
@@ -114,14 +115,14 @@ class Entity:
         self._unkept: dict[str, str] = {}
         self._pieces: LoomPieces | None = LoomPieces(loom) if keeps else None
         self._children: Children | None = None
-        self._reached = Reached(cantrip.sources if birth is None else ())
+        self._sources = SourceConnections(cantrip.sources if birth is None else ())
         self._remarked: Crystal | None = None
         """The crystal whose remarks were already reported."""
         self._reaching: anyio.CancelScope | None = None
         self._parts: Sequence[CastPart] = ()
         self._held: Wards | Callable[[Circle], Wards | None] | None = None
         pins = bool(cantrip.loom_settings.get("files")) and self.circle.workspace is not None
-        self._files: Pinning | None = _pinning(self) if pins else None
+        self._files: Checkpoints | None = _pinning(self) if pins else None
         self._session: MediumSession | None = None
         self._outdated = False
         self._keeping: asyncio.Task[dict[str, str]] | None = None
@@ -291,7 +292,7 @@ class Entity:
 
         Raises `CantripError` where a source fails that the entity cannot do without.
         """
-        circle = await self._reached.circle(self.cantrip.circle)
+        circle = await self._sources.connect(self.cantrip.circle)
         if circle is None:
             return
         self._cantrip = self.cantrip.replace(circle=circle)
@@ -303,7 +304,7 @@ class Entity:
 
     def problems(self) -> list[str]:
         """Problems with gate sources, and remarks of the crystal, that were not reported yet. They are for the user."""
-        crystal, told = self.crystal, self._reached.told()
+        crystal, told = self.crystal, self._sources.take_problems()
         if crystal is not self._remarked:
             self._remarked = crystal
             told = [*getattr(crystal, "remarks", ()), *told]
@@ -365,7 +366,7 @@ class Entity:
             else self.cantrip.circle.replace(wards=compose(self.cantrip.circle.wards, more))
         )
         before, self._circle = self.circle.wards, circle
-        self.executor.hold_to(circle)
+        self.executor.set_circle(circle)
         if any(getattr(before, name) != getattr(circle.wards, name) for name in _OF_THE_SANDBOX):
             self._outdated = True
         if self._run is not None:
@@ -403,7 +404,7 @@ class Entity:
                 session.chunks = self._pieces  # type: ignore[attr-defined]
             gained = getattr(self._session, "gates_gained", None)
             if gained is not None:
-                self.executor.overlay.tell(gained)
+                self.executor.dynamic_gates.set_listener(gained)
         return self._session
 
     @property
@@ -415,7 +416,7 @@ class Entity:
         """
         if self.circle.medium.tool is not None:
             return self.circle.tools
-        return self.circle.tools + self.executor.overlay.definitions
+        return self.circle.tools + self.executor.dynamic_gates.definitions
 
     async def discard_session(self) -> None:
         """Close the medium's session. The next use opens a new one."""
@@ -604,7 +605,7 @@ class Entity:
             await self.executor.close()
             if self._files is not None:
                 await self._files.close()
-            await self._reached.close()
+            await self._sources.close()
             await http_clients.release(self.crystal, self)
 
 
@@ -630,10 +631,10 @@ def check_new(loom: Loom, entity_id: str | None) -> None:
 _LONGEST_ID = 200
 
 
-def _pinning(entity: Entity) -> Pinning:
-    from cantrip_acp.core.forking.checkpoint import Pinning
+def _pinning(entity: Entity) -> Checkpoints:
+    from cantrip_acp.core.lifecycle.checkpoints import Checkpoints
 
-    return Pinning(entity)
+    return Checkpoints(entity)
 
 
 __all__ = ["CastResult", "CastStream", "Entity"]

@@ -13,6 +13,7 @@
     │   └── MalformedResponse      a response that breaks the contract (CRYSTAL-3, CRYSTAL-4, CRYSTAL-5)
     ├── VerdictError               a verifier that gave no verdict on a thread
     ├── GateError                  an expected failure of a gate; its text is what the entity sees (CIRCLE-5)
+    │   └── ChildRefused           a child that its parent's circle does not allow (COMP-1)
     ├── EntityError
     │   ├── EntityBusy             a second cast while one runs
     │   ├── EntityExists           an entity with that id exists already
@@ -175,6 +176,18 @@ class GateError(CantripError):
     def __init__(self, what: str, advice: str = "") -> None:
         self.what = what
         super().__init__(f"{what}{'. ' if advice[0].isupper() else '; '}{advice}" if advice else what)
+
+
+class ChildRefused(GateError):
+    """A child that its parent's circle does not allow.
+
+    ``ward`` names what refused it: a ward, or gate, medium, crystal, circle, call. ``index`` is its place in a batch.
+    """
+
+    def __init__(self, ward: str, message: str, index: int | None = None) -> None:
+        self.ward = ward
+        self.index = index
+        super().__init__(message)
 
 
 class EntityError(CantripError):

@@ -23,7 +23,7 @@ from cantrip_acp.core import events
 from cantrip_acp.core.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
 from cantrip_acp.core.folding.apply import make_more_room, make_room
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
-from cantrip_acp.core.forking.continuation import take_context
+from cantrip_acp.core.history.continuation import take_context
 from cantrip_acp.core.query_stream import Sink
 from cantrip_acp.core.result import CastResult as CastResult
 from cantrip_acp.core.scoring import Scoring
@@ -53,9 +53,9 @@ from cantrip_acp.text.json_data import thaw
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
-    from cantrip_acp.core.forking.continuation import Point
+    from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.core.wards import Wards
 
 _ENDED = {
@@ -95,7 +95,7 @@ class CastRun:
         self.trace = trace
         self.blocks = tuple(blocks)
         self.resumed = resumed
-        self.scoring = Scoring(entity)
+        self.scoring = Scoring(entity.circle.score if entity.cantrip.scores else None, entity.loom, entity.redactor)
         call = entity.call
         asked = RequestParameters(call.temperature, call.top_p, call.seed, call.max_tokens)
         self.asked = asked if asked != RequestParameters() else None
@@ -188,7 +188,8 @@ class CastRun:
                 self._end("error", caught)
             raise
         result = self._end(reason, error)
-        await self.scoring.end(self.turns)
+        if self.turns:
+            await self.scoring.end(self.entity.last_turn)
         await self._tell_end(result, error)
         if error is not None:
             raise error
@@ -208,7 +209,7 @@ class CastRun:
         if not tracing.prepared():
             await anyio.to_thread.run_sync(tracing.prepare)
         for contributor in entity.contributors if self.resumed is None else ():
-            from cantrip_acp.core.context import CastInfo
+            from cantrip_acp.core.context_block import CastInfo
 
             info = CastInfo(entity.id, self.id, self.intent, self.trace.trace_id, entity.context.pinned)
             try:

@@ -23,9 +23,9 @@ from cantrip_acp.loom.query.thread import Endings, Thread
 from cantrip_acp.loom.records.turn import RewardRecord, now
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.entity import Entity
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.records.turn import Turn
+    from cantrip_acp.text.redaction import Redactor
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +73,10 @@ class Scorer:
 class Scoring:
     """The scoring of one cast. After one timeout the scorer is not called again in that cast."""
 
-    def __init__(self, entity: Entity) -> None:
-        self._entity = entity
-        self._scorer = entity.circle.score if entity.cantrip.scores else None
+    def __init__(self, scorer: Scorer | None, loom: Loom, redactor: Redactor) -> None:
+        self._scorer = scorer
+        self._loom = loom
+        self._redactor = redactor
         self._last: str | None = None
 
     async def turn(self, turn: Turn) -> None:
@@ -84,15 +85,14 @@ class Scoring:
             self._last = turn.id
             await self._score(turn, turn.id, grade=False)
 
-    async def end(self, turns: int) -> None:
-        """Score the cast that has ended, or its last turn if the end came before that turn was scored."""
-        leaf, loom = self._entity.last_turn, self._entity.loom
-        if self._scorer is None or not turns:
+    async def end(self, leaf: str) -> None:
+        """Score the cast that ended with the turn ``leaf``, or that turn if the end came before it was scored."""
+        if self._scorer is None:
             return
         if self._scorer.at == "cast":
-            await self._score(own_thread(loom, leaf), leaf, grade=True)
+            await self._score(own_thread(self._loom, leaf), leaf, grade=True)
         elif self._last != leaf:
-            await self.turn(loom.turn(leaf))
+            await self.turn(self._loom.turn(leaf))
 
     async def _score(self, subject: Turn | Thread, turn_id: str, *, grade: bool) -> None:
         scorer = self._scorer
@@ -114,13 +114,13 @@ class Scoring:
             if interrupts(error):
                 raise
             note = describe(error)
-        redactor = self._entity.redactor
+        redactor = self._redactor
         if reward is None:
             note = redactor.diagnostic(note or "")
             log.warning("scorer %s gave %s no reward: %s", scorer.name, turn_id, note)
         note = None if note is None else redactor.text(note)[:_NOTE]
         graded = True if grade else msgspec.UNSET
-        self._entity.loom.append(RewardRecord(turn_id, reward, scorer.name, note, now(), "shaped", grade=graded))
+        self._loom.append(RewardRecord(turn_id, reward, scorer.name, note, now(), "shaped", grade=graded))
 
 
 async def _asked(scorer: Scorer, subject: Turn | Thread) -> Any:

@@ -1,4 +1,4 @@
-"""Turn builder: collects one turn while it runs, and makes its record (`mediums.contract.TurnContext`)."""
+"""Turn builder: collects one turn while it runs, and makes its record (`core.ports.TurnContext`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import anyio
 import msgspec
 
 from cantrip_acp.crystals.contract import NO_USAGE, RequestParameters, Response, ToolCall
-from cantrip_acp.gates.registry import ALIASES, CONSTRUCTED, DELEGATION
+from cantrip_acp.gates.registry import ALIASES, CHILD_FUNCTIONS, DELEGATION
 from cantrip_acp.loom.records.turn import (
     TERMINATIONS,
     GateRecord,
@@ -33,7 +33,7 @@ from cantrip_acp.text.json_data import freeze, freeze_record
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.events import Event
     from cantrip_acp.core.loop import CastRun
@@ -56,7 +56,7 @@ _NO_RESPONSE = Response()
 
 
 class TurnState:
-    """One turn while it runs. Mediums see it as `mediums.contract.TurnContext`."""
+    """One turn while it runs. Mediums see it as `core.ports.TurnContext`."""
 
     __slots__ = (
         "_children",
@@ -221,7 +221,7 @@ class TurnState:
         except anyio.get_cancelled_exc_class():
             # What a call had done before the cancel stays done, so the record must have it.
             why = STOPPED if via is None else UNFINISHED
-            if (name in DELEGATION or name in CONSTRUCTED) and self.parts:
+            if (name in DELEGATION or name in CHILD_FUNCTIONS) and self.parts:
                 why = CUT_OFF
             record = run.entity.executor.interrupted(call_id, name, why, tool_call_id)
             self.results.append(self._of_program(record, via))

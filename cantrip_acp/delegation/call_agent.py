@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.delegation import run_child, task_data
-from cantrip_acp.delegation.errors import ChildRefused
-from cantrip_acp.delegation.request import ONE, Request
+from cantrip_acp.core.errors import ChildRefused, GateError
+from cantrip_acp.core.turn_builder import TurnState
+from cantrip_acp.delegation import run_child
+from cantrip_acp.delegation.request import ONE, Request, recorded_data
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.path_handle import quoted
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.turn_builder import TurnState
     from cantrip_acp.core.wards import Wards
 
 MOST_IN_BATCH = 10_000
@@ -42,7 +41,7 @@ async def _call_agent_batch(args: Mapping[str, Any], context: GateContext) -> An
 
 def turn_of(context: GateContext) -> TurnState:
     """The turn that spawns the child. Raises `GateError` outside of a turn."""
-    if context.turn is None:
+    if not isinstance(context.turn, TurnState):
         raise GateError("a child can be spawned within a turn alone; no turn is under way here")
     return context.turn
 
@@ -71,7 +70,7 @@ def recorded(args: Mapping[str, Any]) -> Mapping[str, Any]:
         if isinstance(requests, list):
             return {**args, "requests": [recorded(r) if isinstance(r, Mapping) else r for r in requests]}
         return args
-    return {**args, "context": task_data.kept(args["context"])} if "context" in args else args
+    return {**args, "context": recorded_data(args["context"])} if "context" in args else args
 
 
 def _warded(gate: Gate, wards: Wards) -> Gate:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from cantrip_acp.core.call import Call
 from cantrip_acp.core.circle import NOTHING, Circle
-from cantrip_acp.core.errors import CantripError, DefinitionError
+from cantrip_acp.core.errors import CantripError, ChildRefused, DefinitionError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.delegation.child_circle import circle_for
-from cantrip_acp.delegation.errors import ChildRefused
 from cantrip_acp.delegation.request import Request
 
 if TYPE_CHECKING:

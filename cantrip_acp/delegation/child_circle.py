@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from cantrip_acp.core.circle import Circle
-from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.core.errors import ChildRefused, DefinitionError
 from cantrip_acp.core.wards import Wards
 from cantrip_acp.delegation.child_wards import wards_for
-from cantrip_acp.delegation.errors import ChildRefused
 from cantrip_acp.delegation.request import Request
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from cantrip_acp.delegation.errors import ChildRefused
+from cantrip_acp.core.errors import ChildRefused
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity

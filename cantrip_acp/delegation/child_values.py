@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from cantrip_acp.core.errors import ChildRefused
 from cantrip_acp.delegation import persistent_child, run_child
 from cantrip_acp.delegation.call_agent import MOST_IN_BATCH, preview, recorded, refused, turn_of
-from cantrip_acp.delegation.errors import ChildRefused
 from cantrip_acp.delegation.request import CHILD, Request
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
     from cantrip_acp.core.loop import CastResult
 
 _VALUE: Mapping[str, Any] = {
@@ -107,7 +106,7 @@ _CHILD_ID = {"child": {"type": "string", "maxLength": 200}}
 _INTENT = CHILD["intent"]
 _ONE = _schema(_VALUE, "intent")
 
-CONSTRUCTION: Mapping[str, Gate] = {
+CHILD_FUNCTIONS: Mapping[str, Gate] = {
     gate.name: gate
     for gate in (
         _gate("cast", _ONE, _cast, preview=preview, recorded=recorded),
@@ -123,17 +122,4 @@ CONSTRUCTION: Mapping[str, Gate] = {
         _gate("dismiss", _schema(_CHILD_ID, "child"), _dismiss, preview=_titled),
     )
 }
-"""The calls, by the names that they have in the loom."""
-
-
-def construction_of(circle: Circle) -> Mapping[str, Gate]:
-    """The calls that a circle has: none without ``call_agent``, no batches without ``call_agent_batch``."""
-    if not getattr(circle.medium, "has_values", False) or "call_agent" not in circle.gates:
-        return {}
-    if CONSTRUCTION.keys() & circle.gates.keys():
-        # A user's own gate has one of these names. The two must not be confused, so ours are left out.
-        return {}
-    taken = set(circle.wards.remove_gate)
-    if "call_agent_batch" not in circle.gates:
-        taken.add("cantrip.cast_batch")
-    return {name: gate for name, gate in CONSTRUCTION.items() if name not in taken}
+"""The calls, by the names that they have in the loom (`gates.registry.child_functions` says which a circle has)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.errors import ChildRefused
 from cantrip_acp.core.events import ChildRejected
 from cantrip_acp.telemetry import tracing
 
@@ -15,18 +15,6 @@ if TYPE_CHECKING:
 EVENT = "cantrip.ward.child_rejected"
 
 _log = logging.getLogger(__name__)
-
-
-class ChildRefused(GateError):
-    """A child that its parent's circle does not allow.
-
-    ``ward`` names what refused it: a ward, or gate, medium, crystal, circle, call. ``index`` is its place in a batch.
-    """
-
-    def __init__(self, ward: str, message: str, index: int | None = None) -> None:
-        self.ward = ward
-        self.index = index
-        super().__init__(message)
 
 
 async def report(refused: ChildRefused, turn: TurnState, call_id: str) -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.errors import ChildRefused, GateError
 from cantrip_acp.core.events import Birth
 from cantrip_acp.delegation import run_child
 from cantrip_acp.delegation.child_cantrip import cantrip_of
-from cantrip_acp.delegation.errors import ChildRefused, report
+from cantrip_acp.delegation.errors import report
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity

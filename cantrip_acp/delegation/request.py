@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from cantrip_acp.core.circle import NOTHING
 from cantrip_acp.core.errors import GateError
@@ -43,6 +46,11 @@ ONE: Mapping[str, Any] = {
     "additionalProperties": False,
 }
 
+
+LARGEST_KEPT = 64 * 1024
+"""Maximum number of characters of data in a loom's record of a delegation. Larger data are recorded by size, hash and
+beginning.
+"""
 
 LARGEST_WORDS = 1_000_000
 """Maximum number of characters of an intent or a system prompt."""
@@ -86,3 +94,19 @@ class Request:
             call=args.get("call"),
             max_depth=args.get("max_depth"),
         )
+
+
+def recorded_data(data: Any) -> Any:
+    """The data as the loom's record of the delegation has them."""
+    if isinstance(data, str):
+        text, size = data, len(data)
+    elif isinstance(data, list | Mapping):
+        text = msgspec.json.encode(data).decode()
+        size = len(text)
+    else:
+        return data
+    if size <= LARGEST_KEPT:
+        return data
+    raw = text.encode("utf-8", "surrogatepass")
+    digest = hashlib.sha256(raw).hexdigest()
+    return {"kept_elsewhere": True, "bytes": len(raw), "sha256": digest, "begins": text[:200]}

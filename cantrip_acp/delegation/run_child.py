@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
-from cantrip_acp.core.errors import CantripError, GateError, LoomError
+from cantrip_acp.core.errors import CantripError, ChildRefused, GateError, LoomError
 from cantrip_acp.core.events import Birth
 from cantrip_acp.delegation.child_cantrip import Judged, cantrip_of, crystal_of, judge
-from cantrip_acp.delegation.errors import ChildRefused, report
+from cantrip_acp.delegation.errors import report
 from cantrip_acp.delegation.request import Request
 
 if TYPE_CHECKING:

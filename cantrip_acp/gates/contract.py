@@ -23,12 +23,10 @@ from cantrip_acp.text.redaction import looks_secret
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cantrip_acp.core.circle import Circle
     from cantrip_acp.core.events import Diff, Location, PlanEntry
-    from cantrip_acp.core.turn_builder import TurnState
+    from cantrip_acp.core.ports import MediumView, TurnContext
     from cantrip_acp.core.wards import Wards
-    from cantrip_acp.crystals.contract import Attachment
-    from cantrip_acp.gates.dynamic_gates import Overlay
+    from cantrip_acp.crystals.contract import Attachment, ToolDefinition
     from cantrip_acp.loom.records.turn import GateRecord
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other")
@@ -50,8 +48,8 @@ class GateContext:
     call_id: str
     folders: tuple[Path, ...] = ()
     """Folders outside the workspace that the session can use like the workspace."""
-    turn: TurnState | None = None
-    """The turn of the call, for gates of this package that act on the entity itself (delegation)."""
+    turn: TurnContext | None = None
+    """The turn of the call; None outside of a cast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ class ProgramCall:
     tool: str
     text: str
     call_id: str
-    circle: Circle
+    circle: CircleView
     entity_id: str
     cast_id: str
     depth: int
@@ -164,7 +162,7 @@ class Gate:
     proposes: Callable[[Mapping[str, Any], GateContext], tuple[Diff, ...] | Awaitable[tuple[Diff, ...]]] | None = None
     runs: Callable[[Mapping[str, Any], GateContext], str] | None = None
     covers: Callable[[Mapping[str, Any]], tuple[str, str]] | None = None
-    opens: Callable[[Overlay, Circle], GateSession] | None = None
+    opens: Callable[[GateRegistrar, CircleView], GateSession] | None = None
     warded: Callable[[Gate, Wards], Gate] | None = None
     recorded: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     json_input: bool = False
@@ -271,6 +269,85 @@ class Gate:
         'shout(text, times?)'
         """
         return gate_from_function(cls, function, name, options)
+
+
+class CircleView(Protocol):
+    """A circle as gates and mediums see it (`core.circle.Circle`)."""
+
+    @property
+    def medium(self) -> MediumView: ...
+
+    @property
+    def wards(self) -> Wards: ...
+
+    @property
+    def workspace(self) -> Path | None: ...
+
+    @property
+    def folders(self) -> tuple[Path, ...]: ...
+
+    @property
+    def data(self) -> Any: ...
+
+    @property
+    def gates(self) -> Mapping[str, Gate]: ...
+
+    @property
+    def withheld(self) -> Mapping[str, Gate]: ...
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]: ...
+
+    @property
+    def tool_names(self) -> Mapping[str, str]: ...
+
+    @property
+    def own_gates(self) -> tuple[Gate, ...]: ...
+
+    @property
+    def declared_gates(self) -> tuple[Gate, ...]: ...
+
+
+class GateRegistrar(Protocol):
+    """Adds gates to an entity while it runs (`gates.dynamic_gates.DynamicGates`)."""
+
+    @property
+    def gates(self) -> Mapping[str, Gate]:
+        """The gates added so far."""
+        ...
+
+    @property
+    def reserved(self) -> Mapping[str, str]:
+        """Names that an added gate cannot have, with the reasons."""
+        ...
+
+    def name_problem(self, name: str) -> str | None:
+        """Why no gate of this name can be added; None if one can."""
+        ...
+
+    def change(self, added: Mapping[str, Gate], removed: frozenset[str] | set[str] = frozenset()) -> None:
+        """Remove some gates and add others in one step."""
+        ...
+
+
+class OpenedSource(Protocol):
+    """An opened source: its ``gates``, and ``problems`` as messages for the user. `close` may be called twice."""
+
+    gates: list[Gate]
+    problems: list[str]
+
+    async def close(self) -> None: ...
+
+
+class GateSource(Protocol):
+    """A source of gates that are known only after a connection, such as an MCP server.
+
+    It is an immutable value; any number of entities may open it.
+    """
+
+    async def open(self, circle: CircleView) -> OpenedSource:
+        """Open it within its own time limit. Raises `CantripError` where the entity cannot work without it."""
+        ...
 
 
 def gate_from_function(

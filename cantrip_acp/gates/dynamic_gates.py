@@ -1,7 +1,7 @@
-"""Dynamic gates: gates that an entity gains while it runs, in addition to its circle's.
+"""Dynamic gates: gates that an entity adds while it runs, in addition to its circle's.
 
-A circle is immutable. Gained gates belong to one entity and end with it. Before adding one, check its name with
-`refusal`: no gate that a circle has, had, or could have is ever replaced.
+A circle is immutable. Added gates belong to one entity and end with it. Before adding one, check its name with
+`name_problem`: no gate that a circle has, had, or could have is ever replaced.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.gates.contract import CircleView
 
 Listener = Callable[[Mapping[str, Gate]], None]
 
-_KEPT = frozenset({"context", "loom", "submit_answer", "GateError", "python", "bash", "call"})
+_USED_BY_MEDIUMS = frozenset({"context", "loom", "submit_answer", "GateError", "python", "bash", "call"})
 """Names that mediums use themselves."""
 
 
-class Overlay:
-    """One entity's gained gates by name. ``gates`` is replaced as a whole whenever it changes."""
+class DynamicGates:
+    """One entity's own gates by name. ``gates`` is replaced as a whole whenever it changes."""
 
-    def __init__(self, circle: Circle) -> None:
+    def __init__(self, circle: CircleView) -> None:
         self._circle = circle
         self._listener: Listener | None = None
         self.gates: Mapping[str, Gate] = {}
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """The gates as tools, in the order in which they were gained."""
+        """The gates as tools, in the order in which they were added."""
         return tuple(ToolDefinition(g.name, g.description, g.parameters) for g in self.gates.values())
 
-    def tell(self, listener: Listener) -> None:
-        """Call ``listener`` with all gained gates now, if there are any, and after each change.
+    def set_listener(self, listener: Listener) -> None:
+        """Call ``listener`` with all added gates now, if there are any, and after each change.
 
         It replaces the previous listener: an entity has one medium session at a time.
         """
@@ -47,19 +47,19 @@ class Overlay:
             listener(self.gates)
 
     @cached_property
-    def taken(self) -> Mapping[str, str]:
-        """Names that a gained gate cannot have, with the reasons."""
+    def reserved(self) -> Mapping[str, str]:
+        """Names that an added gate cannot have, with the reasons."""
         circle = self._circle
         tool = (circle.medium.tool,) if circle.medium.tool is not None else ()
         return {
             **dict.fromkeys((*registry.RESERVED, *registry.names()), "it could be taken for another gate of that name"),
-            **dict.fromkeys((*_KEPT, *tool), "that name is kept for what mediums have themselves"),
+            **dict.fromkeys((*_USED_BY_MEDIUMS, *tool), "that name is kept for what mediums have themselves"),
             **dict.fromkeys((*circle.tool_names, *circle.gates), "the circle has a gate of that name"),
             **dict.fromkeys(circle.wards.remove_gate, "the ward remove_gate takes that name away"),
         }
 
-    def refusal(self, name: str) -> str | None:
-        """Why no gate of this name can be gained; None where one can.
+    def name_problem(self, name: str) -> str | None:
+        """Why no gate of this name can be added; None where one can.
 
         Names are single words, so that every medium can call them directly.
         """
@@ -68,11 +68,11 @@ class Overlay:
         # A shell also offers the gate NAME as `cantrip_NAME`.
         if name.startswith("cantrip"):
             return "names that begin with cantrip are kept"
-        return self.taken.get(name)
+        return self.reserved.get(name)
 
-    def change(self, gained: Mapping[str, Gate], lost: frozenset[str] | set[str] = frozenset()) -> None:
-        """Remove some gates and add others in one step. Names must have passed `refusal`."""
-        kept = {name: gate for name, gate in self.gates.items() if name not in lost or name in gained}
-        self.gates = {**kept, **gained}
+    def change(self, added: Mapping[str, Gate], removed: frozenset[str] | set[str] = frozenset()) -> None:
+        """Remove some gates and add others in one step. Names must have passed `name_problem`."""
+        kept = {name: gate for name, gate in self.gates.items() if name not in removed or name in added}
+        self.gates = {**kept, **added}
         if self._listener is not None:
             self._listener(self.gates)

@@ -25,7 +25,7 @@ from cantrip_acp.core.errors import GateError, describe, interrupts
 from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
-from cantrip_acp.gates.dynamic_gates import Overlay
+from cantrip_acp.gates.dynamic_gates import DynamicGates
 from cantrip_acp.gates.files.file_changes import changes_of
 from cantrip_acp.loom.records.turn import FileChange, GateRecord
 from cantrip_acp.telemetry import genai_spans, tracing
@@ -34,8 +34,8 @@ from cantrip_acp.text.json_data import NotJson, encodable, freeze, plain, thaw
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
     from cantrip_acp.core.events import EventHub
-    from cantrip_acp.core.turn_builder import TurnState
-    from cantrip_acp.gates.contract import GateSession
+    from cantrip_acp.core.ports import TurnContext
+    from cantrip_acp.gates.contract import CircleView, GateRegistrar, GateSession
     from cantrip_acp.text.redaction import Redactor
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ _TITLE = 1_000
 
 
 class GateExecutor:
-    """Calls the gates of one circle for one entity, and the gates that the entity has gained (`overlay`)."""
+    """Calls the gates of one circle for one entity, and the gates that the entity has added (`dynamic_gates`)."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class GateExecutor:
     ) -> None:
         self._circle = circle
         self._gates = circle.gates
-        self.overlay = Overlay(circle)
+        self.dynamic_gates = DynamicGates(circle)
         self._sessions: dict[str, GateSession] = {}
         self._unanswered: dict[str, events.GateCalled] = {}
         self._hub = hub
@@ -83,12 +83,12 @@ class GateExecutor:
         trace: tracing.Trace,
         tool_call_id: str | None = None,
         via: str | None = None,
-        turn: TurnState | None = None,
+        turn: TurnContext | None = None,
     ) -> GateRecord:
         """Make one call. ``call_id`` is its id among events, ``tool_call_id`` the crystal's, ``via`` the id of the
         calling command."""
         hub = self._hub
-        gate = self._gates.get(name) or self._gained(name) or self._constructed(name)
+        gate = self._gates.get(name) or self._added(name) or registry.child_function(self._circle, name)
         parsed, problem = _parse(args)
         if type(parsed) is list and gate is not None and gate.json_input:
             # A batch without a mapping around it, as code writes such a call.
@@ -96,7 +96,7 @@ class GateExecutor:
         if gate is None:
             problem = self._unavailable(name)
         elif problem is None:
-            problem = self._misfit(gate, parsed)
+            problem = self._schema_error(gate, parsed)
         context = GateContext(
             gate.dependencies if gate is not None else {},
             self._circle.wards,
@@ -177,8 +177,8 @@ class GateExecutor:
             entity_id=context.entity_id, cast_id=context.cast_id, depth=self._depth, entries=entries
         )
 
-    def hold_to(self, circle: Circle) -> None:
-        """From the next call on, use the gates and wards of this circle; gates that the entity gained stay."""
+    def set_circle(self, circle: Circle) -> None:
+        """From the next call on, use the gates and wards of this circle; gates that the entity added stay."""
         self._circle = circle
         self._gates = circle.gates
 
@@ -196,11 +196,11 @@ class GateExecutor:
             await self._hub.send(started)
         return await _run(invocation)
 
-    def _opened(self, gate: Gate, opens: Callable[[Overlay, Circle], GateSession]) -> Gate:
+    def _opened(self, gate: Gate, opens: Callable[[GateRegistrar, CircleView], GateSession]) -> Gate:
         """The gate with the handler of its session for this entity."""
         session = self._sessions.get(gate.name)
         if session is None:
-            session = self._sessions[gate.name] = opens(self.overlay, self._circle)
+            session = self._sessions[gate.name] = opens(self.dynamic_gates, self._circle)
         return replace(gate, handler=session.call)
 
     async def close(self) -> None:
@@ -276,12 +276,9 @@ class GateExecutor:
             for a in attachments
         )
 
-    def _gained(self, name: str) -> Gate | None:
-        """A gate that the entity gained, unless a later ward removes it."""
-        return None if name in self._circle.wards.remove_gate else self.overlay.gates.get(name)
-
-    def _constructed(self, name: str) -> Gate | None:
-        return self._circle.construction.get(name) if name in registry.CONSTRUCTED else None
+    def _added(self, name: str) -> Gate | None:
+        """A gate that the entity added, unless a later ward removes it."""
+        return None if name in self._circle.wards.remove_gate else self.dynamic_gates.gates.get(name)
 
     def interrupted(self, call_id: str, gate: str, why: str, tool_call_id: str | None) -> GateRecord:
         """The record of a cancelled call, with ``why`` as its result."""
@@ -291,18 +288,18 @@ class GateExecutor:
         return GateRecord(called.gate, called.args, why, True, tool_call_id, _STOPPED, **_shown(called, None, (), ()))
 
     def _unavailable(self, name: str) -> str:
-        if name in registry.DELEGATION | registry.CONSTRUCTED and self._circle.wards.max_depth == 0:
+        if name in registry.DELEGATION | registry.CHILD_FUNCTIONS and self._circle.wards.max_depth == 0:
             return (
                 f"gate not available: {name!r}. max_depth is 0 here, so no child can be spawned: do the work with what this "
                 f"circle has: {', '.join(self._gates)} (COMP-6)."
             )
-        present = [*self._gates, *(each for each in self.overlay.gates if self._gained(each) is not None)]
+        present = [*self._gates, *(each for each in self.dynamic_gates.gates if self._added(each) is not None)]
         available = ", ".join(present)
         near = difflib.get_close_matches(name, present, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         return f"gate not available: {name!r}. This circle has: {available}.{hint}"
 
-    def _misfit(self, gate: Gate, args: Mapping[str, Any]) -> str | None:
+    def _schema_error(self, gate: Gate, args: Mapping[str, Any]) -> str | None:
         """Why the arguments do not fit the gate's schema; None where they do."""
         known, validator = self._validators.get(gate.name, (None, None))
         try:

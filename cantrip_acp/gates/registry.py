@@ -11,7 +11,7 @@ import importlib
 from typing import Any
 
 from cantrip_acp.core.errors import DefinitionError, describe, interrupts
-from cantrip_acp.gates.contract import Gate
+from cantrip_acp.gates.contract import CircleView, Gate
 
 BUILT_IN: dict[str, str] = {
     "done": "cantrip_acp.gates.interaction.done_echo:DONE",
@@ -42,12 +42,14 @@ ALIASES: dict[str, str] = {"call_entity": "call_agent", "call_entity_batch": "ca
 DELEGATION: frozenset[str] = frozenset({"call_agent", "call_agent_batch"})
 """The gates that are removed at ``max_depth`` 0 (COMP-6, D-009)."""
 
-CONSTRUCTED: frozenset[str] = frozenset(
+CHILD_FUNCTIONS: frozenset[str] = frozenset(
     {"cantrip.cast", "cantrip.cast_batch", "cantrip.summon", "cantrip.send", "cantrip.dismiss"}
 )
-"""The calls behind `Cantrip(...)` and similar functions in cells; a circle cannot declare them
-(`delegation.construction`).
+"""The calls behind `Cantrip(...)` and similar functions in cells (`delegation.child_values`). No circle declares them,
+and they are never offered as tools.
 """
+_CHILD_FUNCTIONS_TARGET = "cantrip_acp.delegation.child_values:CHILD_FUNCTIONS"
+_READ_CONTEXT_TARGET = "cantrip_acp.gates.interaction.read_context:read_context"
 
 
 RESERVED: frozenset[str] = frozenset(
@@ -87,8 +89,7 @@ def find(name: str) -> Gate:
     name = ALIASES.get(name, name)
     target = BUILT_IN.get(name)
     if target is not None:
-        module, _, attribute = target.partition(":")
-        found = getattr(importlib.import_module(module), attribute)
+        found = _load(target)
     else:
         entry = _entry_points().get(name)
         if entry is None:
@@ -100,6 +101,42 @@ def find(name: str) -> Gate:
     if not isinstance(found, Gate):
         raise DefinitionError(f"gate {name!r} is registered as {type(found).__name__}, not as a Gate")
     return found
+
+
+def _load(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def read_context(data: Any) -> Gate:
+    """The gate that shows a circle's data, for a medium that has no variable for them."""
+    gate: Gate = _load(_READ_CONTEXT_TARGET)(data)
+    return gate
+
+
+def child_functions(circle: CircleView) -> frozenset[str]:
+    """The functions in `CHILD_FUNCTIONS` that the cells of a circle have.
+
+    None without ``call_agent`` or in a medium without values, no batches without ``call_agent_batch``.
+    """
+    gates = circle.gates
+    if "call_agent" not in gates or not getattr(circle.medium, "has_values", False):
+        return frozenset()
+    if CHILD_FUNCTIONS & gates.keys():
+        # A user's own gate has one of these names. The two must not be confused, so ours are left out.
+        return frozenset()
+    removed = set(circle.wards.remove_gate)
+    if "call_agent_batch" not in gates:
+        removed.add("cantrip.cast_batch")
+    return CHILD_FUNCTIONS - removed
+
+
+def child_function(circle: CircleView, name: str) -> Gate | None:
+    """The gate behind one of the functions of `child_functions`; None where the circle does not have it."""
+    if name not in CHILD_FUNCTIONS or name not in child_functions(circle):
+        return None
+    gate: Gate = _load(_CHILD_FUNCTIONS_TARGET)[name]
+    return gate
 
 
 def load_entry(entry: Any) -> Any:

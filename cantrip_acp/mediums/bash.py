@@ -27,10 +27,9 @@ from cantrip_acp.mediums.program_events import Report, signal_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.core.wards import Wards
-    from cantrip_acp.gates.contract import Gate
-    from cantrip_acp.mediums.contract import TurnContext
+    from cantrip_acp.gates.contract import CircleView, Gate
     from cantrip_acp.sandbox.launch.sandbox import Outcome, Running, Sandbox
 
 _PARAMETERS: Mapping[str, Any] = {
@@ -51,17 +50,17 @@ class BashMedium:
     tool: str | None = "bash"
     tag = "bash"
 
-    def tools(self, circle: Circle) -> tuple[ToolDefinition, ...]:
+    def tools(self, circle: CircleView) -> tuple[ToolDefinition, ...]:
         text = (
             "Run one shell command in the sandbox and see its output and exit status. Each call is a new shell in the "
             "workspace: directory and variables do not carry over, files do."
         )
         return (ToolDefinition(name="bash", description=text, parameters=_PARAMETERS),)
 
-    def presentation(self, circle: Circle) -> str | None:
+    def presentation(self, circle: CircleView) -> str | None:
         return present(circle)
 
-    async def open(self, circle: Circle, entity_id: str) -> BashSession:
+    async def open(self, circle: CircleView, entity_id: str) -> BashSession:
         """Open a session.
 
         Raises `SandboxMissing` if this machine cannot run a sandbox, `DefinitionError` for wards that cannot be
@@ -103,9 +102,9 @@ class BashMedium:
 class BashSession:
     """One entity's shell: a sandbox, made with the first command, that runs one command after the other."""
 
-    def __init__(self, circle: Circle, make: Callable[..., Sandbox] | None = None) -> None:
+    def __init__(self, circle: CircleView, make: Callable[..., Sandbox] | None = None) -> None:
         """``make`` builds the sandbox. Only tests of the loop pass one; circles, recipes and settings cannot."""
-        from cantrip_acp.delegation.task_data import as_text
+        from cantrip_acp.gates.interaction.read_context import as_text
         from cantrip_acp.sandbox.gate_ipc.server import GateWire
         from cantrip_acp.sandbox.launch.runtime_dir import runtime
         from cantrip_acp.sandbox.launch.sandbox import Sandbox
@@ -211,7 +210,7 @@ class BashSession:
             self._wire.remove()
 
 
-def present(circle: Circle) -> str:
+def present(circle: CircleView) -> str:
     """The capability block. It depends only on the circle, so it is the same on every query (CIRCLE-11)."""
     from cantrip_acp.sandbox.gate_ipc import gate_cli
 
@@ -275,7 +274,7 @@ _SHELL_WORDS = frozenset(
 """Words that the shell uses itself. A gate with such a name is reached only by its ``cantrip_`` form."""
 
 
-def _writable_text(wards: Wards, circle: Circle) -> str:
+def _writable_text(wards: Wards, circle: CircleView) -> str:
     paths = wards.bash_writable_paths
     if not paths:
         return "No file outside of /tmp and the home folder can be written."
@@ -375,7 +374,7 @@ def private_folders() -> tuple[str, ...]:
     return (os.path.realpath(state_dir()),)
 
 
-def persistent_home(circle: Circle) -> str:
+def persistent_home(circle: CircleView) -> str:
     """The host folder of a workspace's persistent home. Made if it does not exist."""
     from cantrip_acp.files.paths import state_dir
 

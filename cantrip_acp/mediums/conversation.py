@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from cantrip_acp.core.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
+    from cantrip_acp.gates.contract import CircleView
     from cantrip_acp.loom.records.turn import Output
-    from cantrip_acp.mediums.contract import TurnContext
 
 
 class ConversationMedium:
@@ -19,13 +19,13 @@ class ConversationMedium:
     name = "conversation"
     tool: str | None = None
 
-    def tools(self, circle: Circle) -> tuple[ToolDefinition, ...]:
+    def tools(self, circle: CircleView) -> tuple[ToolDefinition, ...]:
         return circle.definitions
 
-    def presentation(self, circle: Circle) -> str | None:
+    def presentation(self, circle: CircleView) -> str | None:
         return None
 
-    async def open(self, circle: Circle, entity_id: str) -> ConversationSession:
+    async def open(self, circle: CircleView, entity_id: str) -> ConversationSession:
         return ConversationSession()
 
     def code(self, call: ToolCall) -> str | None:

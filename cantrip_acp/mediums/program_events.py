@@ -14,10 +14,10 @@ from cantrip_acp.core import events
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.crystals.contract import ToolCall
+    from cantrip_acp.gates.contract import CircleView
     from cantrip_acp.loom.records.turn import Output
-    from cantrip_acp.mediums.contract import TurnContext
 
 _MOST_PIECES = 1000
 """Maximum number of pieces of both streams whose order is recorded."""
@@ -38,7 +38,7 @@ class Report:
         self._held = {"stdout": "", "stderr": ""}
         self._order: list[int] = []
 
-    async def start(self, command: str, circle: Circle) -> None:
+    async def start(self, command: str, circle: CircleView) -> None:
         if self._turn.listening:
             await self._turn.emit(
                 events.CommandStarted(

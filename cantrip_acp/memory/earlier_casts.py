@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from cantrip_acp.core.context import CastInfo, ContextBlock
+from cantrip_acp.core.context_block import CastInfo, ContextBlock
 from cantrip_acp.core.errors import CantripError
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import CastRecord

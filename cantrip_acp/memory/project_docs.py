@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from cantrip_acp.core.context import DOCUMENTS, CastInfo, ContextBlock
+from cantrip_acp.core.context_block import DOCUMENTS, CastInfo, ContextBlock
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.files import encoding as plain

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from cantrip_acp.core.errors import GitError, LoomError
-from cantrip_acp.core.forking.checkpoint import forget
+from cantrip_acp.core.lifecycle.checkpoints import forget
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.loom import Loom

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import DefinitionError, TurnNotFound, VerdictError
 from cantrip_acp.core.scoring import own_thread
 from cantrip_acp.crystals.contract import NO_USAGE, Usage

@@ -15,7 +15,7 @@ import pytest
 from cantrip_acp.core.circle import Circle
 from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.dynamic_gates import Overlay
+from cantrip_acp.gates.dynamic_gates import DynamicGates
 from cantrip_acp.gates.testing.run_tests import RUN_TESTS
 from tests.chores.conftest import context_of
 
@@ -59,7 +59,7 @@ async def run(workspace: Path) -> AsyncIterator[Run]:
         if not sessions:
             circle = Circle("conversation", ["done"], wards, workspace=workspace)
             assert RUN_TESTS.opens is not None
-            sessions.append(RUN_TESTS.opens(Overlay(circle), circle))
+            sessions.append(RUN_TESTS.opens(DynamicGates(circle), circle))
         return await sessions[0].call(args, context_of(workspace, wards, **(bound or {})))
 
     yield call
@@ -230,7 +230,7 @@ async def test_nothing_is_written_where_nothing_may_be(workspace: Path) -> None:
     )
     circle = Circle("conversation", ["done"], [{"max_turns": 5}], workspace=workspace)
     assert RUN_TESTS.opens is not None
-    session: Any = RUN_TESTS.opens(Overlay(circle), circle)
+    session: Any = RUN_TESTS.opens(DynamicGates(circle), circle)
     result = (await session.call({}, context_of(workspace, [{"max_turns": 5}]))).result
     assert result["failed"] == 1, result
     assert not (workspace / "made").exists()
@@ -246,7 +246,7 @@ async def test_wards_that_become_stricter_hold_for_the_next_run(run: Run, worksp
         "conversation", ["done"], [{"max_turns": 5}, {"bash_writable_paths": ["workspace"]}], workspace=workspace
     )
     assert RUN_TESTS.opens is not None
-    session: Any = RUN_TESTS.opens(Overlay(circle), circle)
+    session: Any = RUN_TESTS.opens(DynamicGates(circle), circle)
     assert (await session.call({}, context_of(workspace, circle.wards))).result["ok"]
     (workspace / "made").unlink()
     assert not (await session.call({}, stricter)).result["ok"]

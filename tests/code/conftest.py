@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from cantrip_acp import Circle
-from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Event
 from cantrip_acp.core.wards import Wards

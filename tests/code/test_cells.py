@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp.core import events
-from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.mediums.code.prompt import observe
 

@@ -11,8 +11,8 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, DefinitionError, Gate, Loom, ScriptedCrystal, Wards
 from cantrip_acp.core.errors import EntityExists
+from cantrip_acp.core.history.crystal_view import Seen
 from cantrip_acp.loom.query.outline import Outline
-from cantrip_acp.training.export.crystal_view import Seen
 from tests.core.conftest import done, echo, make
 
 # Ids

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom
-from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.core.events import Folded
 from cantrip_acp.core.folding.policy import Folding, tokens_of

@@ -10,7 +10,7 @@ import pytest
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core.errors import GitError, SandboxError
 from cantrip_acp.core.forking import worktree
-from cantrip_acp.core.forking.checkpoint import forget
+from cantrip_acp.core.lifecycle.checkpoints import forget
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.records.turn import ForkRecord

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import DefinitionError, LoomError, TurnNotFound
 from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.loom.records.turn import ForkRecord

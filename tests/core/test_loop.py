@@ -19,7 +19,8 @@ from cantrip_acp import (
     RetryPolicy,
     ScriptedCrystal,
 )
-from cantrip_acp.core.context import INTERRUPTED, NUDGE, SKIPPED, ContextBlock
+from cantrip_acp.core.context import INTERRUPTED, NUDGE, SKIPPED
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import EntityBusy, EntityClosed, IntentRequired, MalformedResponse
 from cantrip_acp.core.turn_builder import STOPPED
 from tests.core.conftest import done, echo, make

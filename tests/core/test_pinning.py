@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.forking.checkpoint import forget
+from cantrip_acp.core.lifecycle.checkpoints import forget
 from cantrip_acp.loom.records.turn import FilesRecord
 from tests.git.places import git, plant, repository, users_state
 

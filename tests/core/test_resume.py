@@ -11,9 +11,9 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.acp.render.history import replayed
 from cantrip_acp.core.errors import CrystalError, IntentRequired, LoomError
-from cantrip_acp.core.forking.continuation import point
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.forking.resume import reopen
+from cantrip_acp.core.history.continuation import point
 from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training import rewards
 from cantrip_acp.training.export.selection import Source, Wanted

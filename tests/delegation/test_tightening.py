@@ -11,6 +11,7 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core.wards import Wards
+from cantrip_acp.gates.registry import child_functions
 from tests.delegation.family import GATES, call, done, ends, first_result, parent, results, turns
 
 TIGHTER = Wards.of([{"max_turns": 10}, {"remove_gate": ["echo"]}])
@@ -78,7 +79,7 @@ async def test_so_is_one_that_waits_for_its_turn_or_for_its_next_intent() -> Non
 def test_a_gate_is_removed_by_its_older_name_too() -> None:
     circle = Circle("code", GATES, [{"max_turns": 1}, {"remove_gate": "call_entity"}])
     assert "call_agent" not in circle.gates
-    assert circle.construction == {}
+    assert child_functions(circle) == set()
 
 
 async def test_a_medium_of_another_package_is_no_childs_unless_admitted(

@@ -191,7 +191,7 @@ async def test_forged_offers_are_refused(loader: Loader, forged: str) -> None:
     body = "\n".join(f"    {line}" for line in forged.split("\n"))
     record = await loader.load("other", f"{WIRE}\nfor n in [current()]:\n{body}\ndef late(): return 1")
     assert record.is_error
-    assert list(loader.entity.executor.overlay.gates) == ["count_words", "fail"]
+    assert list(loader.entity.executor.dynamic_gates.gates) == ["count_words", "fail"]
     assert await works(loader) == 1
 
 

@@ -24,7 +24,7 @@ async def test_functions_become_gates(loader: Loader) -> None:
         ],
         "how": "the gates are tools from the next query on",
     }
-    gate = loader.entity.executor.overlay.gates["count_words"]
+    gate = loader.entity.executor.dynamic_gates.gates["count_words"]
     assert gate.parameters == {
         "type": "object",
         "properties": {
@@ -103,7 +103,7 @@ async def test_a_module_that_cannot_be_loaded(loader: Loader, source: str, said:
     record = await loader.load("other", source)
     assert record.is_error
     assert said in record.result, record.result
-    assert list(loader.entity.executor.overlay.gates) == ["count_words", "fail"]
+    assert list(loader.entity.executor.dynamic_gates.gates) == ["count_words", "fail"]
     assert not (await loader.call("count_words", text="a")).is_error
 
 
@@ -214,9 +214,9 @@ def place(
     await loader.loaded("other", source)
     assert (await loader.call("later")).result == "now"
     assert (await loader.call("place", p={"x": 3}, q=[1], t=["a"])).result == [3, [1], True, ["a"]]
-    kinds = loader.entity.executor.overlay.gates["place"].properties
+    kinds = loader.entity.executor.dynamic_gates.gates["place"].properties
     assert set(kinds) == {"p", "q", "r", "s", "t", "u", "v"}
-    assert list(loader.entity.executor.overlay.gates) == ["later", "place"]
+    assert list(loader.entity.executor.dynamic_gates.gates) == ["later", "place"]
 
 
 async def test_annotations_that_can_be_read_make_the_schema(loader: Loader) -> None:
@@ -226,7 +226,7 @@ async def test_annotations_that_can_be_read_make_the_schema(loader: Loader) -> N
         "t: Sequence[str | None] = (), u: Mapping[str, int] = {}, v: object = ...): return 1"
     )
     await loader.loaded("other", source)
-    assert loader.entity.executor.overlay.gates["f"].properties == {
+    assert loader.entity.executor.dynamic_gates.gates["f"].properties == {
         "p": {"type": "object"},
         "q": {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}], "default": None},
         "r": {"type": "boolean", "default": True},

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.forking.checkpoint import forget
+from cantrip_acp.core.lifecycle.checkpoints import forget
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.records.turn import ForkRecord

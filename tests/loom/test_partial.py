@@ -14,9 +14,9 @@ from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.events import Text
 from cantrip_acp.core.forking.fork import fork
 from cantrip_acp.core.forking.resume import reopen
+from cantrip_acp.core.history.crystal_view import Seen
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.text.redaction import shared
-from cantrip_acp.training.export.crystal_view import Seen
 from tests.core.conftest import INSTANT, echo
 from tests.loom.places import Place
 

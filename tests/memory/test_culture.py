@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.context import CastInfo, ContextBlock
+from cantrip_acp.core.context_block import CastInfo, ContextBlock
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.loom.records.turn import ContextRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.context import CastInfo, ContextBlock
+from cantrip_acp.core.context_block import CastInfo, ContextBlock
 from cantrip_acp.memory.earlier_casts import Sessions
 
 INTENT = 'Mend\nthe "parser"'

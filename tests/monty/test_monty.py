@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import GateError, SandboxError, SandboxMissing
 from cantrip_acp.mediums.monty import prompt
 from cantrip_acp.mediums.monty.medium import MontyMedium

@@ -16,7 +16,7 @@ import pytest
 from cantrip_acp.core.call import Call
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.circle import Circle
-from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.crystals.anthropic.crystal import AnthropicCrystal
 from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.contract import Crystal

@@ -31,7 +31,7 @@ from cantrip_acp.acp.render.formatting import (
 )
 from cantrip_acp.acp.render.past_calls import PastGate, PastProgram, calls_of
 from cantrip_acp.acp.render.past_subagents import PastFamily
-from cantrip_acp.core.context import block_of
+from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.crystals.text_tools.parse import read_calls

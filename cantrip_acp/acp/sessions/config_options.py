@@ -17,7 +17,7 @@ from cantrip_acp.acp.permissions.request import choose
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.factory import Opening, hold
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
-from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import CantripError, LoomError, UntrustedRecipe
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.loom.records.turn import ConfigRecord, ForkRecord, new_id, now

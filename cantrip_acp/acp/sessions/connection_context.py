@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.config_options import Options
     from cantrip_acp.acp.sessions.registry import Living
     from cantrip_acp.acp.wire.connection import Connection, Request
-    from cantrip_acp.gates.gate_source import GateSource
+    from cantrip_acp.gates.contract import GateSource
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.session_store import FORK, Granted, NoSession, Note, SessionStore
 from cantrip_acp.acp.wire.jsonrpc import invalid_params
 from cantrip_acp.core.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
-from cantrip_acp.gates.gate_source import GateSource
+from cantrip_acp.gates.contract import GateSource
 from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.gates.mcp.servers import McpServers
 from cantrip_acp.loom.loom import Loom

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.slash_commands import Command
     from cantrip_acp.acp.wire.connection import Request
     from cantrip_acp.core.entity import Entity
-    from cantrip_acp.core.forking.continuation import Point
-    from cantrip_acp.gates.gate_source import GateSource
+    from cantrip_acp.core.history.continuation import Point
+    from cantrip_acp.gates.contract import GateSource
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class Sessions:
 
     @staticmethod
     def _point_of(entity: Entity, turn_id: str) -> Point:
-        from cantrip_acp.core.forking.continuation import point
+        from cantrip_acp.core.history.continuation import point
 
         if turn_id not in entity.loom:
             return point(entity.loom, turn_id)

@@ -17,7 +17,7 @@ from typing import Any
 
 from cantrip_acp.acp.protocol import Audio, ContentBlock, Image, Resource, ResourceLink, Text
 from cantrip_acp.acp.wire.jsonrpc import invalid_params
-from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.crystals.contract import Attachment
 
 MOST_TEXT = 262_144

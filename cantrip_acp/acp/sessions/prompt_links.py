@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import anyio.to_thread
 
 from cantrip_acp.acp.sessions.prompt_content import Link, media_of
-from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import CantripError, GateError
 from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates.confinement import Root

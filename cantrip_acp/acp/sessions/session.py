@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.prompt_content import Link
     from cantrip_acp.acp.sessions.session_store import Note
     from cantrip_acp.acp.wire.connection import Connection, Request
-    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import CastStream, Entity
     from cantrip_acp.core.loop import CastResult
-    from cantrip_acp.gates.gate_source import GateSource
+    from cantrip_acp.gates.contract import GateSource
 
 log = logging.getLogger(__name__)
 

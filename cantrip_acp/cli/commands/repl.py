@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cantrip_acp.cli.render.cast_output import TextFace
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.loop_thread import Running
-    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.gates.web.named_hosts import NamedHosts
 

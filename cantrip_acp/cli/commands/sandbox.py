@@ -18,7 +18,7 @@ from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
-    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.events import Event
     from cantrip_acp.core.wards import Wards
     from cantrip_acp.loom.records.turn import GateRecord, Output

@@ -20,7 +20,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from cantrip_acp.crystals.preload import prepare_beside
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.events import Event
     from cantrip_acp.core.loop import CastResult

@@ -13,7 +13,7 @@ from cantrip_acp.core.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
-    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.crystals.contract import Attachment, Crystal
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.recipes.recipe import Recipe
@@ -124,7 +124,7 @@ def given(files: tuple[Path, ...]) -> Given:
     binary data, and for files that are too large.
     """
     from cantrip_acp.core.circle import LARGEST_DATA
-    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.context_block import ContextBlock
 
     blocks = []
     texts: dict[str, str] = {}

@@ -20,9 +20,9 @@ from msgspec import UNSET, UnsetType
 from cantrip_acp.core.entity import Entity, check_new
 from cantrip_acp.core.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
 from cantrip_acp.core.forking import worktree as forkplace
-from cantrip_acp.core.forking.continuation import point
 from cantrip_acp.core.forking.modules import GATE as MODULES
 from cantrip_acp.core.forking.modules import load_again, not_loaded
+from cantrip_acp.core.history.continuation import point
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.query.history import CastPart, lived, spoken
@@ -33,7 +33,7 @@ from cantrip_acp.telemetry import tracing
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
-    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.events import Event
     from cantrip_acp.core.wards import Wards
     from cantrip_acp.loom.loom import Loom
@@ -277,7 +277,7 @@ def _programs(turn: Turn, tool: str | None) -> list[ToolCall]:
 
 
 class RecordedTurn:
-    """A turn that is run again: its gates return their recorded answers (`mediums.contract.TurnContext`).
+    """A turn that is run again: its gates return their recorded answers (`core.ports.TurnContext`).
 
     ``problems`` lists calls that were not made before, or not in that order.
     """
@@ -323,7 +323,7 @@ class RecordedTurn:
 
     @property
     def context(self) -> Sequence[ContextBlock]:
-        from cantrip_acp.core.context import block_of
+        from cantrip_acp.core.context_block import block_of
 
         return [block_of(record) for record in self._part.context]
 

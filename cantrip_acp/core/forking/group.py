@@ -72,8 +72,8 @@ async def fork_group(
     ``ended`` is called with each sample as it ends.
     Raises `TurnNotFound`, and `LoomError` where the turn itself cannot be continued.
     """
-    from cantrip_acp.core.forking.continuation import point
     from cantrip_acp.core.forking.fork import fork
+    from cantrip_acp.core.history.continuation import point
     from cantrip_acp.loom.query.history import lived
 
     if not cantrips or (intents is not None and len(cantrips) != len(intents)):

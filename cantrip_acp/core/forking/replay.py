@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core.context import block_of
+from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.errors import CrystalError, GateError, LoomError
 from cantrip_acp.core.forking.fork import divergence
 from cantrip_acp.core.forking.modules import GATE as MODULES
@@ -31,7 +31,7 @@ from cantrip_acp.loom.records.turn import Turn
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.circle import Circle
-    from cantrip_acp.gates.gate_source import GateSource
+    from cantrip_acp.gates.contract import CircleView, GateSource
 
 _ENDED = "the recording of this cast ends here"
 
@@ -137,7 +137,7 @@ class _Declared:
         self._found = found
         self.gates: list[Gate] = []
 
-    async def open(self, circle: Circle) -> _Declared:
+    async def open(self, circle: CircleView) -> _Declared:
         own = {gate.name for gate in circle.declared_gates}
         self.gates = [gate for name, gate in self._found.items() if name not in own]
         return self

@@ -15,10 +15,9 @@ from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply, GateSession
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
     from cantrip_acp.core.events import Diff
     from cantrip_acp.core.wards import Wards
-    from cantrip_acp.gates.dynamic_gates import Overlay
+    from cantrip_acp.gates.contract import CircleView, GateRegistrar
 
 _DESCRIPTION = (
     "Compile a Python module and make its public functions (those of __all__, where there is one) gates that you can call "
@@ -28,10 +27,10 @@ _DESCRIPTION = (
 )
 
 
-def _opens(overlay: Overlay, circle: Circle) -> GateSession:
+def _opens(registrar: GateRegistrar, circle: CircleView) -> GateSession:
     from cantrip_acp.gates.loaded.modules import HotModules
 
-    return HotModules(overlay, circle)
+    return HotModules(registrar, circle)
 
 
 def _unopened(args: Mapping[str, Any], context: GateContext) -> Any:

@@ -22,8 +22,7 @@ from cantrip_acp.sandbox.launch.output import clean
 from cantrip_acp.sandbox.worker import messages
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
-    from cantrip_acp.gates.dynamic_gates import Overlay
+    from cantrip_acp.gates.contract import CircleView, GateRegistrar
 
 MOST_MODULES = 32
 _LARGEST_SCHEMA = 20_000
@@ -42,8 +41,8 @@ class _Loaded:
 class HotModules:
     """The session of `compile_and_load` for one entity."""
 
-    def __init__(self, overlay: Overlay, circle: Circle) -> None:
-        self._overlay = overlay
+    def __init__(self, registrar: GateRegistrar, circle: CircleView) -> None:
+        self._registrar = registrar
         self._circle = circle
         self._process = HotProcess(circle)
         self._lock = anyio.Lock()
@@ -70,7 +69,7 @@ class HotModules:
             self._loaded.pop(module.name, None)
             self._loaded[module.name] = _Loaded(module, gates)
             lost = set(before.gates) - set(gates) if before is not None else set[str]()
-            self._overlay.change(gates, lost)
+            self._registrar.change(gates, lost)
         described = [{"name": g.name, "signature": g.signature(), "description": _first(g)} for g in gates.values()]
         result: dict[str, Any] = {**module.record(), "gates": described, "how": self._how()}
         if before is not None:
@@ -114,7 +113,7 @@ class HotModules:
                 await self._load(loaded.module)
             except (GateError, SandboxError) as error:
                 del self._loaded[name]
-                self._overlay.change({}, set(loaded.gates))
+                self._registrar.change({}, set(loaded.gates))
                 notes.append(f"{name} could not be loaded again, and its gates are gone: {error}")
                 if not self._process.alive:
                     # The modules loaded before it were lost with the worker.
@@ -123,7 +122,7 @@ class HotModules:
 
     async def _load(self, module: Module) -> dict[str, Gate]:
         """Load one module into the worker; returns its gates. Raises `GateError`, and then an older version stays."""
-        taken = dict(self._overlay.taken)
+        taken = dict(self._registrar.reserved)
         for name, other in self._loaded.items():
             if name != module.name:
                 taken.update(dict.fromkeys(other.gates, f"{name} offers a gate of that name"))
@@ -137,7 +136,7 @@ class HotModules:
             raise GateError(f"{module.name} could not be loaded:\n{_failure(said, self._circle)}")
         gates: dict[str, Gate] = {}
         for offer in answer.gates:
-            why = taken.get(offer.name) or self._overlay.refusal(offer.name)
+            why = taken.get(offer.name) or self._registrar.name_problem(offer.name)
             if why is None and offer.name in gates:
                 why = "it is offered twice"
             if why is None:
@@ -219,7 +218,7 @@ def _depth(schema: messages.Schema) -> int:
     return deepest
 
 
-def _failure(said: Said, circle: Circle) -> str:
+def _failure(said: Said, circle: CircleView) -> str:
     """The error, and what was printed before it."""
     parts = [clean(said.answer.error or "it gave an answer to another question")]
     if said.timed_out:

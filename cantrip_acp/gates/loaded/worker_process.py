@@ -26,7 +26,7 @@ from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.worker import Listening, Worker
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.gates.contract import CircleView
 
 Answer = messages.Loaded | messages.Answered
 
@@ -58,7 +58,7 @@ class HotProcess:
     """The worker: `ask` one thing at a time, and always `close` it. ``alive`` is False before the start and after its
     end."""
 
-    def __init__(self, circle: Circle) -> None:
+    def __init__(self, circle: CircleView) -> None:
         self._circle = circle
         self._sandbox: Sandbox | None = None
         self._interpreter: interpreter.Interpreter | None = None

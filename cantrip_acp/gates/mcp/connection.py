@@ -33,7 +33,7 @@ from cantrip_acp.text.redaction import shared
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.gates.contract import CircleView
 
 log = logging.getLogger(__name__)
 # The SDK logs a server's failures with tracebacks and sent data. Callers get these failures as errors.
@@ -55,7 +55,7 @@ class McpError(CantripError):
 class Connection:
     """`open` it, `call` its ``tools``, and always `close` it."""
 
-    def __init__(self, server: McpServer, circle: Circle) -> None:
+    def __init__(self, server: McpServer, circle: CircleView) -> None:
         self.server = server
         self.tools: list[mcp_types.Tool] = []
         self.left_out: str | None = None
@@ -288,7 +288,7 @@ class _Reached:
         return await self._opened.__aexit__(*raised)
 
 
-def _sandbox(server: McpServer, circle: Circle) -> Sandbox:
+def _sandbox(server: McpServer, circle: CircleView) -> Sandbox:
     """The sandbox of the circle's commands. A Python given by path is visible with the files that it needs."""
     host = runner.machine()
     if "/" in server.command:
@@ -299,7 +299,7 @@ def _sandbox(server: McpServer, circle: Circle) -> Sandbox:
     return Sandbox(circle.wards, circle.workspace, host=host)
 
 
-def _reach(circle: Circle) -> str:
+def _reach(circle: CircleView) -> str:
     network = circle.wards.bash_network
     if network is True:
         return "with the network open"

@@ -13,7 +13,7 @@ from cantrip_acp.gates.contract import Gate
 from cantrip_acp.gates.mcp.declaration import McpServer, distinct
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.gates.contract import CircleView
     from cantrip_acp.gates.mcp.connection import Connection
 
 
@@ -32,7 +32,7 @@ class McpServers:
     def __bool__(self) -> bool:
         return bool(self.servers)
 
-    async def open(self, circle: Circle) -> OpenServers:
+    async def open(self, circle: CircleView) -> OpenServers:
         """Connect to all, each within its own time limit. Raises `McpError` where a required one cannot be reached."""
         # Importing the SDK takes a second, which must not block an event loop with other sessions.
         await anyio.to_thread.run_sync(_import)

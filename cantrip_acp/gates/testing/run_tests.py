@@ -21,8 +21,7 @@ from cantrip_acp.gates.path_handle import quoted
 from cantrip_acp.gates.registry import TIMEOUT
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
-    from cantrip_acp.gates.dynamic_gates import Overlay
+    from cantrip_acp.gates.contract import CircleView, GateRegistrar
     from cantrip_acp.gates.testing.test_report import Report
     from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox
 
@@ -38,7 +37,7 @@ class TestRuns:
 
     __test__ = False
 
-    def __init__(self, circle: Circle) -> None:
+    def __init__(self, circle: CircleView) -> None:
         self._circle = circle
         self._sandbox: Sandbox | None = None
         self._wards = circle.wards
@@ -207,7 +206,7 @@ def _locations(report: Report, context: GateContext) -> tuple[Location, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _opens(overlay: Overlay, circle: Circle) -> GateSession:
+def _opens(registrar: GateRegistrar, circle: CircleView) -> GateSession:
     return TestRuns(circle)
 
 

@@ -23,8 +23,8 @@ from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.worker import LARGEST_ANSWER, Worker
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.crystals.contract import ToolCall
-    from cantrip_acp.mediums.contract import TurnContext
 
 TIMEOUT = (0.0, 0.5, 1.5)
 """Seconds after which a cell that exceeded its time limit is interrupted, interrupted again, and killed."""

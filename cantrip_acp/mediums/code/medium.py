@@ -16,7 +16,7 @@ from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
 from cantrip_acp.mediums.code import prompt
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.gates.contract import CircleView
     from cantrip_acp.loom.records.turn import Output
     from cantrip_acp.mediums.code.session import CodeSession
     from cantrip_acp.mediums.code.snapshot import ChunkStore
@@ -49,7 +49,7 @@ class CodeMedium:
         given = {"code_python": self._python, "loom": self._loom or None}
         return {key: value for key, value in given.items() if value is not None}
 
-    def check(self, circle: Circle) -> None:
+    def check(self, circle: CircleView) -> None:
         """Raise `DefinitionError` if the configured interpreter cannot be used. Call it before anything runs."""
         if self._python is not None:
             from cantrip_acp.sandbox.launch import sandbox as runner
@@ -58,13 +58,13 @@ class CodeMedium:
             base = str(circle.workspace) if circle.workspace is not None else None
             interpreter.find(self._python, runner.machine(), base)
 
-    def tools(self, circle: Circle) -> tuple[ToolDefinition, ...]:
+    def tools(self, circle: CircleView) -> tuple[ToolDefinition, ...]:
         return (ToolDefinition(name=prompt.TOOL, description=prompt.DESCRIPTION, parameters=prompt.PARAMETERS),)
 
-    def presentation(self, circle: Circle) -> str | None:
+    def presentation(self, circle: CircleView) -> str | None:
         return prompt.present(circle, loom=self._loom)
 
-    async def open(self, circle: Circle, entity_id: str) -> CodeSession:
+    async def open(self, circle: CircleView, entity_id: str) -> CodeSession:
         """Open a session.
 
         Raises `SandboxMissing` if this machine cannot run a sandbox, `DefinitionError` for wards or an interpreter
@@ -75,7 +75,7 @@ class CodeMedium:
         await runner.check()
         return await anyio.to_thread.run_sync(self._session, circle)
 
-    def _session(self, circle: Circle) -> CodeSession:
+    def _session(self, circle: CircleView) -> CodeSession:
         from cantrip_acp.mediums.code.session import CodeSession
 
         return CodeSession(circle, python=self._python, loom=self._loom, chunks=self._chunks)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core.circle import NOTHING
+from cantrip_acp.gates.registry import child_functions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cantrip_acp.core.circle import Circle
     from cantrip_acp.core.wards import Wards
-    from cantrip_acp.gates.contract import Gate
+    from cantrip_acp.gates.contract import CircleView, Gate
     from cantrip_acp.loom.records.turn import Output
 
 TOOL = "python"
@@ -84,7 +84,7 @@ def observe(output: Output) -> str:
     return "\n".join(p.rstrip("\n") for p in parts) or "(no output)"
 
 
-def present(circle: Circle, *, loom: bool) -> str:
+def present(circle: CircleView, *, loom: bool) -> str:
     """The capability block. It depends only on the circle, so it is the same on every query (CIRCLE-11)."""
     wards = circle.wards
     lines = [
@@ -126,9 +126,10 @@ def present(circle: Circle, *, loom: bool) -> str:
     return "\n".join(lines)
 
 
-def construction_lines(circle: Circle) -> list[str]:
+def construction_lines(circle: CircleView) -> list[str]:
     """How to make children from values, if the circle allows it."""
-    if not circle.construction:
+    functions = child_functions(circle)
+    if not functions:
         return []
     lines = [
         "",
@@ -136,7 +137,7 @@ def construction_lines(circle: Circle) -> list[str]:
         "describes a kind of child; what is left out is as here.",
         "- `r = cast(cantrip, intent, context=data)` runs one, once: `r.result`, `r.reason`, `r.usage`, `r.turns`.",
     ]
-    if "cantrip.cast_batch" in circle.construction:
+    if "cantrip.cast_batch" in functions:
         lines.append(
             "- `cast_batch([(cantrip, intent, data), …])` runs several beside each other; results come in order, and one "
             "that failed has `r.is_error` and `r.error`."
@@ -148,7 +149,7 @@ def construction_lines(circle: Circle) -> list[str]:
     return lines
 
 
-def context_line(circle: Circle) -> str:
+def context_line(circle: CircleView) -> str:
     """The line on the variable ``context``."""
     if circle.data is NOTHING:
         return "`context` is a list of what was given with the task: dicts with title, text, source and uri."
@@ -158,7 +159,7 @@ def context_line(circle: Circle) -> str:
     )
 
 
-def functions_of(circle: Circle) -> list[str]:
+def functions_of(circle: CircleView) -> list[str]:
     """A line for each gate: how to call it and what it does."""
     functions = []
     for shown, name in circle.tool_names.items():
@@ -174,7 +175,7 @@ def _closed(wards: Wards) -> str:
     return " (bash_network is for shell commands alone)" if wards.bash_network else ""
 
 
-def _files(circle: Circle) -> str:
+def _files(circle: CircleView) -> str:
     wards = circle.wards
     written = wards.code_writable_paths
     shown = [p for p in wards.code_readable_paths if p not in written]

@@ -16,6 +16,7 @@ import msgspec
 
 from cantrip_acp.core.circle import NOTHING
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
+from cantrip_acp.gates.registry import child_functions
 from cantrip_acp.loom.records.turn import Output
 from cantrip_acp.mediums.code import snapshot as snapshots
 from cantrip_acp.mediums.code.cell import CANCEL, LEFT_BEHIND, Cell
@@ -35,11 +36,10 @@ from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.worker import Listening, Worker
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
-    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.context_block import ContextBlock
+    from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.crystals.contract import ToolCall
-    from cantrip_acp.gates.contract import Gate
-    from cantrip_acp.mediums.contract import TurnContext
+    from cantrip_acp.gates.contract import CircleView, Gate
     from cantrip_acp.sandbox.launch.process_tree import Status
 
 LARGEST_SNAPSHOT = 512 * MIB
@@ -53,7 +53,7 @@ class CodeSession:
 
     worker_type: type[Worker] = Worker
 
-    def __init__(self, circle: Circle, *, python: str | None, loom: bool, chunks: ChunkStore | None = None) -> None:
+    def __init__(self, circle: CircleView, *, python: str | None, loom: bool, chunks: ChunkStore | None = None) -> None:
         self._circle = circle
         self._loom = loom
         self.chunks: ChunkStore = chunks if chunks is not None else MemoryChunks()
@@ -377,7 +377,7 @@ class CodeSession:
             ],
             "gained": [_spec(shown, gate) for shown, gate in self.gained.items()],
             "loom": self._loom,
-            **({"construction": True} if self._circle.construction else {}),
+            **({"construction": True} if child_functions(self._circle) else {}),
             "prefix": self._interpreter.prefix,
             "system_packages": self._interpreter.system_packages,
         }

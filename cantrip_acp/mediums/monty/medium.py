@@ -23,7 +23,7 @@ from cantrip_acp.sandbox.policy.policy import MIB
 from cantrip_acp.sandbox.worker.monty_install import Monty, MontyWorker
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.gates.contract import CircleView
 
 
 # --- One entity's restricted Python: a code session whose worker runs Monty.
@@ -37,7 +37,7 @@ class MontySession(CodeSession):
 
     worker_type = MontyWorker
 
-    def __init__(self, circle: Circle, found: Monty, *, chunks: ChunkStore | None = None) -> None:
+    def __init__(self, circle: CircleView, found: Monty, *, chunks: ChunkStore | None = None) -> None:
         self._monty = found
         super().__init__(circle, python=None, loom=False, chunks=chunks)
 
@@ -68,14 +68,14 @@ class MontyMedium(CodeMedium):
     def __init__(self, *, chunks: ChunkStore | None = None) -> None:
         super().__init__(chunks=chunks)
 
-    def tools(self, circle: Circle) -> tuple[ToolDefinition, ...]:
+    def tools(self, circle: CircleView) -> tuple[ToolDefinition, ...]:
         parameters: Any = codetext.PARAMETERS
         return (ToolDefinition(name=codetext.TOOL, description=montytext.DESCRIPTION, parameters=parameters),)
 
-    def presentation(self, circle: Circle) -> str | None:
+    def presentation(self, circle: CircleView) -> str | None:
         return montytext.present(circle)
 
-    async def open(self, circle: Circle, entity_id: str) -> MontySession:
+    async def open(self, circle: CircleView, entity_id: str) -> MontySession:
         """Open a session.
 
         Raises `SandboxMissing` if pydantic-monty is not installed or this machine cannot run a sandbox.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from cantrip_acp.mediums.code.prompt import construction_lines, context_line, functions_of, seconds
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
     from cantrip_acp.core.wards import Wards
+    from cantrip_acp.gates.contract import CircleView
 
 DESCRIPTION = (
     "Run one cell of restricted Python: variables, functions and imports are there in the next cell. You see what it prints, "
@@ -51,7 +51,7 @@ def heap_mb(wards: Wards) -> int:
     return max(16, wards.code_memory_mb // 2 - 32)
 
 
-def present(circle: Circle) -> str:
+def present(circle: CircleView) -> str:
     """The capability block. It depends only on the circle, so it is the same on every query (CIRCLE-11)."""
     wards = circle.wards
     lines = [

@@ -29,9 +29,9 @@ from cantrip_acp.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
-    from cantrip_acp.core.context import Contributor
+    from cantrip_acp.core.context_block import Contributor
     from cantrip_acp.core.scoring import Scorer
-    from cantrip_acp.gates.gate_source import GateSource
+    from cantrip_acp.gates.contract import GateSource
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import Medium
 

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from cantrip_acp.core.history.crystal_view import Uttered, Window
 from cantrip_acp.crystals.contract import NO_USAGE
 from cantrip_acp.crystals.logprobs import Sampled
 from cantrip_acp.loom.records.turn import Turn
-from cantrip_acp.training.export.crystal_view import Uttered, Window
 from cantrip_acp.training.export.rows import Prompts, entries, rendered, tools
 from cantrip_acp.training.export.selection import Episode, Source
 

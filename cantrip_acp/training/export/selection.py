@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from cantrip_acp.core.errors import LoomError
+from cantrip_acp.core.history.crystal_view import Seen, Window
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.query.thread import INTERRUPTED, Endings, State
 from cantrip_acp.training import rewards
-from cantrip_acp.training.export.crystal_view import Seen, Window
 from cantrip_acp.training.export.registry import Report
 
 

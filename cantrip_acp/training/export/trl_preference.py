@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from cantrip_acp.core.history.crystal_view import Window
 from cantrip_acp.crystals.contract import Message
-from cantrip_acp.training.export.crystal_view import Window
 from cantrip_acp.training.export.rows import rendered, tools
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.training.rewards import Group

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.core.history.crystal_view import Uttered, Window
 from cantrip_acp.crystals.contract import Message, ToolDefinition
 from cantrip_acp.crystals.logprobs import Sampled
-from cantrip_acp.training.export.crystal_view import Uttered, Window
 from cantrip_acp.training.export.rows import Prompts, seconds, text_of, url_of
 
 Note = Callable[[str], None]

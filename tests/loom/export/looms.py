@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import Any
 
 from cantrip_acp import Cantrip, Loom
-from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.core.history.crystal_view import Window
 from cantrip_acp.crystals.contract import Attachment, Message
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.training.export.crystal_view import Window
 from cantrip_acp.training.export.selection import Source, Wanted
 from tests.core.conftest import done, echo, make
 

@@ -8,8 +8,8 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.core.history.recorded_circle import RecordedCircle
 from cantrip_acp.loom.records.turn import CantripRecord, Turn
-from cantrip_acp.training.export.recorded_circle import RecordedCircle
 from cantrip_acp.training.export.selection import Source
 from tests.core.conftest import done, echo, make
 from tests.loom.export.looms import GATES, asked, gate, lived, saw

@@ -31,7 +31,7 @@ _PATIENCE = 3
 """Failures in a row after which it stops trying: a repository that is too large would slow every turn."""
 
 
-class Pinning:
+class Checkpoints:
     """Stores the files of one entity's workspace, turn by turn."""
 
     def __init__(self, entity: Entity) -> None:

@@ -19,7 +19,8 @@ from cantrip_acp.core.errors import IntentRequired, LoomError, TurnNotFound
 from cantrip_acp.loom.query.outline import Outline
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.context import Context, ContextBlock
+    from cantrip_acp.core.context import Context
+    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.records.turn import CastRecord
@@ -72,7 +73,7 @@ def point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
     start, context = loom.cast_of(chosen)
     if start is None or not start.intent:
         raise IntentRequired(f"the intent of cast {chosen!r} is not in this loom; give one")
-    from cantrip_acp.core.context import block_of
+    from cantrip_acp.core.context_block import block_of
 
     begins = chosen != own
     blocks = tuple(map(block_of, context)) if begins else ()
@@ -87,7 +88,7 @@ def own_point(entity: Entity, begun: str | None) -> Point:
     ``begun`` is the cast whose intent is the last one in its context. Raises `IntentRequired` where there is nothing
     to continue.
     """
-    from cantrip_acp.core.context import block_of
+    from cantrip_acp.core.context_block import block_of
 
     loom = entity.loom
     mine = [start for start in loom.cast_starts().values() if start.entity_id == entity.id]
@@ -119,10 +120,11 @@ def take_context(entity: Entity, where: Point) -> Context:
     """The context for continuing from a point: the original entity's for the same cantrip, a fork's for another
     cantrip.
     """
-    from cantrip_acp.core.context import Context, block_of
+    from cantrip_acp.core.context import Context
+    from cantrip_acp.core.context_block import block_of
+    from cantrip_acp.core.history.crystal_view import Seen
     from cantrip_acp.loom.query.history import lived
     from cantrip_acp.mediums.text_program import writes_calls
-    from cantrip_acp.training.export.crystal_view import Seen
 
     loom, last = entity.loom, where.turn_id
 

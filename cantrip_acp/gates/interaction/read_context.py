@@ -1,4 +1,4 @@
-"""Task data: gives an entity its data without putting them in its prompt (§3.3, §5.1).
+"""The gate ``read_context``, and task data as text: gives an entity its data without putting them in its prompt (§3.3, §5.1).
 
 In code they are the variable ``context``, in bash the file that ``$CANTRIP_CONTEXT`` names, in conversation the pages
 of the gate ``read_context``.
@@ -6,7 +6,6 @@ of the gate ``read_context``.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -14,11 +13,6 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.gates.contract import Gate, GateContext
-
-LARGEST_KEPT = 64 * 1024
-"""Maximum number of characters of data in a loom's record of a delegation. Larger data are recorded by size, hash and
-beginning.
-"""
 
 PAGE = 20_000
 """Default number of characters of a page."""
@@ -30,22 +24,6 @@ def as_text(data: Any) -> str:
     if isinstance(data, str):
         return data
     return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
-
-
-def kept(data: Any) -> Any:
-    """The data as the loom's record of the delegation has them."""
-    if isinstance(data, str):
-        text, size = data, len(data)
-    elif isinstance(data, list | Mapping):
-        text = msgspec.json.encode(data).decode()
-        size = len(text)
-    else:
-        return data
-    if size <= LARGEST_KEPT:
-        return data
-    raw = text.encode("utf-8", "surrogatepass")
-    digest = hashlib.sha256(raw).hexdigest()
-    return {"kept_elsewhere": True, "bytes": len(raw), "sha256": digest, "begins": text[:200]}
 
 
 def read_context(data: Any) -> Gate:

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from cantrip_acp.core.context import Context, block_of
+from cantrip_acp.core.context import Context
+from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.errors import LoomError
+from cantrip_acp.core.history.recorded_circle import RecordedCircle, recorded_call
 from cantrip_acp.crystals.contract import Message, ToolDefinition
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.history import CastPart
@@ -20,7 +22,6 @@ from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.records.tree import UNREADABLE
 from cantrip_acp.loom.records.turn import ConfigRecord, Turn
 from cantrip_acp.loom.records.turn_parts import joined
-from cantrip_acp.training.export.recorded_circle import RecordedCircle, recorded_call
 
 _BATCH = 256
 """How many turns are read at once."""

@@ -7,7 +7,7 @@ circle. They are closed with the entity.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -15,38 +15,21 @@ from cantrip_acp.core.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
-    from cantrip_acp.gates.contract import Gate
+    from cantrip_acp.gates.contract import Gate, GateSource, OpenedSource
 
 
-class Opened(Protocol):
-    """An opened source: its ``gates``, and ``problems`` as messages for the user. `close` may be called twice."""
-
-    gates: list[Gate]
-    problems: list[str]
-
-    async def close(self) -> None: ...
-
-
-class GateSource(Protocol):
-    """A source to open for an entity; an immutable value that any number of entities may open."""
-
-    async def open(self, circle: Circle) -> Opened:
-        """Open it within its own time limit. Raises `CantripError` where the entity cannot work without it."""
-        ...
-
-
-class Reached:
+class SourceConnections:
     """The sources of one entity, opened at most once."""
 
     def __init__(self, sources: Sequence[GateSource]) -> None:
         self._sources = sources
         self._lock = anyio.Lock()
-        self._opened: list[Opened] = []
+        self._opened: list[OpenedSource] = []
         self._done = not sources
         self.problems: list[str] = []
         """Messages that the user has not seen yet."""
 
-    async def circle(self, circle: Circle) -> Circle | None:
+    async def connect(self, circle: Circle) -> Circle | None:
         """The circle with the gates of its sources; None where there is nothing to add, or it was added before.
 
         If cancelled, nothing is opened, and the next call starts again.
@@ -54,29 +37,29 @@ class Reached:
         if self._done:
             return None
         async with self._lock:
-            if self._finished():
+            if self._is_done():
                 return None
-            opened: list[Opened] = []
+            opened: list[OpenedSource] = []
             try:
                 for source in self._sources:
                     opened.append(await source.open(circle))
                 more = [gate for found in opened for gate in found.gates]
                 problems = [problem for found in opened for problem in found.problems]
-                larger, twice = _with(circle, more)
+                larger, duplicates = _add_gates(circle, more)
             except BaseException:
                 with anyio.CancelScope(shield=True):
                     for found in opened:
                         await found.close()
                 raise
             self._opened, self._done = opened, True
-            self.problems += problems + twice
+            self.problems += problems + duplicates
             return larger
 
-    def _finished(self) -> bool:
+    def _is_done(self) -> bool:
         """Read the flag again: it may have changed while we waited for the lock."""
         return self._done
 
-    def told(self) -> list[str]:
+    def take_problems(self) -> list[str]:
         """Return the unseen problems and clear them; the caller must show them."""
         problems, self.problems = self.problems, []
         return problems
@@ -88,7 +71,7 @@ class Reached:
             await self._opened.pop().close()
 
 
-def _with(circle: Circle, gates: Sequence[Gate]) -> tuple[Circle | None, list[str]]:
+def _add_gates(circle: Circle, gates: Sequence[Gate]) -> tuple[Circle | None, list[str]]:
     """The circle with more gates, and messages about gates that could not be added. Existing gates are never
     replaced."""
     taken = {gate.name for gate in circle.declared_gates}

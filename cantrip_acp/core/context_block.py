@@ -1,0 +1,69 @@
+"""Context blocks: what a crystal sees besides call, capabilities and intent, and the contributors that add them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from cantrip_acp.crystals.contract import Attachment
+from cantrip_acp.loom.records.turn import ContextRecord
+
+_BLOCK_END = re.compile(r"</(\s*context)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextBlock:
+    """Something the crystal sees besides call, capabilities and intent: a document, a note, pinned knowledge.
+
+    It is content, never authority. ``source`` says who added it, ``title`` what it is, ``uri`` where it is from.
+    An image, a sound or a document uses ``attachment`` instead of ``text``; it is sent with the intent itself.
+    """
+
+    text: str = ""
+    title: str = ""
+    source: str = "user"
+    uri: str | None = None
+    attachment: Attachment | None = None
+
+    def render(self) -> str:
+        """The block as text for the crystal."""
+        head = escape(self.title or self.uri or self.source)
+        where = f' uri="{escape(self.uri)}"' if self.uri else ""
+        # A text that closes its own block could add text that seems to be outside of any source.
+        text = _BLOCK_END.sub(r"<\\/\1", self.text)
+        return f'<context source="{escape(self.source)}" title="{head}"{where}>\n{text}\n</context>'
+
+
+DOCUMENTS = "repository"
+"""The ``source`` of blocks with the workspace's own documents. Folding keeps the latest version of each in the
+context.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CastInfo:
+    """The cast that a contributor adds context to.
+
+    ``pinned`` returns the blocks of earlier casts that the crystal still sees, oldest first. It includes blocks from
+    another process, but none that were folded away.
+    """
+
+    entity_id: str
+    cast_id: str
+    intent: str
+    trace_id: str
+    pinned: Callable[[], Sequence[ContextBlock]] = tuple
+
+
+Contributor = Callable[[CastInfo], Awaitable[Sequence[ContextBlock]]]
+"""Adds context blocks when a cast begins. They are placed before its intent, and in the loom as ``context`` records."""
+
+
+def block_of(record: ContextRecord) -> ContextBlock:
+    """Make a context block from its record in the loom."""
+    attachment = None
+    if isinstance(record.mime, str) and isinstance(record.data, str):
+        attachment = Attachment.of(record.mime, record.data, record.uri, record.title)
+    return ContextBlock(record.text, record.title, record.source, record.uri, attachment)

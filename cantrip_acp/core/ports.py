@@ -1,0 +1,93 @@
+"""Ports: what lower parts (gates, mediums, events) may use of the parts above them, as protocols.
+
+`gates.contract` has two more that need `Gate`: `CircleView` and `GateRegistrar`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cantrip_acp.core.context_block import ContextBlock
+    from cantrip_acp.core.events import Event
+    from cantrip_acp.core.wards import Wards
+    from cantrip_acp.loom.records.turn import GateRecord, Output
+
+
+class MediumView(Protocol):
+    """What gates may know of their circle's medium."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tool(self) -> str | None:
+        """The name of the medium's own tool; None if there are only gates."""
+        ...
+
+
+class TurnContext(Protocol):
+    """The turn under way, as a medium or a gate sees it."""
+
+    @property
+    def wards(self) -> Wards: ...
+
+    @property
+    def entity_id(self) -> str: ...
+
+    @property
+    def cast_id(self) -> str: ...
+
+    @property
+    def trace_id(self) -> str: ...
+
+    @property
+    def traceparent(self) -> str:
+        """W3C trace context for processes that the medium starts (``TRACEPARENT`` in their environment)."""
+        ...
+
+    @property
+    def depth(self) -> int: ...
+
+    @property
+    def finished(self) -> bool:
+        """True once ``done`` succeeded: whatever still runs is ended at once (D-003)."""
+        ...
+
+    @property
+    def listening(self) -> bool:
+        """Whether there is any reader of events. Without one, events need not be built."""
+        ...
+
+    @property
+    def context(self) -> Sequence[ContextBlock]:
+        """The context blocks that came with the cast."""
+        ...
+
+    @property
+    def folded(self) -> int:
+        """How many of the entity's first turns a summary replaces in what the crystal sees."""
+        ...
+
+    def history(self, start: int, count: int) -> tuple[int, list[Any]]:
+        """The number of the entity's earlier turns, and up to ``count`` of them from ``start`` as plain data
+        (LOOM-11).
+        """
+        ...
+
+    async def gate(self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None) -> GateRecord:
+        """Call a gate through the executor. When this returns, the record is already in the turn."""
+        ...
+
+    async def emit(self, event: Event) -> None:
+        """Send an event; waits while a blocking reader is slow."""
+        ...
+
+    def interrupted(self, output: Output) -> None:
+        """Report the output so far when a cancel came.
+
+        Call it during cleanup, before the cancellation is raised again.
+        """
+        ...

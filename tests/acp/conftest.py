@@ -1,13 +1,13 @@
-"""Agents on scripted recipes, each a real process that is gone after its test, with all that it started."""
+"""Agents on scripted recipes: in this process, or each a process of its own."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
-from tests.acp.rawclient import RawClient, still_alive
+from tests.acp.rawclient import InProcessClient, RawClient, still_alive
 
 DONE: Mapping[str, Any] = {"tool_calls": [{"gate": "done", "args": {"answer": "all done"}}]}
 
@@ -45,12 +45,11 @@ def recipe(tmp_path: Path) -> Callable[..., str]:
     return write
 
 
-@pytest.fixture
-def start(recipe: Callable[..., str]) -> Iterator[Callable[..., RawClient]]:
-    """Starts an agent on a scripted recipe; ``initialized`` ones have shaken hands."""
-    running: list[RawClient] = []
+class Start(Protocol):
+    """Starts an agent whose sessions use a scripted recipe; ``arguments`` are those of the command line."""
 
-    def begin(
+    def __call__(
+        self,
         responses: Sequence[Mapping[str, Any]] = (DONE,),
         *arguments: str,
         initialized: bool = True,
@@ -58,15 +57,43 @@ def start(recipe: Callable[..., str]) -> Iterator[Callable[..., RawClient]]:
         process: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> RawClient:
-        client = RawClient("--recipe", recipe(responses, **options), *arguments, **(process or {}))
-        running.append(client)
-        if initialized:
-            client.initialize(**(capabilities or {}))
-        return client
+        """``process`` are options of `RawClient`, ``options`` parts of the recipe."""
 
-    yield begin
+
+@pytest.fixture
+def start(recipe: Callable[..., str]) -> Iterator[Start]:
+    """Starts an agent in a thread of this process."""
+    running: list[RawClient] = []
+    yield starter(InProcessClient, recipe, running)
+    for client in running:
+        client.close()
+
+
+@pytest.fixture
+def start_process(recipe: Callable[..., str]) -> Iterator[Start]:
+    """Starts a `cantrip-acp` process. After the test it is gone, with all that it started."""
+    running: list[RawClient] = []
+    yield starter(RawClient, recipe, running)
     for client in running:
         family = client.family()
         client.close()
         alive = still_alive(family, 5)
         assert not alive, f"left behind: {alive}"
+
+
+def starter(kind: type[RawClient], recipe: Callable[..., str], running: list[RawClient]) -> Start:
+    def start(
+        responses: Sequence[Mapping[str, Any]] = (DONE,),
+        *arguments: str,
+        initialized: bool = True,
+        capabilities: Mapping[str, Any] | None = None,
+        process: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> RawClient:
+        client = kind("--recipe", recipe(responses, **options), *arguments, **(process or {}))
+        running.append(client)
+        if initialized:
+            client.initialize(**(capabilities or {}))
+        return client
+
+    return start

@@ -1,19 +1,27 @@
-"""A client that speaks bytes: a real `cantrip-acp` process, and every line that it writes is checked as it comes."""
+"""A client that speaks bytes to an agent, and checks every line that the agent writes.
+
+The agent is a real `cantrip-acp` process (`RawClient`), or `serve` on two pipes in a thread of this process
+(`InProcessClient`), which starts in a fraction of the time.
+"""
 
 import json
 import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import psutil
 
+from cantrip_acp.acp import serve
 from tests.acp.published import check_message
 
 AGENT = str(Path(sys.executable).parent / "cantrip-acp")
@@ -67,13 +75,7 @@ class RawClient:
         streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         streams.update(popen)
         self.started = time.monotonic()
-        self.process = subprocess.Popen(
-            [*(argv or [AGENT]), *arguments],
-            env={**os.environ, **(env or {})},
-            start_new_session=True,
-            bufsize=0,
-            **streams,
-        )
+        self.process = self._start([*(argv or [AGENT]), *arguments], {**os.environ, **(env or {})}, streams)
         self.seen: list[dict[str, Any]] = []
         """Every message, in order."""
         self.services: dict[str, Callable[[dict[str, Any]], Any]] = {}
@@ -85,6 +87,9 @@ class RawClient:
         self._next_id = 0
         self._partial = b""
         self._unread: deque[dict[str, Any]] = deque()
+
+    def _start(self, argv: Sequence[str], env: Mapping[str, str], streams: Mapping[str, Any]) -> Any:
+        return subprocess.Popen(argv, env=env, start_new_session=True, bufsize=0, **streams)
 
     # --- writing
 
@@ -276,3 +281,69 @@ class RawClient:
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
+
+
+class AgentThread:
+    """An agent on two pipes in a thread of this process, with the part of `Popen` that `RawClient` uses."""
+
+    def __init__(self, **options: str) -> None:
+        """The options are those of `serve`: ``recipe`` and ``state_dir``."""
+        source, to_agent = os.pipe()
+        from_agent, sink = os.pipe()
+        self.stdin = os.fdopen(to_agent, "wb", 0)
+        self.stdout = os.fdopen(from_agent, "rb", 0)
+        self._ours = (source, sink)
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(options,), name="agent", daemon=True)
+        self._thread.start()
+
+    def _run(self, options: Mapping[str, str]) -> None:
+        try:
+            anyio.run(partial(serve, *self._ours, **options))
+        except BaseException as problem:
+            self._problem = problem
+        finally:
+            for descriptor in self._ours:
+                os.close(descriptor)
+
+    def poll(self) -> int | None:
+        return None if self._thread.is_alive() else self.returncode
+
+    @property
+    def returncode(self) -> int:
+        return 1 if self._problem is not None else 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise subprocess.TimeoutExpired("serve", timeout or 0)
+        if self._problem is not None:
+            raise self._problem
+        return 0
+
+    def kill(self) -> None:
+        """Close both pipes: the agent ends as when its client goes away."""
+        self.stdin.close()
+        self.stdout.close()
+
+
+class InProcessClient(RawClient):
+    """A client whose agent runs in a thread of this process. It takes the options ``--recipe`` and ``--state-dir``."""
+
+    def _start(self, argv: Sequence[str], env: Mapping[str, str], streams: Mapping[str, Any]) -> Any:
+        piped = set(streams.values()) == {subprocess.PIPE}
+        if not piped or dict(env) != os.environ or not set(argv[1::2]) <= {"--recipe", "--state-dir"}:
+            raise TypeError("an agent in this process has no environment and streams of its own: use start_process")
+        return AgentThread(
+            **{option[2:].replace("-", "_"): value for option, value in zip(argv[1::2], argv[2::2], strict=True)}
+        )
+
+    def family(self) -> list[psutil.Process]:
+        raise TypeError("an agent in this process has no processes of its own: use the fixture start_process")
+
+    def stderr(self) -> str:
+        return "of this process"
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(PATIENCE)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.acp.conftest import Start
 from tests.acp.rawclient import RawClient, Silence
 
-Start = Callable[..., RawClient]
 CAPABILITIES = {"fs": {"readTextFile": True, "writeTextFile": True}}
 OPENAI = "openai:gpt-5-mini"
 OWN = "scripted:scripted"

@@ -3,16 +3,13 @@
 import json
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.acp.conftest import DONE
-from tests.acp.rawclient import SOON, RawClient
-
-Start = Callable[..., RawClient]
+from tests.acp.conftest import DONE, Start
+from tests.acp.rawclient import SOON
 
 BUSY = "trap '' TERM INT HUP; echo started; (while :; do :; done) & setsid sleep 1000 & while :; do :; done"
 
@@ -121,8 +118,8 @@ def test_a_client_that_reads_nothing_while_it_cancels(start: Start, folder: Path
 
 
 @pytest.mark.sandbox
-def test_a_busy_command_and_all_its_processes(start: Start, folder: Path) -> None:
-    agent = start([{"bash": BUSY}, DONE], medium="bash", gates=["done"])
+def test_a_busy_command_and_all_its_processes(start_process: Start, folder: Path) -> None:
+    agent = start_process([{"bash": BUSY}, DONE], medium="bash", gates=["done"])
     session = agent.session(folder)
     prompt = agent.start_prompt(session)
     agent.until(running)
@@ -141,9 +138,9 @@ def test_a_busy_command_and_all_its_processes(start: Start, folder: Path) -> Non
 
 @pytest.mark.sandbox
 @pytest.mark.timing
-def test_how_long_it_takes(start: Start, folder: Path) -> None:
+def test_how_long_it_takes(start_process: Start, folder: Path) -> None:
     """ACP asks for the reply; the goal is 200 ms at the 95th percentile with a busy command."""
-    agent = start([{"bash": BUSY, "repeat": True}], medium="bash", gates=["done"])
+    agent = start_process([{"bash": BUSY, "repeat": True}], medium="bash", gates=["done"])
     session = agent.session(folder)
     times = []
     for _ in range(20):

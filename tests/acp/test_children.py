@@ -1,7 +1,6 @@
 """Children in a session: live content of the call that spawned them, questions that name them, plans, and what they cost."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ from cantrip_acp.acp.render.event_translator import Translator
 from cantrip_acp.acp.render.formatting import CONTENT_LIMIT
 from cantrip_acp.acp.render.subagent_view import CHILDREN
 from cantrip_acp.core import events
-from tests.acp.rawclient import RawClient
+from tests.acp.conftest import Start
 from tests.acp.test_translate import called, finished, shown
 
-Start = Callable[..., RawClient]
 ASK = "session/request_permission"
 FAMILY: dict[str, Any] = {
     "gates": ["done", "echo", "write_file", "plan", "call_agent", "call_agent_batch"],

@@ -1,16 +1,15 @@
 """Slash commands: answered without a query, and without a trace in what the crystal sees."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cantrip_acp.loom.loom import Loom
+from tests.acp.conftest import Start
 from tests.acp.rawclient import RawClient
 
-Start = Callable[..., RawClient]
 NAMES = ["loom", "fork", "fold", "reward", "wards", "cost", "recipe", "export", "help"]
 TALK: list[dict[str, Any]] = [
     {"content": f"Answer {n}.", "usage": {"prompt_tokens": 100, "completion_tokens": 10, "cost": 0.01}}

@@ -3,15 +3,14 @@
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.acp.conftest import Start
 from tests.acp.rawclient import SOON, Problem, RawClient
 
-Start = Callable[..., RawClient]
 BOTH = {"fs": {"readTextFile": True, "writeTextFile": True}}
 GATES = ["done", "read_file", "write_file", "edit_file", "search", "list_dir"]
 END = {"content": "Done."}

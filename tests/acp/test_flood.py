@@ -3,15 +3,14 @@
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tests.acp.conftest import Start
 from tests.acp.rawclient import SOON, RawClient
 
-Start = Callable[..., RawClient]
 FLOOD: dict[str, Any] = {
     "chunks": ["x" * 5000] * 100, "when": "flood", "repeat": True, "tool_calls": [{"gate": "echo", "args": {"text": "x"}}],
 }  # fmt: skip
@@ -59,8 +58,8 @@ def test_other_sessions_go_on_beside_a_flood(start: Start, folder: Path) -> None
     assert agent.answer(flood)["result"]["stopReason"] == "cancelled"
 
 
-def test_a_client_that_does_not_read_costs_no_memory(start: Start, folder: Path) -> None:
-    agent = start([FLOOD, QUICK], **ENDLESS)
+def test_a_client_that_does_not_read_costs_no_memory(start_process: Start, folder: Path) -> None:
+    agent = start_process([FLOOD, QUICK], **ENDLESS)
     sessions = [agent.session(folder) for _ in range(8)]
     prompts = [agent.start_prompt(session, "flood") for session in sessions]
     process = psutil.Process(agent.process.pid)
@@ -75,9 +74,9 @@ def test_a_client_that_does_not_read_costs_no_memory(start: Start, folder: Path)
     assert {reply["result"]["stopReason"] for reply in found.values()} == {"cancelled"}
 
 
-def test_questions_without_end_and_nobody_who_reads_the_answers(start: Start, folder: Path) -> None:
+def test_questions_without_end_and_nobody_who_reads_the_answers(start_process: Start, folder: Path) -> None:
     """It stops reading rather than keep what nobody takes; and it still sees that its input has ended."""
-    agent = start()
+    agent = start_process()
     agent.prompt(agent.session(folder))
     process = psutil.Process(agent.process.pid)
     assert agent.process.stdin is not None

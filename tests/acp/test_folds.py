@@ -1,14 +1,12 @@
 """Folds as the client can show them: a compaction, a notice or a thought, and on load again."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.acp.rawclient import RawClient
+from tests.acp.conftest import Start
 
-Start = Callable[..., RawClient]
 STEPS = [{"content": f"Step {n}.", "tool_calls": [{"gate": "echo", "args": {"text": f"word {n}"}}]} for n in range(4)]
 FOLDING: dict[str, Any] = {"folding": {"trigger_after_turns": 3, "keep_turns": 1}}
 

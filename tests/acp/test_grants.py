@@ -2,15 +2,14 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.acp.conftest import Start
 from tests.acp.rawclient import Problem, RawClient
 
-Start = Callable[..., RawClient]
 ASK = "session/request_permission"
 END = {"content": "Done."}
 FILES: dict[str, Any] = {"gates": ["done", "echo", "read_file", "write_file", "edit_file"]}

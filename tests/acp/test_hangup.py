@@ -11,11 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.acp.conftest import DONE
+from tests.acp.conftest import DONE, Start
 from tests.acp.rawclient import AGENT, SOON, RawClient, still_alive
 from tests.acp.test_cancel import BUSY, running
-
-Start = Callable[..., RawClient]
 
 
 def loom_of(state: Path) -> list[dict[str, Any]]:
@@ -57,8 +55,8 @@ def test_what_was_asked_just_before_is_still_answered(start: Start, folder: Path
 
 @pytest.mark.sandbox
 @pytest.mark.parametrize("how", ["close", "SIGTERM", "SIGINT", "SIGHUP", "deaf"])
-def test_every_way_to_leave_a_busy_agent(start: Start, folder: Path, state: Path, how: str) -> None:
-    agent = start([{"bash": BUSY}], "--state-dir", str(state), medium="bash", gates=["done"])
+def test_every_way_to_leave_a_busy_agent(start_process: Start, folder: Path, state: Path, how: str) -> None:
+    agent = start_process([{"bash": BUSY}], "--state-dir", str(state), medium="bash", gates=["done"])
     agent.start_prompt(agent.session(folder))
     agent.until(running)
     family = agent.family()
@@ -85,10 +83,10 @@ def test_every_way_to_leave_a_busy_agent(start: Start, folder: Path, state: Path
 @pytest.mark.sandbox
 @pytest.mark.timing
 @pytest.mark.parametrize("how", ["close", "SIGTERM"])
-def test_how_long_it_takes_to_leave(start: Start, folder: Path, how: str) -> None:
+def test_how_long_it_takes_to_leave(start_process: Start, folder: Path, how: str) -> None:
     """Within one second, with a command that ignores every polite signal."""
     for _ in range(3):
-        agent = start([{"bash": BUSY}], medium="bash", gates=["done"])
+        agent = start_process([{"bash": BUSY}], medium="bash", gates=["done"])
         agent.start_prompt(agent.session(folder))
         agent.until(running)
         family = agent.family()
@@ -130,8 +128,8 @@ def test_a_client_that_is_killed(recipe: Callable[..., str], folder: Path, state
 
 
 @pytest.mark.sandbox
-def test_an_agent_that_is_killed_leaves_no_process(start: Start, folder: Path) -> None:
-    agent = start([{"bash": BUSY}], medium="bash", gates=["done"])
+def test_an_agent_that_is_killed_leaves_no_process(start_process: Start, folder: Path) -> None:
+    agent = start_process([{"bash": BUSY}], medium="bash", gates=["done"])
     agent.start_prompt(agent.session(folder))
     agent.until(running)
     family = agent.family()
@@ -139,10 +137,10 @@ def test_an_agent_that_is_killed_leaves_no_process(start: Start, folder: Path) -
     assert not still_alive(family, 3)
 
 
-def test_a_client_that_stops_reading_in_a_flood_and_leaves(start: Start, folder: Path) -> None:
+def test_a_client_that_stops_reading_in_a_flood_and_leaves(start_process: Start, folder: Path) -> None:
     echo = {"gate": "echo", "args": {"text": "x"}}
     flood = {"chunks": ["x" * 10_000] * 100, "tool_calls": [echo], "repeat": True}
-    agent = start([flood], wards=[{"max_turns": 10_000}])
+    agent = start_process([flood], wards=[{"max_turns": 10_000}])
     agent.start_prompt(agent.session(folder))
     time.sleep(0.5)
     memory = psutil.Process(agent.process.pid).memory_info().rss

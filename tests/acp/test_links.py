@@ -4,7 +4,6 @@ import base64
 import json
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ import pytest
 
 from cantrip_acp.acp.sessions.prompt_content import MOST_ATTACHED, MOST_TEXT
 from cantrip_acp.acp.sessions.prompt_links import Target, target_of
+from tests.acp.conftest import Start
 from tests.acp.rawclient import SOON, RawClient
 from tests.acp.test_files import BOTH, Editor
 
-Start = Callable[..., RawClient]
 END = {"content": "Seen."}
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import ConfigRecord, ContextRecord
+from tests.acp.conftest import Start
 from tests.acp.rawclient import RawClient
 
-Start = Callable[..., RawClient]
 ASK = "session/request_permission"
 FILES: dict[str, Any] = {"gates": ["done", "echo", "read_file", "write_file"]}
 END = {"content": "Done."}
@@ -155,9 +155,9 @@ def test_sandboxed_asks_outside_of_what_commands_may_write(start: Start, folder:
     assert titles == ["Write b.txt (new, +1)", "Write c.txt (new, +1)"]
 
 
-def test_a_mode_that_cannot_be_recorded_loosens_nothing(start: Start, folder: Path, tmp_path: Path) -> None:
+def test_a_mode_that_cannot_be_recorded_loosens_nothing(start_process: Start, folder: Path, tmp_path: Path) -> None:
     """A limit on the size of files stands in for a full disk."""
-    agent = start([{"content": "One."}], "--state-dir", str(tmp_path / "state"))
+    agent = start_process([{"content": "One."}], "--state-dir", str(tmp_path / "state"))
     session = agent.session(folder)
     agent.prompt(session)
     resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))

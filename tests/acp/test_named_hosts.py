@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.acp.conftest import Start
 from tests.acp.rawclient import RawClient
 from tests.chores.conftest import serving
 
-Start = Callable[..., RawClient]
 ASK = "session/request_permission"
 FETCH: dict[str, Any] = {"gates": ["done", "fetch"]}
 TEXT = {"Content-Type": "text/plain"}

@@ -1,12 +1,10 @@
 """What clients of several makers show of a session: objects as results, breaks between messages, whole updates, a whole past."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.acp.conftest import Start
 from tests.acp.rawclient import RawClient
-
-Start = Callable[..., RawClient]
 
 
 def calls(*given: tuple[str, dict[str, Any]], content: str = "") -> dict[str, Any]:

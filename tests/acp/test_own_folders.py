@@ -1,15 +1,14 @@
 """The agent's own folders: sessions, permissions, trust and settings are out of reach from any folder around them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.acp.conftest import Start
 from tests.acp.rawclient import RawClient
 
-Start = Callable[..., RawClient]
 END = {"content": "Done."}
 
 

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ import pytest
 
 from cantrip_acp.acp.permissions import shell_parse
 from cantrip_acp.loom.loom import Loom
+from tests.acp.conftest import Start
 from tests.acp.rawclient import PATIENCE, SOON, RawClient
 
-Start = Callable[..., RawClient]
 ASK = "session/request_permission"
 
 
@@ -284,11 +283,11 @@ def test_a_document_that_goes_on_behind_its_end_is_no_plain_command() -> None:
         assert shell_parse.plain(command) is None
 
 
-def test_always_to_fetch_is_for_a_host(start: Start, folder: Path) -> None:
+def test_always_to_fetch_is_for_a_host(start_process: Start, folder: Path) -> None:
     # Nothing listens there, and nothing is asked for what is never fetched.
     urls = ("http://127.0.0.1/a", "http://127.0.0.1:80/b?c", "http://127.0.0.1:8080/", "http://127.1.0.1/", "file:///x")
     fetches = [{"tool_calls": [{"gate": "fetch", "args": {"url": url}}]} for url in urls]
-    agent = start(
+    agent = start_process(
         [*fetches, END],
         gates=["done", "fetch"],
         process={"env": {"CANTRIP_FETCH_PRIVATE_HOSTS": "127.0.0.1, 127.0.0.1:8080"}},

@@ -2,16 +2,12 @@
 
 import base64
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.acp.conftest import DONE
-from tests.acp.rawclient import RawClient
-
-Start = Callable[..., RawClient]
+from tests.acp.conftest import DONE, Start
 
 
 def text(value: str) -> dict[str, Any]:

@@ -1,14 +1,13 @@
 """The gate `ask_user`: a form where the client shows forms, the chat where it does not."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.acp.conftest import Start
 from tests.acp.rawclient import Problem, RawClient
 
-Start = Callable[..., RawClient]
 FORMS: dict[str, Any] = {"capabilities": {"elicitation": {"form": {}}}, "gates": ["done", "ask_user"]}
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.acp.conftest import Start
 from tests.acp.rawclient import AGENT, SOON, RawClient
-
-Start = Callable[..., RawClient]
 
 
 def text(value: str) -> dict[str, Any]:
@@ -294,9 +293,9 @@ def test_a_client_that_never_reads_stderr_does_not_stop_the_agent(start: Start, 
     assert agent.prompt(agent.session(folder))["stopReason"] == "end_turn"
 
 
-def test_the_log_goes_to_a_file_without_secrets(start: Start, folder: Path, tmp_path: Path) -> None:
+def test_the_log_goes_to_a_file_without_secrets(start_process: Start, folder: Path, tmp_path: Path) -> None:
     secret = "sk-abcdefghijklmnopqrstuvwxyz"
-    agent = start([], "--log-file", str(tmp_path / "log"))
+    agent = start_process([], "--log-file", str(tmp_path / "log"))
     agent.tell("session/cancel", {"sessionId": secret})
     agent.session(folder)
     agent.hang_up()
@@ -352,11 +351,11 @@ def test_a_cancelled_session_new_leaves_nothing(start: Start, folder: Path, tmp_
     assert len(list((tmp_path / "state" / "looms").glob("*.jsonl"))) == opened
 
 
-def test_lines_as_long_as_they_get(start: Start, folder: Path) -> None:
+def test_lines_as_long_as_they_get(start_process: Start, folder: Path) -> None:
     """60 MB are read, whatever they are; beyond 64 MiB is an error, and takes no memory for what is dropped."""
     import psutil
 
-    agent = start()
+    agent = start_process()
     session = agent.session(folder)
     process = psutil.Process(agent.process.pid)
     request = agent.ask("_long", {"x": "y" * 60_000_000})
@@ -388,8 +387,8 @@ def words(process: psutil.Process) -> str:
         return ""
 
 
-def test_a_session_prepares_its_worker_before_a_prompt(start: Start, folder: Path) -> None:
-    client = start([{"code": "done(6 * 7)"}], medium="code", gates=["done"])
+def test_a_session_prepares_its_worker_before_a_prompt(start_process: Start, folder: Path) -> None:
+    client = start_process([{"code": "done(6 * 7)"}], medium="code", gates=["done"])
     client.session(folder)
     deadline = time.monotonic() + 20
     while not any("_cantrip" in words(p) for p in client.family()):

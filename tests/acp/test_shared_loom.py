@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from cantrip_acp import Loom
-from tests.acp.conftest import DONE
-from tests.acp.rawclient import RawClient
-
-Start = Callable[..., RawClient]
+from tests.acp.conftest import DONE, Start
 
 
 def test_sessions_and_agents_share_a_database(start: Start, folder: Path, tmp_path: Path) -> None:

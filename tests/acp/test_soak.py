@@ -28,9 +28,9 @@ def test_nothing_grows() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_sessions_that_end_leave_no_memory_behind(start: Callable[..., RawClient], folder: Path) -> None:
+def test_sessions_that_end_leave_no_memory_behind(start_process: Callable[..., RawClient], folder: Path) -> None:
     """Hundreds of prompts in sessions that are closed: what one session took is there for the next one."""
-    agent = start([{"content": "hello " * 20, "when": "go", "repeat": True}], gates=["done"])
+    agent = start_process([{"content": "hello " * 20, "when": "go", "repeat": True}], gates=["done"])
     process = psutil.Process(agent.process.pid)
 
     def live(sessions: int) -> None:

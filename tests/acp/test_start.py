@@ -252,10 +252,10 @@ def test_input_and_output_may_be_a_terminal(recipe: Callable[..., str], folder: 
     os.close(theirs)
 
 
-def test_input_that_never_blocks(start: Callable[..., RawClient], folder: Path) -> None:
+def test_input_that_never_blocks(start_process: Callable[..., RawClient], folder: Path) -> None:
     read, write = os.pipe()
     os.set_blocking(read, False)
-    agent = start(initialized=False, process={"stdin": read})
+    agent = start_process(initialized=False, process={"stdin": read})
     os.close(read)
     time.sleep(0.2)
     agent._asked.update({"0": "initialize", "1": "session/new"})
@@ -267,9 +267,9 @@ def test_input_that_never_blocks(start: Callable[..., RawClient], folder: Path) 
     agent.gone()
 
 
-def test_without_stderr(start: Callable[..., RawClient], folder: Path) -> None:
+def test_without_stderr(start_process: Callable[..., RawClient], folder: Path) -> None:
     closed = {"argv": ["sh", "-c", 'exec "$0" "$@" 2>&-', AGENT], "stderr": None}
-    agent = start(process=closed)
+    agent = start_process(process=closed)
     assert agent.prompt(agent.session(folder))["stopReason"] == "end_turn"
 
 
@@ -287,8 +287,10 @@ def test_an_empty_input_is_a_goodbye() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("wait", [0.0, 0.5])
-def test_a_polite_signal_ends_it_politely(start: Callable[..., RawClient], number: signal.Signals, wait: float) -> None:
-    agent = start()
+def test_a_polite_signal_ends_it_politely(
+    start_process: Callable[..., RawClient], number: signal.Signals, wait: float
+) -> None:
+    agent = start_process()
     time.sleep(wait)
     began = time.monotonic()
     agent.process.send_signal(number)

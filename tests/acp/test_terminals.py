@@ -5,15 +5,15 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.acp.conftest import Start
 from tests.acp.rawclient import SOON, Problem, RawClient
 
-Start = Callable[..., RawClient]
 END = {"content": "Done."}
 LENDS: dict[str, Any] = {"capabilities": {"terminal": True}, "gates": ["done", "client_terminal"]}
 

@@ -2,17 +2,14 @@
 
 import json
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.acp.conftest import DONE
+from tests.acp.conftest import DONE, Start
 from tests.acp.rawclient import RawClient
-
-Start = Callable[..., RawClient]
 
 STATES = ["pending", "in_progress", "completed", "failed"]
 

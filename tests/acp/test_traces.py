@@ -78,11 +78,11 @@ def attributes(holder: Any) -> dict[str, Any]:
 
 
 def test_a_prompts_spans_join_the_clients_trace(
-    start: Callable[..., RawClient], folder: Path, receiver: Receiver
+    start_process: Callable[..., RawClient], folder: Path, receiver: Receiver
 ) -> None:
     usage = {"prompt_tokens": 12, "completion_tokens": 3}
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
-    agent = start([{**DONE, "usage": usage}], process={"env": env})
+    agent = start_process([{**DONE, "usage": usage}], process={"env": env})
     session = agent.session(folder)
     result = agent.prompt(session, _meta={"traceparent": f"00-{ID}-{SPAN}-01"})
     assert result["stopReason"] == "end_turn"
@@ -102,14 +102,14 @@ def test_a_prompts_spans_join_the_clients_trace(
 
 
 def test_the_last_spans_leave_with_the_process(
-    start: Callable[..., RawClient], folder: Path, receiver: Receiver
+    start_process: Callable[..., RawClient], folder: Path, receiver: Receiver
 ) -> None:
     env = {
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{receiver.url}/v1/traces",
         "OTEL_BSP_SCHEDULE_DELAY": "600000",
         "OTEL_SERVICE_NAME": "mine",
     }
-    agent = start([DONE], process={"env": env})
+    agent = start_process([DONE], process={"env": env})
     agent.prompt(agent.session(folder))
     assert not receiver.requests
     agent.hang_up()
@@ -117,9 +117,9 @@ def test_the_last_spans_leave_with_the_process(
     assert attributes(receiver.requests[0].resource_spans[0].resource)["service.name"] == "mine"
 
 
-def test_a_collector_that_is_not_there_costs_nothing(start: Callable[..., RawClient], folder: Path) -> None:
+def test_a_collector_that_is_not_there_costs_nothing(start_process: Callable[..., RawClient], folder: Path) -> None:
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_BSP_SCHEDULE_DELAY": "50"}
-    agent = start([DONE, DONE], process={"env": env})
+    agent = start_process([DONE, DONE], process={"env": env})
     session = agent.session(folder)
     assert agent.prompt(session)["stopReason"] == "end_turn"
     time.sleep(0.3)
@@ -129,15 +129,19 @@ def test_a_collector_that_is_not_there_costs_nothing(start: Callable[..., RawCli
 
 
 @pytest.mark.parametrize("off", [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}])
-def test_switched_off(start: Callable[..., RawClient], folder: Path, receiver: Receiver, off: dict[str, str]) -> None:
-    agent = start([DONE], process={"env": {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **off}})
+def test_switched_off(
+    start_process: Callable[..., RawClient], folder: Path, receiver: Receiver, off: dict[str, str]
+) -> None:
+    agent = start_process([DONE], process={"env": {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **off}})
     agent.prompt(agent.session(folder))
     agent.hang_up()
     assert not receiver.requests
 
 
-def test_console_writes_to_stderr_alone(start: Callable[..., RawClient], folder: Path) -> None:
-    agent = start([DONE], process={"env": {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "100"}})
+def test_console_writes_to_stderr_alone(start_process: Callable[..., RawClient], folder: Path) -> None:
+    agent = start_process(
+        [DONE], process={"env": {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "100"}}
+    )
     agent.prompt(agent.session(folder))
     agent.hang_up()
     assert "execute_tool done" in agent.stderr()
@@ -146,10 +150,10 @@ def test_console_writes_to_stderr_alone(start: Callable[..., RawClient], folder:
 @pytest.mark.sandbox
 @pytest.mark.parametrize("meta", ["traceparent", "cantrip_trace_id"])
 def test_one_trace_from_the_request_into_a_childs_sandbox_and_out_to_the_collector(
-    start: Callable[..., RawClient], folder: Path, receiver: Receiver, meta: str
+    start_process: Callable[..., RawClient], folder: Path, receiver: Receiver, meta: str
 ) -> None:
     call = {"intent": "say your trace", "medium": "bash", "gates": ["done"]}
-    agent = start(
+    agent = start_process(
         [{"tool_calls": [{"gate": "call_agent", "args": call}]}, DONE],
         gates=["done", "call_agent"],
         wards=[{"max_turns": 5}, {"max_depth": 1}],

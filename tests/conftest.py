@@ -5,6 +5,7 @@ import shutil
 import signal
 import tempfile
 
+import hypothesis
 import pytest
 
 from cantrip_acp.text import redaction
@@ -34,6 +35,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(os.environ.pop("CANTRIP_STATE_DIR"), ignore_errors=True)
+
+
+# No example has a time limit: on a busy machine any may be slow. CI tries the same examples each time, so that a commit
+# fails for what it changed; elsewhere every run looks for new ones.
+hypothesis.settings.register_profile("tests", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture

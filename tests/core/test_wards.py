@@ -71,7 +71,9 @@ def test_composition_is_idempotent_and_associative(a: Wards, b: Wards, c: Wards)
     def plain(w: Wards) -> dict[str, Any]:
         return {n: set(v) if isinstance(v := getattr(w, n), tuple) else v for n in WARDS}
 
-    assert plain(compose(a, a)) == plain(a) or any(WARDS[n]["rule"] == "paths" for n in WARDS)
+    # Paths: two equal lists may compose to a shorter one, without folders that lie in another of the list.
+    values = [n for n in WARDS if WARDS[n]["rule"] != "paths"]
+    assert {n: plain(compose(a, a))[n] for n in values} == {n: plain(a)[n] for n in values}
     assert {n: plain(compose(compose(a, b), c))[n] for n in NUMBERS} == {
         n: plain(compose(a, compose(b, c)))[n] for n in NUMBERS
     }

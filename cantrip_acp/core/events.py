@@ -10,6 +10,7 @@ Without a reader no event is built or sent.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import msgspec
 
 from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.loom.records.turn import Location as Location
-from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.loom.records.turn import Output, Turn
 from cantrip_acp.text.json_data import freeze_record
 
 if TYPE_CHECKING:
@@ -71,6 +72,21 @@ class PlanEntry(msgspec.Struct, frozen=True):
     content: str
     priority: str = "medium"
     status: str = "pending"
+
+
+def plan_entries(args: Mapping[str, Any]) -> tuple[PlanEntry, ...]:
+    """The entries in the arguments of a call of ``plan``. Raises `ValueError` for an empty entry."""
+    entries = []
+    for index, given in enumerate(args["entries"]):
+        content = " ".join(given["content"].split())
+        if not content:
+            raise ValueError(f"entry {index} has no content")
+        entries.append(PlanEntry(content, given.get("priority", "medium"), given.get("status", "pending")))
+    return tuple(entries)
+
+
+ASKED_IN_CHAT = "asked_in_chat"
+"""The annotation of a call of ``ask_user`` whose question was sent as a message of the chat: its text."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=str.lower):
@@ -180,6 +196,37 @@ class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
     timed_out: bool = False
     error: str | None = None
     annotations: Mapping[str, Any] = {}
+
+    @classmethod
+    def of(cls, output: Output, tool: str, **ids: Any) -> Self:
+        """The end of a program of a medium's ``tool`` that left this output."""
+        exit_code = output.exit_code
+        if tool == "python":
+            exit_code = 0 if output.error is None else 1
+        return cls(
+            **ids,
+            exit_code=exit_code,
+            signal=signal_name(exit_code),
+            truncated=output.truncated,
+            timed_out=output.timed_out is True,
+            error=output.error,
+            annotations=output.annotations or {},
+        )
+
+
+def value_line(output: Output) -> str:
+    """The value of a cell's last expression as readers see it after the cell's output; empty where there is none."""
+    return "" if output.value is None else f"=> {output.value}\n"
+
+
+def signal_name(exit_code: int | None) -> str | None:
+    """The signal in an exit status as shells give it (128 plus the number); None if there is none."""
+    if exit_code is None or not 128 < exit_code <= 128 + 64:
+        return None
+    try:
+        return signal.Signals(exit_code - 128).name
+    except ValueError:
+        return None
 
 
 class UsageReported(Event, frozen=True, kw_only=True, tag="usage"):

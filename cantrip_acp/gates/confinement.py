@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cantrip_acp.core.errors import GateError, SandboxError
 from cantrip_acp.files import paths, scratch_copy
-from cantrip_acp.gates.path_handle import LIST, WALK, Place, exchange, failure, reason, spelled
+from cantrip_acp.gates.path_handle import LIST, WALK, Place, exchange, failure, one_line, reason, spelled, valid
 from cantrip_acp.gates.protected_paths import plain, why_hidden, why_protected
+from cantrip_acp.loom.records.turn import Location
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateContext
@@ -337,3 +338,21 @@ def _root(
     allowed: tuple[str, ...],
 ) -> Root:
     return Root(path, changeable, absolute_is_root=absolute_is_root, others=others, own=own, allowed=allowed)
+
+
+def located(path: str, context: GateContext, line: int | None = None) -> tuple[str, tuple[Location, ...]]:
+    """The path for a title, and its location (none where it leads out of the root).
+
+    A person decides by this whether a write may happen, so a link is shown with its target.
+    """
+    root = Root.of(context)
+    try:
+        with root.find(path) as place:
+            shown, absolute = place.shown, place.absolute
+        lexical = root.lexical(path)
+        if lexical is not None and valid(lexical) != absolute:
+            shown = f"{one_line(path)} → {shown}"
+        return shown, (Location(absolute, line),)
+    except GateError:
+        lexical = root.lexical(path)
+        return one_line(path), (Location(valid(lexical), line),) if lexical is not None else ()

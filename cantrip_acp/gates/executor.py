@@ -26,7 +26,7 @@ from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
 from cantrip_acp.gates.dynamic_gates import DynamicGates
-from cantrip_acp.gates.files.file_changes import changes_of
+from cantrip_acp.loom.records.file_changes import changes_of
 from cantrip_acp.loom.records.turn import FileChange, GateRecord
 from cantrip_acp.telemetry import genai_spans, tracing
 from cantrip_acp.text.json_data import NotJson, encodable, freeze, plain, thaw

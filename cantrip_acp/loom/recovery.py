@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -131,7 +130,7 @@ def _turn(loom: Loom, record: UtteranceRecord) -> Turn:
             raise LoomError(f"turn {record.id!r} goes on with one that is not above it: {record.continues!r}")
         parts = [loom.turn(i) for i in path[path.index(record.continues) :]]
         utterance = parts[0].utterance
-    results, outputs = _left(utterance, gates, program, parts)
+    results, outputs = _left(record.id, utterance, gates, program, parts)
     return Turn(
         id=record.id,
         parent_id=record.parent_id,
@@ -169,25 +168,34 @@ def _metadata(loom: Loom, record: UtteranceRecord) -> TurnMetadata:
 
 
 def _left(
-    utterance: Utterance, gates: Sequence[str], program: str | None, parts: Sequence[Turn]
+    turn_id: str, utterance: Utterance, gates: Sequence[str], program: str | None, parts: Sequence[Turn]
 ) -> tuple[tuple[GateRecord, ...], tuple[Output, ...]]:
     """Answers for the calls that have no answer in the recorded parts."""
     answered = {r.tool_call_id for part in parts for r in part.observation.results}
     ran = sum(1 for part in parts for output in _outputs(part) if output.unfinished is not True)
     # A part can name one call that has no answer: the delegation that ended the part.
-    named = Counter(name for part in parts for name in part.gate_calls)
-    named.subtract(record.gate for part in parts for record in part.observation.results)
+    begun = [(f"{part.id}.g{number}", name) for part in parts for number, name in enumerate(part.gate_calls)]
+    for record in (record for part in parts for record in part.observation.results):
+        matches = [each for each in begun if record.call_id in (each[0], msgspec.UNSET) and each[1] == record.gate]
+        if matches:
+            begun.remove(matches[0])
     results: list[GateRecord] = []
     outputs: list[Output] = []
+    ended = 0
     for call, gate in zip(utterance.tool_calls, gates, strict=False):
         if gate == program:
             ran -= 1
             if ran < 0:
                 outputs.append(Output(error=ENDED))
         elif call.id not in answered:
-            named[gate] -= 1
-            why = ENDED if named[gate] < 0 else CUT_OFF
-            results.append(GateRecord(gate, _given(call.args), why, True, call.id))
+            cut_off = next((each for each in begun if each[1] == gate), None)
+            if cut_off is not None:
+                begun.remove(cut_off)
+                call_id, why = cut_off[0], CUT_OFF
+            else:
+                call_id, why = f"{turn_id}.g{ended}", ENDED
+                ended += 1
+            results.append(GateRecord(gate, _given(call.args), why, True, call.id, call_id=call_id))
     return tuple(results), tuple(outputs)
 
 

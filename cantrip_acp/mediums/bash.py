@@ -18,11 +18,12 @@ import msgspec
 
 from cantrip_acp.core.circle import NOTHING
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
+from cantrip_acp.core.events import signal_name
 from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
 from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.records.turn import Output
 from cantrip_acp.mediums.code.prompt import seconds
-from cantrip_acp.mediums.program_events import Report, signal_name
+from cantrip_acp.mediums.program_events import Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,7 +5,6 @@ A secret is masked even if it is split over two pieces of output.
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -83,33 +82,9 @@ class Report:
         for stream, rest in self._held.items():
             await self._send(stream, rest)
         ordered = self.ordered(output)
-        exit_code = output.exit_code
-        if self._tool == "python":
-            # A cell has no exit status and a command has no value: send what a terminal would show.
-            exit_code = 0 if output.error is None else 1
-            if output.value is not None:
-                await self._send("stdout", f"=> {output.value}\n")
+        await self._send("stdout", events.value_line(output))
         if self._turn.listening:
-            await self._turn.emit(
-                events.CommandFinished(
-                    **self._ids,
-                    call_id=self._call.id,
-                    exit_code=exit_code,
-                    signal=signal_name(exit_code),
-                    truncated=output.truncated,
-                    timed_out=output.timed_out is True,
-                    error=self._redactor.text(output.error) if output.error is not None else None,
-                    annotations=output.annotations or {},
-                )
-            )
+            ended = events.CommandFinished.of(output, self._tool, call_id=self._call.id, **self._ids)
+            error = self._redactor.text(output.error) if output.error is not None else None
+            await self._turn.emit(msgspec.structs.replace(ended, error=error))
         return ordered
-
-
-def signal_name(exit_code: int | None) -> str | None:
-    """The signal in an exit status as shells give it (128 plus the number); None if there is none."""
-    if exit_code is None or not 128 < exit_code <= 128 + 64:
-        return None
-    try:
-        return signal.Signals(exit_code - 128).name
-    except ValueError:
-        return None

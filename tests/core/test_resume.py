@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.acp.render.history import replayed
+from cantrip_acp.acp.protocol import ClientAbilities
+from cantrip_acp.acp.render.loaded_session import loaded_updates
 from cantrip_acp.core.errors import CrystalError, IntentRequired, LoomError
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.forking.resume import reopen
@@ -200,7 +201,7 @@ async def test_a_cast_that_was_cut_goes_on() -> None:
         assert [m.role for m in told[2] if m.role == "user"] == ["user"]
         with pytest.raises(IntentRequired, match=r"ended by itself \(done\)"):
             await entity.resume()
-        shown = [u for u in replayed(entity) if "UserMessage" in type(u).__name__]
+        shown = [u for u in loaded_updates(entity, ClientAbilities()) if "UserMessage" in type(u).__name__]
         assert len(shown) == 1
     assert [messages for _, messages, _ in saw(loom, loom.leaves()[-1])] == told
 

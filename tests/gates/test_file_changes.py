@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_acp.core.events import Diff
-from cantrip_acp.gates.files.file_changes import LIMIT, changes_of, diffs_of
+from cantrip_acp.loom.records.file_changes import LIMIT, changes_of, diffs_of
 
 
 def plain(text: str) -> str:

@@ -11,7 +11,7 @@ from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.event_translator import Translator
-from cantrip_acp.acp.render.history import replayed
+from cantrip_acp.acp.render.loaded_session import loaded_updates
 from cantrip_acp.core import events
 from cantrip_acp.core.context import MOST_IMAGES
 from cantrip_acp.core.errors import GateError
@@ -114,7 +114,7 @@ async def test_the_loom_has_it_once_and_everybody_is_shown_it(tmp_path: Path) ->
                 updates += translator.translate(event)
                 if isinstance(event, events.GateFinished):
                     assert event.attachments == (IMAGE,)
-            past = list(replayed(entity))
+            past = list(loaded_updates(entity, ClientAbilities()))
     assert path.read_text().count(DATA) == 1
     assert [images(m) for m in crystal.invocations[1].messages if m.role == "tool"] == [1]
     shown = acp.Content(acp.ImageContent(DATA, "image/png"))

@@ -138,7 +138,9 @@ async def test_what_a_living_process_says_is_nobody_elses_to_end(shared: Place) 
         loom.release_cast(f"{entity}.cast")
     assert [turn.id for turn in settle(again)] == ["grandchild.1", "child.1", "mine.1"]
     assert {each.entity_id for each in again.unfinished()} == {"other", "fork"}
-    assert again.turn("mine.1").observation.results[0] == GateRecord("echo", "{not json", ENDED, True, "1")
+    assert again.turn("mine.1").observation.results[0] == GateRecord(
+        "echo", "{not json", ENDED, True, "1", call_id="mine.1.g0"
+    )
 
 
 async def test_what_a_delegation_had_left(place: Place) -> None:

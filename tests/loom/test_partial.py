@@ -9,7 +9,8 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.acp.render.history import replayed
+from cantrip_acp.acp.protocol import ClientAbilities
+from cantrip_acp.acp.render.loaded_session import loaded_updates
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.events import Text
 from cantrip_acp.core.forking.fork import fork
@@ -71,7 +72,11 @@ async def test_a_cancelled_stream_is_kept_and_known(place: Place) -> None:
     taken = reopen(other, again, entity.id)
     await taken.entity.cast("Still there?")
     assert said(other, 0)[: len(messages)] == messages
-    chunks = [u.content.text for u in replayed(taken.entity) if type(u).__name__ == "AgentMessageChunk"]  # type: ignore[union-attr]
+    chunks = [
+        u.content.text
+        for u in loaded_updates(taken.entity, ClientAbilities())
+        if type(u).__name__ == "AgentMessageChunk"
+    ]  # type: ignore[union-attr]
     assert chunks == ["one two ", "after", "again"]
     # An exporter sees what the crystal saw.
     seen = Seen(again, Outline(again))

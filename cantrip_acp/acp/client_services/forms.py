@@ -14,7 +14,6 @@ import anyio
 import msgspec
 
 from cantrip_acp.acp.render.event_translator import Reached
-from cantrip_acp.acp.render.formatting import IN_CHAT
 from cantrip_acp.acp.wire.connection import Disconnected
 from cantrip_acp.acp.wire.jsonrpc import RpcError
 from cantrip_acp.core import events
@@ -109,8 +108,9 @@ class Questions:
                 events.Text(entity_id=context.entity_id, cast_id=context.cast_id, delta=said, message_id=message_id)
             )
             return GateReply(
-                f"{IN_CHAT}, and this client takes an answer only with its user's next message. Do "
-                "what does not depend on it, then end; the answer comes as the next intent"
+                "the question stands in the chat now, and this client takes an answer only with its user's next message. Do "
+                "what does not depend on it, then end; the answer comes as the next intent",
+                annotations={events.ASKED_IN_CHAT: said},
             )
         if direct and context.turn is not None:
             # Send the form only after all earlier events were shown.

@@ -16,7 +16,6 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.render.formatting import (
     ASKED_IN_CHAT,
     CONTENT_LIMIT,
-    IN_CHAT,
     STOPPED,
     as_code,
     as_content,
@@ -194,7 +193,7 @@ class Translator:
                 self._update(
                     call_id,
                     status="failed",
-                    content=self._family.end(call_id) or (None if call.terminal else call.stopped()),
+                    content=self._family.end(call_id)[0] or (None if call.terminal else call.stopped()),
                     meta=stopped,
                 )
             )
@@ -314,7 +313,10 @@ class Translator:
         """A fold in the form that the client supports: a compaction, a notice, or a thought."""
         if self._client.compaction:
             return [folded(event.turn_id, event.summary)]
-        turns = f"turns {event.first} to {event.last}" if event.last > event.first else f"turn {event.last}"
+        # Looms of earlier versions do not say which turns a fold replaced.
+        turns = "earlier turns" if not event.last else f"turn {event.last}"
+        if event.last > event.first:
+            turns = f"turns {event.first} to {event.last}"
         what = f"A summary stands for {turns} from now on; nothing is lost of them in the loom."
         if self._client.notices:
             return [acp.Notice("info", "Earlier turns were folded", what)]
@@ -362,9 +364,9 @@ class Translator:
             if event.title and call.who is not None:
                 call.title = by_child(call.title, call.who)
         content: list[acp.ToolContent] = [acp.Diff(diff.path, diff.old_text, diff.new_text) for diff in event.diffs]
-        children = self._family.end(event.call_id)
+        children, changed = self._family.end(event.call_id)
         shown_already = call.lent and not event.is_error
-        if is_in_chat(event.gate, event.result):
+        if events.ASKED_IN_CHAT in event.annotations:
             content.append(as_content(ASKED_IN_CHAT))
         elif event.is_error or (not content and event.gate != "done" and not shown_already):
             said = event.result
@@ -379,7 +381,7 @@ class Translator:
                 call,
                 status="failed" if event.is_error else "completed",
                 content=[*children, *content] or None,
-                locations=places(event.locations),
+                locations=places(event.locations) or changed,
                 raw_output=raw_output(event.result),
                 meta=call.marks(event.annotations),
             ),
@@ -511,11 +513,6 @@ class Translator:
 def by_child(title: str, who: str) -> str:
     """The title of a call that a child made."""
     return f"{headline(title)} ({who})"
-
-
-def is_in_chat(gate: str, answer: Any) -> bool:
-    """Whether a question was asked in the chat."""
-    return gate == "ask_user" and isinstance(answer, str) and answer.startswith(IN_CHAT)
 
 
 def folded(fold_id: str, summary: str) -> acp.CompactionUpdate:

@@ -23,9 +23,6 @@ TITLE_LIMIT = 160
 _COMPARED = 1_000_000
 """The largest number of line pairs that are compared to count changed lines."""
 
-IN_CHAT = "the question stands in the chat now"
-"""The start of the result of a question that the client could not show as a form."""
-
 ASKED_IN_CHAT = "Asked in the chat."
 
 STOPPED = "[stopped before it had ended]"

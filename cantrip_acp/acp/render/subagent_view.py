@@ -204,13 +204,13 @@ class Family:
                 return False
         return True
 
-    def end(self, call_id: str) -> list[acp.ToolContent]:
-        """The last view of a call's children, which are then dropped; empty where it had none."""
-        self.dirty.discard(call_id)
+    def end(self, call_id: str) -> tuple[list[acp.ToolContent], list[acp.Location] | None]:
+        """The last view of a call's children, which are then dropped."""
+        view = self.content(call_id)
         if call_id in self._batches:
             self._over.add(call_id)
-        brood = self._broods.pop(call_id, None)
-        return brood.content() if brood is not None else []
+        self._broods.pop(call_id, None)
+        return view
 
     def content(self, call_id: str) -> tuple[list[acp.ToolContent], list[acp.Location] | None]:
         """The present view of a call's children, and the files that they changed, the latest at the end."""

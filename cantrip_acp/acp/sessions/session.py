@@ -225,7 +225,7 @@ class Session:
     async def replay(self) -> None:
         """Send the whole history. No prompt may start meanwhile. Raises `RpcError` where a prompt or another replay
         runs, or the session closes."""
-        from cantrip_acp.acp.render.history import replayed
+        from cantrip_acp.acp.render.loaded_session import loaded_updates
 
         if self.running or self._replaying:
             raise busy(self.id)
@@ -233,7 +233,7 @@ class Session:
         self._breaks.begin()
         try:
             async with self.loom_read:
-                updates = () if self.closing else await anyio.to_thread.run_sync(self._past, replayed)
+                updates = () if self.closing else await anyio.to_thread.run_sync(self._past, loaded_updates)
             for at in range(0, len(updates), 64):
                 if self.closing:
                     break
@@ -246,10 +246,10 @@ class Session:
         if self.closing:
             raise unready(self.id, "closed")
 
-    def _past(self, replayed: Callable[..., Iterable[acp.Update]]) -> Sequence[acp.Update]:
+    def _past(self, loaded_updates: Callable[..., Iterable[acp.Update]]) -> Sequence[acp.Update]:
         # The history that was read when the session was opened need not be read again.
         parts, self.opened.past = self.opened.past, None
-        return list(replayed(self.entity, parts, compaction=self.client.compaction))
+        return list(loaded_updates(self.entity, self.client, parts))
 
     def show(self, update: acp.Update) -> None:
         """Send one update without waiting."""

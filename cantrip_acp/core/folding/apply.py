@@ -124,6 +124,7 @@ async def _fold(run: CastRun | _Between, keep: int) -> None:
             timestamp=now(),
             model=entity.folding.summarizer.model if summary and entity.folding.summarizer else None,
             trace_id=run.trace.trace_id,
+            folded=context.folded,
         ),
     )
     loom.append(fold)

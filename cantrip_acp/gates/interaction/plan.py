@@ -5,11 +5,11 @@ Each call sends the whole list. It controls nothing: it informs the reader and h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.core.events import PlanEntry
+from cantrip_acp.core.events import PlanEntry, plan_entries
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 
 MOST_ENTRIES = 100
@@ -19,24 +19,16 @@ PRIORITIES = ("high", "medium", "low")
 STATUSES = ("pending", "in_progress", "completed")
 
 
-def entries_of(args: Mapping[str, Any]) -> list[PlanEntry]:
-    """The plan entries of a call. Raises `GateError` for an empty entry."""
-    entries = []
-    for index, given in enumerate(args["entries"]):
-        content = " ".join(given["content"].split())
-        if not content:
-            raise GateError(f"entry {index} has no content", "say in a few words what is to be done")
-        entries.append(PlanEntry(content, given.get("priority", "medium"), given.get("status", "pending")))
-    return entries
-
-
 def _plan(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    entries = entries_of(args)
+    try:
+        entries = plan_entries(args)
+    except ValueError as problem:
+        raise GateError(str(problem), "say in a few words what is to be done") from None
     said = _said(entries)
-    return GateReply(f"plan: {said}", title=f"Plan, {said.replace('now: ', 'now ')}", plan=tuple(entries))
+    return GateReply(f"plan: {said}", title=f"Plan, {said.replace('now: ', 'now ')}", plan=entries)
 
 
-def _said(entries: list[PlanEntry]) -> str:
+def _said(entries: Sequence[PlanEntry]) -> str:
     if not entries:
         return "empty"
     done = sum(entry.status == "completed" for entry in entries)

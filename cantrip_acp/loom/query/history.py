@@ -5,7 +5,7 @@ A fork, or a session that is opened again, starts with this history.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from cantrip_acp.core.errors import LoomError
@@ -72,6 +72,29 @@ def lived(loom: Loom, turn_id: str, entity_id: str | None = None) -> list[CastPa
     for part in parts:
         part.turns[:] = whole(part.turns)
     return parts
+
+
+def entity_casts(
+    loom: Loom, entity_id: str, last_turn: str | None, parts: Sequence[CastPart] | None = None
+) -> list[CastPart]:
+    """All casts of an entity in the order of their start, including those that ended before a turn was written.
+
+    ``parts`` are those on the path to ``last_turn`` (`lived`), where the caller has read them.
+    """
+    if parts is None:
+        parts = lived(loom, last_turn, entity_id) if last_turn and last_turn in loom else ()
+    known = {part.id: part for part in parts}
+    with_turns = {place.cast_id for place in loom.places.values()}
+    ordered = [part for part in parts if part.id is None]
+    for cast_id in loom.cast_ids:
+        part = known.get(cast_id)
+        if part is None and cast_id not in with_turns:
+            start, context = loom.cast_of(cast_id)
+            if start is not None and start.entity_id == entity_id:
+                part = CastPart(cast_id, start, context)
+        if part is not None:
+            ordered.append(part)
+    return ordered
 
 
 def spoken(parts: list[CastPart]) -> Iterator[tuple[CastPart, Turn]]:

@@ -61,7 +61,7 @@ class Location(msgspec.Struct, frozen=True):
 
 
 class FileChange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A change of one file in a gate record (`gates.files.file_changes` writes and reads it).
+    """A change of one file in a gate record (`loom.records.file_changes` writes and reads it).
 
     - ``old_text``: None where the file was new.
     - ``new_text``: the new text, without the first ``shared[0]`` and the last ``shared[1]`` characters of ``old_text``,
@@ -89,6 +89,7 @@ class GateRecord(msgspec.Struct, frozen=True):
       session's mode, ``unasked`` where nobody could be asked.
     - ``stopped: true`` where the call was stopped.
     - ``error``, a text for people, where ``result`` gives the entity more details.
+    - ``asked_in_chat``, the question that a call of ``ask_user`` sent as a message of the chat.
 
     ``via`` is the index (from 0), among the utterance's tool calls, of the program that made this call. The key is
     absent where the utterance has one program.
@@ -203,7 +204,8 @@ class TurnMetadata(msgspec.Struct, frozen=True):
     ``request`` are the parameters as sent. ``model`` and ``fingerprint`` name the model that answered, as the provider
     reports it. ``stop_reason`` is why the crystal stopped, where it said so. ``sampled`` are the tokens of its
     utterance, where they were requested (``crystal.logprobs``) and returned. ``voided`` are the failed attempts that
-    had streamed something; the key is absent where there are none.
+    had streamed something; the key is absent where there are none. ``folded``, in a turn of role fold, is the number of
+    the entity's first turns that the summary replaces; the key is absent elsewhere, and in looms of earlier versions.
     """
 
     tokens_prompt: int | None = 0
@@ -222,6 +224,7 @@ class TurnMetadata(msgspec.Struct, frozen=True):
     request: RequestParameters | msgspec.UnsetType = msgspec.UNSET
     fingerprint: str | msgspec.UnsetType = msgspec.UNSET
     voided: tuple[VoidedAttempt, ...] | msgspec.UnsetType = msgspec.UNSET
+    folded: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def usage(self) -> Usage:

@@ -9,11 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.core.events import Diff, Location
-from cantrip_acp.gates.confinement import Root
-from cantrip_acp.gates.contract import GateContext
-from cantrip_acp.gates.path_handle import one_line, valid
+from cantrip_acp.core.events import Diff
 from cantrip_acp.loom.records.turn import FileChange
 
 LIMIT = 256 * 1024
@@ -102,24 +98,3 @@ def _lines_on(text: str, at: int) -> int:
         if not at:
             return len(text)
     return at
-
-
-# The location of a file gate's call that an editor shows before it runs, with links resolved.
-
-
-def located(path: str, context: GateContext, line: int | None = None) -> tuple[str, tuple[Location, ...]]:
-    """The path for a title, and its location (none where it leads out of the root).
-
-    A person decides by this whether a write may happen, so a link is shown with its target.
-    """
-    root = Root.of(context)
-    try:
-        with root.find(path) as place:
-            shown, absolute = place.shown, place.absolute
-        lexical = root.lexical(path)
-        if lexical is not None and valid(lexical) != absolute:
-            shown = f"{one_line(path)} → {shown}"
-        return shown, (Location(absolute, line),)
-    except GateError:
-        lexical = root.lexical(path)
-        return one_line(path), (Location(valid(lexical), line),) if lexical is not None else ()

@@ -1,0 +1,102 @@
+"""Loaded session: the updates for ``session/load``. The recorded events pass the translator that the live ones passed.
+
+The updates equal those of the live session, with these differences:
+
+- Each tool call is sent once, in its final state. So is the plan of each prompt, and the usage of the session.
+- Each message is sent in one piece, and its id is that of its turn.
+- No update names a terminal, because the terminals of another process are gone. Outputs are sent as content.
+- What the loom does not hold is missing (`loom.query.recorded_events`): notices, retries of attempts that had sent
+  nothing, the diff of a change that is too large, and the tool call of a child that the user was asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.render.event_translator import Translator
+from cantrip_acp.core.context_block import block_of
+from cantrip_acp.core.events import UsageReported
+from cantrip_acp.loom.query.history import CastPart, entity_casts
+from cantrip_acp.loom.query.recorded_events import RecordedEvents
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.loom.records.turn import ContextRecord
+
+
+def loaded_updates(
+    entity: Entity, client: acp.ClientAbilities, parts: Sequence[CastPart] | None = None
+) -> Iterator[acp.Update]:
+    """The updates for an entity's whole history, oldest first. ``parts`` is that history, where the caller has read it."""
+    translator = Translator(msgspec.structs.replace(client, display_terminal=False))
+    casts = entity_casts(entity.loom, entity.id, entity.last_turn, parts)
+    recorded = RecordedEvents(entity.loom, {entity.id, *(turn.entity_id for part in casts for turn in part.turns)})
+    seen: set[str | None] = set()
+    for part in casts:
+        # A cast that resumes an earlier one has no message of its own.
+        if part.start is not None and part.start.resumes not in seen:
+            yield from _user_message(part)
+        seen.add(part.id)
+        updates = [update for event in recorded.cast(part) for update in translator.translate(event)]
+        yield from _final([*updates, *translator.close()])
+    yield from translator.translate(_usage(entity, casts))
+
+
+def _final(updates: Iterable[acp.Update]) -> list[acp.Update]:
+    """The updates of one prompt without those that a later one replaces."""
+    kept: dict[object, acp.Update] = {}
+    for number, update in enumerate(updates):
+        if isinstance(update, acp.ToolCallUpdate):
+            call = kept.get(update.tool_call_id)
+            for name in update.__struct_fields__ if call is not None else ():
+                if (value := getattr(update, name)) is not None:
+                    setattr(call, name, value)
+        elif isinstance(update, acp.ToolCall):
+            kept[update.tool_call_id] = update
+        elif isinstance(update, acp.Plan):
+            kept.pop(acp.Plan, None)
+            kept[acp.Plan] = update
+        else:
+            kept[number] = update
+    return list(kept.values())
+
+
+def _user_message(part: CastPart) -> Iterator[acp.Update]:
+    """The user's message: the intent with its links, images and audio."""
+    message_id = f"{part.id}:intent"
+    if part.intent:
+        yield acp.UserMessageChunk(acp.TextContent(part.intent), message_id)
+    for record in part.context:
+        content = _attached(record)
+        if content is not None:
+            yield acp.UserMessageChunk(content, message_id)
+
+
+def _attached(record: ContextRecord) -> acp.ImageContent | acp.AudioContent | acp.LinkContent | None:
+    attachment = block_of(record).attachment
+    if attachment is None:
+        return None
+    if attachment.kind == "image":
+        return acp.ImageContent(attachment.data, attachment.mime, attachment.uri)
+    if attachment.kind == "audio":
+        return acp.AudioContent(attachment.data, attachment.mime)
+    return acp.LinkContent(record.title or attachment.kind, attachment.uri) if attachment.uri else None
+
+
+def _usage(entity: Entity, casts: Iterable[CastPart]) -> UsageReported:
+    """How full the window is after the last query, and what the session has cost."""
+    last = next(
+        (turn for part in reversed(list(casts)) for turn in reversed(part.turns) if turn.role == "crystal"), None
+    )
+    return UsageReported(
+        entity_id=entity.id,
+        cast_id=entity.begun or "",
+        usage={},
+        cumulative=entity.usage.record(),
+        used=entity.context.tokens if last is None or last.metadata.context is None else last.metadata.context,
+        size=entity.crystal.context_window if last is not None else None,
+    )

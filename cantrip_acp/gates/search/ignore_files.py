@@ -45,7 +45,7 @@ class Rules:
     __slots__ = ("_rules",)
 
     def __init__(self, lines: Iterable[str]) -> None:
-        rules = [rule for line in lines if (rule := _line(line)) is not None]
+        rules = [rule for line in lines if (rule := _rule(line)) is not None]
         self._rules = tuple(reversed(rules))
 
     def __bool__(self) -> bool:
@@ -54,7 +54,7 @@ class Rules:
     def ignores(self, path: str, folder: bool) -> bool | None:
         """Whether ``path`` is ignored; None where no line matches."""
         for rule in self._rules:
-            if (folder or not rule.folders_only) and rule.match.fullmatch(path):
+            if (folder or not rule.folders_only) and rule.match.match(path):
                 return not rule.keeps
         return None
 
@@ -133,117 +133,65 @@ class Globs:
     def __init__(self, glob: str) -> None:
         self._excludes = glob.startswith("!")
         try:
-            found = [_rule(one) for one in _alternatives(glob.removeprefix("!"))]
-        except (re.error, ValueError) as error:
+            globs = _alternatives(glob.removeprefix("!"))
+        except ValueError as error:
             raise GateError(f"the glob {glob!r} cannot be read: {error}") from None
+        found = [_rule(f"\\{one}" if one.startswith(("#", "!")) else one) for one in globs]
         self._rules = [rule for rule in found if rule is not None]
+        if not self._rules and "[" in glob:
+            raise GateError(f"the glob {glob!r} cannot be read: a '[' is not closed, or its range is empty")
         if not self._rules:
             raise GateError(f"the glob {glob!r} names nothing; examples: '*.py', 'src/**/*.{{ts,tsx}}', '!*.md'")
 
     def wants(self, path: str, folder: bool) -> bool | None:
         """True: always; False: never; None: ask the ignore files. ``path`` is relative to the gate's folder."""
         for rule in self._rules:
-            if (folder or not rule.folders_only) and rule.match.fullmatch(path):
+            if (folder or not rule.folders_only) and rule.match.match(path):
                 return not self._excludes
         return None if self._excludes or folder else False
 
 
-def _line(line: str) -> Rule | None:
-    """The rule of one line of an ignore file; None for empty and unreadable lines, as in git."""
-    line = line.rstrip("\r\n")
-    if line.startswith("#"):
-        return None
-    line = _without_trailing_spaces(line)
-    keeps = line.startswith("!")
-    try:
-        return _rule(line[1:] if keeps else line, keeps)
-    except (re.error, ValueError):
-        return None
-
-
-def _rule(glob: str, keeps: bool = False) -> Rule | None:
-    """The rule of one glob; None for an empty one. Raises `ValueError`, `re.error`."""
-    folders_only = glob.endswith("/") and not glob.endswith("\\/")
-    if folders_only:
-        glob = glob[:-1]
-    if not glob:
-        return None
-    glob = glob.removeprefix("/") if "/" in glob else f"**/{glob}"
-    return Rule(re.compile(translate(glob), re.DOTALL), keeps, folders_only)
-
-
-def _without_trailing_spaces(line: str) -> str:
-    stripped = line.rstrip(" ")
-    if stripped != line and stripped.endswith("\\") and (len(stripped) - len(stripped.rstrip("\\"))) % 2:
-        return stripped + " "
-    return stripped
-
-
 @lru_cache(maxsize=4096)
-def translate(glob: str) -> str:
-    """A glob as a regular expression for a whole path. Raises `ValueError` for an unclosed bracket.
+def _rule(line: str) -> Rule | None:
+    """The rule of one line; None for empty lines, comments, and lines that git cannot read either."""
+    from pathspec.patterns.gitignore import GitIgnorePatternError
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-    Backtracking is limited: only the last piece of a name after a star, and the last run of names after ``**``, may
-    move. An earlier piece stays at its first match. So matching takes at most quadratic time, and an ignore file
-    cannot block its reader.
+    # pathspec matches a folder together with what is below it. We look at one entry at a time.
+    line = line if line.endswith("\\ ") else line.rstrip()
+    folders_only = line.endswith("/") and not line.endswith("\\/")
+    line = _CLASS.sub(lambda match: _CLASSES[match[1]], line.removesuffix("/") if folders_only else line)
+    try:
+        regex, ignores = GitIgnoreSpecPattern.pattern_to_regex(line)
+        if regex is None:
+            return None
+        return Rule(re.compile(_without_backtracking(regex), re.DOTALL), not ignores, folders_only)
+    except (GitIgnorePatternError, re.error):
+        return None
+
+
+def _without_backtracking(regex: str) -> str:
+    """The regular expression of pathspec, in a form that matches the same paths in at most quadratic time.
+
+    An ignore file must not be able to block its reader. Only the last piece of text after a ``*``, and the last run of
+    names after a ``**``, may move; an earlier one stays at its first match.
     """
-    names = _names(glob)
-    runs: list[list[str]] = [[]]
-    for name in names:
-        if name is None:
-            runs.append([])
-        else:
-            runs[-1].append(name)
-    if len(runs) == 1:
-        return "/".join(runs[0])
-    first, *middle, last = runs
-    out = ["/".join([*first, ""])]
-    out += [f"(?>(?:[^/]+/)*?{'/'.join(run)}/)" for run in middle if run]
-    if last:
-        out.append(f"(?:[^/]+/)*{'/'.join(last)}")
-    else:
-        out.append(".+" if len(names) > 1 else ".*")
-    return "".join(out)
-
-
-def _names(glob: str) -> list[str | None]:
-    """The names of a glob as regular expressions, None for ``**``."""
-    names: list[str | None] = []
-    # The pieces of a name between its stars; each matches a fixed number of characters.
-    pieces, stars, at = [""], 0, 0
-
-    def end() -> None:
-        if stars == 2 and pieces == ["", "", ""]:
-            names.append(None)
-            return
-        head, *rest = pieces
-        middle = "".join(f"(?>[^/]*?{piece})" for piece in rest[:-1] if piece)
-        names.append(head + middle + (f"[^/]*{rest[-1]}" if rest else ""))
-
-    while at < len(glob):
-        c = glob[at]
-        if c == "/":
-            end()
-            pieces, stars = [""], 0
-        elif c == "*":
-            pieces.append("")
-            stars += 1
-        elif c == "?":
-            pieces[-1] += "[^/]"
-        elif c == "[":
-            text, at = _bracket(glob, at)
-            pieces[-1] += text
-            continue
-        elif c == "\\":
-            if at + 1 == len(glob):
-                raise ValueError("it ends in a backslash")
-            at += 1
-            pieces[-1] += re.escape(glob[at])
-        else:
-            pieces[-1] += re.escape(c)
-        at += 1
-    end()
-    return names
+    runs = regex.removesuffix(_ENTRY_OR_BELOW).split(_INNER_FOLDERS)
+    end = r"\Z" if regex.endswith(_ENTRY_OR_BELOW) else ""
+    for number, run in enumerate(runs):
+        first, *pieces = run.split(_STAR)
+        middle = "".join(f"(?>[^/]*?{piece})" for piece in pieces[:-1] if piece)
+        run = first + middle + (_STAR + pieces[-1] if pieces else "")
+        if number < len(runs) - 1:
+            run += "(?=/)"
+            if run.startswith(_ANY_FOLDERS):
+                run = f"^(?>(?:[^/]+/)*?{run.removeprefix(_ANY_FOLDERS)})"
+            elif number:
+                run = f"(?>(?:/[^/]+)*?{run})"
+        elif number:
+            run = f"(?:/[^/]+)*{run}"
+        runs[number] = run
+    return "".join(runs) + end
 
 
 def _alternatives(glob: str) -> list[str]:
@@ -287,48 +235,17 @@ def _find_brace(glob: str) -> tuple[int, list[int], int] | None:
     return None
 
 
-def _bracket(glob: str, start: int) -> tuple[str, int]:
-    at = start + 1
-    negated = glob[at : at + 1] in ("!", "^")
-    at += negated
-    items: list[str] = []
-    first = True
-    while True:
-        if at >= len(glob):
-            raise ValueError("a '[' is not closed")
-        c = glob[at]
-        if c == "]" and not first:
-            break
-        first = False
-        named = re.match(r"\[:([a-z]+):\]", glob[at:]) if c == "[" else None
-        if named is not None and named[1] in _CLASSES:
-            items.append(_CLASSES[named[1]])
-            at += named.end()
-            continue
-        if c == "\\" and at + 1 < len(glob):
-            at += 1
-            c = glob[at]
-        if glob[at + 1 : at + 2] == "-" and glob[at + 2 : at + 3] not in ("", "]"):
-            high = glob[at + 2]
-            step = 3
-            if high == "\\" and at + 3 < len(glob):
-                high, step = glob[at + 3], 4
-            if c <= high:
-                items.append(f"{re.escape(c)}-{re.escape(high)}")
-            at += step
-            continue
-        items.append(re.escape(c))
-        at += 1
-    if not items:
-        return ("[^/]" if negated else "(?!)"), at + 1
-    # A bracket never matches the separator.
-    return f"(?!/)[{'^' if negated else ''}{''.join(items)}]", at + 1
-
+_ENTRY_OR_BELOW = "(?:(?P<ps_d>/)|$)"
+_ANY_FOLDERS = "^(?:.+/)?"
+_INNER_FOLDERS = "(?:/.+)?"
+_STAR = "[^/]*"
+"""What pathspec writes for the end of a pattern, for ``**/`` at its start, for ``/**`` in it, and for ``*``."""
 
 _CLASSES = {
-    "alnum": "A-Za-z0-9", "alpha": "A-Za-z", "digit": "0-9", "lower": "a-z", "upper": "A-Z", "space": r"\s",
-    "punct": r"!-/:-@\[-`{-~", "xdigit": "0-9A-Fa-f", "blank": r" \t", "word": r"\w",
+    "alnum": "A-Za-z0-9", "alpha": "A-Za-z", "digit": "0-9", "lower": "a-z", "upper": "A-Z", "xdigit": "0-9A-Fa-f",
 }  # fmt: skip
+"""Character classes in brackets, which pathspec does not know."""
+_CLASS = re.compile(rf"(?<=.)\[:({'|'.join(_CLASSES)}):\]")
 _NONE = Rules(())
 
 

@@ -42,11 +42,11 @@ def loaded_updates(
             yield from _user_message(part)
         seen.add(part.id)
         updates = [update for event in recorded.cast(part) for update in translator.translate(event)]
-        yield from _final([*updates, *translator.close()])
+        yield from final_states([*updates, *translator.close()])
     yield from translator.translate(_usage(entity, casts))
 
 
-def _final(updates: Iterable[acp.Update]) -> list[acp.Update]:
+def final_states(updates: Iterable[acp.Update]) -> list[acp.Update]:
     """The updates of one prompt without those that a later one replaces."""
     kept: dict[object, acp.Update] = {}
     for number, update in enumerate(updates):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.errors import DefinitionError as DefinitionError
     from cantrip_acp.core.errors import GateError as GateError
     from cantrip_acp.core.errors import LoomError as LoomError
-    from cantrip_acp.core.loop import CastResult as CastResult
+    from cantrip_acp.core.result import CastResult as CastResult
     from cantrip_acp.core.scoring import Scorer as Scorer
     from cantrip_acp.core.wards import Wards as Wards
     from cantrip_acp.crystals.contract import Crystal as Crystal
@@ -64,7 +64,7 @@ _HOMES = {
     "Call": "core.call",
     "Cantrip": "core.cantrip",
     "CantripError": "core.errors",
-    "CastResult": "core.loop",
+    "CastResult": "core.result",
     "Circle": "core.circle",
     "ContextBlock": "core.context_block",
     "Crystal": "crystals.contract",

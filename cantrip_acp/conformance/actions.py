@@ -13,7 +13,7 @@ from cantrip_acp.conformance.setup import Scene
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import CantripError, DefinitionError
-from cantrip_acp.core.loop import CastResult
+from cantrip_acp.core.result import CastResult
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.loom.query.thread import Thread
 

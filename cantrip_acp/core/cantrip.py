@@ -1,59 +1,32 @@
-"""The cantrip: a crystal, a call and a circle together (§1.4). It is a value that can be cast any number of times."""
+"""Cantrips: the public class, which makes entities of a definition, casts them and forks them (§1.4)."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from typing import cast as typed
 
 import anyio
 
-from cantrip_acp.core.call import Call
-from cantrip_acp.core.circle import Circle
-from cantrip_acp.core.definition import Definition, check_flag, check_keys, check_mapping, check_text, derived, shown
-from cantrip_acp.core.entity import CastStream, Entity, check_new
-from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.core.folding.policy import Folding
-from cantrip_acp.core.loop import CastResult
-from cantrip_acp.crystals.contract import Crystal
-from cantrip_acp.crystals.retry import RetryPolicy
-from cantrip_acp.gates.registry import DELEGATION
-from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.stores.address import is_address
-from cantrip_acp.mediums.text_program import writes_calls
-from cantrip_acp.text.json_data import FrozenDict, freeze
+from cantrip_acp.core.cantrip_definition import CantripDefinition
+from cantrip_acp.core.cast_control import CastStream
+from cantrip_acp.core.entity import Entity, check_new
+from cantrip_acp.core.errors import CantripError, DefinitionError
+from cantrip_acp.core.result import CastResult, ForkGroup
 
 if TYPE_CHECKING:
     from os import PathLike
-    from pathlib import Path
 
-    from cantrip_acp.core.context_block import Contributor
     from cantrip_acp.core.forking.fork import State
-    from cantrip_acp.core.forking.group import ForkGroup
-    from cantrip_acp.gates.contract import GateSource, Interceptor
-
-_ABSENT: Any = object()
+    from cantrip_acp.loom.loom import Loom
 
 
-class Cantrip(Definition):
-    """A definition that entities are made from.
+class Cantrip(CantripDefinition):
+    """A crystal, a call and a circle together. It is a value that can be cast any number of times.
 
-    Without ``call``, the call is empty. Without ``loom``, all casts share one loom in memory.
-    ``interceptors`` may answer in place of any gate. ``contributors`` add context to each cast. Both belong to the
-    host, never to the entity.
-    ``folding`` says when earlier turns are folded; the default is at 80 % of the crystal's window (PROD-4).
-    ``crystals`` are the named crystals that children may use (COMP-7).
-    ``sources`` give each entity more gates when it starts, such as the tools of MCP servers
-    (`cantrip_acp.gates.mcp.servers.McpServers`).
-    ``scores`` is False if the circle's scoring function must not be called.
-
-    No field can be changed; `replace` makes a new cantrip. Raises `DefinitionError`, checked in the order crystal,
-    call, circle: "cantrip requires a crystal", "cantrip requires a call", "cantrip requires a circle" (CANTRIP-1),
-    "circle must have a done gate" (CIRCLE-1), "cantrip must have at least one truncation ward" (CIRCLE-2, LOOP-2,
-    CANTRIP-3).
+    Its arguments are those of `CantripDefinition`.
 
         >>> from cantrip_acp import Cantrip, Circle, ScriptedCrystal
         >>> spell = Cantrip(
@@ -64,153 +37,7 @@ class Cantrip(Definition):
         'hello'
     """
 
-    __slots__ = (
-        "_id",
-        "_records",
-        "_shown",
-        "call",
-        "circle",
-        "contributors",
-        "crystal",
-        "crystals",
-        "folding",
-        "interceptors",
-        "loom",
-        "loom_settings",
-        "name",
-        "require_done",
-        "retry",
-        "scores",
-        "sources",
-    )
-    _arguments = (
-        "crystal",
-        "call",
-        "circle",
-        "loom",
-        "retry",
-        "interceptors",
-        "contributors",
-        "name",
-        "loom_settings",
-        "folding",
-        "crystals",
-        "sources",
-        "scores",
-    )
-
-    crystal: Crystal
-    call: Call
-    circle: Circle
-    loom: Loom
-    """The loom that records its casts."""
-    retry: RetryPolicy
-    interceptors: tuple[Interceptor, ...]
-    contributors: tuple[Contributor, ...]
-    name: str | None
-    loom_settings: Mapping[str, Any]
-    """The recipe's settings for its loom (``store``, ``fsync``, …). The front end that opens the loom reads them."""
-    folding: Folding
-    crystals: Mapping[str, Crystal]
-    sources: tuple[GateSource, ...]
-    scores: bool
-    """Whether the circle's scoring function is called. A replay sets it to False."""
-    require_done: bool
-
-    def __init__(
-        self,
-        crystal: Crystal | None = None,
-        call: Call | Mapping[str, Any] | None = _ABSENT,
-        circle: Circle | None = None,
-        *,
-        loom: Loom | None = None,
-        retry: RetryPolicy | Mapping[str, Any] | None = None,
-        interceptors: Sequence[Interceptor] = (),
-        contributors: Sequence[Contributor] = (),
-        name: str | None = None,
-        loom_settings: Mapping[str, Any] | None = None,
-        folding: Folding | Mapping[str, Any] | None = None,
-        crystals: Mapping[str, Crystal] | None = None,
-        sources: Sequence[GateSource] = (),
-        scores: bool = True,
-    ) -> None:
-        if crystal is None:
-            raise DefinitionError("cantrip requires a crystal: the model that is to act (CANTRIP-1)", rule="CANTRIP-1")
-        if not isinstance(crystal, Crystal):
-            raise DefinitionError(
-                f"cantrip requires a crystal with name, model, context_window and query, not {type(crystal).__name__}",
-                rule="CANTRIP-1",
-            )
-        if call is None:
-            raise DefinitionError(
-                "cantrip requires a call; leave it out for an empty one (CANTRIP-1)", rule="CANTRIP-1"
-            )
-        called = Call() if call is _ABSENT else Call.of(call)
-        if circle is None:
-            raise DefinitionError("cantrip requires a circle: a medium, gates and wards (CANTRIP-1)", rule="CANTRIP-1")
-        if not isinstance(circle, Circle):
-            raise DefinitionError(f"cantrip requires a circle, not {shown(circle)} (CANTRIP-1)", rule="CANTRIP-1")
-        if loom is not None and not isinstance(loom, Loom):
-            raise DefinitionError(f"cantrip.loom must be a Loom, such as Loom.open(path), not {shown(loom)}")
-        named: Mapping[str, Crystal] = _crystals(crystals)
-        require_done = called.require_done_tool or circle.wards.require_done_tool
-        _validate(circle, require_done)
-        self._set(
-            crystal=crystal,
-            call=called,
-            circle=_offering(circle, named),
-            loom=Loom.memory() if loom is None else loom,
-            retry=RetryPolicy.of(retry),
-            interceptors=_functions(interceptors, "interceptors"),
-            contributors=_functions(contributors, "contributors"),
-            name=None if name is None else check_text(name, "cantrip.name"),
-            loom_settings=_loom_settings(loom_settings),
-            folding=Folding.of(folding),
-            crystals=named,
-            sources=_sources(sources),
-            scores=check_flag(scores, "cantrip.scores"),
-            require_done=require_done,
-        )
-
-    def __repr__(self) -> str:
-        return f"Cantrip({self.name or self.id}, {self.crystal.model}, {self.circle!r})"
-
-    @derived
-    def records(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Call and circle as the loom stores them."""
-        return freeze(self.call.record()), freeze(self.circle.record())
-
-    @derived
-    def shown(self) -> Mapping[str, Any]:
-        """The capability block and the tools that a crystal sees, as the loom stores them.
-
-        Stored because their wording may change with this package's version.
-        """
-        tools = [{"name": t.name, "description": t.description, "parameters": t.parameters} for t in self.circle.tools]
-        text = self.circle.capabilities(text_calls=writes_calls(self.crystal))
-        return FrozenDict({"capabilities": text, "tools": freeze(tools)})
-
-    @derived
-    def id(self) -> str:
-        """``cantrip_`` and 16 hex digits; the same for the same call and circle.
-
-        The crystal does not change it, with one exception: a crystal that writes its calls as text gets another
-        capability block.
-        """
-        text = json.dumps(self.records, sort_keys=True, ensure_ascii=True, default=str)
-        text += "\ntext calls" if self.circle.medium.tool is not None and writes_calls(self.crystal) else ""
-        return f"cantrip_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-    def with_crystal(self, crystal: Crystal) -> Cantrip:
-        """The same cantrip with another crystal (§2.2)."""
-        return self.replace(crystal=crystal)
-
-    def reaching(self, folders: Sequence[Path], interceptor: Interceptor | None = None) -> Cantrip:
-        """The same cantrip for a session: with further folders, and with one more interceptor, which is asked last."""
-        changes: dict[str, Any] = {"circle": self.circle.replace(folders=folders)} if folders else {}
-        if interceptor is not None:
-            changes["interceptors"] = (*self.interceptors, interceptor)
-        return self.replace(**changes) if changes else self
+    __slots__ = ()
 
     def invoke(self, *, loom: Loom | None = None, entity_id: str | None = None) -> Entity:
         """Make a persistent entity, independent of all others (ENTITY-6). It acts when it gets its first intent.
@@ -230,6 +57,7 @@ class Cantrip(Definition):
         entity_id: str | None = None,
         worktree: bool | str | PathLike[str] = False,
         resume: bool | str = False,
+        live: Entity | None = None,
     ) -> Entity:
         """Make an entity that continues from any turn of a loom, with the whole history up to it (LOOM-4).
 
@@ -241,6 +69,7 @@ class Cantrip(Definition):
         With ``worktree`` the fork works in its own git worktree, with the files as they were recorded at that turn
         (``loom: {files: true}``). True puts the worktree in the state folder; a path names a folder that does not
         exist yet.
+        ``live`` is the entity that the turn belongs to, if it still exists: the state of its last turn is then its own.
         ``resume`` makes a fork for `Entity.resume`, which continues without a new intent. The method `resume` does
         both steps.
         Any number of forks of one turn can exist at once. Close the fork like any other entity; its worktree stays.
@@ -251,7 +80,9 @@ class Cantrip(Definition):
         from cantrip_acp.core.forking.fork import fork
 
         where = loom if loom is not None else self.loom
-        return await fork(self, turn_id, loom=where, state=state, entity_id=entity_id, worktree=worktree, resume=resume)
+        return await fork(
+            self, turn_id, loom=where, state=state, live=live, entity_id=entity_id, worktree=worktree, resume=resume
+        )
 
     async def resume(
         self,
@@ -371,8 +202,6 @@ class Cantrip(Definition):
         limiter = anyio.CapacityLimiter(max(1, concurrency))
 
         async def one(index: int, intent: str) -> None:
-            from cantrip_acp.core.errors import CantripError
-
             async with limiter:
                 try:
                     results[index] = await self.cast(intent, **options)
@@ -386,88 +215,4 @@ class Cantrip(Definition):
 
     def cast_sync(self, intent: str, **options: Any) -> CastResult:
         """`cast` for scripts without an event loop. Raises RuntimeError inside a running event loop."""
-        from functools import partial
-
         return anyio.run(partial(self.cast, intent, **options))
-
-
-def _offering(circle: Circle, crystals: Mapping[str, Crystal]) -> Circle:
-    """The circle, with delegation gates that name the crystals children may use."""
-    names = tuple(crystals)
-    gates = [
-        g.bind(crystals=names) if g.name in DELEGATION and tuple(g.dependencies.get("crystals") or ()) != names else g
-        for g in circle.own_gates
-    ]
-    return circle if all(a is b for a, b in zip(gates, circle.own_gates, strict=True)) else circle.replace(gates=gates)
-
-
-def _crystals(crystals: Any) -> Mapping[str, Crystal]:
-    if crystals is None:
-        return FrozenDict()
-    found: Mapping[str, Crystal] = check_mapping(crystals, "cantrip.crystals")
-    if not isinstance(found, dict):
-        # A mapping that makes its crystals when they are looked up. Checking them here would make them all.
-        return found
-    for name, crystal in found.items():
-        check_text(name, "a name in cantrip.crystals", blank=False)
-        if not isinstance(crystal, Crystal):
-            raise DefinitionError(f"cantrip.crystals[{name!r}] must be a crystal, not {shown(crystal)}")
-    return FrozenDict(found)
-
-
-def _loom_settings(settings: Any) -> Mapping[str, Any]:
-    if settings is None:
-        return FrozenDict()
-    found = check_mapping(settings, "cantrip.loom_settings")
-    check_keys(found, ("store", "fsync", "snapshots", "files"), "loom")
-    for name in ("fsync", "snapshots", "files"):
-        if name in found:
-            check_flag(found[name], f"loom.{name}")
-    if "store" in found:
-        store = check_text(found["store"], "loom.store", blank=False)
-        if store not in ("memory", "jsonl") and not is_address(store):
-            raise DefinitionError(
-                f"loom.store must be memory, jsonl, sqlite:FILE or postgresql://…, not {shown(store)}"
-            )
-    frozen: Mapping[str, Any] = freeze(dict(found))
-    return frozen
-
-
-def _functions(given: Any, what: str) -> tuple[Any, ...]:
-    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise DefinitionError(f"cantrip.{what} must be a list of functions, not {shown(given)}")
-    found = tuple(given)
-    for index, each in enumerate(found):
-        if not callable(each):
-            raise DefinitionError(f"cantrip.{what}[{index}] must be a function, not {shown(each)}")
-    return found
-
-
-def _sources(given: Any) -> tuple[Any, ...]:
-    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise DefinitionError(f"cantrip.sources must be a list of sources of gates, not {shown(given)}")
-    found = tuple(given)
-    for index, each in enumerate(found):
-        if not callable(getattr(each, "open", None)):
-            raise DefinitionError(f"cantrip.sources[{index}] must have a method open, and {shown(each)} has none")
-    return found
-
-
-def _validate(circle: Circle, require_done: bool) -> None:
-    if "done" not in circle.gates:
-        if require_done:
-            raise DefinitionError(
-                "cantrip with require_done must have a done gate: add 'done' to the circle's gates", rule="LOOP-2"
-            )
-        raise DefinitionError("circle must have a done gate: add 'done' to its gates (CIRCLE-1)", rule="CIRCLE-1")
-    if "answer" not in circle.gates["done"].properties and not circle.gates["done"].properties:
-        raise DefinitionError("the done gate must accept at least one argument, the answer (CIRCLE-8)", rule="CIRCLE-8")
-    if circle.wards.max_turns is None:
-        raise DefinitionError(
-            "cantrip must have at least one truncation ward: add max_turns to the circle's wards, "
-            "such as {max_turns: 10} (CIRCLE-2, LOOP-2)",
-            rule="CIRCLE-2",
-        )
-
-
-__all__ = ["Cantrip", "CastResult"]

@@ -13,8 +13,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import anyio
 import msgspec
@@ -29,27 +28,15 @@ if TYPE_CHECKING:
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-    from cantrip_acp.core.loop import CastRun
 
+class SpawningCall(Protocol):
+    """The gate call of a parent that a child works for, and its place in a batch (`core.state.ParentLink`)."""
 
-# --- The link from a child to its parent.
+    @property
+    def call_id(self) -> str: ...
 
-
-@dataclass(slots=True)
-class Birth:
-    """A child's place in its tree.
-
-    ``run`` is the parent's cast that the child works for, ``turn_id`` the turn that spawned it, ``call_id`` the gate
-    call in events, ``index`` its place in a batch. ``number`` counts the parent's children from 0, in order of
-    creation.
-    A persistent child that is cast again works for the cast that asks: run, turn and call are then replaced.
-    """
-
-    run: CastRun
-    turn_id: str
-    call_id: str
-    number: int = 0
-    index: int | None = None
+    @property
+    def index(self) -> int | None: ...
 
 
 BUFFER = 64
@@ -474,11 +461,12 @@ class ChildHub(EventHub):
     A slow reader of the parent slows the child too.
     """
 
-    __slots__ = ("_above", "_birth", "_entity_id")
+    __slots__ = ("_above", "_call", "_entity_id")
 
-    def __init__(self, birth: Birth, entity_id: str) -> None:
-        self._birth = birth
-        self._above = birth.run.entity.hub
+    def __init__(self, above: EventHub, call: SpawningCall, entity_id: str) -> None:
+        """``above`` is the parent's hub. ``call`` may change from one cast of the child to the next."""
+        self._call = call
+        self._above = above
         self._entity_id = entity_id
         super().__init__()
 
@@ -495,17 +483,17 @@ class ChildHub(EventHub):
             await super().send(event)
         if not self._above.active:
             return
-        birth, me = self._birth, self._entity_id
+        call, me = self._call, self._entity_id
         if isinstance(event, ChildEvent):
-            marked = msgspec.structs.replace(event, path=(me, *event.path), calls=(birth.call_id, *event.calls))
+            marked = msgspec.structs.replace(event, path=(me, *event.path), calls=(call.call_id, *event.calls))
         else:
             marked = ChildEvent(
                 entity_id=event.entity_id,
                 cast_id=event.cast_id,
                 depth=event.depth,
                 path=(me,),
-                calls=(birth.call_id,),
+                calls=(call.call_id,),
                 inner=event,
-                index=birth.index,
+                index=call.index,
             )
         await self._above.send(marked)

@@ -10,32 +10,33 @@ from cantrip_acp.text.redaction import Pieces
 
 if TYPE_CHECKING:
     from cantrip_acp.core.errors import CrystalError
-    from cantrip_acp.core.loop import CastRun
+    from cantrip_acp.core.state import CastState, EntityState
     from cantrip_acp.crystals.contract import Delta
 
 VOID_LIMIT = 4000
 """Characters that a loom keeps of a void attempt's text, and of its thinking."""
 
 
-class Sink:
+class QueryStream:
     """Receives the pieces and retries of one query. Each query has a new one."""
 
-    __slots__ = ("_kind", "_masked", "_run", "_streamed", "attempt", "message_id")
+    __slots__ = ("_cast", "_entity", "_kind", "_masked", "_streamed", "attempt", "message_id")
 
-    def __init__(self, run: CastRun) -> None:
-        self._run = run
+    def __init__(self, entity: EntityState, cast: CastState) -> None:
+        self._entity = entity
+        self._cast = cast
         self.attempt = 1
         self.message_id = new_id("m")
         self._kind = "text"
         self._streamed: dict[str, list[str]] = {}
         # A secret may be split over several pieces.
-        self._masked = Pieces(run.entity.redactor)
+        self._masked = Pieces(entity.redactor)
 
     async def emit(self, delta: Delta) -> None:
         if not delta.text:
             return
         self._streamed.setdefault(delta.kind, []).append(delta.text)
-        if not self._run.entity.hub.active:
+        if not self._entity.hub.active:
             return
         if delta.kind != self._kind:
             await self.finish()
@@ -44,7 +45,7 @@ class Sink:
 
     def streamed(self) -> Utterance:
         """The text and the thinking received so far, with secrets masked."""
-        mask = self._run.entity.redactor.text
+        mask = self._entity.redactor.text
         said = {kind: mask("".join(pieces)) for kind, pieces in self._streamed.items()}
         return Utterance(said.get("text"), said.get("thought"))
 
@@ -53,38 +54,35 @@ class Sink:
         await self._send(self._masked.end())
 
     async def _send(self, text: str) -> None:
-        run = self._run
         if text:
             kind = events.Text if self._kind == "text" else events.Thought
-            await run.entity.hub.send(kind(**run._ids, delta=text, message_id=self.message_id))
+            await self._entity.hub.send(kind(**self._cast.ids, delta=text, message_id=self.message_id))
 
     async def void(self, error: CrystalError) -> str:
         """Record what was streamed of this attempt as void, and report it to readers.
 
         Returns the error's text with secrets masked.
         """
-        run = self._run
         said = self.streamed()
         self._masked.end()
         self._streamed = {}
-        message = run.entity.redactor.diagnostic(str(error))
+        message = self._entity.redactor.diagnostic(str(error))
         if said.content or said.thinking:
             cut = [text if text is None else text[:VOID_LIMIT] for text in (said.content, said.thinking)]
-            run.voided.append(VoidedAttempt(self.attempt, message[:VOID_LIMIT], *cut))
-            if run.entity.hub.active:
-                await run.entity.hub.send(
-                    events.Voided(**run._ids, message_id=self.message_id, attempt=self.attempt, error=message)
+            self._cast.voided.append(VoidedAttempt(self.attempt, message[:VOID_LIMIT], *cut))
+            if self._entity.hub.active:
+                await self._entity.hub.send(
+                    events.Voided(**self._cast.ids, message_id=self.message_id, attempt=self.attempt, error=message)
                 )
         return message
 
     async def notice(self, delay_s: float, error: CrystalError) -> None:
         """Mark the attempt as void and announce the next one."""
-        run = self._run
         message = await self.void(error)
-        if run.entity.hub.active:
-            await run.entity.hub.send(
+        if self._entity.hub.active:
+            await self._entity.hub.send(
                 events.RetryScheduled(
-                    **run._ids,
+                    **self._cast.ids,
                     message_id=self.message_id,
                     attempt=self.attempt,
                     delay_s=delay_s,
@@ -95,6 +93,6 @@ class Sink:
         self.attempt += 1
         self._kind = "text"
         self.message_id = new_id("m")
-        if run.entity.hub.active:
-            started = events.QueryStarted(**run._ids, message_id=self.message_id, attempt=self.attempt)
-            await run.entity.hub.send(started)
+        if self._entity.hub.active:
+            started = events.QueryStarted(**self._cast.ids, message_id=self.message_id, attempt=self.attempt)
+            await self._entity.hub.send(started)

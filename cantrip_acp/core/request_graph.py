@@ -1,7 +1,7 @@
 """Request graph: how the model requests of a tree of entities follow from each other.
 
 A trainer between this package and a model sees single requests. It cannot tell which request continues a
-conversation, which starts a child's conversation, and which contains a child's answer. `Lineage` records this as
+conversation, which starts a child's conversation, and which contains a child's answer. `RequestGraph` records this as
 edges between request ids (`Query.request_id`). Each entity has one; all entities of a tree write into one list.
 """
 
@@ -28,12 +28,12 @@ class Edge(msgspec.Struct, frozen=True):
     type: EdgeType
 
 
-class Lineage:
+class RequestGraph:
     """The requests of one entity. Only answered requests count: of others nothing is recorded."""
 
     __slots__ = ("_causes", "_edges", "_last", "_type")
 
-    def __init__(self, parent: Lineage | None = None) -> None:
+    def __init__(self, parent: RequestGraph | None = None) -> None:
         self._edges: list[Edge] = [] if parent is None else parent._edges
         self._last = ""
         self._type: EdgeType = "continuation"
@@ -59,12 +59,12 @@ class Lineage:
             self._last = request_id
         self._type = "compaction"
 
-    def called(self, parent: Lineage) -> None:
+    def called(self, parent: RequestGraph) -> None:
         """Record the start of a cast that the parent's last answer asked for."""
         if parent._last:
             self._causes.append((parent._last, "subagent_call"))
 
-    def returned(self, parent: Lineage) -> None:
+    def returned(self, parent: RequestGraph) -> None:
         """Record the end of that cast. The parent's next request contains its answer."""
         cause: tuple[str, EdgeType] = (self._last, "subagent_return")
         if self._last and cause not in parent._causes:

@@ -1,17 +1,11 @@
-"""Cast results: how a cast ended, and the stream of its events."""
+"""Results: how a cast ended, and how the casts of a fork group ended."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cantrip_acp.core.errors import CantripError
 from cantrip_acp.crystals.contract import Usage
-
-if TYPE_CHECKING:
-    from cantrip_acp.core.entity import Entity
-    from cantrip_acp.core.events import Event, Subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,49 +59,25 @@ class CastResult:
         }
 
 
-# --- A cast as a stream of events, with its result after the last one.
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One fork of a group.
+
+    ``number`` is its place in the group (from 0), ``result`` how its cast ended, ``error`` what it failed with,
+    ``worktree`` its folder. ``entity_id`` is in the loom if the fork itself could be made.
+    """
+
+    number: int
+    entity_id: str
+    result: CastResult | None
+    error: Exception | None = None
+    worktree: str | None = None
 
 
-class CastStream:
-    """The events of one cast; iterate it. ``result`` is available after the last event."""
+@dataclass(frozen=True, slots=True)
+class ForkGroup:
+    """Forks of the turn ``turn_id``. Each fork's record has ``id``; ``samples`` are in the order of the request."""
 
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-        self._result: CastResult | None = None
-        self._error: BaseException | None = None
-        self._raised = False
-        self._running = False
-        self._left = False
-
-    def _leave(self, entity: Entity) -> None:
-        """The reader left: cancel the cast if it runs; if it has not begun, it never will."""
-        self._left = True
-        if self._running:
-            entity.cancel()
-            self._subscription.close()
-
-    async def _drive(self, entity: Entity, intent: str | None, options: dict[str, Any]) -> None:
-        if self._left:
-            return
-        self._running = True
-        try:
-            self._result = await (entity.resume(**options) if intent is None else entity.cast(intent, **options))
-        except CantripError as error:
-            # Kept for `result`: raised from here it would come as an ExceptionGroup.
-            self._error = error
-        finally:
-            self._running = False
-            self._subscription.finish()
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return self._subscription.__aiter__()
-
-    @property
-    def result(self) -> CastResult:
-        """How the cast ended. Raises the error that the cast failed with. Read it after the last event."""
-        if self._error is not None:
-            self._raised = True
-            raise self._error
-        if self._result is None:
-            raise RuntimeError("the cast has not ended; read its events to the end first")
-        return self._result
+    id: str
+    turn_id: str
+    samples: tuple[Sample, ...]

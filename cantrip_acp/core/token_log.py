@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from cantrip_acp.text.redaction import Redactor
 
 
-class TokenTrail:
-    """The state for one entity's turns. Call ``kept`` once for each turn whose response reported its tokens."""
+class TokenLog:
+    """The state for one entity's turns. Call `reduce` once for each turn whose response reported its tokens."""
 
     def __init__(self) -> None:
         self._sequence: tuple[int, ...] = ()
@@ -27,7 +27,7 @@ class TokenTrail:
         self._folded = 0
         self._secret = False
 
-    def kept(
+    def reduce(
         self, sampled: Sampled, messages: Sequence[Message], folded: int, redactor: Redactor, *, masked: bool
     ) -> Sampled | None:
         """The tokens to store in the turn's record.

@@ -31,14 +31,14 @@ from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.json_data import freeze, freeze_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from cantrip_acp.core.context_block import ContextBlock
-    from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.events import Event
-    from cantrip_acp.core.loop import CastRun
+    from cantrip_acp.core.state import CastState, EntityState
     from cantrip_acp.core.wards import Wards
     from cantrip_acp.crystals.logprobs import Sampled
+    from cantrip_acp.gates.executor import GateExecutor
 
 
 UNFINISHED = "interrupted: the command that made this call ended first; the call may have had its effect"
@@ -55,17 +55,20 @@ _NOTHING = Utterance()
 _NO_RESPONSE = Response()
 
 
-class TurnState:
+class TurnBuilder:
     """One turn while it runs. Mediums see it as `core.ports.TurnContext`."""
 
     __slots__ = (
         "_children",
-        "_run",
-        "_said",
+        "_executor",
+        "_utterance_cache",
+        "_write_part",
         "answer",
-        "beside",
+        "cast",
         "cut",
         "cut_output",
+        "entity",
+        "extra_usage",
         "finished",
         "gate_calls",
         "id",
@@ -79,14 +82,26 @@ class TurnState:
         "voided",
     )
 
-    def __init__(self, run: CastRun, started: float) -> None:
-        self._run = run
+    def __init__(
+        self,
+        entity: EntityState,
+        cast: CastState,
+        executor: GateExecutor,
+        close_part: Callable[[TurnBuilder], Awaitable[None]],
+    ) -> None:
+        """``close_part`` writes the turn so far, before a child runs."""
+        self.entity = entity
+        """The entity whose turn it is."""
+        self.cast = cast
+        """The cast that the turn belongs to."""
+        self._executor = executor
+        self._write_part = close_part
         self.id = new_id("t")
-        self.started = started
+        self.started = time.perf_counter()
         self.response = _NO_RESPONSE
         self.used = NO_USAGE
         """The usage of the response, with its unknown parts counted."""
-        self.beside = NO_USAGE
+        self.extra_usage = NO_USAGE
         """The usage of its query besides the response (`retry.Spend`)."""
         self.voided: tuple[VoidedAttempt, ...] = ()
         self.results: list[GateRecord] = []
@@ -103,54 +118,54 @@ class TurnState:
         self.parts: Sequence[Turn] = ()
         """The parts of this utterance that the loom already has. Each delegation closes a part (`spawning`)."""
         self._children = 0
-        self._said: tuple[Utterance, bool] | None = None
+        self._utterance_cache: tuple[Utterance, bool] | None = None
 
     @property
     def wards(self) -> Wards:
-        return self._run.entity.circle.wards
+        return self.entity.circle.wards
 
     @property
     def entity_id(self) -> str:
-        return self._run.entity.id
+        return self.entity.id
 
     @property
     def cast_id(self) -> str:
-        return self._run.id
+        return self.cast.id
 
     @property
     def trace_id(self) -> str:
-        return self._run.trace.trace_id
+        return self.cast.trace.trace_id
 
     @property
     def traceparent(self) -> str:
         """W3C trace context for processes that the turn starts."""
-        return tracing.traceparent(self._run.trace)
+        return tracing.traceparent(self.cast.trace)
 
     @property
     def depth(self) -> int:
-        return self._run.entity.depth
+        return self.entity.depth
 
     @property
     def listening(self) -> bool:
-        return self._run.entity.hub.active
+        return self.entity.hub.active
 
     @property
     def context(self) -> Sequence[ContextBlock]:
-        return self._run.blocks
+        return self.cast.blocks
 
     @property
     def folded(self) -> int:
-        return self._run.entity.context.folded
+        return self.entity.context.folded
 
     def history(self, start: int, count: int) -> tuple[int, list[Any]]:
-        entity = self._run.entity
+        entity = self.entity
         # An utterance that has delegated is already in the loom up to there, but it is not part of the history.
         behind = self.parts[0].parent_id if self.parts else entity.last_turn
         path = entity.loom.acted(behind) if behind else []
         return len(path), [msgspec.to_builtins(entity.loom.said(ids)) for ids in path[start : start + count]]
 
     async def emit(self, event: Event) -> None:
-        await self._run.entity.hub.send(event)
+        await self.entity.hub.send(event)
 
     def interrupted(self, output: Output) -> None:
         output = msgspec.structs.replace(output, annotations={"stopped": True})
@@ -158,19 +173,9 @@ class TurnState:
         self.cut_output = output
 
     @property
-    def entity(self) -> Entity:
-        """The entity whose turn it is."""
-        return self._run.entity
-
-    @property
-    def run(self) -> CastRun:
-        """The cast that the turn belongs to."""
-        return self._run
-
-    @property
-    def once(self) -> bool:
+    def single_cast(self) -> bool:
         """Whether the entity ends with this cast, so that its medium's state is not needed afterwards."""
-        return self._run.entity.ends_when_cut
+        return self.entity.ends_when_cut
 
     @asynccontextmanager
     async def spawning(self) -> AsyncIterator[str]:
@@ -182,7 +187,7 @@ class TurnState:
         self._children += 1
         try:
             if self._children == 1:
-                await self._run.close_part(self)
+                await self._write_part(self)
             yield self.parts[-1].id
         finally:
             self._children -= 1
@@ -202,18 +207,17 @@ class TurnState:
     async def gate(
         self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None, tool_call_id: str | None = None
     ) -> GateRecord:
-        run = self._run
         name = ALIASES.get(name, name)
         call_id = f"{self.id}.g{len(self.gate_calls)}"
         self.gate_calls.append(name)
         try:
-            record = await run.entity.executor.execute(
+            record = await self._executor.execute(
                 name,
                 args,
                 call_id=call_id,
-                entity_id=run.entity.id,
-                cast_id=run.id,
-                trace=run.trace,
+                entity_id=self.entity.id,
+                cast_id=self.cast.id,
+                trace=self.cast.trace,
                 tool_call_id=tool_call_id,
                 via=via,
                 turn=self,
@@ -223,7 +227,7 @@ class TurnState:
             why = STOPPED if via is None else UNFINISHED
             if (name in DELEGATION or name in CHILD_FUNCTIONS) and self.parts:
                 why = CUT_OFF
-            record = run.entity.executor.interrupted(call_id, name, why, tool_call_id)
+            record = self._executor.interrupted(call_id, name, why, tool_call_id)
             self.results.append(self._of_program(record, via))
             self.cut.append(self.results[-1])
             raise
@@ -238,7 +242,7 @@ class TurnState:
         """Add the program's place to the record, if the utterance has several programs."""
         if via is None or len(self.response.tool_calls) < 2:
             return record
-        tool = self._run.entity.circle.medium.tool
+        tool = self.entity.circle.medium.tool
         if sum(call.gate == tool for call in self.response.tool_calls) < 2:
             return record
         index = via.rpartition(".")[2]
@@ -249,16 +253,16 @@ class TurnState:
         """Whether the utterance may have effects outside the loom."""
         return any(call.gate != "done" for call in self.response.tool_calls)
 
-    def word(self, *, parent_id: str, sequence: int) -> UtteranceRecord:
+    def utterance_record(self, *, parent_id: str, sequence: int) -> UtteranceRecord:
         """The utterance as the loom stores it before anything is executed.
 
         After a delegation, a record that more of it follows.
         """
-        entity = self._run.entity
+        entity = self.entity
         response, circle = self.response, entity.circle
         names = [circle.tool_names.get(call.gate, call.gate) for call in response.tool_calls]
         gates, program = tuple([ALIASES.get(name, name) for name in names]), circle.medium.tool
-        ids = (self.id, parent_id, entity.cantrip_id, entity.id, self._run.id, sequence)
+        ids = (self.id, parent_id, entity.cantrip_id, entity.id, self.cast.id, sequence)
         if self.parts:
             return UtteranceRecord(*ids, _NOTHING, gates, program, self.parts[0].id, model=response.model)
         said = self._utterance()[0]
@@ -268,7 +272,7 @@ class TurnState:
             gates,
             program,
             None,
-            self.used + self.beside,
+            self.used + self.extra_usage,
             response.model,
             response.stop_reason,
             request=self._request(),
@@ -278,10 +282,10 @@ class TurnState:
 
     def _utterance(self) -> tuple[Utterance, bool]:
         """The utterance as the loom stores it, and whether a secret was masked in it."""
-        if self._said is not None:
-            return self._said
-        run, response = self._run, self.response
-        medium = run.entity.circle.medium
+        if self._utterance_cache is not None:
+            return self._utterance_cache
+        response = self.response
+        medium = self.entity.circle.medium
         code = None
         if medium.tool is not None:
             programs = [medium.code(c) for c in response.tool_calls if c.gate == medium.tool]
@@ -291,33 +295,33 @@ class TurnState:
         calls = tuple(response.tool_calls)
         utterance = Utterance(response.content, response.thinking, calls, code, provider, by_text)
         masked = False
-        if run.entity.redactor.active:
-            said, utterance = utterance, _redacted(utterance, run.entity.redactor.text)
+        if self.entity.redactor.active:
+            said, utterance = utterance, _redacted(utterance, self.entity.redactor.text)
             masked = said != utterance
-            if provider is not msgspec.UNSET and run.entity.redactor.data(provider) != provider:
+            if provider is not msgspec.UNSET and self.entity.redactor.data(provider) != provider:
                 # Signed data cannot be masked and stay valid. Without them the crystal gets its words back as plain
                 # text.
                 utterance = msgspec.structs.replace(utterance, provider=msgspec.UNSET)
-        self._said = utterance, masked
-        return self._said
+        self._utterance_cache = utterance, masked
+        return self._utterance_cache
 
     def _request(self) -> RequestParameters | None:
         """The parameters as they were sent. If the crystal does not report them, those of the call."""
-        return self.response.request or self._run.asked
+        return self.response.request or self.cast.parameters
 
     def _metadata(self, sampled: Sampled | msgspec.UnsetType = msgspec.UNSET) -> TurnMetadata:
-        run, response = self._run, self.response
+        response = self.response
         own = self.used
         return metadata_of(
-            own + self.beside,
+            own + self.extra_usage,
             duration_ms=max((time.perf_counter() - self.started) * 1000, 0.001),
             timestamp=now(),
-            model=response.model or run.entity.crystal.model,
-            trace_id=run.trace.trace_id,
+            model=response.model or self.entity.crystal.model,
+            trace_id=self.cast.trace.trace_id,
             stop_reason=response.stop_reason or msgspec.UNSET,
             sampled=sampled,
             context_tokens=msgspec.UNSET
-            if self.beside == NO_USAGE
+            if self.extra_usage == NO_USAGE
             else None
             if own.queries_without_usage
             else own.total_tokens,
@@ -328,18 +332,17 @@ class TurnState:
 
     def close(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
         """The turn's record for the loom."""
-        run = self._run
         if self.parts:
             return self._rest(reason=reason, parent_id=parent_id, sequence=sequence)
         utterance, masked = self._utterance()
-        redactor = run.entity.redactor
+        redactor = self.entity.redactor
         outputs = [_redacted(o, redactor.text) for o in self.outputs] if redactor.active else self.outputs
         return Turn(
             id=self.id,
             parent_id=parent_id,
-            cantrip_id=run.entity.cantrip_id,
-            entity_id=run.entity.id,
-            cast_id=run.id,
+            cantrip_id=self.entity.cantrip_id,
+            entity_id=self.entity.id,
+            cast_id=self.cast.id,
             sequence=sequence,
             utterance=utterance,
             observation=_observation(self.results, outputs),
@@ -352,15 +355,14 @@ class TurnState:
 
     def _rest(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
         """The record of what an utterance did after a delegation. Its text and usage are in the first part."""
-        run = self._run
-        redactor = run.entity.redactor
+        redactor = self.entity.redactor
         outputs = [_redacted(o, redactor.text) for o in self.outputs] if redactor.active else self.outputs
         return Turn(
             id=self.id,
             parent_id=parent_id,
-            cantrip_id=run.entity.cantrip_id,
-            entity_id=run.entity.id,
-            cast_id=run.id,
+            cantrip_id=self.entity.cantrip_id,
+            entity_id=self.entity.id,
+            cast_id=self.cast.id,
             sequence=sequence,
             continues=self.parts[0].id,
             observation=_observation(self.results, outputs),
@@ -368,8 +370,8 @@ class TurnState:
             metadata=TurnMetadata(
                 duration_ms=max((time.perf_counter() - self.started) * 1000, 0.001),
                 timestamp=now(),
-                model=self.response.model or run.entity.crystal.model,
-                trace_id=run.trace.trace_id,
+                model=self.response.model or self.entity.crystal.model,
+                trace_id=self.cast.trace.trace_id,
             ),
             terminated=reason in TERMINATIONS,
             truncated=reason is not None and reason not in TERMINATIONS,
@@ -380,9 +382,9 @@ class TurnState:
         """The response's tokens as the record stores them; usually absent."""
         if self.response.sampled is None:
             return msgspec.UNSET
-        entity = self._run.entity
+        entity = self.entity
         context = entity.context
-        kept = entity.trail.kept(
+        kept = entity.token_log.reduce(
             self.response.sampled, context.messages, context.folded, entity.redactor, masked=masked
         )
         return freeze_record(kept) if kept is not None else msgspec.UNSET

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.errors import ChildRefused, GateError
-from cantrip_acp.core.turn_builder import TurnState
+from cantrip_acp.core.turn_builder import TurnBuilder
 from cantrip_acp.delegation import run_child
 from cantrip_acp.delegation.request import ONE, Request, recorded_data
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
@@ -39,9 +39,9 @@ async def _call_agent_batch(args: Mapping[str, Any], context: GateContext) -> An
     return await run_child.run_all(turn, planned, context.call_id)
 
 
-def turn_of(context: GateContext) -> TurnState:
+def turn_of(context: GateContext) -> TurnBuilder:
     """The turn that spawns the child. Raises `GateError` outside of a turn."""
-    if not isinstance(context.turn, TurnState):
+    if not isinstance(context.turn, TurnBuilder):
         raise GateError("a child can be spawned within a turn alone; no turn is under way here")
     return context.turn
 

@@ -13,8 +13,8 @@ from cantrip_acp.delegation.child_circle import circle_for
 from cantrip_acp.delegation.request import Request
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.cantrip import Cantrip
-    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.cantrip_definition import CantripDefinition
+    from cantrip_acp.core.state import EntityState
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Judged:
     circle: Circle
 
 
-def judge(parent: Entity, request: Request, alike: dict[str, Circle]) -> Judged:
+def judge(parent: EntityState, request: Request, alike: dict[str, Circle]) -> Judged:
     """Check a request.
 
     Raises `ChildRefused` for what the parent's circle does not allow, or for an unknown crystal name.
@@ -62,34 +62,29 @@ def _call(own: Call, request: Request) -> Call:
     return replace(made, require_done_tool=bool(made.require_done_tool) or own.require_done_tool)
 
 
-def cantrip_of(parent: Entity, judged: Judged, number: int) -> Cantrip:
+def cantrip_of(parent: EntityState, judged: Judged, number: int) -> CantripDefinition:
     """The cantrip of the parent's child with that number, from 0.
 
     Raises `ChildRefused` if its crystal is not available.
     """
-    from cantrip_acp.core.cantrip import Cantrip
-
     of = parent.cantrip
     crystal = crystal_of(parent, judged.request, number)
     try:
-        return Cantrip(
-            crystal,
-            judged.call,
-            judged.circle,
+        # Interceptors apply to children too. Contributors do not: context for a cast is not a child's (COMP-4).
+        return of.replace(
+            crystal=crystal,
+            call=judged.call,
+            circle=judged.circle,
             loom=parent.loom,
-            retry=of.retry,
-            # Interceptors apply to children too. Contributors do not: context for a cast is not a child's (COMP-4).
-            interceptors=of.interceptors,
-            name=of.name,
-            loom_settings=of.loom_settings,
-            folding=of.folding,
-            crystals=of.crystals,
+            contributors=(),
+            sources=(),
+            scores=True,
         )
     except DefinitionError as error:
         raise ChildRefused("circle", f"the child cannot be made: {error}") from None
 
 
-def crystal_of(parent: Entity, request: Request, number: int) -> Crystal:
+def crystal_of(parent: EntityState, request: Request, number: int) -> Crystal:
     """The crystal of the parent's child with that number. Raises `ChildRefused` if it is not available."""
     of = parent.cantrip
     try:

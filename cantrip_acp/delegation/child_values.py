@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from cantrip_acp.core import children
 from cantrip_acp.core.errors import ChildRefused
 from cantrip_acp.delegation import persistent_child, run_child
 from cantrip_acp.delegation.call_agent import MOST_IN_BATCH, preview, recorded, refused, turn_of
@@ -18,7 +19,7 @@ from cantrip_acp.delegation.request import CHILD, Request
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.loop import CastResult
+    from cantrip_acp.core.result import CastResult
 
 _VALUE: Mapping[str, Any] = {
     **CHILD,
@@ -91,7 +92,7 @@ async def _send(args: Mapping[str, Any], context: GateContext) -> Any:
 
 async def _dismiss(args: Mapping[str, Any], context: GateContext) -> Any:
     with anyio.CancelScope(shield=True):
-        return await turn_of(context).entity.children.dismiss(args["child"])
+        return await children.dismiss(turn_of(context).entity, args["child"])
 
 
 def _titled(args: Mapping[str, Any], context: GateContext) -> GateReply:

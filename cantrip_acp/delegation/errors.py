@@ -10,14 +10,14 @@ from cantrip_acp.core.events import ChildRejected
 from cantrip_acp.telemetry import tracing
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.turn_builder import TurnState
+    from cantrip_acp.core.turn_builder import TurnBuilder
 
 EVENT = "cantrip.ward.child_rejected"
 
 _log = logging.getLogger(__name__)
 
 
-async def report(refused: ChildRefused, turn: TurnState, call_id: str) -> None:
+async def report(refused: ChildRefused, turn: TurnBuilder, call_id: str) -> None:
     """Report a refusal: an event for readers, a log line, and an event on the gate call's span."""
     entity_id, depth = turn.entity_id, turn.depth
     _log.info("child of %s refused by %s: %s", entity_id, refused.ward, refused)

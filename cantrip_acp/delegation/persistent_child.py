@@ -10,25 +10,24 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from cantrip_acp.core import children
+from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import ChildRefused, GateError
-from cantrip_acp.core.events import Birth
+from cantrip_acp.core.state import ParentLink
 from cantrip_acp.delegation import run_child
 from cantrip_acp.delegation.child_cantrip import cantrip_of
 from cantrip_acp.delegation.errors import report
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.entity import Entity
-    from cantrip_acp.core.loop import CastResult
-    from cantrip_acp.core.turn_builder import TurnState
+    from cantrip_acp.core.result import CastResult
+    from cantrip_acp.core.turn_builder import TurnBuilder
     from cantrip_acp.delegation.request import Request
 
 
-async def summon(turn: TurnState, request: Request, call_id: str) -> Entity:
+async def summon(turn: TurnBuilder, request: Request, call_id: str) -> Entity:
     """Make a child that waits for its first intent. Until then it is not in the loom. Raises `ChildRefused`."""
-    from cantrip_acp.core.entity import Entity
-
     parent = turn.entity
-    living = parent.children.living
+    living = parent.children.persistent
     most = parent.circle.wards.max_concurrent_children
     if len(living) >= most:
         # Each one may hold a process and its memory.
@@ -40,41 +39,41 @@ async def summon(turn: TurnState, request: Request, call_id: str) -> Entity:
         await report(full, turn, call_id)
         raise full
     (planned,) = await run_child.plan(turn, [request], call_id)
-    birth = Birth(turn.run, turn.id, call_id, planned.number)
-    child = Entity(cantrip_of(parent, planned.judged, planned.number), parent.loom, birth=birth)
+    link = ParentLink(turn.cast, turn.id, call_id, planned.number)
+    child = Entity(cantrip_of(parent, planned.judged, planned.number), parent.loom, parent=link)
     living[child.id] = child
     return child
 
 
-async def send(turn: TurnState, child_id: str, intent: str, call_id: str) -> CastResult:
+async def send(turn: TurnBuilder, child_id: str, intent: str, call_id: str) -> CastResult:
     """Cast a persistent child once more. Raises `GateError` if it does not exist, is busy or has failed.
 
     Raises `ChildRefused` if ``max_children_total`` is used up: each cast of a child counts.
     """
     parent = turn.entity
-    child = parent.children.living.get(child_id)
+    child = parent.children.persistent.get(child_id)
     if child is None:
-        known = ", ".join(parent.children.living) or "none"
+        known = ", ".join(parent.children.persistent) or "none"
         raise GateError(
             f"there is no child {child_id!r} here: it was dismissed, its cast was cut off, or it lived with another "
             f"entity (living: {known})",
             "summon another",
         )
-    birth = child.birth
-    assert birth is not None
-    if child.last_turn:
+    link = child.state.parent
+    assert link is not None
+    if child.state.last_turn:
         try:
-            parent.children.admit(1, again=True)
+            children.admit(parent, 1, again=True)
         except ChildRefused as why:
             await report(why, turn, call_id)
             raise
     try:
-        async with turn.spawning() as turn_id, parent.children.at_once:
+        async with turn.spawning() as turn_id, children.limiter(parent):
             if child.busy:
                 raise GateError(f"child {child_id!r} is busy with another intent", "wait for it")
-            birth.run, birth.turn_id, birth.call_id = turn.run, turn_id, call_id
+            link.cast, link.turn_id, link.call_id = turn.cast, turn_id, call_id
             return await run_child.cast(parent, child, intent, turn)
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
-            await parent.children.dismiss(child_id)
+            await children.dismiss(parent, child_id)
         raise

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
+from cantrip_acp.core import children
+from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import CantripError, ChildRefused, GateError, LoomError
-from cantrip_acp.core.events import Birth
+from cantrip_acp.core.state import ParentLink
 from cantrip_acp.delegation.child_cantrip import Judged, cantrip_of, crystal_of, judge
 from cantrip_acp.delegation.errors import report
 from cantrip_acp.delegation.request import Request
 
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
-    from cantrip_acp.core.entity import Entity
-    from cantrip_acp.core.loop import CastResult
-    from cantrip_acp.core.turn_builder import TurnState
+    from cantrip_acp.core.result import CastResult
+    from cantrip_acp.core.state import ChildEntity, EntityState
+    from cantrip_acp.core.turn_builder import TurnBuilder
     from cantrip_acp.core.wards import Wards
 
 
@@ -52,7 +54,7 @@ class Planned:
         self.wards = wards
 
 
-async def plan(turn: TurnState, requests: Sequence[Request], call_id: str) -> list[Planned]:
+async def plan(turn: TurnBuilder, requests: Sequence[Request], call_id: str) -> list[Planned]:
     """Check all children before any of them begins. Either all are admitted or none.
 
     Raises `ChildRefused` for the first that is not admitted; the message has its place in a batch.
@@ -71,8 +73,8 @@ async def plan(turn: TurnState, requests: Sequence[Request], call_id: str) -> li
                 if len(requests) == 1:
                     raise
                 raise ChildRefused(refused.ward, f"request {place}: {refused}", place) from None
-        parent.children.check(len(requests))
-        first = parent.children.born
+        children.check_limit(parent, len(requests))
+        first = parent.children.count
         made: set[int] = set()
         for number, each in enumerate(judged, first):
             # Make each one now to find every error before the first child begins, above all a missing crystal.
@@ -87,7 +89,7 @@ async def plan(turn: TurnState, requests: Sequence[Request], call_id: str) -> li
                     raise
                 place = number - first
                 raise ChildRefused(refused.ward, f"request {place}: {refused}", place) from None
-        first = parent.children.admit(len(requests))
+        first = children.admit(parent, len(requests))
     except ChildRefused as refused:
         await report(refused, turn, call_id)
         raise
@@ -111,17 +113,17 @@ def account(result: CastResult) -> dict[str, Any]:
     }
 
 
-async def run(turn: TurnState, planned: Planned, call_id: str, tell: Callable[[CastResult], Any] = answer_of) -> Any:
+async def run(turn: TurnBuilder, planned: Planned, call_id: str, tell: Callable[[CastResult], Any] = answer_of) -> Any:
     """Run one child to its end. Returns its answer, or what ``tell`` makes of its result.
 
     Raises `GateError` with what stopped it if there is no answer (COMP-8).
     """
     async with turn.spawning() as turn_id:
-        return tell(await _live(turn, planned, turn_id, call_id, None))
+        return tell(await _run_entity(turn, planned, turn_id, call_id, None))
 
 
 async def run_all(
-    turn: TurnState, planned: Sequence[Planned], call_id: str, tell: Callable[[CastResult], Any] = answer_of
+    turn: TurnBuilder, planned: Sequence[Planned], call_id: str, tell: Callable[[CastResult], Any] = answer_of
 ) -> list[Any]:
     """Run children concurrently, at most ``max_concurrent_children`` at once.
 
@@ -137,7 +139,7 @@ async def run_all(
     async def work(turn_id: str) -> None:
         for place, child in waiting:
             try:
-                answers[place] = tell(await _live(turn, child, turn_id, call_id, place))
+                answers[place] = tell(await _run_entity(turn, child, turn_id, call_id, place))
             except GateError as error:
                 more = error.account if isinstance(error, ChildFailed) and tell is not answer_of else {}
                 answers[place] = {"is_error": True, "error": str(error), **more}
@@ -157,29 +159,27 @@ async def run_all(
     return answers
 
 
-async def _live(turn: TurnState, planned: Planned, turn_id: str, call_id: str, index: int | None) -> CastResult:
-    from cantrip_acp.core.entity import Entity
-
+async def _run_entity(turn: TurnBuilder, planned: Planned, turn_id: str, call_id: str, index: int | None) -> CastResult:
     parent = turn.entity
-    async with parent.children.at_once:
-        birth = Birth(turn.run, turn_id, call_id, planned.number, index)
-        child = Entity(cantrip_of(parent, planned.judged, planned.number), parent.loom, birth=birth)
-        child.once = True
+    async with children.limiter(parent):
+        link = ParentLink(turn.cast, turn_id, call_id, planned.number, index)
+        cantrip = cantrip_of(parent, planned.judged, planned.number)
+        child = Entity(cantrip, parent.loom, parent=link, single_cast=True)
         if parent.circle.wards is not planned.wards:
             # The wards changed while the child waited to start.
-            child.hold_to(parent.circle.wards)
-        parent.children.at_work.add(child)
+            child.set_wards(parent.circle.wards)
+        parent.children.running.add(child)
         try:
             async with child:
                 return await cast(parent, child, planned.judged.request.intent, turn)
         finally:
-            parent.children.at_work.discard(child)
+            parent.children.running.discard(child)
 
 
-async def cast(parent: Entity, child: Entity, intent: str, turn: TurnState) -> CastResult:
+async def cast(parent: EntityState, child: ChildEntity, intent: str, turn: TurnBuilder) -> CastResult:
     """Cast a child for its parent's turn. Its failure becomes a `GateError` that the parent sees (COMP-8)."""
     try:
-        return await child.cast(intent, trace=turn.run.trace)
+        return await child.cast(intent, trace=turn.cast.trace)
     except LoomError:
         # Nothing may go on that is not recorded.
         raise

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
     from cantrip_acp.core.events import EventHub
     from cantrip_acp.core.ports import TurnContext
-    from cantrip_acp.gates.contract import CircleView, GateRegistrar, GateSession
+    from cantrip_acp.gates.contract import CircleView, GateRegistrar, GateSession, ProgramCall
     from cantrip_acp.text.redaction import Redactor
 
 _log = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class GateExecutor:
         self._redactor = redactor
         self._depth = depth
         self._validators: dict[str, tuple[Gate, Any]] = {}
+        self._program_interceptors: list[Any] = [each for each in interceptors if hasattr(each, "program")]
         self._chain: Proceed = self._start
         for interceptor in reversed(interceptors):
             self._chain = _link(interceptor, self._chain)
@@ -181,6 +182,26 @@ class GateExecutor:
         """From the next call on, use the gates and wards of this circle; gates that the entity added stay."""
         self._circle = circle
         self._gates = circle.gates
+
+    @property
+    def asks_about_programs(self) -> bool:
+        """Whether an interceptor wants to know of each program before it runs."""
+        return bool(self._program_interceptors)
+
+    async def program_refusal(self, program: ProgramCall) -> GateReply | None:
+        """Ask the interceptors about a program. Returns the first refusal; None if the program may run."""
+        for interceptor in self._program_interceptors:
+            try:
+                reply: GateReply | None = await interceptor.program(program)
+            except BaseException as error:
+                # An interceptor that fails has not given permission.
+                if interrupts(error):
+                    raise
+                text = f"the program was not run: nobody could be asked for permission ({describe(error)})"
+                return GateReply(text, annotations={"permission": "unasked", "error": "you could not be asked"})
+            if reply is not None:
+                return reply
+        return None
 
     async def _start(self, invocation: GateInvocation) -> GateReply:
         """The innermost link of the chain: the call is allowed, and the handler runs."""

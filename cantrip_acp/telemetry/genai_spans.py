@@ -10,15 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from cantrip_acp.telemetry import tracing
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.entity import Entity
-    from cantrip_acp.crystals.contract import Delta, Emit, Message, Query, Response, ToolCall, Usage
+    from cantrip_acp.core.call import Call
+    from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Message, Query, Response, ToolCall, Usage
     from cantrip_acp.telemetry.tracing import Trace
     from cantrip_acp.text.redaction import Redactor
 
@@ -28,7 +28,26 @@ _PROVIDERS = {"google": "gcp.gemini"}
 _FINISHES = {"tool_calls": "tool_call", "refusal": "content_filter"}
 
 
-def _common(entity: Entity, trace: Trace, operation: str) -> dict[str, Any]:
+class SpannedEntity(Protocol):
+    """What spans tell of an entity (`core.state.EntityState`)."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def name(self) -> str | None: ...
+
+    @property
+    def call(self) -> Call: ...
+
+    @property
+    def crystal(self) -> Crystal: ...
+
+    @property
+    def redactor(self) -> Redactor: ...
+
+
+def _common(entity: SpannedEntity, trace: Trace, operation: str) -> dict[str, Any]:
     crystal = entity.crystal
     return {
         "gen_ai.operation.name": operation,
@@ -36,11 +55,11 @@ def _common(entity: Entity, trace: Trace, operation: str) -> dict[str, Any]:
         "gen_ai.request.model": crystal.model,
         "gen_ai.conversation.id": trace.conversation or entity.id,
         "gen_ai.agent.id": entity.id,
-        "gen_ai.agent.name": entity.cantrip.name,
+        "gen_ai.agent.name": entity.name,
     }
 
 
-def _asked_for(entity: Entity) -> dict[str, Any]:
+def _asked_for(entity: SpannedEntity) -> dict[str, Any]:
     call = entity.call
     return {
         "gen_ai.request.seed": call.seed,
@@ -89,12 +108,12 @@ class AgentSpan:
 
 
 @contextmanager
-def invoke_agent(entity: Entity, trace: Trace, cast_id: str, intent: str) -> Iterator[AgentSpan | None]:
+def invoke_agent(entity: SpannedEntity, trace: Trace, cast_id: str, intent: str) -> Iterator[AgentSpan | None]:
     """The span of a cast; None if nobody collects spans."""
     if not tracing.collecting():
         yield None
         return
-    name = entity.cantrip.name
+    name = entity.name
     attributes = {
         **_common(entity, trace, "invoke_agent"),
         **_asked_for(entity),
@@ -149,13 +168,13 @@ _NOBODY: AbstractContextManager[None] = nullcontext()
 """Used instead of a span if nobody collects spans."""
 
 
-def chat(entity: Entity, trace: Trace, query: Query, emit: Emit) -> AbstractContextManager[ChatSpan | None]:
+def chat(entity: SpannedEntity, trace: Trace, query: Query, emit: Emit) -> AbstractContextManager[ChatSpan | None]:
     """The span of a query with all its attempts; None if nobody collects spans."""
     return _chat(entity, trace, query, emit) if tracing.collecting() else _NOBODY
 
 
 @contextmanager
-def _chat(entity: Entity, trace: Trace, query: Query, emit: Emit) -> Iterator[ChatSpan]:
+def _chat(entity: SpannedEntity, trace: Trace, query: Query, emit: Emit) -> Iterator[ChatSpan]:
     attributes = {**_common(entity, trace, "chat"), **_asked_for(entity), "gen_ai.request.stream": True}
     if tracing.content_wanted():
         attributes |= _content(query, entity.redactor)

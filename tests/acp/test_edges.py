@@ -10,7 +10,7 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core.folding.policy import Folding
-from cantrip_acp.core.request_graph import Lineage
+from cantrip_acp.core.request_graph import RequestGraph
 from tests.acp.rawclient import RawClient
 
 KEY = "ai.prime.acp/semantic-edges-v1"
@@ -76,10 +76,10 @@ def test_another_recipe_keeps_what_was_asked(start: Callable[..., RawClient], fo
 
 async def _edges(spell: Cantrip, casts: int = 1) -> list[tuple[int, int, str]]:
     async with spell.invoke() as entity:
-        entity.names_requests = True
+        entity.state.names_requests = True
         for _ in range(casts):
             await entity.cast("go")
-        return drawn([{f: getattr(e, f) for f in e.__struct_fields__} for e in entity.lineage.take()])
+        return drawn([{f: getattr(e, f) for f in e.__struct_fields__} for e in entity.state.requests.take()])
 
 
 @pytest.mark.anyio
@@ -113,8 +113,8 @@ async def test_a_summary_that_a_model_wrote_stands_between() -> None:
 
 
 def test_a_request_that_nobody_answered_is_nowhere() -> None:
-    parent = Lineage()
-    child = Lineage(parent)
+    parent = RequestGraph()
+    child = RequestGraph(parent)
     child.called(parent)
     parent.answered("")
     child.answered("c1")

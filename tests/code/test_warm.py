@@ -67,7 +67,7 @@ async def test_closing_meanwhile_leaves_nothing(moment: str | float, monkeypatch
         await made.close()
     left = [p for p in psutil.Process().children(recursive=True) if p not in before and "bwrap" in p.name()]
     assert not psutil.wait_procs(left, 5)[1]
-    assert made._session is None
+    assert not made.medium_session.is_open
 
 
 async def test_a_first_cast_waits_for_what_is_under_way() -> None:

@@ -76,7 +76,7 @@ async def _tightened(wards: Wards, *responses: dict[str, Any], **more: Any) -> A
     held: list[Any] = []
 
     async def tighten(args: Any, context: Any) -> str:
-        held[0].hold_to(wards)
+        held[0].set_wards(wards)
         return "tight"
 
     gate = Gate("tighten", "", {"type": "object"}, tighten)
@@ -107,7 +107,7 @@ async def test_a_time_limit_that_is_lifted_is_gone() -> None:
     held: list[Any] = []
 
     async def lift(args: Any, context: Any) -> str:
-        held[0].hold_to(None)
+        held[0].set_wards(None)
         await anyio.sleep(0.6)
         return "free"
 
@@ -115,7 +115,7 @@ async def test_a_time_limit_that_is_lifted_is_gone() -> None:
     cantrip = make({"tool_calls": [{"gate": "lift", "args": {}}]}, done(), gates=["done", gate])
     async with cantrip.invoke() as entity:
         held.append(entity)
-        entity.hold_to(Wards(max_seconds=0.4))
+        entity.set_wards(Wards(max_seconds=0.4))
         assert (await entity.cast("go")).reason == "done"
 
 
@@ -134,7 +134,7 @@ async def test_wards_hold_for_children_at_once() -> None:
     held: list[Any] = []
 
     async def tighten(args: Any, context: Any) -> str:
-        held[0].hold_to(Wards(require_done_tool=True, max_turns=5))
+        held[0].set_wards(Wards(require_done_tool=True, max_turns=5))
         return "tight"
 
     gate = Gate("tighten", "", {"type": "object"}, tighten)

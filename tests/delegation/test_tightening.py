@@ -37,7 +37,7 @@ async def test_a_child_that_runs_is_held_to_what_its_parent_is_held_to() -> None
     held: list[Any] = []
     crystal = Tightening(
         [call("call_agent", intent="tighten"), call("echo", text="still there?"), done(), done()],
-        lambda: held[0].hold_to(TIGHTER),
+        lambda: held[0].set_wards(TIGHTER),
     )
     spell = Cantrip(crystal, circle=Circle(gates=GATES, wards=[{"max_turns": 10}]))
     async with spell.invoke() as entity:
@@ -63,7 +63,7 @@ async def test_so_is_one_that_waits_for_its_turn_or_for_its_next_intent() -> Non
             {"tool_calls": [{"gate": "echo", "args": {"text": "c"}}], "when": "third"},
             {**done(), "when": "third"},
         ],
-        lambda: held[0].hold_to(TIGHTER),
+        lambda: held[0].set_wards(TIGHTER),
     )
     circle = Circle("code", GATES, [{"max_turns": 10}, {"max_concurrent_children": 1}])
     spell = Cantrip(crystal, circle=circle)
@@ -196,10 +196,10 @@ async def test_summoned_children_end_with_a_cancel_at_every_level() -> None:
                 await anyio.sleep(0.02)
             await anyio.sleep(1)
         # The idle child, and those in a line below.
-        living, line = list(entity.children.living.values()), [entity]
-        while line[-1].children.living:
-            line.append(list(line[-1].children.living.values())[-1])
-        workers = [e._session._worker for e in {*living, *line[1:]}]  # type: ignore[union-attr]
+        living, line = list(entity.state.children.persistent.values()), [entity]
+        while line[-1].state.children.persistent:
+            line.append(list(line[-1].state.children.persistent.values())[-1])
+        workers = [e.medium_session._session._worker for e in {*living, *line[1:]}]  # type: ignore[union-attr]
         assert len(workers) == 4
         began = time.perf_counter()
         entity.cancel()

@@ -208,9 +208,9 @@ async def test_a_fresh_session_of_the_medium_has_them_too(medium: str) -> None:
     made = cantrip([use, calls(more), use], medium=medium, **ALLOWED)
     async with made.invoke() as entity:
         await entity.session()
-        await entity.discard_session()
+        await entity.medium_session.discard()
         await entity.executor.execute(*LOAD, call_id="x", entity_id=entity.id, cast_id="c", trace=trace_from(None))
-        await entity.discard_session()
+        await entity.medium_session.discard()
         await entity.cast("go")
     turns = [t for t in made.loom.turns() if t.role == "crystal"]
     assert turns[-1].observation.results[-1].result == "more"

@@ -94,7 +94,7 @@ def _usage(entity: Entity, casts: Iterable[CastPart]) -> UsageReported:
     )
     return UsageReported(
         entity_id=entity.id,
-        cast_id=entity.begun or "",
+        cast_id=entity.state.last_cast,
         usage={},
         cumulative=entity.usage.record(),
         used=entity.context.tokens if last is None or last.metadata.context is None else last.metadata.context,

@@ -233,7 +233,7 @@ class Options:
         begun = old.last_turn if old.sequence or session.opened.turns else None
         found = await anyio.to_thread.run_sync(reopen, cantrip, old.loom, new_id("e"), begun)
         hold(found.entity, note.mode)
-        found.entity.names_requests = old.names_requests
+        found.entity.state.names_requests = old.state.names_requests
         session.opened.entity, session.opened.recipe = found.entity, recipe
         note.entity_id, note.recipe, note.crystal, note.effort = found.entity.id, value, None, None
         note.from_turn = begun

@@ -97,7 +97,9 @@ class Host:
         session.after = self._after
         permissions.mode, permissions.granted = opened.note.mode, list(opened.note.granted)
         permissions.lend = services(session)
-        opened.entity.names_requests = self.client.request_ids or (isinstance(meta, dict) and bool(meta.get(acp.EDGES)))
+        opened.entity.state.names_requests = self.client.request_ids or (
+            isinstance(meta, dict) and bool(meta.get(acp.EDGES))
+        )
         self._living.sessions[session.id] = session
         return session
 

@@ -379,7 +379,7 @@ class Opening:
 
 def hold(entity: Entity, mode: str) -> None:
     """Apply the wards of a mode."""
-    entity.hold_to(lambda circle: modes.wards_of(mode, circle))
+    entity.set_wards(lambda circle: modes.wards_of(mode, circle))
 
 
 def chosen(note: Note) -> dict[str, str]:

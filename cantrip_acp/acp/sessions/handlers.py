@@ -227,22 +227,27 @@ class Sessions:
     async def _living_state(self, source: Session, opened: Opened, turn_id: str) -> None:
         """Copy the live variables, where the source is exactly at the fork's turn."""
         live, entity = source.entity, opened.entity
-        if entity.revive is None or live.revive is not None or live.busy or live.last_turn != turn_id:
+        if (
+            entity.medium_session.pending_restore is None
+            or live.medium_session.pending_restore is not None
+            or live.busy
+            or live.last_turn != turn_id
+        ):
             return
-        if getattr(live, "_session", None) is None:
+        if not live.medium_session.is_open:
             return
         # New sessions do not load the modules that only forks need.
         from cantrip_acp.core.forking.fork import restore
         from cantrip_acp.loom.query.history import lived
 
-        revive, entity.revive = entity.revive, None
+        restore_later, entity.medium_session.pending_restore = entity.medium_session.pending_restore, None
         parts = await anyio.to_thread.run_sync(lived, entity.loom, turn_id)
         try:
             await restore(entity, turn_id, parts, "snapshot", live)
             opened.kept = "snapshot"
         except CantripError:
-            await entity.discard_session()
-            entity.revive = revive
+            await entity.medium_session.discard()
+            entity.medium_session.pending_restore = restore_later
 
     # --- sessions on disk --------------------------------------------------------------------------------------------
 

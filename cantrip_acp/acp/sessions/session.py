@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.prompt_content import Link
     from cantrip_acp.acp.sessions.session_store import Note
     from cantrip_acp.acp.wire.connection import Connection, Request
+    from cantrip_acp.core.cast_control import CastStream
     from cantrip_acp.core.context_block import ContextBlock
-    from cantrip_acp.core.entity import CastStream, Entity
-    from cantrip_acp.core.loop import CastResult
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.result import CastResult
     from cantrip_acp.gates.contract import GateSource
 
 log = logging.getLogger(__name__)
@@ -187,7 +188,7 @@ class Session:
         prepare_beside(self.entity.crystal)
         try:
             await self.entity.warm()
-            for text in self.entity.problems():
+            for text in self.entity.take_notices():
                 self.show(notice(text, self.client))
         except Exception:
             # The first prompt meets the same problem, and reports it to the user.
@@ -298,8 +299,8 @@ class Session:
                 INTERNAL_ERROR, f"The prompt failed: {result.summary or result.reason}", {"details": result.reason}
             )
         about = _about(result, self.entity.last_turn)
-        if self.entity.names_requests:
-            about[acp.EDGES] = {"edges": self.entity.lineage.take()}
+        if self.entity.state.names_requests:
+            about[acp.EDGES] = {"edges": self.entity.state.requests.take()}
         return acp.PromptResult(reason, about)
 
     def _name(self, intent: str) -> None:

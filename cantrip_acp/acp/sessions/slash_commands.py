@@ -154,7 +154,7 @@ async def _fold(session: Session, rest: str, forker: Forker) -> str:
     if rest and not rest.isdecimal():
         raise Mistake("Give the number of turns that are to stay as they are, such as /fold 3, or nothing.")
     with session.entity.hub.listening(lossy=True) as heard:
-        gone = await fold_now(session.entity, int(rest) if rest else None)
+        gone = await fold_now(session.entity.state, int(rest) if rest else None)
         heard.finish()
         async for event in heard:
             # Show it like a fold in the middle of a prompt.

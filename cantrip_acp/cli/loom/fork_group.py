@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import Opening
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.forking.fork import State
-    from cantrip_acp.core.forking.group import ForkGroup, Sample
+    from cantrip_acp.core.result import ForkGroup, Sample
     from cantrip_acp.loom.loom import Loom
 
 

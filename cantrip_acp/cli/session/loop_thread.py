@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.events import Event
-    from cantrip_acp.core.loop import CastResult
+    from cantrip_acp.core.result import CastResult
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core import events
 from cantrip_acp.core.errors import ContextLimitError, CrystalError
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN, REQUEST, largest, transcript
+from cantrip_acp.core.state import CastState
 from cantrip_acp.crystals.contract import NO_USAGE, Delta, Message, Query, Usage, input_limit
 from cantrip_acp.crystals.retry import metered
 from cantrip_acp.loom.records.turn import ConfigRecord, FoldRecord, Turn, Utterance, metadata_of, new_id, now
 from cantrip_acp.telemetry import tracing
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.entity import Entity
-    from cantrip_acp.core.loop import CastRun
+    from cantrip_acp.core.state import EntityState
     from cantrip_acp.loom.loom import Loom
 
 _log = logging.getLogger(__name__)
@@ -30,92 +29,80 @@ VARIABLE = "folded_turns"
 """The variable with the folded turns in a code circle. Each turn is as the loom has it."""
 
 
-async def make_room(run: CastRun) -> None:
+async def make_room(entity: EntityState, cast: CastState) -> None:
     """Fold if the policy asks for it, then cut what still does not fit. Cheap if there is nothing to do."""
-    entity = run.entity
     context, policy, window = entity.context, entity.folding, input_limit(entity.crystal)
     if policy.asks(context.unfolded, context.tokens, window):
         keep = policy.kept(context.sizes(), context.tokens, window)
         if keep is not None:
-            await _fold(run, keep)
+            await _fold(entity, cast, keep)
     if window is not None and context.tokens > (most := largest(window)):
-        _compact(run, most)
+        _compact(entity, most)
 
 
-def _compact(run: CastRun, most: int) -> None:
+def _compact(entity: EntityState, most: int) -> None:
     """Cut, and record the cut in the loom, so that what the crystal saw can be rebuilt later."""
-    entity = run.entity
     if entity.context.compact(most):
         cut = {"tokens": most, "after": entity.last_turn}
         entity.loom.append(ConfigRecord(new_id("g"), entity.id, {"compacted": cut}, now()))
 
 
-@dataclass
-class _Between:
-    """Stands in for a `CastRun` when a fold happens between two casts; it counts towards the cast before."""
-
-    entity: Entity
-    id: str
-    intent: str
-    trace: tracing.Trace
-
-    def spend(self, usage: Usage, *, said: int = 0, model: str | None = None) -> None:
-        self.entity.usage = self.entity.usage + usage
-
-
-async def fold_now(entity: Entity, keep: int | None = None) -> int:
+async def fold_now(entity: EntityState, keep: int | None = None) -> int:
     """Fold between two casts on request. Returns how many turns were folded.
 
     ``keep`` defaults to the policy's number, and is at most all turns but one.
     """
     context = entity.context
     before = context.unfolded
-    if before < 2 or entity.busy:
+    if before < 2 or entity.cast is not None:
         return 0
     wanted = keep if keep is not None else entity.folding.keep_turns if entity.folding.keep_turns is not None else 1
     last = entity.loom.turn(entity.last_turn)
     start = entity.loom.cast_of(last.cast_id)[0] if last.cast_id is not None else None
-    run = _Between(entity, last.cast_id or last.id, (start.intent if start else None) or "", tracing.trace_from(None))
-    await _fold(run, min(wanted, before - 1))
+    # It counts towards the cast before, which has ended; only the entity's usage grows.
+    intent = (start.intent if start else None) or ""
+    cast = CastState(last.cast_id or last.id, entity, intent, tracing.trace_from(None))
+    await _fold(entity, cast, min(wanted, before - 1), spend_on_parents=False)
     return before - context.unfolded
 
 
-async def make_more_room(run: CastRun, refusal: ContextLimitError) -> bool:
+async def make_more_room(entity: EntityState, cast: CastState, refusal: ContextLimitError) -> bool:
     """After a provider refused the messages as too long: fold all but the last turn, and cut.
 
     Returns False if that freed nothing.
     """
-    context = run.entity.context
+    context = entity.context
     before = context.tokens
-    window = refusal.limit or input_limit(run.entity.crystal)
+    window = refusal.limit or input_limit(entity.crystal)
     if context.unfolded > 1:
-        await _fold(run, 1)
+        await _fold(entity, cast, 1)
     # If the window is unknown or the count was wrong, aim for half of what was refused.
-    _compact(run, min(before // 2, largest(window) if window else before // 2))
+    _compact(entity, min(before // 2, largest(window) if window else before // 2))
     return context.tokens < before
 
 
-async def _fold(run: CastRun | _Between, keep: int) -> None:
-    entity = run.entity
+async def _fold(entity: EntityState, cast: CastState, keep: int, *, spend_on_parents: bool = True) -> None:
     context = entity.context
     began = time.perf_counter()
     gone = context.foldable(keep)
     if not gone:
         return
-    summary, used = await _summary(run, keep)
+    summary, used = await _summary(entity, cast, keep, spend_on_parents)
     variable = VARIABLE if getattr(entity.circle.medium, "remembers_folds", False) else None
     shown = entity.redactor.text(context.fold(keep, summary, variable))
-    entity.lineage.folded()
+    entity.requests.folded()
     loom = entity.loom
     loom.append(
-        FoldRecord(new_id("f"), entity.id, run.id, tuple(i for _, turn in gone for i in _ids(loom, turn)), shown, now())
+        FoldRecord(
+            new_id("f"), entity.id, cast.id, tuple(i for _, turn in gone for i in _ids(loom, turn)), shown, now()
+        )
     )
     fold = Turn(
         id=new_id("t"),
         parent_id=entity.last_turn,
         cantrip_id=entity.cantrip_id,
         entity_id=entity.id,
-        cast_id=run.id,
+        cast_id=cast.id,
         role="fold",
         utterance=Utterance(shown),
         metadata=metadata_of(
@@ -123,7 +110,7 @@ async def _fold(run: CastRun | _Between, keep: int) -> None:
             duration_ms=max((time.perf_counter() - began) * 1000, 0.001),
             timestamp=now(),
             model=entity.folding.summarizer.model if summary and entity.folding.summarizer else None,
-            trace_id=run.trace.trace_id,
+            trace_id=cast.trace.trace_id,
             folded=context.folded,
         ),
     )
@@ -133,7 +120,7 @@ async def _fold(run: CastRun | _Between, keep: int) -> None:
         await entity.hub.send(
             events.Folded(
                 entity_id=entity.id,
-                cast_id=run.id,
+                cast_id=cast.id,
                 depth=entity.depth,
                 first=1,
                 last=context.folded,
@@ -148,19 +135,18 @@ def _ids(loom: Loom, turn: Turn) -> tuple[str, ...]:
     return (turn.id,) if turn.continues is None else loom.acted(turn.id)[-1]
 
 
-async def _summary(run: CastRun | _Between, keep: int) -> tuple[str | None, Usage]:
+async def _summary(entity: EntityState, cast: CastState, keep: int, spend_on_parents: bool) -> tuple[str | None, Usage]:
     """The summarizer's summary of the turns to fold, and its usage.
 
     The summary is None if there is no summarizer or it fails; then the digest is used.
     """
-    entity = run.entity
     crystal = entity.folding.summarizer
     if crystal is None:
         return None, NO_USAGE
     window = input_limit(crystal)
     most = int(window * 0.6) * CHARS_PER_TOKEN if window else 400_000
     earlier = next((m.content for m in entity.context.messages if m.kind == "fold" and m.content), None)
-    parts = [f"The intent: {run.intent}"]
+    parts = [f"The intent: {cast.intent}"]
     if earlier:
         parts.append(f"Your summary of what was before:\n{earlier}")
     parts += [transcript(entity.context.foldable(keep), most), REQUEST]
@@ -169,9 +155,9 @@ async def _summary(run: CastRun | _Between, keep: int) -> tuple[str | None, Usag
         messages.insert(0, Message("system", entity.call.system_prompt, kind="call"))
     query = Query(
         messages,
-        intent=run.intent,
+        intent=cast.intent,
         entity_id=entity.id,
-        trace_id=run.trace.trace_id,
+        trace_id=cast.trace.trace_id,
         request_id=new_id("q") if entity.names_requests else "",
     )
     used: list[Usage] = []
@@ -182,11 +168,15 @@ async def _summary(run: CastRun | _Between, keep: int) -> tuple[str | None, Usag
         return None, sum(used, NO_USAGE)
     else:
         used.append(response.usage.counted())
-        entity.lineage.folded(query.request_id)
+        entity.requests.folded(query.request_id)
         return response.content, sum(used, NO_USAGE)
     finally:
         # Also after a cancel: the usage counts all the same.
-        run.spend(sum(used, NO_USAGE), said=0, model=crystal.model)
+        total = sum(used, NO_USAGE)
+        if spend_on_parents:
+            cast.spend(total, model=crystal.model)
+        else:
+            entity.usage = entity.usage + total
 
 
 async def _silently(delta: Delta) -> None:

@@ -32,7 +32,7 @@ from cantrip_acp.mediums.code.snapshot import Snapshot
 from cantrip_acp.telemetry import tracing
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.cantrip_definition import CantripDefinition
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.events import Event
     from cantrip_acp.core.wards import Wards
@@ -54,7 +54,7 @@ _CUT_OFF = frozenset({"cancelled", "parent_terminated", "max_seconds", "error"})
 
 
 async def fork(
-    cantrip: Cantrip,
+    cantrip: CantripDefinition,
     turn_id: str,
     *,
     loom: Loom,
@@ -92,8 +92,8 @@ async def fork(
     entity = Entity(cantrip, loom, entity_id=name)
     try:
         # The recorded code may have called gates from these sources.
-        await entity.reach()
-        entity.take_up(turn_id, parts)
+        await entity.connect_sources()
+        entity.load_history(turn_id, parts)
         strategy, missing = await restore(entity, turn_id, parts, state, live)
         if place is not None and strategy == "replay":
             # Code that ran again has also written its files again, older contents over newer ones.
@@ -167,7 +167,7 @@ async def restore(
                 raise SandboxError(f"{error}. {_WAYS_OUT}") from error
             # The snapshot cannot be opened (another Python, a lost piece). The code itself is still in the loom, so run
             # it.
-            await entity.discard_session()
+            await entity.medium_session.discard()
             found = None
         if found is not None:
             return "snapshot", [*modules, *found]

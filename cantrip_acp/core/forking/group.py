@@ -8,51 +8,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
 from cantrip_acp.core.errors import CantripError, DefinitionError, IntentRequired
+from cantrip_acp.core.forking.fork import fork
+from cantrip_acp.core.history.continuation import point
+from cantrip_acp.core.result import ForkGroup, Sample
+from cantrip_acp.loom.query.history import lived
 from cantrip_acp.loom.records.turn import ForkRecord, new_id
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.cantrip_definition import CantripDefinition
     from cantrip_acp.core.forking.fork import State
-    from cantrip_acp.core.loop import CastResult
     from cantrip_acp.loom.loom import Loom
 
 SAMPLES = 4
 CONCURRENCY = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One fork of a group.
-
-    ``number`` is its place in the group (from 0), ``result`` how its cast ended, ``error`` what it failed with,
-    ``worktree`` its folder. ``entity_id`` is in the loom if the fork itself could be made.
-    """
-
-    number: int
-    entity_id: str
-    result: CastResult | None
-    error: Exception | None = None
-    worktree: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ForkGroup:
-    """Forks of the turn ``turn_id``. Each fork's record has ``id``; ``samples`` are in the order of the request."""
-
-    id: str
-    turn_id: str
-    samples: tuple[Sample, ...]
-
-
 async def fork_group(
-    cantrips: Sequence[Cantrip],
+    cantrips: Sequence[CantripDefinition],
     turn_id: str,
     intents: Sequence[str] | None,
     *,
@@ -72,10 +50,6 @@ async def fork_group(
     ``ended`` is called with each sample as it ends.
     Raises `TurnNotFound`, and `LoomError` where the turn itself cannot be continued.
     """
-    from cantrip_acp.core.forking.fork import fork
-    from cantrip_acp.core.history.continuation import point
-    from cantrip_acp.loom.query.history import lived
-
     if not cantrips or (intents is not None and len(cantrips) != len(intents)):
         raise DefinitionError(
             f"a group of forks needs an intent for each: {len(cantrips)} forks, {len(intents or ())} intents"

@@ -25,7 +25,7 @@ from cantrip_acp.loom.recovery import settle
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.cantrip_definition import CantripDefinition
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.query.history import CastPart
 
@@ -53,7 +53,7 @@ class Reopened:
     parts: list[CastPart] = field(default_factory=list)
 
 
-def reopen(cantrip: Cantrip, loom: Loom, entity_id: str, at: str | None = None) -> Reopened:
+def reopen(cantrip: CantripDefinition, loom: Loom, entity_id: str, at: str | None = None) -> Reopened:
     """The entity with this id, ready for its next intent. If the loom has no turn of it, a new entity with that id.
 
     ``at`` is the turn to continue from, if that is not its own last one (a fork).
@@ -67,19 +67,19 @@ def reopen(cantrip: Cantrip, loom: Loom, entity_id: str, at: str | None = None) 
         # Its casts so far were stopped before their first turn.
         last = next((each.parent_id for each in loom.partials() if each.entity_id == entity_id), None)
     if last is None:
-        entity.usage = _without_turns(loom, entity_id, {})
+        entity.state.usage = _without_turns(loom, entity_id, {})
         return Reopened(entity, 0, "none")
     parts = lived(loom, last, entity_id)
     used = go_on(entity, last, parts)
     if parts and parts[-1].partial is not None and parts[-1].id is not None:
-        entity.begun = parts[-1].id
+        entity.state.last_cast = parts[-1].id
     if at is None:
-        entity.usage = entity.usage + _without_turns(loom, entity_id, used)
+        entity.state.usage = entity.usage + _without_turns(loom, entity_id, used)
     own = [turn for _, turn in spoken(parts) if turn.entity_id == entity_id]
-    entity.sequence = max((turn.sequence for turn in own), default=0)
+    entity.state.sequence = max((turn.sequence for turn in own), default=0)
     kept = _kept(entity, parts, last)
     if kept != "none":
-        entity.revive = _reviver(entity, parts, last, kept)
+        entity.medium_session.pending_restore = _make_restore(entity, parts, last, kept)
     return Reopened(entity, sum(1 for _ in spoken(parts)), kept, parts)
 
 
@@ -104,7 +104,7 @@ def go_on(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> dict[str |
     Returns the usage of the turns of each cast.
     """
     if not entity.last_turn:
-        entity.take_up(turn_id, parts)
+        entity.load_history(turn_id, parts)
     queries = sum(1 for _ in spoken(list(parts)))
     used: dict[str | None, Usage] = {}
     for part in parts:
@@ -115,8 +115,8 @@ def go_on(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> dict[str |
         below = end.usage.get("children") if end is not None else None
         if below is not None:
             # Children's turns are not on a path of this entity, so their usage is added here.
-            entity.usage = entity.usage + Usage.of_record(below).counted()
-    entity.usage = sum(used.values(), entity.usage)
+            entity.state.usage = entity.usage + Usage.of_record(below).counted()
+    entity.state.usage = sum(used.values(), entity.usage)
     skip = getattr(entity.crystal, "skip", None)
     if skip is not None:
         skip(queries)
@@ -146,10 +146,10 @@ def _snapshotted(entity: Entity, parts: Sequence[CastPart]) -> str | None:
     return None
 
 
-def _reviver(entity: Entity, parts: Sequence[CastPart], last: str, kept: Kept) -> Any:
+def _make_restore(entity: Entity, parts: Sequence[CastPart], last: str, kept: Kept) -> Any:
     """The function that the entity calls when its medium is first opened."""
 
-    async def revive() -> None:
+    async def restore_session() -> None:
         from cantrip_acp.core.forking.fork import restore
 
         told, missing, problem = TOLD[kept], list[str](), ""
@@ -161,11 +161,11 @@ def _reviver(entity: Entity, parts: Sequence[CastPart], last: str, kept: Kept) -
                 raise
             except (SandboxError, LoomError) as failure:
                 # Run nothing instead: the variables are lost, and the entity and the user are told.
-                await entity.discard_session()
+                await entity.medium_session.discard()
                 problem = entity.redactor.diagnostic(str(failure.__cause__ or failure))
                 told = f"{TOLD['lost']} ({problem})"
         more = f" (but: {'; '.join(missing[:5])})" if missing else ""
         await entity.session()
-        await entity.remark(f"this session was opened again: {told}{more}", aloud=bool(problem))
+        await entity.medium_session.remark(f"this session was opened again: {told}{more}", aloud=bool(problem))
 
-    return revive
+    return restore_session

@@ -20,7 +20,7 @@ from cantrip_acp.git.worktrees import Worktree
 from cantrip_acp.loom.stores.address import is_address
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.cantrip_definition import CantripDefinition
     from cantrip_acp.core.circle import Circle
     from cantrip_acp.loom.loom import Loom
 
@@ -32,11 +32,13 @@ class Place:
     """A worktree, the cantrip that works in it, and which files of that turn are missing."""
 
     worktree: Worktree
-    cantrip: Cantrip
+    cantrip: CantripDefinition
     missing: tuple[str, ...]
 
 
-def make(cantrip: Cantrip, loom: Loom, turn_id: str, where: bool | str | os.PathLike[str], entity_id: str) -> Place:
+def make(
+    cantrip: CantripDefinition, loom: Loom, turn_id: str, where: bool | str | os.PathLike[str], entity_id: str
+) -> Place:
     """Make a worktree with the files of a turn. ``where`` is its folder, or True for one in the state folder.
 
     Blocking. Raises `GitError` where the files of that turn were not stored, or no longer exist.

@@ -15,13 +15,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cantrip_acp.core.context import Context
+from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.errors import IntentRequired, LoomError, TurnNotFound
 from cantrip_acp.loom.query.outline import Outline
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.context import Context
     from cantrip_acp.core.context_block import ContextBlock
-    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.state import EntityState
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.records.turn import CastRecord
 
@@ -73,23 +74,18 @@ def point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
     start, context = loom.cast_of(chosen)
     if start is None or not start.intent:
         raise IntentRequired(f"the intent of cast {chosen!r} is not in this loom; give one")
-    from cantrip_acp.core.context_block import block_of
-
     begins = chosen != own
     blocks = tuple(map(block_of, context)) if begins else ()
     spent = 0 if begins else _spent(loom, outline, at, chosen)
     return Point(at, start, begins, blocks, spent, taken=True)
 
 
-def own_point(entity: Entity, begun: str | None) -> Point:
+def own_point(entity: EntityState) -> Point:
     """Where an entity's own interrupted last cast continues, or, for a fork that has not cast yet, where its turn
     continues.
 
-    ``begun`` is the cast whose intent is the last one in its context. Raises `IntentRequired` where there is nothing
-    to continue.
+    Raises `IntentRequired` where there is nothing to continue.
     """
-    from cantrip_acp.core.context_block import block_of
-
     loom = entity.loom
     mine = [start for start in loom.cast_starts().values() if start.entity_id == entity.id]
     if not mine:
@@ -110,18 +106,16 @@ def own_point(entity: Entity, begun: str | None) -> Point:
         raise IntentRequired(f"the last cast ended by itself ({why}): there is nothing to go on with. Give an intent")
     if not last.intent:
         raise IntentRequired(f"the intent of cast {last.id!r} is not in the loom; give one")
-    begins = not turns and (begun != last.id or (end is not None and end.withdrawn is True))
+    begins = not turns and (entity.last_cast != last.id or (end is not None and end.withdrawn is True))
     context = () if turns else tuple(map(block_of, loom.cast_of(last.id)[1]))
     spent = _spent(loom, Outline(loom), entity.last_turn, last.id) if turns else 0
     return Point(entity.last_turn, last, begins, context, spent)
 
 
-def take_context(entity: Entity, where: Point) -> Context:
+def take_context(entity: EntityState, where: Point) -> Context:
     """The context for continuing from a point: the original entity's for the same cantrip, a fork's for another
     cantrip.
     """
-    from cantrip_acp.core.context import Context
-    from cantrip_acp.core.context_block import block_of
     from cantrip_acp.core.history.crystal_view import Seen
     from cantrip_acp.loom.query.history import lived
     from cantrip_acp.mediums.text_program import writes_calls

@@ -21,7 +21,7 @@ from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord, new_id, now
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.state import EntityState
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.records.turn import Turn
@@ -34,14 +34,14 @@ _PATIENCE = 3
 class Checkpoints:
     """Stores the files of one entity's workspace, turn by turn."""
 
-    def __init__(self, entity: Entity) -> None:
+    def __init__(self, entity: EntityState) -> None:
         self._entity = entity
         self._pinner: file_snapshots.Pinner | None = None
         self._begun = False
         self._failed = 0
         self._told: str | None = None
 
-    async def keep(self, turn: Turn) -> None:
+    async def store(self, turn: Turn) -> None:
         """Store the files as a turn leaves them, if they changed. This also happens while a cast is being cancelled."""
         entity = self._entity
         if self._failed >= _PATIENCE or (self._begun and not _acted(turn, entity.circle.gates)):

@@ -1,0 +1,150 @@
+"""Runs the casts of one entity: one at a time, in a scope that can be cancelled, and as a stream of events."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+from cantrip_acp.core import children
+from cantrip_acp.core.errors import CantripError, EntityBusy, EntityClosed
+from cantrip_acp.core.loop import CastRun, CastServices
+from cantrip_acp.crystals import http_clients
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from cantrip_acp.core.context_block import ContextBlock
+    from cantrip_acp.core.events import Event, EventHub, Subscription
+    from cantrip_acp.core.history.continuation import Point
+    from cantrip_acp.core.result import CastResult
+    from cantrip_acp.core.state import EntityState
+    from cantrip_acp.core.wards import Wards
+    from cantrip_acp.telemetry.tracing import Trace
+
+
+class CastControl:
+    """Starts and cancels the casts of one entity."""
+
+    def __init__(
+        self, entity: EntityState, services: CastServices, connect_sources: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._entity = entity
+        self._services = services
+        self._connect_sources = connect_sources
+        self._run: CastRun | None = None
+        self._connecting: anyio.CancelScope | None = None
+
+    def check_free(self) -> None:
+        """Raise `EntityClosed` or `EntityBusy` if no cast can start now."""
+        if self._entity.closed:
+            raise EntityClosed(f"entity {self._entity.id} has ended; invoke the cantrip again")
+        if self._run is not None:
+            raise EntityBusy(f"entity {self._entity.id} is busy with another cast; wait for it, or cancel it first")
+
+    async def run(
+        self, intent: str, trace: Trace, blocks: Sequence[ContextBlock], resumed: Point | None = None
+    ) -> CastResult:
+        """Run one cast to its end (`CastRun`)."""
+        entity = self._entity
+        run = CastRun(entity, self._services, intent, trace, blocks, resumed)
+        http_clients.acquire(entity.crystal, entity)
+        self._run, entity.cast = run, run.cast
+        whole = False
+        try:
+            with anyio.CancelScope() as self._connecting:
+                await self._connect_sources()
+            self._connecting = None
+            result = await run.run()
+            whole = result.terminated
+            return result
+        finally:
+            entity.loom.release_cast(run.cast.id)
+            self._run = entity.cast = None
+            if not whole:
+                # A cast that is cut off ends all entities below it, also those that wait for their next intent
+                # (COMP-9).
+                await children.close_all(entity)
+
+    def cancel(self, reason: str) -> bool:
+        """Stop the running cast. Returns False if none runs."""
+        if self._run is None:
+            return False
+        self._run.cast.cancel(reason)
+        if self._connecting is not None:
+            self._connecting.cancel()
+        return True
+
+    def set_wards(self, wards: Wards) -> None:
+        """Apply the wards that are in force now to the running cast."""
+        if self._run is not None:
+            self._run.set_wards(wards)
+
+
+class CastStream:
+    """The events of one cast; iterate it. ``result`` is available after the last event."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._result: CastResult | None = None
+        self._error: BaseException | None = None
+        self._raised = False
+        self._running = False
+        self._left = False
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self._subscription.__aiter__()
+
+    @property
+    def result(self) -> CastResult:
+        """How the cast ended. Raises the error that the cast failed with. Read it after the last event."""
+        if self._error is not None:
+            self._raised = True
+            raise self._error
+        if self._result is None:
+            raise RuntimeError("the cast has not ended; read its events to the end first")
+        return self._result
+
+    def _leave(self, cancel: Callable[[], object]) -> None:
+        """The reader left: cancel the cast if it runs; if it has not begun, it never will."""
+        self._left = True
+        if self._running:
+            cancel()
+            self._subscription.close()
+
+    async def _run(self, cast: Callable[[], Awaitable[CastResult]]) -> None:
+        if self._left:
+            return
+        self._running = True
+        try:
+            self._result = await cast()
+        except CantripError as error:
+            # Kept for `result`: raised from here it would come as an ExceptionGroup.
+            self._error = error
+        finally:
+            self._running = False
+            self._subscription.finish()
+
+
+@asynccontextmanager
+async def stream_cast(
+    hub: EventHub, cast: Callable[[], Awaitable[CastResult]], cancel: Callable[[], object], buffer: int
+) -> AsyncIterator[CastStream]:
+    """Run ``cast`` as a stream of the events of ``hub``, with back-pressure. Leaving the block early cancels it."""
+    failure: Exception | None = None
+    with hub.listening(buffer=buffer) as subscription:
+        async with anyio.create_task_group() as group:
+            stream = CastStream(subscription)
+            group.start_soon(stream._run, cast)
+            try:
+                yield stream
+            except Exception as error:  # noqa: BLE001
+                # Raised again below: from inside the task group it would reach the caller as an ExceptionGroup.
+                failure = error
+            finally:
+                stream._leave(cancel)
+    if failure is not None:
+        raise failure
+    if stream._error is not None and not stream._raised:
+        raise stream._error

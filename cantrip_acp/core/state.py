@@ -1,0 +1,243 @@
+"""The state of an entity and of its running cast: plain data that the loop, folding, forks and delegation work on.
+
+`core.entity.Entity` owns an `EntityState`; `core.loop.CastRun` owns a `CastState`. A child's state refers to its
+parent's by a `ParentLink`, so usage and limits can be followed up the tree without any entity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import anyio
+
+from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
+from cantrip_acp.core.request_graph import RequestGraph
+from cantrip_acp.core.token_log import TokenLog
+from cantrip_acp.crystals.contract import NO_USAGE, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cantrip_acp.core.call import Call
+    from cantrip_acp.core.cantrip_definition import CantripDefinition
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.context import Context
+    from cantrip_acp.core.context_block import ContextBlock
+    from cantrip_acp.core.events import EventHub
+    from cantrip_acp.core.folding.policy import Folding
+    from cantrip_acp.core.result import CastResult
+    from cantrip_acp.core.wards import Wards
+    from cantrip_acp.crystals.contract import Crystal, RequestParameters
+    from cantrip_acp.crystals.retry import RetryPolicy
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.records.turn import VoidedAttempt
+    from cantrip_acp.telemetry.tracing import Trace
+    from cantrip_acp.text.redaction import Redactor
+
+WardsOf: TypeAlias = "Callable[[Circle], Wards | None]"
+"""Wards that depend on the gates of a circle."""
+
+
+@dataclass(slots=True)
+class ParentLink:
+    """A child's place in its tree.
+
+    ``cast`` is the parent's cast that the child works for, ``turn_id`` the turn that spawned it, ``call_id`` the gate
+    call in events, ``index`` its place in a batch. ``number`` counts the parent's children from 0, in order of
+    creation.
+    A persistent child that is cast again works for the cast that asks: cast, turn and call are then replaced.
+    """
+
+    cast: CastState
+    turn_id: str
+    call_id: str
+    number: int = 0
+    index: int | None = None
+
+
+class ChildEntity(Protocol):
+    """A child entity as its parent uses it (`core.entity.Entity`)."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def state(self) -> EntityState: ...
+
+    @property
+    def busy(self) -> bool: ...
+
+    async def cast(self, intent: str, *, trace: Trace | None = None) -> CastResult: ...
+
+    def set_wards(self, wards: Wards | WardsOf | None) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Children:
+    """The children of one entity (`core.children`). ``count`` counts its own children, ``descendants`` all below it."""
+
+    count: int = 0
+    descendants: int = 0
+    persistent: dict[str, ChildEntity] = field(default_factory=dict)
+    """Persistent children that have not been dismissed, by id."""
+    running: set[ChildEntity] = field(default_factory=set)
+    """Children that were called and have not answered."""
+    limiter: anyio.CapacityLimiter | None = None
+    """Each running child holds a place of it (``max_concurrent_children``). Made with the first child."""
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class EntityState:
+    """What one entity is and has done so far."""
+
+    id: str
+    cantrip: CantripDefinition
+    circle: Circle
+    """The circle with the wards that are in force now."""
+    crystal: Crystal
+    loom: Loom
+    hub: EventHub
+    redactor: Redactor
+    context: Context
+    depth: int = 0
+    parent: ParentLink | None = None
+    """None for the root of a tree."""
+    usage: Usage = NO_USAGE
+    """The usage of all casts so far (PROD-3)."""
+    sequence: int = 0
+    """The number of its turns."""
+    last_turn: str = ""
+    last_cast: str = ""
+    """The cast whose intent is the last one in the context, if it began in this process."""
+    token_log: TokenLog = field(default_factory=TokenLog)
+    requests: RequestGraph = field(default_factory=RequestGraph)
+    names_requests: bool = False
+    """Whether each query has its own id, which providers send as a header (`Query.request_id`)."""
+    single_cast: bool = False
+    """Whether it is cast only once and then closed, like a child that was called."""
+    cast: CastState | None = None
+    """The running cast."""
+    children: Children = field(default_factory=Children)
+    closed: bool = False
+
+    @property
+    def name(self) -> str | None:
+        return self.cantrip.name
+
+    @property
+    def cantrip_id(self) -> str:
+        return self.cantrip.id
+
+    @property
+    def call(self) -> Call:
+        return self.cantrip.call
+
+    @property
+    def retry(self) -> RetryPolicy:
+        return self.cantrip.retry
+
+    @property
+    def folding(self) -> Folding:
+        return self.cantrip.folding
+
+    @property
+    def require_done(self) -> bool:
+        """Whether only done ends a cast now, by the call or by the wards in force (LOOP-6)."""
+        return self.cantrip.require_done or self.circle.wards.require_done_tool
+
+    @property
+    def ends_when_cut(self) -> bool:
+        """Whether this entity ends if its running cast is cut off now. Its medium's state is not needed then.
+
+        This is true for a child that is cast once, and for any child that is cut off by an entity above it.
+        """
+        if self.single_cast:
+            return True
+        return self.parent is not None and self.cast is not None and not self.cast.scope.cancel_called
+
+    def write_root(self) -> None:
+        """Make sure that the call is in the loom as this entity's root (CALL-4).
+
+        A child's root hangs on the turn that spawned it.
+        """
+        if not self.last_turn:
+            call, circle = self.cantrip.records
+            above = self.parent.turn_id if self.parent is not None else None
+            self.last_turn = self.loom.begin(self.cantrip_id, call, circle, self.id, self.cantrip.shown, above=above)
+
+
+@dataclass(slots=True, eq=False)
+class CastState:
+    """One cast of an entity while it runs: what it was asked, what it spent, and how to stop it."""
+
+    id: str
+    entity: EntityState
+    intent: str
+    trace: Trace
+    blocks: Sequence[ContextBlock] = ()
+    parameters: RequestParameters | None = None
+    """The call's parameters, or None if it sets none."""
+    usage: Usage = NO_USAGE
+    """The usage of this cast, including all its children."""
+    children_usage: Usage | None = None
+    """The children's part of that usage; None if there were no children."""
+    estimated: int = 0
+    """Estimated tokens of queries whose usage is unknown, including children's. Wards on tokens count them too."""
+    extra_usage: Usage = NO_USAGE
+    """Usage of the running query besides its response: failed attempts, and answers that broke the contract."""
+    voided: list[VoidedAttempt] = field(default_factory=list)
+    """What attempts of the running query had streamed before they broke off."""
+    unpriced: dict[str, None] = field(default_factory=dict)
+    """The models that reported no cost."""
+    queries: int = 0
+    turns: int = 0
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    stop_reason: str | None = None
+    """Why the scope was cancelled, if it was. Set it before cancelling."""
+    ids: dict[str, Any] = field(init=False)
+    """The fields that all events of this cast have."""
+
+    def __post_init__(self) -> None:
+        self.ids = {"entity_id": self.entity.id, "cast_id": self.id, "depth": self.entity.depth}
+
+    @property
+    def tokens(self) -> int:
+        """The count for `max_total_tokens`: tokens that providers reported, plus an estimate for the others."""
+        return (self.usage.total_tokens or 0) + self.estimated
+
+    def cancel(self, reason: str) -> None:
+        """Stop the cast. The first reason counts."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+        self.scope.cancel()
+
+    def spend(self, usage: Usage, *, response_chars: int = 0, model: str | None = None) -> None:
+        """Add a query's usage to this cast and to every cast above it, because parents pay for their children.
+
+        ``response_chars`` is the number of characters of its response, for an estimate where its usage is unknown.
+        ``model`` is the model that was queried, if it is not the entity's.
+        """
+        estimated = 0
+        if usage.queries_without_usage:
+            likely = self.entity.context.tokens * usage.queries_without_usage + response_chars // CHARS_PER_TOKEN
+            estimated = max(0, likely - (usage.total_tokens or 0))
+        unpriced = (model or self.entity.crystal.model) if usage.queries_without_cost else None
+        cast = self
+        while True:
+            entity = cast.entity
+            if entity.usage is cast.usage:
+                # The first cast of an entity: one sum serves both.
+                entity.usage = cast.usage = cast.usage + usage
+            else:
+                cast.usage = cast.usage + usage
+                entity.usage = entity.usage + usage
+            cast.estimated += estimated
+            if unpriced is not None:
+                cast.unpriced[unpriced] = None
+            if entity.parent is None:
+                return
+            cast = entity.parent.cast
+            cast.children_usage = usage if cast.children_usage is None else cast.children_usage + usage

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never
+from typing import Any, Never
 
 import anyio
 
@@ -24,9 +24,6 @@ from cantrip_acp.core.errors import OutputError
 from cantrip_acp.files.output_file import check_appendable
 from cantrip_acp.text.redaction import shared
 
-if TYPE_CHECKING:
-    from cantrip_acp.acp.start import Options
-
 LAST_SECONDS = 0.4
 """Seconds that the process has to exit after the time for requests is over, whatever still blocks it."""
 
@@ -34,13 +31,25 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end the process in an orderly way. SIGHUP is left out where it is ignored (``nohup``)."""
 
 
-def serve_process(options: Options, source: int, sink: int, leftover: bytes, greeted: dict[str, Any] | None) -> int:
-    """Serve on two file descriptors until the end. Returns the exit status."""
-    problem = start_log(options.log_file)
+def serve_process(
+    source: int,
+    sink: int,
+    leftover: bytes,
+    greeted: dict[str, Any] | None,
+    *,
+    recipe: str | None,
+    state_dir: str | None,
+    log_file: str | None,
+) -> int:
+    """Serve on two file descriptors until the end. Returns the exit status.
+
+    ``leftover`` was read from ``source`` already. ``greeted`` are the parameters of ``initialize``, where it was answered.
+    """
+    problem = start_log(log_file)
     if problem is not None:
         sys.stderr.write(f"cantrip-acp: {problem}\n")
         return 2
-    agent = agent_for(options.recipe, options.state_dir, greeted=greeted)
+    agent = agent_for(recipe, state_dir, greeted=greeted)
     try:
         anyio.run(_serve, agent, source, sink, leftover)
     except KeyboardInterrupt:
@@ -52,27 +61,27 @@ async def _serve(agent: Agent, source: int, sink: int, leftover: bytes) -> None:
     reader = DescriptorReader(source)
     connection = Connection(reader, DescriptorWriter(sink), agent.methods(), leftover=leftover, admit=agent.admit)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_obey_signals, connection)
-        await agent.serve(connection, patient=reader.is_file, ending=_leave_in_time)
+        tasks.start_soon(_stop_on_signals, connection)
+        await agent.serve(connection, patient=reader.is_file, ending=_exit_in_time)
         tasks.cancel_scope.cancel()
 
 
-async def _obey_signals(connection: Connection) -> None:
-    heard = [n for n in SIGNALS if n is not signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
-    with anyio.open_signal_receiver(*heard) as signals:
+async def _stop_on_signals(connection: Connection) -> None:
+    numbers = [n for n in SIGNALS if n is not signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
+    with anyio.open_signal_receiver(*numbers) as signals:
         async for number in signals:
-            logging.getLogger(__name__).info("ended by %s", signal.Signals(number).name)
+            logging.getLogger(__name__).info("stopped by %s", signal.Signals(number).name)
             connection.stop()
 
 
-def _leave_in_time(grace: float) -> None:
+def _exit_in_time(grace: float) -> None:
     """Exit even if a thread cannot be stopped (for example a gate in a blocked system call)."""
-    last = threading.Timer(grace + LAST_SECONDS, _leave_now)
+    last = threading.Timer(grace + LAST_SECONDS, _exit_now)
     last.daemon = True
     last.start()
 
 
-def _leave_now() -> Never:
+def _exit_now() -> Never:
     os._exit(0)
 
 
@@ -83,7 +92,7 @@ def start_log(path: str | None) -> str | None:
     """Write the log to a file, or warnings to stderr. Returns the problem with the file, or None."""
     handler: logging.Handler
     if path is None:
-        handler = _PatientlessHandler()
+        handler = _NonBlockingHandler()
         level = logging.WARNING
     else:
         try:
@@ -107,7 +116,7 @@ class _RedactingFormatter(logging.Formatter):
         return shared().diagnostic(super().format(record))
 
 
-class _PatientlessHandler(logging.Handler):
+class _NonBlockingHandler(logging.Handler):
     """Writes to stderr without blocking and drops the rest. A client that never reads stderr must not stop the agent."""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -70,15 +70,23 @@ def main(argv: list[str] | None = None) -> int:
         return sign_in()
     # Until the server runs there is nothing to save, so a signal may end the process at once.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+        signal.signal(number, _exit_on_signal)
     source, sink = take_streams()
     if os.isatty(source):
         _prepare_terminal(source)
-    leftover, params = _greet(source, sink)
+    leftover, params = _answer_initialize(source, sink)
 
     from cantrip_acp.acp.lifecycle import serve_process
 
-    return serve_process(options, source, sink, leftover, params)
+    return serve_process(
+        source,
+        sink,
+        leftover,
+        params,
+        recipe=options.recipe,
+        state_dir=options.state_dir,
+        log_file=options.log_file,
+    )
 
 
 def parse(argv: list[str]) -> Options:
@@ -89,9 +97,9 @@ def parse(argv: list[str]) -> Options:
         argument = rest.pop(0)
         flag, equals, value = argument.partition("=")
         if flag in ("--help", "-h"):
-            _exit(USAGE)
+            _print_and_exit(USAGE)
         if flag == "--version":
-            _exit(f"cantrip-acp {__version__}\n")
+            _print_and_exit(f"cantrip-acp {__version__}\n")
         if argument == "--sign-in":
             options.sign_in = True
             continue
@@ -125,7 +133,7 @@ def take_streams() -> tuple[int, int]:
     return source, sink
 
 
-def _greet(source: int, sink: int) -> tuple[bytes, dict[str, Any] | None]:
+def _answer_initialize(source: int, sink: int) -> tuple[bytes, dict[str, Any] | None]:
     """Answer the first line, if it is a plain ``initialize``.
 
     Returns the remaining bytes and the request's parameters; for any other line, all bytes and None.
@@ -200,11 +208,11 @@ def _prepare_terminal(source: int) -> None:
         )
 
 
-def _leave(number: int, frame: object) -> NoReturn:
+def _exit_on_signal(number: int, frame: object) -> NoReturn:
     sys.exit(0)
 
 
-def _exit(text: str) -> NoReturn:
+def _print_and_exit(text: str) -> NoReturn:
     sys.stdout.write(text)
     sys.exit(0)
 

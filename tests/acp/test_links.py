@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.acp.sessions.prompt_content import MOST_ATTACHED, MOST_TEXT
-from cantrip_acp.acp.sessions.prompt_links import Target, target_of
+from cantrip_acp.acp.sessions.prompt_content import MOST_ATTACHED, MOST_TEXT, Target, parse_link
 from tests.acp.conftest import Start
 from tests.acp.rawclient import SOON, RawClient
 from tests.acp.test_files import BOTH, Editor
@@ -51,7 +50,7 @@ END = {"content": "Seen."}
     ],
 )
 def test_what_an_address_leads_to(uri: str, expected: Target | None) -> None:
-    assert target_of(uri) == expected
+    assert parse_link(uri) == expected
 
 
 def link(folder: Path | str, name: str, **more: Any) -> dict[str, Any]:

@@ -1,24 +1,47 @@
 """Editor files: reads and writes files through the client (ACP, File System), including unsaved text.
 
-The client's answer is untrusted: its type is checked and its time is limited. The caller must limit its size, and
-decide which files the client may be asked for (`editor_file_gates`).
+The rules of the gates apply first, as on the disk: the path is resolved below the gate's root, and hidden, protected
+and binary files are refused. Only then is the client asked, with the resolved path. Only files in the session's own
+folders go to the client; the worktree of a fork and roots elsewhere are on the disk.
+
+The client's answer is untrusted: its type is checked, and its time and size are limited. If the client fails, the
+entity observes that. It does not fall back on the disk, because that would overwrite unsaved changes.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 import msgspec
 
 from cantrip_acp.acp.wire.connection import Disconnected
 from cantrip_acp.acp.wire.jsonrpc import METHOD_NOT_FOUND, RpcError
 from cantrip_acp.core.errors import GateError
+from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.contract import GateReply
+from cantrip_acp.gates.files import edit_file, encoding, read_file, write_file
+from cantrip_acp.gates.files.atomic_write import check_writable
 from cantrip_acp.gates.files.encoding import sendable
+from cantrip_acp.gates.files.replacement import Replaced, replace_exactly
+from cantrip_acp.gates.images import image_type
+from cantrip_acp.gates.path_handle import one_line
+from cantrip_acp.gates.protected_paths import is_git_config
+from cantrip_acp.gates.search import search
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.wire.connection import Connection
+    from cantrip_acp.core.events import Diff
+    from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation
+    from cantrip_acp.gates.path_handle import Place
 
 log = logging.getLogger(__name__)
 
@@ -100,3 +123,331 @@ class Buffers:
             said = " ".join(problem.message.split())[:_SAID]
             raise Refused(f"the editor refused, {doing}: {said} ({method} failed with {problem.code})") from None
         return {} if answer is None else answer
+
+
+_HEAD = 8_192
+_MOST_UNSAVED = 64
+"""The largest number of files that are remembered as unsaved."""
+
+
+class FileGates:
+    """The file gates of one session. ``folders`` are the session's folders: files in them may be open in its client."""
+
+    def __init__(self, buffers: Buffers, folders: Sequence[str]) -> None:
+        self._buffers = buffers
+        self._folders = tuple(os.path.realpath(folder) for folder in folders)
+        self._unsaved: dict[str, str] = {}
+        """The client's last seen text of files that differ on the disk, by path."""
+        self._handlers = {
+            read_file.READ_FILE.handler: self._read,
+            write_file.WRITE_FILE.handler: self._write,
+            edit_file.EDIT_FILE.handler: self._edit,
+            search.SEARCH.handler: self._search,
+        }
+        self._proposals = {
+            write_file.WRITE_FILE.handler: self._proposed_write,
+            edit_file.EDIT_FILE.handler: self._proposed_edit,
+        }
+
+    def lend(self, invocation: GateInvocation) -> GateInvocation:
+        """Replace a call by one that uses the client, where the gate is one of ours; other gates of the same name stay
+        as they are."""
+        gate = invocation.gate
+        handler = self._handlers.get(gate.handler)
+        if handler is None or not (self._buffers.reads or self._buffers.writes):
+            return invocation
+        proposes = self._proposals.get(gate.handler, gate.proposes)
+        lent: Gate = replace(gate, handler=handler, proposes=proposes, blocking=False)
+        return replace(invocation, gate=lent)
+
+    # --- the gates -----------------------------------------------------------------------------------------------------
+
+    async def _read(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
+        offset, limit = read_file.asked_lines(args)
+        with Root.of(context).find(args["path"]) as place:
+            if not self._ours(place):
+                return await _disk(read_file.READ_FILE, args, context)
+            if place.status is not None and image_type(_head(place)) is not None and not _is_text(place):
+                return await _disk(read_file.READ_FILE, args, context)
+            _check_text(place)
+            cut = offset > 1 or limit is not None
+            given = await self._asked(place, offset if offset > 1 else None, limit) if cut else None
+            before = offset - 1
+            if not given or (limit is not None and _lines(given) > limit):
+                # Read the whole text also where the client cut it differently, or that line does not exist.
+                given, before = await self._asked(place), 0
+                if given is not None:
+                    self._compare(place, given)
+            if given is None:
+                return await _disk(read_file.READ_FILE, args, context)
+            work = partial(read_file.excerpt, place, given, context, args, before=before)
+            return await anyio.to_thread.run_sync(work) if len(given) > read_file.INLINE else work()
+
+    async def _write(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
+        content = args["content"]
+        with Root.of(context).find(args["path"], writing=True) as place:
+            if not self._ours(place):
+                return await _disk(write_file.WRITE_FILE, args, context)
+            exists = place.status is not None
+            _check_write(args, place, context)
+            before = await self._present(place, context)
+            if before is not None and before == content:
+                return write_file.written("unchanged:", place, content, before, _size(content), "")
+            if not await self._put(place, content, before, context):
+                return await _disk(write_file.WRITE_FILE, args, context)
+            verb = "updated" if exists or before is not None else "created"
+            return write_file.written(verb, place, content, before, _size(content), self._compare(place, content))
+
+    async def _edit(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
+        with Root.of(context).find(args["path"], writing=True) as place:
+            if not self._ours(place):
+                return await _disk(edit_file.EDIT_FILE, args, context)
+            check_writable(place)
+            _check_text(place)
+            before = await self._present(place, context, strictly=True)
+            if before is None:
+                return await _disk(edit_file.EDIT_FILE, args, context)
+            replaced = await _replaced(args, before, place, context)
+            if not await self._put(place, replaced.text, before, context):
+                return await _disk(edit_file.EDIT_FILE, args, context)
+            return edit_file.edited(place, replaced, before, self._compare(place, replaced.text))
+
+    async def _search(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
+        """Search the disk, and add a note about files that are known to differ in the editor."""
+        reply = await _disk(search.SEARCH, args, context)
+        lexical = Root.of(context).lexical(args.get("path", "."))
+        differing = [p for p in self._still_unsaved() if lexical is not None and _below(p, lexical)]
+        if not differing or not isinstance(reply.result, str):
+            return reply
+        names = ", ".join(one_line(path.removeprefix(f"{lexical}/")) for path in differing[:10])
+        note = f"[searched as saved on the disk; not saved yet in the editor, where read_file sees them: {names}]"
+        return replace(reply, result=f"{reply.result.rstrip()}\n{note}")
+
+    # --- proposed changes --------------------------------------------------------------------------------------------
+
+    async def _proposed_write(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+        with Root.of(context).find(args["path"], writing=True) as place:
+            if not self._ours(place):
+                return await _disk_proposes(write_file.WRITE_FILE, args, context)
+            _check_write(args, place, context)
+            before = await self._present(place, context)
+            return write_file.shown_diff(place, before, args["content"])
+
+    async def _proposed_edit(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+        with Root.of(context).find(args["path"], writing=True) as place:
+            check_writable(place)
+            if not self._ours(place):
+                return await _disk_proposes(edit_file.EDIT_FILE, args, context)
+            _check_text(place)
+            before = await self._present(place, context, strictly=True)
+            if before is None or len(before) > write_file.MAX_DIFF:
+                return ()
+            return write_file.shown_diff(place, before, (await _replaced(args, before, place, context)).text)
+
+    # --- the client's text and the disk ------------------------------------------------------------------------------
+
+    def _ours(self, place: Place) -> bool:
+        if is_git_config((*place.root.inner, *place.parts)):
+            # The editor has the whole text of this file; the disk gate removes credentials from it.
+            return False
+        real = os.path.realpath(place.root.path)
+        path = os.path.join(real, *place.parts)
+        return any(_below(path, folder) for folder in self._folders)
+
+    async def _asked(self, place: Place, line: int | None = None, limit: int | None = None) -> str | None:
+        """The client's text; None where only the disk can answer."""
+        if not self._buffers.reads:
+            return None
+        try:
+            given = await self._buffers.read(place.absolute, place.shown, line, limit)
+        except Refused as refused:
+            if place.status is None:
+                raise place.no_such("file") from None
+            if line is not None:
+                # Some clients refuse lines after the end of the file. The whole text will tell.
+                return None
+            raise refused
+        if given == "" and place.status is None:
+            # Some clients answer with empty text for a missing file.
+            raise place.no_such("file")
+        return given
+
+    async def _present(self, place: Place, context: GateContext, *, strictly: bool = False) -> str | None:
+        """The present text of the file: the client's, else the disk's. None where there is no file, or no text in it.
+
+        With ``strictly`` it raises where the client cannot answer. Otherwise the file then counts as saved, since the
+        call replaces it whole.
+        """
+        largest = int(context.dependencies.get("max_bytes", write_file.MAX_BYTES))
+        given = None
+        if self._buffers.reads and (place.status is None or _is_text(place)):
+            try:
+                given = await self._buffers.read(place.absolute, place.shown)
+            except Refused:
+                if strictly and place.status is not None:
+                    raise
+                if strictly:
+                    raise place.no_such("file") from None
+        if given == "" and place.status is None:
+            # Some clients answer with empty text for a missing file.
+            given = None
+        if given is None:
+            if strictly and place.status is None:
+                raise place.no_such("file")
+            return _saved(place, largest)
+        if _size(given) > largest:
+            raise GateError(f"{place.shown!r} is larger than the {largest:,} bytes that this gate changes")
+        return given
+
+    async def _put(self, place: Place, content: str, before: str | None, context: GateContext) -> bool:
+        """Write the text through the client; False where the disk must be used."""
+        if self._buffers.writes:
+            place.make_parents()
+            if await self._buffers.write(place.absolute, place.shown, content):
+                return True
+        if self._buffers.reads and before is not None and not _same(before, _saved(place)):
+            raise GateError(
+                f"{place.shown!r} has changes in the editor that are not saved, and the editor lets nobody else write there; "
+                "nothing was written",
+                "Ask for the file to be saved first",
+            )
+        return False
+
+    def _compare(self, place: Place, given: str) -> str:
+        """Remember whether the client's text is saved. Returns the note for a text that is not."""
+        path = place.absolute
+        self._unsaved.pop(path, None)
+        if len(given) > read_file.INLINE or _same(given, _saved_at(path)):
+            return ""
+        if len(self._unsaved) >= _MOST_UNSAVED:
+            self._unsaved.pop(next(iter(self._unsaved)))
+        self._unsaved[path] = given
+        return "; in the editor, which has not saved it yet: commands see the file as it was"
+
+    def _still_unsaved(self) -> list[str]:
+        for path, given in list(self._unsaved.items()):
+            if _same(given, _saved_at(path)):
+                del self._unsaved[path]
+        return sorted(self._unsaved)
+
+
+async def _disk(gate: Gate, args: Mapping[str, Any], context: GateContext) -> GateReply:
+    reply = gate.handler(args, context)
+    reply = await reply if inspect.isawaitable(reply) else reply
+    assert isinstance(reply, GateReply)
+    return reply
+
+
+async def _disk_proposes(gate: Gate, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+    assert gate.proposes is not None
+    found: tuple[Diff, ...] = await anyio.to_thread.run_sync(gate.proposes, args, context)  # type: ignore[arg-type]
+    return found
+
+
+async def _replaced(args: Mapping[str, Any], before: str, place: Place, context: GateContext) -> Replaced:
+    _check_new(args["new_text"], "new_text", context)
+    largest = int(context.dependencies.get("max_bytes", write_file.MAX_BYTES))
+    work = partial(
+        replace_exactly,
+        before,
+        args["old_text"],
+        args["new_text"],
+        every=bool(args.get("replace_all", False)),
+        shown=place.shown,
+        largest=largest,
+    )
+    replaced = await anyio.to_thread.run_sync(work) if len(before) > edit_file.INLINE else work()
+    if _size(replaced.text) > largest:
+        raise GateError(f"the file would have {_size(replaced.text):,} bytes; this gate writes up to {largest:,}")
+    return replaced
+
+
+def _check_write(args: Mapping[str, Any], place: Place, context: GateContext) -> None:
+    """Raise where a file cannot be written here."""
+    if args["path"].endswith("/") and place.status is None:
+        raise GateError(f"{args['path']!r} names a folder", "give the path of a file in it")
+    check_writable(place)
+    _check_new(args["content"], "content", context)
+
+
+def _check_new(content: str, name: str, context: GateContext) -> None:
+    """Raise where no file can hold this text."""
+    try:
+        size = len(content.encode())
+    except UnicodeEncodeError:
+        raise GateError(
+            f"{name} holds half of a surrogate pair, which no file can hold as text", "send whole characters"
+        ) from None
+    largest = int(context.dependencies.get("max_bytes", write_file.MAX_BYTES))
+    if size > largest:
+        raise GateError(f"{name} has {size:,} bytes; this gate writes files of up to {largest:,}")
+
+
+def _check_text(place: Place) -> None:
+    """Raise where the path on the disk is not a file, is hidden, or is not text. A missing file may still be open in
+    the editor."""
+    if place.status is None:
+        return
+    kind = _binary(place)
+    if kind is not None:
+        raise GateError(f"{place.shown!r} is a binary file ({kind}, {place.status.st_size:,} bytes), not text")
+
+
+def _is_text(place: Place) -> bool:
+    return _binary(place) is None
+
+
+def _binary(place: Place) -> str | None:
+    return encoding.binary_kind(_head(place))
+
+
+def _head(place: Place) -> bytes:
+    descriptor, _ = place.open_file()
+    try:
+        return os.read(descriptor, _HEAD)
+    except OSError as error:
+        raise GateError(f"cannot read {place.shown!r}: {(error.strerror or str(error)).lower()}") from None
+    finally:
+        os.close(descriptor)
+
+
+def _saved(place: Place, largest: int = write_file.MAX_DIFF) -> str | None:
+    if place.status is None:
+        return None
+    data = write_file.read_whole(place, largest)
+    decoded = encoding.decode(data) if data is not None else None
+    return decoded[0] if decoded is not None else None
+
+
+def _saved_at(path: str) -> str | None:
+    """The text on the disk under a path that was found before; only for a comparison."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return None
+        decoded = encoding.decode(file.read(4 * read_file.INLINE))
+    return decoded[0] if decoded is not None else None
+
+
+def _same(given: str, saved: str | None) -> bool:
+    """Whether two texts are equal apart from line ends and byte order marks, which editors hide."""
+    return saved is not None and _bare(given) == _bare(saved)
+
+
+def _bare(content: str) -> str:
+    return content.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _size(content: str) -> int:
+    return len(content.encode("utf-8", "replace"))
+
+
+def _lines(content: str) -> int:
+    return content.count("\n") + (1 if content and not content.endswith("\n") else 0)
+
+
+def _below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

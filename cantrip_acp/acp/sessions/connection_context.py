@@ -12,7 +12,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.client_services.services import services
+from cantrip_acp.acp.client_services.routing import services
 from cantrip_acp.acp.errors import auth_required, unknown
 from cantrip_acp.acp.permissions.interceptor import Permissions
 from cantrip_acp.acp.sessions import modes
@@ -28,7 +28,7 @@ from cantrip_acp.text.redaction import shared
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Answer, Question
     from cantrip_acp.acp.sessions.config_options import Options
-    from cantrip_acp.acp.sessions.registry import Living
+    from cantrip_acp.acp.sessions.open_sessions import Living
     from cantrip_acp.acp.wire.connection import Connection, Request
     from cantrip_acp.gates.contract import GateSource
 

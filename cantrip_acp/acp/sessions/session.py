@@ -316,13 +316,13 @@ class Session:
         """The context with the content of its links. A cancel ends the reading."""
         if not context or self._cancelled:
             return ()
-        from cantrip_acp.acp.sessions.prompt_links import pinned
+        from cantrip_acp.acp.sessions.prompt_content import read_links
 
         blocks: tuple[ContextBlock, ...] = ()
         with anyio.CancelScope() as scope:
             self._patience.add(scope)
             try:
-                blocks = await pinned(self, context)
+                blocks = await read_links(self.entity, self.permissions.lend, context)
             finally:
                 self._patience.discard(scope)
         return blocks

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cantrip_acp.acp.client_services.editor_file_gates import FileGates
+    from cantrip_acp.acp.client_services.editor_files import FileGates
     from cantrip_acp.acp.sessions.session import Session
     from cantrip_acp.gates.contract import GateInvocation
 
@@ -29,8 +29,7 @@ def services(session: Session) -> Callable[[GateInvocation], GateInvocation]:
         name = invocation.gate.name
         if name in _FILES and (client.reads_files or client.writes_files):
             if files is None:
-                from cantrip_acp.acp.client_services.editor_file_gates import FileGates
-                from cantrip_acp.acp.client_services.editor_files import Buffers
+                from cantrip_acp.acp.client_services.editor_files import Buffers, FileGates
 
                 buffers = Buffers(session.connection, session.id, reads=client.reads_files, writes=client.writes_files)
                 files = FileGates(buffers, (session.note.cwd, *session.note.directories))

@@ -220,7 +220,7 @@ def _check(name: str, raw: Any, base: Path | None) -> Any:
         wanted = "true, false or a list of host names" if kind == "network" else "a list of texts"
         raise DefinitionError(f"ward {name} must be {wanted}, not {raw!r}")
     if kind == "protected":
-        from cantrip_acp.gates.protected_paths import ALLOWABLE
+        from cantrip_acp.files.protected_paths import ALLOWABLE
 
         for item in map(str, items):
             if item not in ALLOWABLE:

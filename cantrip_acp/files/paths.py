@@ -63,3 +63,22 @@ def private(folder: Path) -> Path:
     """The folder, created if missing, for this user alone."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+def private_folders() -> tuple[str, ...]:
+    """The folders that no sandboxed command may see."""
+    return (os.path.realpath(state_dir()),)
+
+
+def persistent_home(workspace: Path | None) -> str:
+    """The folder that is the home of a workspace's commands where the ward ``bash_home`` is ``persistent``.
+
+    It is created if missing.
+    """
+    import hashlib
+
+    path = os.path.realpath(workspace) if workspace is not None else ""
+    name = hashlib.blake2b(os.fsencode(path), digest_size=12).hexdigest()
+    home = os.path.join(os.path.realpath(state_dir()), "homes", name)
+    os.makedirs(home, mode=0o700, exist_ok=True)
+    return home

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cantrip_acp.core.errors import GateError, SandboxError
 from cantrip_acp.files import paths, scratch_copy
+from cantrip_acp.files.protected_paths import plain, why_hidden, why_protected
 from cantrip_acp.gates.path_handle import LIST, WALK, Place, exchange, failure, one_line, reason, spelled, valid
-from cantrip_acp.gates.protected_paths import plain, why_hidden, why_protected
 from cantrip_acp.loom.records.turn import Location
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.gates.protected_paths import is_git_config, why_hidden, without_credentials
+from cantrip_acp.files.protected_paths import is_git_config, why_hidden, without_credentials
 
 if TYPE_CHECKING:
     from cantrip_acp.core.events import Location

@@ -7,7 +7,6 @@ own `echo`, `test` and `done`. `cantrip_done TEXT` ends the cast.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -105,6 +104,7 @@ class BashSession:
 
     def __init__(self, circle: CircleView, make: Callable[..., Sandbox] | None = None) -> None:
         """``make`` builds the sandbox. Only tests of the loop pass one; circles, recipes and settings cannot."""
+        from cantrip_acp.files.paths import persistent_home, private_folders
         from cantrip_acp.gates.interaction.read_context import as_text
         from cantrip_acp.sandbox.gate_ipc.server import GateWire
         from cantrip_acp.sandbox.launch.runtime_dir import runtime
@@ -117,7 +117,7 @@ class BashSession:
             circle.wards,
             circle.workspace,
             wire=self._wire,
-            home_source=persistent_home(circle) if circle.wards.bash_home == "persistent" else None,
+            home_source=persistent_home(circle.workspace) if circle.wards.bash_home == "persistent" else None,
             private=private_folders(),
             more_readable=tuple(os.path.realpath(folder) for folder in circle.folders),
         )
@@ -367,20 +367,3 @@ def _trace(turn: TurnContext) -> dict[str, str]:
 def _signal_note(exit_code: int) -> str:
     name = signal_name(exit_code)
     return f", {name}" if name is not None else ""
-
-
-def private_folders() -> tuple[str, ...]:
-    from cantrip_acp.files.paths import state_dir
-
-    return (os.path.realpath(state_dir()),)
-
-
-def persistent_home(circle: CircleView) -> str:
-    """The host folder of a workspace's persistent home. Made if it does not exist."""
-    from cantrip_acp.files.paths import state_dir
-
-    workspace = os.path.realpath(circle.workspace) if circle.workspace is not None else ""
-    name = hashlib.blake2b(os.fsencode(workspace), digest_size=12).hexdigest()
-    path = os.path.join(os.path.realpath(state_dir()), "homes", name)
-    os.makedirs(path, mode=0o700, exist_ok=True)
-    return path

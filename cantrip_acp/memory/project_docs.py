@@ -16,7 +16,7 @@ import anyio.to_thread
 from cantrip_acp.core.context_block import DOCUMENTS, CastInfo, ContextBlock
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.confinement import Root
-from cantrip_acp.gates.files import encoding as plain
+from cantrip_acp.gates.files import file_content as plain
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
 FOLDER = ".cantrip/culture"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.wards import Wards
-from cantrip_acp.gates.protected_paths import why_protected
+from cantrip_acp.files.protected_paths import why_protected
 from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox
 from cantrip_acp.sandbox.policy.host import Host
 

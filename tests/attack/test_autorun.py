@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.gates.protected_paths import PROTECTED_FILES
+from cantrip_acp.files.protected_paths import PROTECTED_FILES
 from tests.attack.attack import Attack, control, held
 from tests.attack.scene import Scene
 from tests.attack.weaken import Defence, covered, options, without

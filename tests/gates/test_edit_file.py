@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.files.edit_file import EDIT_FILE
-from cantrip_acp.gates.files.replacement import replace_exactly
+from cantrip_acp.gates.files.edit_file import EDIT_FILE, replace_exactly
 from tests.gates.conftest import call_in, context_of
 
 Call = Callable[..., GateReply]

@@ -11,7 +11,7 @@ import pytest
 
 from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.core.wards import Wards, compose
-from cantrip_acp.gates import protected_paths
+from cantrip_acp.files import protected_paths
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.files.edit_file import EDIT_FILE
 from cantrip_acp.gates.files.list_dir import LIST_DIR

@@ -18,8 +18,8 @@ from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.folding.policy import ATTACHMENT_TOKENS, Digest, tokens_of, transcript
 from cantrip_acp.crystals.contract import Attachment, Message
 from cantrip_acp.gates.contract import Gate, GateReply
+from cantrip_acp.gates.files.file_content import LARGEST_IMAGE, image_of
 from cantrip_acp.gates.files.read_file import READ_FILE
-from cantrip_acp.gates.images import LARGEST_IMAGE, image_of
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import GateRecord
 from cantrip_acp.training.export.rows import rendered

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.core.errors import GitError
-from cantrip_acp.gates.protected_paths import why_hidden
+from cantrip_acp.files.protected_paths import why_hidden
 from cantrip_acp.git import file_snapshots
 from cantrip_acp.git.file_snapshots import Pinner, ref_of
 from cantrip_acp.git.repository import Repository

@@ -101,7 +101,7 @@ UPWARD = {
     ("core/", "delegation/", True),
     ("mediums/", "delegation/", True),
     ("core/forking/", "training/export/", True),
-    ("core/wards.py", "gates/protected_paths.py", True),
+    ("core/wards.py", "files/protected_paths.py", True),
     ("files/", "loom/records/record_heads.py", True),
     ("gates/testing/", "mediums/bash.py", True),
 }

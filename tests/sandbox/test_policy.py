@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.core.wards import Wards
-from cantrip_acp.gates.protected_paths import is_secret_file, plain
+from cantrip_acp.files.protected_paths import is_secret_file, plain
 from cantrip_acp.sandbox.launch.bubblewrap import Places, arguments, encode
 from cantrip_acp.sandbox.policy.host import Host
 from cantrip_acp.sandbox.policy.policy import compose

@@ -26,15 +26,14 @@ import msgspec
 from cantrip_acp.acp.wire.connection import Disconnected
 from cantrip_acp.acp.wire.jsonrpc import METHOD_NOT_FOUND, RpcError
 from cantrip_acp.core.errors import GateError
+from cantrip_acp.files.protected_paths import is_git_config
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.files import edit_file, encoding, read_file, write_file
+from cantrip_acp.gates.files import edit_file, read_file, write_file
 from cantrip_acp.gates.files.atomic_write import check_writable
-from cantrip_acp.gates.files.encoding import sendable
-from cantrip_acp.gates.files.replacement import Replaced, replace_exactly
-from cantrip_acp.gates.images import image_type
+from cantrip_acp.gates.files.edit_file import Replaced, replace_exactly
+from cantrip_acp.gates.files.file_content import image_type, sendable
 from cantrip_acp.gates.path_handle import one_line
-from cantrip_acp.gates.protected_paths import is_git_config
 from cantrip_acp.gates.search import search
 
 if TYPE_CHECKING:
@@ -398,7 +397,7 @@ def _is_text(place: Place) -> bool:
 
 
 def _binary(place: Place) -> str | None:
-    return encoding.binary_kind(_head(place))
+    return file_content.binary_kind(_head(place))
 
 
 def _head(place: Place) -> bytes:
@@ -415,7 +414,7 @@ def _saved(place: Place, largest: int = write_file.MAX_DIFF) -> str | None:
     if place.status is None:
         return None
     data = write_file.read_whole(place, largest)
-    decoded = encoding.decode(data) if data is not None else None
+    decoded = file_content.decode(data) if data is not None else None
     return decoded[0] if decoded is not None else None
 
 
@@ -428,7 +427,7 @@ def _saved_at(path: str) -> str | None:
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return None
-        decoded = encoding.decode(file.read(4 * read_file.INLINE))
+        decoded = file_content.decode(file.read(4 * read_file.INLINE))
     return decoded[0] if decoded is not None else None
 
 

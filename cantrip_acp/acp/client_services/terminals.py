@@ -22,7 +22,7 @@ from cantrip_acp.acp.wire.jsonrpc import RpcError
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.files.encoding import sendable
+from cantrip_acp.gates.files.file_content import sendable
 from cantrip_acp.gates.interaction.client_terminal import SECONDS
 
 if TYPE_CHECKING:

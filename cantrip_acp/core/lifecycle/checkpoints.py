@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.core.errors import GitError
-from cantrip_acp.gates.protected_paths import why_hidden
+from cantrip_acp.files.protected_paths import why_hidden
 from cantrip_acp.git import file_snapshots, worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord, new_id, now

@@ -1,8 +1,16 @@
-"""``edit_file``: replaces one exact piece of a file; all other bytes stay."""
+"""``edit_file``: replaces one exact piece of a file; all other bytes stay.
+
+Line endings need not match: an old text with ``\\n`` also matches a file with other line endings, and the new text
+gets the file's endings. Where the old text is not found, the error shows the nearest lines.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+import bisect
+import difflib
+import re
+from collections.abc import Awaitable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,9 +20,9 @@ from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Diff
 from cantrip_acp.gates.confinement import Root, located
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.files import encoding as text
+from cantrip_acp.gates.files import file_content as text
 from cantrip_acp.gates.files.atomic_write import check_writable, replace_file
-from cantrip_acp.gates.files.replacement import Replaced, replace_exactly
+from cantrip_acp.gates.files.file_content import newline_of, sendable
 from cantrip_acp.gates.files.write_file import MAX_BYTES, read_whole, shown_diff
 from cantrip_acp.gates.path_handle import Place
 from cantrip_acp.gates.registry import FILE_OPTIONS
@@ -133,3 +141,163 @@ EDIT_FILE = Gate(
     main_text="new_text",
     preview=_preview,
 )
+
+
+MOST = 16_777_216
+_MOST_PLACES = 100_000
+_SHOWN_PLACES = 8
+_COMPARED_LINES = 20_000
+_CANDIDATES = 40
+_LINE = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The new text, and the lines (from 1) of the old text in which something was replaced."""
+
+    text: str
+    lines: tuple[int, ...]
+
+
+def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str, largest: int = MOST) -> Replaced:
+    """``content`` with ``old`` replaced by ``new``: the only occurrence, or with ``every`` all of them.
+
+    Raises `GateError` where ``old`` is empty, missing, ambiguous, or equal to ``new``, and where the result would be
+    longer than ``largest`` characters.
+    """
+    if not old:
+        raise GateError("old_text is empty", "give the text to replace, or use write_file for a whole file")
+    if old == new:
+        raise GateError("old_text and new_text are the same; nothing would change")
+    spans = _spans(content, old, overlapping=not every)
+    if not spans:
+        raise GateError(*_missing(content, old, shown))
+    many = f"more than {_MOST_PLACES:,}" if len(spans) > _MOST_PLACES else str(len(spans))
+    if len(spans) > 1 and not every:
+        lines = _line_numbers(content, [start for start, _ in spans[: _SHOWN_PLACES + 1]])
+        places = ", ".join(map(str, lines[:_SHOWN_PLACES])) + (", …" if len(lines) > _SHOWN_PLACES else "")
+        raise GateError(
+            f"old_text is ambiguous: it is found {many} times in {shown!r}, at lines {places}",
+            "Take in more of the lines around the right one, or set replace_all",
+        )
+    if len(spans) > _MOST_PLACES:
+        raise GateError(f"old_text is found {many} times in {shown!r}", "write the file anew, or use a command")
+    if len(content) + len(spans) * (len(new) - len(old)) > largest:
+        raise GateError(f"{shown!r} would become longer than the {largest:,} characters that this gate writes")
+    whole = newline_of(content)
+    pieces: list[str] = []
+    at = 0
+    for start, end in spans:
+        found = content[start:end]
+        newline = newline_of(found) if "\n" in found or "\r" in found else whole
+        pieces += (content[at:start], _with_newlines(new, newline))
+        at = end
+    pieces.append(content[at:])
+    changed = "".join(pieces)
+    if changed == content:
+        raise GateError("old_text and new_text differ only in line endings, which stay as the file has them")
+    return Replaced(changed, tuple(_line_numbers(content, [start for start, _ in spans])))
+
+
+def _spans(content: str, old: str, *, overlapping: bool) -> list[tuple[int, int]]:
+    """Positions of ``old``: exact ones, else with any line endings. Never half of a ``\\r\\n``."""
+    spans = []
+    for at in _positions(content, old, overlapping):
+        end = at + len(old)
+        if not (content[end - 1 : end + 1] == "\r\n" or (at and content[at - 1 : at + 1] == "\r\n")):
+            spans.append((at, end))
+    if spans or ("\n" not in old and "\r" not in old):
+        return spans
+    # Search with one kind of line ending; each pair before a position shifts it by one.
+    pairs = [match.start() - number for number, match in enumerate(re.finditer("\r\n", content))]
+    same, old = _one_ending(content), _one_ending(old)
+    for at in _positions(same, old, overlapping):
+        end = at + len(old)
+        spans.append((at + bisect.bisect_left(pairs, at), end + bisect.bisect_left(pairs, end)))
+    return spans
+
+
+def _positions(content: str, old: str, overlapping: bool) -> Iterator[int]:
+    at, found = content.find(old), 0
+    while at >= 0 and found <= _MOST_PLACES:
+        yield at
+        found += 1
+        at = content.find(old, at + (1 if overlapping else len(old)))
+
+
+def _one_ending(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _with_newlines(new: str, newline: str) -> str:
+    if newline == "\n" or "\n" not in new:
+        return new
+    return re.sub(r"(?<!\r)\n", newline, new)
+
+
+def _line_numbers(content: str, positions: list[int]) -> list[int]:
+    lines, line, at = [], 1, 0
+    lone_returns = newline_of(content) == "\r"
+    for position in positions:
+        line += content.count("\r" if lone_returns else "\n", at, position)
+        at = position
+        lines.append(line)
+    return lines
+
+
+def _missing(content: str, old: str, shown: str) -> tuple[str, str]:
+    """The error for a missing ``old``: the likely reason, and the nearest lines."""
+    message = f"old_text is not found in {shown!r}"
+    if not content:
+        return f"{message}: the file is empty", ""
+    lines = [line.rstrip("\r") for line in content.split("\n")]
+    wanted = [line.rstrip("\r") for line in old.split("\n")]
+    spaced = _but_for_spaces(lines, wanted)
+    if spaced is not None:
+        last = spaced + len(wanted)
+        found = "\n".join(lines[spaced : min(last, spaced + _SHOWN_PLACES)])
+        return (
+            f"{message}, but lines {spaced + 1} to {last} differ from it only in white space",
+            f"They are:\n{sendable(found)}",
+        )
+    broken = (
+        "\nThe file has bytes that are no text, shown as \ufffd: leave them out of old_text." if "\ufffd" in old else ""
+    )
+    near = _nearest(lines, next((line for line in wanted if line.strip()), ""))
+    if not near:
+        return message, f"read the file again and copy the text exactly{broken}"
+    listed = "\n".join(f"  {number}: {sendable(lines[number - 1])[:_LINE]}" for number in near)
+    return message, f"The nearest lines to its first one:\n{listed}{broken}"
+
+
+def _but_for_spaces(lines: list[str], wanted: list[str]) -> int | None:
+    """The index at which the wanted lines occur with different white space."""
+    squeezed = [" ".join(line.split()) for line in wanted]
+    while len(squeezed) > 1 and not squeezed[-1]:
+        squeezed.pop()
+    if not any(squeezed):
+        return None
+    first = squeezed[0]
+    have = [" ".join(line.split()) for line in lines]
+    for index, line in enumerate(have):
+        if line == first and have[index : index + len(squeezed)] == squeezed:
+            return index
+    return None
+
+
+def _nearest(lines: list[str], wanted: str) -> list[int]:
+    """Numbers of the lines most similar to ``wanted``, best first."""
+    wanted = wanted.strip()[:500]
+    words = set(re.findall(r"\w+", wanted))
+    # Comparing letters is slow, so only lines with common words or a similar length are compared.
+    ranked = sorted(
+        (-len(words & set(re.findall(r"\w+", line[:500]))), abs(len(line) - len(wanted)), number)
+        for number, line in enumerate(lines[:_COMPARED_LINES], 1)
+        if line.strip()
+    )
+    scored = []
+    for _, _, number in ranked[:_CANDIDATES]:
+        ratio = difflib.SequenceMatcher(None, wanted, lines[number - 1].strip()[:500], autojunk=False).ratio()
+        if ratio >= 0.5:
+            scored.append((-ratio, number))
+    return [number for _, number in sorted(scored)[:3]]

@@ -19,8 +19,8 @@ from cantrip_acp.core.errors import GateError
 from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates.confinement import Root, located
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.files import encoding
-from cantrip_acp.gates.images import LARGEST_IMAGE, image_type
+from cantrip_acp.gates.files import file_content
+from cantrip_acp.gates.files.file_content import LARGEST_IMAGE, image_type
 from cantrip_acp.gates.path_handle import Place
 from cantrip_acp.gates.registry import FILE_OPTIONS
 
@@ -72,7 +72,7 @@ class _Reading:
             raise GateError("the call was cancelled")
         try:
             head = os.read(self.descriptor, min(self.size + 1, _CHUNK))
-            kind = encoding.binary_kind(head)
+            kind = file_content.binary_kind(head)
             if kind is not None and (mime := image_type(head)) is not None:
                 return self._image(mime, head)
             if kind is not None:
@@ -110,7 +110,7 @@ class _Reading:
     def _lines(self, head: bytes) -> str:
         taken = bytearray()
         skip, wanted, end_of_last = self.offset - 1 - self.before, self.limit, b"\n"
-        for chunk in encoding.as_utf8(self._chunks(head)):
+        for chunk in file_content.as_utf8(self._chunks(head)):
             start = 0
             if skip:
                 here = chunk.count(b"\n")
@@ -134,7 +134,7 @@ class _Reading:
                 lines += 1
             if self.offset > lines:
                 raise GateError(f"{self.shown!r} has {lines:,} lines; offset {self.offset:,} is past its end")
-        return encoding.display(bytes(taken)) if len(taken) <= self.largest else self._cut(bytes(taken))
+        return file_content.display(bytes(taken)) if len(taken) <= self.largest else self._cut(bytes(taken))
 
     def _cut(self, taken: bytes) -> str:
         """The part of a long text that fits, and how to continue."""
@@ -145,11 +145,11 @@ class _Reading:
                 f"[cut: line {self.offset:,} alone is longer than the {self.largest:,} bytes that one call gives; the file "
                 f"has {self.size:,} bytes. The next line is at offset {self.offset + 1}]"
             )
-            return f"{encoding.display(piece)}\n{note}"
+            return f"{file_content.display(piece)}\n{note}"
         kept = taken[:end]
         following = self.offset + kept.count(b"\n")
         return (
-            f"{encoding.display(kept)}[cut: these are lines {self.offset:,} to {following - 1:,}, {end:,} bytes of the file's "
+            f"{file_content.display(kept)}[cut: these are lines {self.offset:,} to {following - 1:,}, {end:,} bytes of the file's "
             f"{self.size:,}; read on with offset {following}]"
         )
 
@@ -162,7 +162,7 @@ class _Given(_Reading):
         self._data = data
 
     def take(self) -> GateReply:
-        kind = encoding.binary_kind(self._data)
+        kind = file_content.binary_kind(self._data)
         if kind is not None:
             raise GateError(f"{self.shown!r} is a binary file ({kind}, {self.size:,} bytes), not text")
         return GateReply(self._lines(self._data), locations=(self.location,), title=self.title)

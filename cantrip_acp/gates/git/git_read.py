@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from cantrip_acp.core.errors import GateError, GitError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.files import encoding
+from cantrip_acp.gates.files import file_content
 from cantrip_acp.gates.path_handle import one_line
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _file_at(commit: str, path: str, work: Work) -> str:
     if size > 10_000_000:
         raise GateError(f"{path!r} has {size:,} bytes in commit {commit[:10]}, too many to show")
     data = repository.git("cat-file", "blob", identity).out
-    decoded = encoding.decode(data)
+    decoded = file_content.decode(data)
     if decoded is None:
         raise GateError(f"{path!r} is a binary file ({size:,} bytes) in commit {commit[:10]}")
     return _bounded(decoded[0].encode("utf-8", "replace").decode(), "read_file reads the present one in parts")

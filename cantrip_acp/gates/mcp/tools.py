@@ -11,8 +11,8 @@ import mcp_types
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.images import image_of
-from cantrip_acp.gates.mcp.declaration import plain
+from cantrip_acp.gates.files.file_content import image_of
+from cantrip_acp.gates.mcp.servers import plain
 from cantrip_acp.sandbox.launch.output import clean
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.gates.files import encoding
+from cantrip_acp.gates.files import file_content
 from cantrip_acp.gates.search.search_types import (
     MAX_FILE,
     MAX_LINE,
@@ -174,12 +174,12 @@ class _Lines:
             return
         try:
             head = os.pread(descriptor, 8_192, 0)
-            if encoding.binary_kind(head) is None:
+            if file_content.binary_kind(head) is None:
                 self._parts = names
-                if not encoding.marked(head):
+                if not file_content.marked(head):
                     self._file, descriptor = descriptor, -1
                 elif status.st_size <= _WHOLE:
-                    decoded = encoding.decode(os.pread(descriptor, _WHOLE, 0))
+                    decoded = file_content.decode(os.pread(descriptor, _WHOLE, 0))
                     if decoded is not None:
                         content = decoded[0].encode("utf-8", "replace")
                         self._whole = [line.rstrip(b"\r") for line in content.split(b"\n")]

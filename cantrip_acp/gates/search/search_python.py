@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.gates.files import encoding
+from cantrip_acp.files.protected_paths import is_git_config, why_hidden
+from cantrip_acp.gates.files import file_content
 from cantrip_acp.gates.path_handle import scrubbed
-from cantrip_acp.gates.protected_paths import is_git_config, why_hidden
-from cantrip_acp.gates.search import line_matcher
 from cantrip_acp.gates.search.ignore_files import Globs, Level, level_of
 from cantrip_acp.gates.search.search_types import (
     MAX_FILE,
@@ -40,9 +39,60 @@ _PIECE = 4_194_304
 _DEEPEST = 200
 """The deepest nesting of folders; each entered folder keeps a descriptor open."""
 
+
+def _match_lines() -> None:
+    """The program of the matching process: an endless match can be killed there.
+
+    It runs from this text alone and uses none of our code. Its input is frames: eight bytes of length and that many
+    bytes. The first frame is the pattern; each other one is a part of a file that ends at a line's end. It answers each
+    frame with one line: the pattern with ``ok`` or an error's text, each part with ``line:column`` words (line from 0,
+    column in bytes from 0).
+    """
+    import re
+    import sys
+    import warnings
+
+    wants, answers = sys.stdin.buffer, sys.stdout.buffer
+
+    def frame() -> bytes:
+        size = int.from_bytes(wants.read(8), "big")
+        return wants.read(size)
+
+    def answer(text: str) -> None:
+        answers.write(text.encode("utf-8", "replace") + b"\n")
+        answers.flush()
+
+    most = int(sys.argv[2])
+    # Other engines read nested classes differently. An error is better than a different meaning.
+    warnings.simplefilter("error", FutureWarning)
+    try:
+        source = frame().decode("utf-8", "surrogateescape")
+        pattern = re.compile(source, re.IGNORECASE if sys.argv[1] == "i" else 0)
+    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
+        answer(" ".join(str(error).split()))
+        return
+    answer("ok")
+    while True:
+        piece = frame()
+        if not piece:
+            return
+        found = []
+        lines = piece.decode("utf-8", "surrogateescape").split("\n")
+        if not lines[-1]:
+            lines.pop()
+        for number, line in enumerate(lines):
+            match = pattern.search(line[:-1] if line.endswith("\r") else line)
+            if match is not None:
+                column = len(line[: match.start()].encode("utf-8", "surrogateescape"))
+                found.append(f"{number}:{column}")
+                if len(found) == most:
+                    break
+        answer(" ".join(found))
+
+
 # Read when this module is loaded, and the interpreter by its real path: an entity that can write the project's own
 # virtual environment must not choose what runs here.
-_SOURCE = inspect.getsource(line_matcher)
+_SOURCE = f"{inspect.getsource(_match_lines)}\n_match_lines()\n"
 _PYTHON = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -121,7 +171,7 @@ def _in_file(search: Search, matcher: _Matcher, parts: tuple[str, ...], descript
 def _pieces(descriptor: int) -> Iterator[bytes]:
     """A text file in pieces that end at a line's end; nothing of a binary file. Extremely long lines become empty."""
     head = _read(descriptor)
-    if encoding.binary_kind(head) is not None:
+    if file_content.binary_kind(head) is not None:
         return
 
     def chunks() -> Iterator[bytes]:
@@ -130,7 +180,7 @@ def _pieces(descriptor: int) -> Iterator[bytes]:
             yield chunk
 
     rest, skipping = b"", False
-    for chunk in encoding.as_utf8(chunks()):
+    for chunk in file_content.as_utf8(chunks()):
         if skipping:
             end = chunk.find(b"\n")
             if end < 0:

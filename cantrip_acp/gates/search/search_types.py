@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.confinement import Root
-from cantrip_acp.gates.files.encoding import display
+from cantrip_acp.gates.files.file_content import display
 from cantrip_acp.gates.path_handle import one_line
 from cantrip_acp.gates.search.ignore_files import Globs
 

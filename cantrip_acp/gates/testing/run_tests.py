@@ -86,12 +86,12 @@ class TestRuns:
     async def _opened(self, context: GateContext) -> Sandbox:
         """The sandbox under the current wards: they may have become stricter since the last run."""
         if self._sandbox is None or self._wards != context.wards:
-            from cantrip_acp.mediums.bash import persistent_home, private_folders
+            from cantrip_acp.files.paths import persistent_home, private_folders
             from cantrip_acp.sandbox.launch import sandbox as runner
 
             await runner.check()
             wards = context.wards
-            home = persistent_home(self._circle) if wards.bash_home == "persistent" else None
+            home = persistent_home(self._circle.workspace) if wards.bash_home == "persistent" else None
 
             def make() -> Sandbox:
                 folders = tuple(os.path.realpath(folder) for folder in context.folders)

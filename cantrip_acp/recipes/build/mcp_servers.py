@@ -6,8 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.gates.mcp.declaration import McpServer
-from cantrip_acp.gates.mcp.servers import McpServers
+from cantrip_acp.gates.mcp.servers import McpServer, McpServers
 
 if TYPE_CHECKING:
     from cantrip_acp.recipes.parse.source_map import KeyPath

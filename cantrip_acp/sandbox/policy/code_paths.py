@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.wards import Wards
-from cantrip_acp.gates.protected_paths import is_secret_file, plain
+from cantrip_acp.files.protected_paths import is_secret_file, plain
 
 
 @dataclass(frozen=True, slots=True)

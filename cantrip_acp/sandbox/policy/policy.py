@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cantrip_acp.core.errors import DefinitionError, SandboxError
 from cantrip_acp.core.wards import Wards
-from cantrip_acp.gates.protected_paths import plain, protected_by
+from cantrip_acp.files.protected_paths import plain, protected_by
 from cantrip_acp.sandbox.network.hosts import Allowed
 from cantrip_acp.sandbox.policy.host import Host
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings

@@ -1,7 +1,7 @@
 """Protected and hidden files in folders that commands can read or write.
 
 **Protected** names are read-only, and those that are marked ``first`` cannot be made at the top where they do not
-exist. **Hidden** ones read as an empty note. The lists are those of the gates (`cantrip_acp.gates.protected_paths`).
+exist. **Hidden** ones read as an empty note. The lists are those of the gates (`cantrip_acp.files.protected_paths`).
 `Survey` searches a folder and caches results by each folder's change time. So a new search before every command costs
 one `stat` per folder.
 """
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from cantrip_acp.gates.protected_paths import (
+from cantrip_acp.files.protected_paths import (
     HIDDEN_FOLDERS,
     KEY_SUFFIXES,
     PROTECTED_FILES,

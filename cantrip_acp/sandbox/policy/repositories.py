@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from cantrip_acp.gates.protected_paths import without_credentials
+from cantrip_acp.files.protected_paths import without_credentials
 from cantrip_acp.sandbox.launch.process_tree import NO_ROOM
 
 _LARGEST = 4096

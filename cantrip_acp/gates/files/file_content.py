@@ -1,16 +1,20 @@
-"""Text encodings of files: detects the encoding, and encodes back to the same bytes.
+"""Content of files: detects text encodings, binary data and images, and encodes text back to the same bytes.
 
 Every byte sequence that counts as text can be decoded, and encoding the result gives the same bytes: UTF-8 with and
 without a byte order mark, UTF-16 and UTF-32 with one, one byte per character where the bytes are not UTF-8, and UTF-8
-with invalid bytes, which become lone surrogates. Line endings stay as they are.
+with invalid bytes, which become lone surrogates. Line endings stay as they are. Images are those that models accept.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from cantrip_acp.crystals.contract import Attachment
 
 _HEAD = 8_192
 """Bytes in which a NUL marks a file as binary, as in git."""
@@ -26,7 +30,7 @@ _MARKS = (
 
 _ANY_MARK = tuple(mark for mark, *_ in _MARKS)
 
-_SIGNS: tuple[tuple[bytes, str], ...] = (
+_BINARY_SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"\x89PNG\r\n", "PNG image"),
     (b"\xff\xd8\xff", "JPEG image"),
     (b"GIF8", "GIF image"),
@@ -83,7 +87,7 @@ def binary_kind(head: bytes) -> str | None:
         return None
     if b"\0" not in head[:_HEAD] and not head.startswith(_CERTAIN):
         return None
-    return next((kind for sign, kind in _SIGNS if head.startswith(sign)), "binary data")
+    return next((kind for sign, kind in _BINARY_SIGNATURES if head.startswith(sign)), "binary data")
 
 
 def marked(head: bytes) -> bool:
@@ -166,3 +170,32 @@ def newline_of(text: str) -> str:
     if most == 0 or feeds == most:
         return "\n"
     return "\r\n" if pairs == most else "\r"
+
+
+LARGEST_IMAGE = 3_750_000
+"""Bytes of an image that a model is shown. In base64 this is 5 MB, Anthropic's limit and the smallest of all."""
+
+_IMAGE_SIGNATURES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+
+
+def image_type(head: bytes) -> str | None:
+    """The media type of a file that begins like this; None unless models accept it."""
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "image/webp"
+    return next((mime for sign, mime in _IMAGE_SIGNATURES if head.startswith(sign)), None)
+
+
+def image_of(mime: str, data: str) -> Attachment | None:
+    """An untrusted base64 image; None where it is not of its stated type, or too large."""
+    if len(data) > LARGEST_IMAGE * 4 // 3 + 4:
+        return None
+    try:
+        raw = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return Attachment("image", mime, data) if image_type(raw) == mime else None

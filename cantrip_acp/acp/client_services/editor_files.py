@@ -29,7 +29,7 @@ from cantrip_acp.core.errors import GateError
 from cantrip_acp.files.protected_paths import is_git_config
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.files import edit_file, read_file, write_file
+from cantrip_acp.gates.files import edit_file, file_content, read_file, write_file
 from cantrip_acp.gates.files.atomic_write import check_writable
 from cantrip_acp.gates.files.edit_file import Replaced, replace_exactly
 from cantrip_acp.gates.files.file_content import image_type, sendable

@@ -100,9 +100,3 @@ def test_doctor_asks_the_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "refuses the key (401)" in found["probe.anthropic"].text
     assert "probe.google" not in found
     assert KEY not in str(found)
-
-
-def test_money_is_readable() -> None:
-    from cantrip_acp.cli.render.cast_output import money
-
-    assert [money(d) for d in (0.0, 0.00002, 0.0123, 12.5)] == ["$0.0000", "$0.000020", "$0.0123", "$12.5000"]

@@ -8,17 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cantrip_acp.cli.render.client_output import usage_line
+from cantrip_acp.cli.render.display import duration
+from cantrip_acp.cli.render.from_acp import UpdateTranslator
+from cantrip_acp.cli.render.renderer import Renderer
 from cantrip_acp.cli.render.terminal import Screen
-from cantrip_acp.cli.render.transcript import Transcript, duration, usage_line
 
 
 def shown(updates: list[dict[str, Any]], **options: Any) -> str:
     out = io.StringIO()
     ticks = iter(range(10_000))
-    transcript = Transcript(Screen(out), folder=Path("/w/p"), clock=lambda: next(ticks), **options)
+    translator = UpdateTranslator()
+    renderer = Renderer(Screen(out), folder=Path("/w/p"), clock=lambda: next(ticks), **options)
     for update in updates:
-        transcript.update(update)
-    transcript.finish()
+        for item in translator.translate(update):
+            renderer.show(item)
+    renderer.end_turn()
     assert not [line for line in out.getvalue().splitlines() if line != line.rstrip()], "trailing spaces"
     return out.getvalue()
 
@@ -210,10 +215,11 @@ def test_huge_changes_are_counted_not_compared() -> None:
 
 def test_on_a_terminal_words_wrap_with_a_hanging_indent_and_colour() -> None:
     out = io.StringIO()
-    transcript = Transcript(Screen(out, colour=True, width=20), folder=Path("/"))
+    translator, renderer = UpdateTranslator(), Renderer(Screen(out, colour=True, width=20), folder=Path("/"))
     for word in "one two three four five six seven 中文字 end".split():
-        transcript.update(say(word + " "))
-    transcript.finish()
+        for item in translator.translate(say(word + " ")):
+            renderer.show(item)
+    renderer.end_turn()
     assert "\x1b[" in out.getvalue()
     import re
 
@@ -311,8 +317,9 @@ UPDATES = st.lists(
 @given(UPDATES)
 def test_no_update_ends_the_client(updates: list[dict[str, Any]]) -> None:
     out = io.StringIO()
-    transcript = Transcript(Screen(out), folder=Path("/w/p"))
+    translator, renderer = UpdateTranslator(), Renderer(Screen(out), folder=Path("/w/p"))
     for update in updates:
-        transcript.update(update)
-    transcript.finish()
+        for item in translator.translate(update):
+            renderer.show(item)
+    renderer.end_turn()
     assert not [c for c in out.getvalue() if ord(c) < 32 and c not in "\n\t"]

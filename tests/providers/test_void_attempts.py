@@ -14,7 +14,7 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, Loom, RetryPolicy
 from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.event_translator import Translator
-from cantrip_acp.cli.render.cast_output import TextFace
+from cantrip_acp.cli.render.cast_output import CastText
 from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.events import Event, RetryScheduled, Text, Voided
@@ -122,10 +122,10 @@ async def test_the_terminal_marks_what_is_void(tmp_path: Path) -> None:
     with Wire([sse_reply([*begun("chat"), Cut()]), whole("chat")]) as wire:
         events = await heard(cantrip("chat", wire.url))
     page = io.StringIO()
-    face = TextFace(Screen(page), tmp_path)
+    output = CastText(Screen(page), tmp_path)
     for event in events:
-        face.event(event)
-    face.transcript.finish()
+        output.show_event(event)
+    output.renderer.end_turn()
     shown = page.getvalue()
     assert (
         shown.index("Half")
@@ -151,8 +151,8 @@ async def test_the_wait_that_a_provider_asks_for_is_shown(wait: str, when: str, 
     (notice,) = Translator(ClientAbilities(notices=True)).translate(retry)
     assert notice.title == f"Asking the model again {when}"  # type: ignore[attr-defined]
     page = io.StringIO()
-    face = TextFace(Screen(page), tmp_path)
-    face.event(retry)
+    output = CastText(Screen(page), tmp_path)
+    output.show_event(retry)
     assert f"asking again {when}" in " ".join(page.getvalue().split())
 
 

@@ -110,8 +110,16 @@ class _Call:
             return None
         return [as_content(as_code(ended(text)))]
 
-    def marks(self, annotations: Mapping[str, Any]) -> dict[str, Any] | None:
-        """``_meta`` at the end of the call, where there are marks to send. It replaces the earlier ``_meta``."""
+    def marks(
+        self, annotations: Mapping[str, Any], children: list[dict[str, str]] | None = None
+    ) -> dict[str, Any] | None:
+        """``_meta`` of an update, where there are marks to send. It replaces the earlier ``_meta``.
+
+        ``children`` is what the call's children did since the last update. Then the first content describes them.
+        """
+        if children is not None:
+            found = marks(annotations, **self.origin) or {"cantrip": {}}
+            return {"cantrip": {**found["cantrip"], "children": children}}
         return marks(annotations, **self.origin) if marks(annotations) else None
 
     def stopped(self) -> list[acp.ToolContent] | None:
@@ -179,14 +187,15 @@ class Translator:
         for call_id in list(self._family.dirty):
             children, locations = self._family.content(call_id)
             if call_id in self._calls:
-                updates.append(self._update(call_id, content=children, locations=locations))
+                meta = self._calls[call_id].marks({}, self._family.take_actions(call_id))
+                updates.append(self._update(call_id, content=children, locations=locations, meta=meta))
         return updates
 
     def close(self) -> list[acp.Update]:
         """End of the turn: mark everything that still runs as stopped."""
         updates: list[acp.Update] = []
         for call_id, call in self._calls.items():
-            stopped = call.marks({"stopped": True}) or {}
+            stopped = call.marks({"stopped": True}, self._family.take_actions(call_id)) or {}
             if call.terminal:
                 stopped["terminal_exit"] = {"terminal_id": call_id, "exit_code": None, "signal": "SIGKILL"}
             updates.append(
@@ -364,6 +373,7 @@ class Translator:
             if event.title and call.who is not None:
                 call.title = by_child(call.title, call.who)
         content: list[acp.ToolContent] = [acp.Diff(diff.path, diff.old_text, diff.new_text) for diff in event.diffs]
+        actions = self._family.take_actions(event.call_id)
         children, changed = self._family.end(event.call_id)
         shown_already = call.lent and not event.is_error
         if events.ASKED_IN_CHAT in event.annotations:
@@ -383,7 +393,7 @@ class Translator:
                 content=[*children, *content] or None,
                 locations=places(event.locations) or changed,
                 raw_output=raw_output(event.result),
-                meta=call.marks(event.annotations),
+                meta=call.marks(event.annotations, actions),
             ),
         ]
 

@@ -25,9 +25,10 @@ _DIFFS = 64 * 1024
 class _Child:
     """The actions of one child: its last lines, and the message or output that is still growing."""
 
-    __slots__ = ("_lines", "born", "cast_id", "entity_id", "growing", "intent", "number", "output", "state")
+    __slots__ = ("_actions", "_lines", "born", "cast_id", "entity_id", "growing", "intent", "number", "output", "state")
 
-    def __init__(self, entity_id: str, number: tuple[int, ...]) -> None:
+    def __init__(self, entity_id: str, number: tuple[int, ...], actions: list[dict[str, str]]) -> None:
+        self._actions = actions
         self.entity_id = entity_id
         self.number = number
         self.born = 0
@@ -60,11 +61,18 @@ class _Child:
         self.growing = ("", "")
         if text:
             self._lines.append(_quoted(text))
+            self.report("text", text)
 
-    def did(self, line: str) -> None:
+    def did(self, line: str, plain: str, kind: str = "action") -> None:
+        """Add a line: as Markdown for the view, and as plain text for `_meta.cantrip.children`."""
         self.settle()
         self.output = ""
         self._lines.append(f"- {line}")
+        self.report(kind, plain)
+
+    def report(self, kind: str, text: str) -> None:
+        """Add an action for `_meta.cantrip.children`."""
+        self._actions.append({"number": _dotted(self.number), "kind": kind, "text": text})
 
     def shown(self) -> str:
         label = "Child" + (f" {_dotted(self.number)}" if self.number else "")
@@ -81,6 +89,7 @@ class _Brood:
 
     def __init__(self) -> None:
         self.children: dict[str, _Child] = {}
+        self.actions: list[dict[str, str]] = []
         self.locations: dict[str, acp.Location] = {}
         self.diffs: list[acp.Diff] = []
         self._room = _DIFFS
@@ -98,7 +107,7 @@ class _Brood:
             else:
                 # A single child has no number. If a cell made several casts in one call, nothing distinguishes them.
                 number = ()
-            found = self.children[event.path[-1]] = _Child(event.path[-1], number)
+            found = self.children[event.path[-1]] = _Child(event.path[-1], number, self.actions)
             self._forget()
         return found
 
@@ -172,37 +181,53 @@ class Family:
         match inner:
             case events.CastStarted():
                 child.intent, child.cast_id, child.state = headline(inner.intent), inner.cast_id, "running"
+                child.report("intent", child.intent)
             case events.GateCalled(gate=gate) if gate != "done":
-                child.did(_inline(inner.title or gate, code=True))
+                child.did(_inline(inner.title or gate, code=True), headline(inner.title or gate))
             case events.GateFinished():
                 brood.changed(inner.diffs)
                 if inner.is_error:
                     said = inner.result if isinstance(inner.result, str) else pretty(inner.result)
                     told = failure(said, inner.annotations)
-                    child.did(f"{_inline(inner.gate, code=True)} failed: {_inline(told)}")
+                    plain = f"{inner.gate} failed: {headline(told)}"
+                    child.did(f"{_inline(inner.gate, code=True)} failed: {_inline(told)}", plain, "failure")
                 elif not inner.diffs:
                     return False
             case events.CommandStarted():
-                child.did(_inline(f"{'$' if inner.tool == 'bash' else '>>>'} {headline(inner.command)}", code=True))
+                command = f"{'$' if inner.tool == 'bash' else '>>>'} {headline(inner.command)}"
+                child.did(_inline(command, code=True), command)
             case events.CommandFinished():
                 why = inner.error or ("it ran longer than it may" if inner.timed_out else None)
                 if why is None and inner.exit_code in (0, None):
                     return False
                 why = why and failure(why, inner.annotations)
                 output = child.output
-                child.did(f"exit status {inner.exit_code}" + (f": {_inline(why)}" if why else ""))
+                line = f"exit status {inner.exit_code}" + (f": {_inline(why)}" if why else "")
+                child.did(line, line, "failure")
                 child.output = output
             case events.PlanChanged():
                 # The child's own plan; the session's plan belongs to the session's entity.
-                child.did("plan: " + "; ".join(f"{_inline(e.content)} ({e.status})" for e in inner.entries[:12]))
+                line = "plan: " + "; ".join(f"{_inline(e.content)} ({e.status})" for e in inner.entries[:12])
+                child.did(line, line)
             case events.RetryScheduled():
-                child.did(f"the model did not answer ({_inline(inner.error)}); asking again {inner.when}")
+                line = f"the model did not answer ({_inline(inner.error)}); asking again {inner.when}"
+                child.did(line, line, "retry")
             case events.CastEnded():
                 child.settle()
                 child.state = "done" if inner.terminated else f"stopped: {inner.reason}"
+                child.report("done" if inner.terminated else "stopped", child.state)
             case _:
                 return False
         return True
+
+    def take_actions(self, call_id: str) -> list[dict[str, str]] | None:
+        """What the call's children did since the last call of this method, as data; None where it has no children."""
+        brood = self._broods.get(call_id)
+        if brood is None:
+            return None
+        actions = brood.actions[:]
+        brood.actions.clear()
+        return actions
 
     def end(self, call_id: str) -> tuple[list[acp.ToolContent], list[acp.Location] | None]:
         """The last view of a call's children, which are then dropped."""

@@ -29,7 +29,7 @@ from cantrip_acp.cli.session.setup import (
 from cantrip_acp.core.errors import CantripError, IntentRequired
 
 if TYPE_CHECKING:
-    from cantrip_acp.cli.render.cast_output import JsonFace, TextFace
+    from cantrip_acp.cli.render.cast_output import CastJson, CastText
     from cantrip_acp.cli.session.loop_thread import Ended
     from cantrip_acp.cli.session.setup import Opening
     from cantrip_acp.gates.web.named_hosts import NamedHosts
@@ -94,40 +94,40 @@ def cast(
 def _run(
     opening: Opening, intent: str, context: Given, hosts: NamedHosts, *, as_json: bool, full: bool, ask: bool
 ) -> int:
-    from cantrip_acp.cli.render.cast_output import JsonFace, TextFace
+    from cantrip_acp.cli.render.cast_output import CastJson, CastText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.loop_thread import running
 
-    face: JsonFace | TextFace = JsonFace() if as_json else TextFace(Screen(), opening.workspace, full=full)
-    if not isinstance(face, JsonFace):
-        face.intent(intent)
+    output: CastJson | CastText = CastJson() if as_json else CastText(Screen(), opening.workspace, full=full)
+    if not isinstance(output, CastJson):
+        output.show_intent(intent)
     cantrip = context.to(opening.cantrip).reaching((), permissions(hosts) if ask else hosts)
     hosts.hear(intent)
     say_what_is_allowed(cantrip, cantrip.circle, hosts, ask=ask)
     entity = cantrip.invoke(loom=opening.loom)
     try:
         with running(entity) as run:
-            ended = run.cast(intent, face, context.blocks)
+            ended = run.cast(intent, output, context.blocks)
     except CantripError as error:
-        if isinstance(face, JsonFace):
-            face.failed(str(error), entity_id=entity.id, usage=entity.usage, loom=opening.loom.location)
+        if isinstance(output, CastJson):
+            output.show_error(str(error), entity_id=entity.id, usage=entity.usage, loom=opening.loom.location)
         else:
-            face.transcript.finish()
-            face.kept(opening.loom.location)
+            output.renderer.end_turn()
+            output.show_loom(opening.loom.location)
         raise
-    return tell(ended, face)
+    return show_ending(ended, output)
 
 
-def tell(ended: Ended, face: JsonFace | TextFace) -> int:
+def show_ending(ended: Ended, output: CastJson | CastText) -> int:
     """Show how a cast ended and return the exit status."""
     from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
-    from cantrip_acp.cli.render.cast_output import TextFace
+    from cantrip_acp.cli.render.cast_output import CastText
 
-    if isinstance(face, TextFace):
+    if isinstance(output, CastText):
         if ended.result is not None:
-            face.ended(ended.result)
+            output.show_result(ended.result)
         else:
-            face.stopped()
+            output.show_cancelled()
     if ended.stopped_by is not None and (ended.result is None or not ended.result.terminated):
         return INTERRUPTED
     return DONE if ended.result is not None and ended.result.terminated else FAILED

@@ -11,13 +11,13 @@ import click
 
 from cantrip_acp.acp.client.errors import AgentRefused
 from cantrip_acp.cli.command_table import examples, unknown
-from cantrip_acp.cli.render.tool_call import listed, text
+from cantrip_acp.cli.render.from_acp import get_list, get_text
 from cantrip_acp.cli.session.permission import Policy
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.client.client import Listed
-    from cantrip_acp.cli.render.session_output import Face
+    from cantrip_acp.cli.render.client_output import ClientOutput
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.client_session import Headless
 
@@ -78,10 +78,10 @@ class ClientCommands:
 
     def _modes(self, rest: str) -> None:
         modes = self._headless.session.modes
-        for each in listed(modes, "availableModes"):
+        for each in get_list(modes, "availableModes"):
             if isinstance(each, Mapping):
-                self._choice(text(each, "id"), text(modes, "currentModeId"), each)
-        if not listed(modes, "availableModes"):
+                self._choice(get_text(each, "id"), get_text(modes, "currentModeId"), each)
+        if not get_list(modes, "availableModes"):
             self._say("this session has no modes", "dim")
 
     def _mode(self, rest: str) -> None:
@@ -95,12 +95,12 @@ class ClientCommands:
         options = [each for each in self._headless.session.config_options if isinstance(each, Mapping)]
         for option in options:
             self._screen.line(
-                (clean_line(text(option, "id"), 60), "bold"),
+                (clean_line(get_text(option, "id"), 60), "bold"),
                 f" = {clean_line(str(option.get('currentValue')), 100)}",
-                (f"  {clean_line(text(option, 'name'), 60)}", "dim"),
+                (f"  {clean_line(get_text(option, 'name'), 60)}", "dim"),
                 indent=2,
             )
-            values = [text(value, "value") for value in _values(option)]
+            values = [get_text(value, "value") for value in _values(option)]
             self._screen.line((clean_line(", ".join(filter(None, values)), 400), "dim"), indent=4)
         if not options:
             self._say("this session has no config options", "dim")
@@ -128,7 +128,7 @@ class ClientCommands:
         self._screen.line(
             f"{mark} ",
             (clean_line(name, 60), "bold"),
-            (f"  {clean_line(text(about, 'description'), 200)}", "dim"),
+            (f"  {clean_line(get_text(about, 'description'), 200)}", "dim"),
             indent=2,
         )
 
@@ -136,9 +136,9 @@ class ClientCommands:
 def _values(option: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """An option's values, including the values inside groups."""
     found: list[Mapping[str, Any]] = []
-    for each in listed(option, "options"):
+    for each in get_list(option, "options"):
         if isinstance(each, Mapping):
-            found += _values(each) if listed(each, "options") else [each]
+            found += _values(each) if get_list(each, "options") else [each]
     return found
 
 
@@ -277,14 +277,14 @@ def run(
 ) -> int:
     """Run the whole command and return its exit status."""
     from cantrip_acp.acp.client.client import AgentError, AgentMissing
-    from cantrip_acp.cli.render.session_output import JsonFace, TranscriptFace
+    from cantrip_acp.cli.render.client_output import ClientJson, ClientText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.client_session import Headless, Quit
     from cantrip_acp.cli.session.permission import ask
 
     screen = Screen()
-    face: Face = (
-        JsonFace() if as_json else TranscriptFace(screen, Screen(sys.stderr), folder=folder, full=full, verbose=verbose)
+    output: ClientOutput = (
+        ClientJson() if as_json else ClientText(screen, Screen(sys.stderr), folder=folder, full=full, verbose=verbose)
     )
     at_terminal = sys.stdin.isatty() and not as_json
 
@@ -292,7 +292,9 @@ def run(
         with headless.keyboard():
             return ask(screen, options, input)
 
-    headless = Headless(argv, face, folder=folder, policy=policy, asker=asker if at_terminal else None, timeout=timeout)
+    headless = Headless(
+        argv, output, folder=folder, policy=policy, asker=asker if at_terminal else None, timeout=timeout
+    )
     try:
         with headless:
             if listing is not None:
@@ -300,16 +302,16 @@ def run(
                 _list(headless.sessions(everywhere=listing == "all"), screen, as_json)
                 return 0
             headless.open(mode=mode, auth=auth, load=load, resume=resume, options=options)
-            return _turns(headless, face, screen, prompts, at_terminal)
+            return _turns(headless, output, screen, prompts, at_terminal)
     except Quit as quit_:
         return quit_.status
     except KeyboardInterrupt:
         return 130
     except AgentError as error:
-        face.failed(error)
+        output.show_error(error)
         return 1
     except AgentMissing as missing:
-        face.failed(missing)
+        output.show_error(missing)
         return 2
 
 
@@ -331,18 +333,18 @@ def _list(found: Sequence[Listed], screen: Screen, as_json: bool) -> None:
         screen.line(("no sessions", "dim"))
 
 
-def _turns(headless: Headless, face: Face, screen: Screen, prompts: Sequence[str], at_terminal: bool) -> int:
+def _turns(headless: Headless, output: ClientOutput, screen: Screen, prompts: Sequence[str], at_terminal: bool) -> int:
     from cantrip_acp.acp.client.client import AgentError, AgentRefused
 
     interactive = not prompts and at_terminal
     status = 0
     for words in _typed(headless, screen) if interactive else _given(headless, prompts):
         if not interactive:
-            face.prompted(words)
+            output.show_prompt(words)
         try:
             outcome = headless.turn(words)
         except AgentError as error:
-            face.failed(error)
+            output.show_error(error)
             status = 1
             # An agent that refused is still alive: the next prompt may work. An agent that died or hangs is not asked again.
             if isinstance(error, AgentRefused):

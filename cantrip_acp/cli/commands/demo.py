@@ -67,7 +67,7 @@ def agent_command() -> list[str]:
 
 def _play(screen: Screen, stage: Stage, *, full: bool) -> int:
     from cantrip_acp.acp.client.client import AgentError, AgentMissing
-    from cantrip_acp.cli.render.session_output import TranscriptFace
+    from cantrip_acp.cli.render.client_output import ClientText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.client_session import Headless, Quit
     from cantrip_acp.cli.session.permission import Policy
@@ -79,24 +79,24 @@ def _play(screen: Screen, stage: Stage, *, full: bool) -> int:
     screen.line(("A scripted crystal speaks in a model's place; all else is real. What runs:", "dim"))
     screen.line(("$ ", "dim"), "cantrip client --allow once --cwd PROJECT -- cantrip-acp --recipe RECIPE")
     screen.blank()
-    face = TranscriptFace(screen, Screen(sys.stderr), folder=stage.project, full=full)
+    output = ClientText(screen, Screen(sys.stderr), folder=stage.project, full=full)
     started = time.monotonic()
-    headless = Headless(argv, face, folder=stage.project, policy=Policy("once"), timeout=300)
+    headless = Headless(argv, output, folder=stage.project, policy=Policy("once"), timeout=300)
     try:
         with headless:
             session = headless.open()
-            face.prompted(INTENT)
+            output.show_prompt(INTENT)
             outcome = headless.turn(INTENT)
     except Quit as quit_:
         return quit_.status
     except KeyboardInterrupt:
         return 130
     except (AgentError, AgentMissing) as error:
-        face.failed(error)
+        output.show_error(error)
         return 1
     if headless.interrupted:
         return 130
-    from cantrip_acp.cli.render.session_output import loom_of
+    from cantrip_acp.cli.render.client_output import loom_of
 
     return _prove(screen, stage, before, first, outcome, loom_of(session.meta), time.monotonic() - started)
 
@@ -111,7 +111,7 @@ def _prove(
     seconds: float,
 ) -> int:
     """Print the closing summary. It checks the files and the loom themselves, not what the session showed."""
-    from cantrip_acp.cli.render.transcript import duration
+    from cantrip_acp.cli.render.display import duration
     from cantrip_acp.core.errors import LoomError
     from cantrip_acp.demo.proof import examine, read_loom
 

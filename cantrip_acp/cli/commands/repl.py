@@ -34,7 +34,7 @@ from cantrip_acp.cli.session.setup import (
 from cantrip_acp.core.errors import CantripError
 
 if TYPE_CHECKING:
-    from cantrip_acp.cli.render.cast_output import TextFace
+    from cantrip_acp.cli.render.cast_output import CastText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.loop_thread import Running
     from cantrip_acp.core.context_block import ContextBlock
@@ -116,20 +116,20 @@ def _talk(
     opening: Opening, given_with: Given, hosts: NamedHosts, *, full: bool, ask: bool, entity: Entity | None = None
 ) -> int:
     from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
-    from cantrip_acp.cli.render.cast_output import TextFace
+    from cantrip_acp.cli.render.cast_output import CastText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.loop_thread import running
 
     screen = Screen()
     asked = sys.stdin.isatty() and screen.terminal
-    face = TextFace(screen, opening.workspace, full=full)
+    output = CastText(screen, opening.workspace, full=full)
     cantrip, context = given_with.to(opening.cantrip), given_with.blocks
     if entity is None:
         cantrip = cantrip.reaching((), permissions(hosts) if ask else hosts)
     _greet(screen, opening)
     screen.flush()
     say_what_is_allowed(cantrip, cantrip.circle if entity is None else entity.circle, hosts, ask=ask)
-    face.transcript.begun()
+    output.renderer.begin_output()
     status = DONE
     with running(entity if entity is not None else cantrip.invoke(loom=opening.loom)) as run:
         run.warm()
@@ -138,12 +138,12 @@ def _talk(
             if words.startswith("/"):
                 if words in ("/quit", "/exit"):
                     break
-                _command(words, face, run, opening)
+                _command(words, output, run, opening)
             elif words:
                 if not asked:
-                    face.intent(words)
+                    output.show_intent(words)
                 hosts.hear(words)
-                good, signalled = _one(run, words, face, context)
+                good, signalled = _one(run, words, output, context)
                 context = ()  # the first cast pins it for the entity's whole life
                 status = status if good or asked else FAILED
                 if signalled is not None and (signalled != signal.SIGINT or not asked):
@@ -151,25 +151,25 @@ def _talk(
     return status
 
 
-def _one(run: Running, intent: str, face: TextFace, context: tuple[ContextBlock, ...]) -> tuple[bool, int | None]:
+def _one(run: Running, intent: str, output: CastText, context: tuple[ContextBlock, ...]) -> tuple[bool, int | None]:
     """Run one cast. Return whether it ended by itself, and the signal that stopped it. A failed cast does not end
     the session."""
     from cantrip_acp.cli.app import complain
     from cantrip_acp.core.errors import SandboxMissing
 
     try:
-        ended = run.cast(intent, face, context)
+        ended = run.cast(intent, output, context)
     except SandboxMissing:
         raise
     except CantripError as error:
-        face.transcript.finish()
-        face.screen.flush()
+        output.renderer.end_turn()
+        output.screen.flush()
         complain(error)
         return False, None
     if ended.result is None:
-        face.stopped()
+        output.show_cancelled()
         return False, ended.stopped_by
-    face.ended(ended.result, show_loom=False)
+    output.show_result(ended.result, show_loom=False)
     return ended.result.terminated, ended.stopped_by
 
 
@@ -184,16 +184,16 @@ def _greet(screen: Screen, opening: Opening) -> None:
         screen.line(("/help says what can be typed here", "dim"))
 
 
-def _command(words: str, face: TextFace, run: Running, opening: Opening) -> None:
+def _command(words: str, output: CastText, run: Running, opening: Opening) -> None:
     if words == "/help":
         for line in HELP.splitlines():
-            face.transcript.note(line)
+            output.renderer.show_note(line)
     elif words == "/usage":
-        face.transcript.note(", ".join(run.entity.usage.words()) or "nothing so far")
+        output.renderer.show_note(", ".join(run.entity.usage.words()) or "nothing so far")
     elif words == "/loom":
-        face.transcript.note(opening.loom.location or "in memory")
+        output.renderer.show_note(opening.loom.location or "in memory")
     else:
-        face.transcript.note(f"unknown command {words.split()[0]}; /help lists them", "yellow")
+        output.renderer.show_note(f"unknown command {words.split()[0]}; /help lists them", "yellow")
 
 
 def _lines() -> Iterator[str]:

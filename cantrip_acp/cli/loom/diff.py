@@ -131,11 +131,11 @@ class _Sides:
             self._values(left, right)
 
     def _values(self, left: Any, right: Any) -> None:
-        from cantrip_acp.cli.render.tool_call import unified
+        from cantrip_acp.cli.render.renderer import unified_diff
 
         old, new = _text(left), _text(right)
         limit = None if self._full else _LINES
-        lines = list(unified("", old, new, limit=limit))[2:]
+        lines = list(unified_diff("", old, new, limit=limit))[2:]
         for line, style in lines:
             if not line.startswith("@@"):
                 self._screen.line((line if self._full else line[:2000], style), indent=4)

@@ -181,16 +181,16 @@ def _run(
     as_json: bool,
     full: bool,
 ) -> int:
-    from cantrip_acp.cli.commands.cast import tell
-    from cantrip_acp.cli.render.cast_output import JsonFace, TextFace
+    from cantrip_acp.cli.commands.cast import show_ending
+    from cantrip_acp.cli.render.cast_output import CastJson, CastText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.loop_thread import running
 
     screen, loom = Screen(), opening.loom
-    face: JsonFace | TextFace = JsonFace() if as_json else TextFace(screen, opening.workspace, full=full)
+    output: CastJson | CastText = CastJson() if as_json else CastText(screen, opening.workspace, full=full)
 
     with running(forked) as run:
-        if not isinstance(face, JsonFace):
+        if not isinstance(output, CastJson):
             made = loom.fork_of(run.entity.id)
             assert made is not None, "it was just written"
             how = _HOW.get(made.strategy, "there were no variables to restore")
@@ -202,16 +202,16 @@ def _run(
             for lost in made.missing:
                 screen.line((f"missing  {lost}", "yellow"))
             if intent is not None:
-                face.intent(intent)
+                output.show_intent(intent)
         try:
-            ended = run.cast(intent, face)
+            ended = run.cast(intent, output)
         except CantripError as error:
-            if isinstance(face, JsonFace):
-                face.failed(str(error), entity_id=run.entity.id, usage=run.entity.usage, loom=loom.location)
+            if isinstance(output, CastJson):
+                output.show_error(str(error), entity_id=run.entity.id, usage=run.entity.usage, loom=loom.location)
             else:
-                face.transcript.finish()
+                output.renderer.end_turn()
             raise
-    return tell(ended, face)
+    return show_ending(ended, output)
 
 
 @click.command(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from cantrip_acp.cli.render.display import duration
 from cantrip_acp.cli.render.terminal import Block, Flow, Screen
-from cantrip_acp.cli.render.transcript import duration
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.loom.query.thread import Endings

@@ -15,7 +15,7 @@ from cantrip_acp.acp.client.client import AgentClient, connect
 from cantrip_acp.acp.client.client_files import ClientFiles, FileRefused
 from cantrip_acp.acp.client.errors import AgentDied, AgentError, AgentRefused, AgentTimeout
 from cantrip_acp.acp.client.observer import Session
-from cantrip_acp.cli.render.tool_call import text
+from cantrip_acp.cli.render.from_acp import get_text
 from cantrip_acp.cli.script.match import fits, in_order, mismatches, shown, text_pattern
 from cantrip_acp.cli.script.parse import ANSWERS, Script, Step
 from cantrip_acp.cli.script.turn import Happened, call_line, update_line
@@ -278,7 +278,7 @@ class _Watcher:
         self._news = anyio.Event()
 
     async def asked(self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
-        rule = self._rule(text(call, "kind") or "other")
+        rule = self._rule(get_text(call, "kind") or "other")
         asked: dict[str, Any] = {"tool_call": call, "options": options, "answer": None}
         self._now.permissions.append(asked)
         if rule == "wait":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cantrip_acp.cli.render.tool_call import listed, mapped, text
+from cantrip_acp.cli.render.from_acp import get_list, get_mapping, get_text
 
 
 class Happened:
@@ -51,22 +51,22 @@ class Happened:
         for update in self.updates:
             if update.get("sessionUpdate") not in ("tool_call", "tool_call_update"):
                 continue
-            call = calls.setdefault(text(update, "toolCallId"), {"_terminal": ""})
+            call = calls.setdefault(get_text(update, "toolCallId"), {"_terminal": ""})
             call.update({k: v for k, v in update.items() if k not in ("sessionUpdate", "_meta") and v is not None})
-            piece = mapped(mapped(update, "_meta"), "terminal_output")
-            call["_terminal"] += text(piece, "data")
+            piece = get_mapping(get_mapping(update, "_meta"), "terminal_output")
+            call["_terminal"] += get_text(piece, "data")
         return [_finished(call) for call in calls.values()]
 
     def _words(self, kind: str) -> str:
         """The text of one kind of message, without messages that broke off and their marks."""
-        marks = [mapped(mapped(update, "_meta"), "cantrip") for update in self.updates]
-        void = {text(mark, "void") for mark in marks if "void" in mark}
+        marks = [get_mapping(get_mapping(update, "_meta"), "cantrip") for update in self.updates]
+        void = {get_text(mark, "void") for mark in marks if "void" in mark}
         return "".join(
-            text(mapped(update, "content"), "text")
+            get_text(get_mapping(update, "content"), "text")
             for update, mark in zip(self.updates, marks, strict=True)
             if update.get("sessionUpdate") == kind
             and "void" not in mark
-            and text(update, "messageId").removesuffix(":thought") not in void
+            and get_text(update, "messageId").removesuffix(":thought") not in void
         )
 
 
@@ -74,16 +74,16 @@ def _finished(call: dict[str, Any]) -> dict[str, Any]:
     terminal = call.pop("_terminal")
     parts = [terminal] if terminal else []
     diffs = []
-    for content in listed(call, "content"):
+    for content in get_list(call, "content"):
         if not isinstance(content, Mapping):
             continue
         if content.get("type") == "diff":
             diffs.append({key: content.get(key) for key in ("path", "oldText", "newText")})
         elif not terminal:
-            parts.append(text(mapped(content, "content"), "text"))
+            parts.append(get_text(get_mapping(content, "content"), "text"))
     raw = call.get("rawOutput")
     if not parts and raw is not None:
-        parts = [text(raw, "output") if isinstance(raw, Mapping) else str(raw)]
+        parts = [get_text(raw, "output") if isinstance(raw, Mapping) else str(raw)]
     return {**call, "output": "\n".join(part for part in parts if part), "diffs": diffs}
 
 

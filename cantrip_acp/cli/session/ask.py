@@ -184,7 +184,7 @@ class TerminalQuestions:
 
     def _show(self, question: Question) -> None:
         from cantrip_acp.acp.permissions.request import visible
-        from cantrip_acp.cli.render.tool_call import unified
+        from cantrip_acp.cli.render.renderer import unified_diff
         from cantrip_acp.text.redaction import shared
 
         screen, redact = self._screen, shared().text
@@ -198,7 +198,7 @@ class TerminalQuestions:
             screen.line((f"… {len(lines) - _MOST_LINES:,} more lines …", "dim italic"), indent=4)
         for diff in question.diffs:
             old = None if diff.old_text is None else visible(redact(diff.old_text))
-            for line, style in unified(diff.path, old, visible(redact(diff.new_text)), limit=_MOST_LINES):
+            for line, style in unified_diff(diff.path, old, visible(redact(diff.new_text)), limit=_MOST_LINES):
                 screen.barred(line, style, indent=4)
         always = visible(redact(question.shown))
         screen.line(

@@ -22,8 +22,8 @@ import anyio.from_thread
 
 from cantrip_acp.acp.client.client import AgentClient, AgentRefused, Listed, Outcome, Session, connect
 from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, RESOURCE_NOT_FOUND
-from cantrip_acp.cli.render.session_output import Face
-from cantrip_acp.cli.render.tool_call import listed, text
+from cantrip_acp.cli.render.client_output import ClientOutput
+from cantrip_acp.cli.render.from_acp import get_list, get_text
 from cantrip_acp.cli.session.loop_thread import not_ignored
 from cantrip_acp.cli.session.permission import Policy, choose
 from cantrip_acp.text.sanitize import clean_line
@@ -51,7 +51,7 @@ class Headless:
     def __init__(
         self,
         argv: Sequence[str],
-        face: Face,
+        output: ClientOutput,
         *,
         folder: Path,
         policy: Policy | None = None,
@@ -60,7 +60,7 @@ class Headless:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._argv = list(argv)
-        self._face = face
+        self._output = output
         self._folder = folder
         self._policy = policy or Policy()
         self._asker = asker
@@ -120,13 +120,13 @@ class Headless:
             session = self.set_mode(mode)
         for option, value in (options or {}).items():
             session = self.set_option(option, value)
-        self._face.opened(self._about, session)
+        self._output.show_session(self._about, session)
         return session
 
     def reopen(self, *, load: str | None = None, resume: str | None = None) -> None:
         """Switch to another session of the same agent: a new one or an earlier one."""
         session = self._opened(load, resume)
-        self._face.opened(self._about, session)
+        self._output.show_session(self._about, session)
 
     @property
     def session(self) -> Session:
@@ -186,7 +186,7 @@ class Headless:
         outcome: Outcome = self._wait(
             lambda: self._agent.prompt(session.id, words, timeout=self._timeout), may_cancel=True
         )
-        self._face.ended(outcome, time.monotonic() - started)
+        self._output.show_outcome(outcome, time.monotonic() - started)
         return outcome
 
     @property
@@ -205,7 +205,7 @@ class Headless:
                 try:
                     work = self._queue.get(timeout=_IDLE_SECONDS)
                 except queue.Empty:
-                    self._face.idle()
+                    self._output.flush_text()
                     work = self._queue.get()
                 self._check(may_cancel)
                 if work is not None:
@@ -224,7 +224,7 @@ class Headless:
             raise Quit(130)
         if not self._cancelling:
             self._cancelling = True
-            self._face.remark("cancelling; press Ctrl-C again to quit")
+            self._output.show_note("cancelling; press Ctrl-C again to quit")
             assert self._session is not None
             self._portal.start_task_soon(self._agent.cancel, self._session.id)
 
@@ -232,7 +232,7 @@ class Headless:
         """Answer a permission request; runs in the main thread."""
         if self._cancelling:
             return None
-        self._face.asking(call)
+        self._output.show_permission_request(call)
         rule = self._policy.rule_for(call)
         if rule != "ask":
             answer, by = choose(rule, options), f" ({self._policy.said(call)})"
@@ -246,7 +246,7 @@ class Headless:
             except KeyboardInterrupt:
                 self._interrupts += 1
                 answer, by = None, " (cancelling)"
-        self._face.answered(call, options, answer, by)
+        self._output.show_permission_answer(call, options, answer, by)
         return answer
 
     @contextlib.contextmanager
@@ -296,7 +296,7 @@ class _Mailbox:
     def __init__(self, headless: Headless) -> None:
         self._headless = headless
         self._queue = headless._queue
-        self._face = headless._face
+        self._output = headless._output
 
     async def _put(self, work: Callable[[], None]) -> None:
         self._queue.put(work)
@@ -305,7 +305,7 @@ class _Mailbox:
             await anyio.sleep(0.002)
 
     async def updated(self, session_id: str, update: Mapping[str, Any]) -> None:
-        await self._put(lambda: self._face.updated(session_id, update))
+        await self._put(lambda: self._output.show_update(session_id, update))
 
     async def asked(self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
         answers: list[str | None] = []
@@ -320,10 +320,10 @@ class _Mailbox:
         return answers[0]
 
     async def lent(self, action: str, path: str, refused: str | None, missing: bool) -> None:
-        await self._put(lambda: self._face.lent(action, path, refused, missing))
+        await self._put(lambda: self._output.show_file_access(action, path, refused, missing))
 
     async def heard(self, source: str, line: str) -> None:
-        await self._put(lambda: self._face.heard(source, line))
+        await self._put(lambda: self._output.show_line(source, line))
 
 
 async def _set(event: anyio.Event) -> None:
@@ -332,9 +332,9 @@ async def _set(event: anyio.Event) -> None:
 
 def _sign_in(words: str, about: Mapping[str, Any]) -> str:
     """The text of an error that asks to sign in, with the methods that the agent offers."""
-    ways = [way for way in listed(about, "authMethods") if isinstance(way, Mapping) and text(way, "id")]
+    ways = [way for way in get_list(about, "authMethods") if isinstance(way, Mapping) and get_text(way, "id")]
     for way in ways:
-        words += f"\n  --auth {clean_line(text(way, 'id'), 60)}: {clean_line(text(way, 'name'), 100)}"
-        if (more := text(way, "description")) and more not in words:
+        words += f"\n  --auth {clean_line(get_text(way, 'id'), 60)}: {clean_line(get_text(way, 'name'), 100)}"
+        if (more := get_text(way, "description")) and more not in words:
             words += f" ({clean_line(more)})"
     return words

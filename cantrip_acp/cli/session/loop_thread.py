@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Face(Protocol):
+class EventOutput(Protocol):
     """Shows events. It is called in the entity's thread, which waits for it."""
 
-    def event(self, event: Event) -> None: ...
+    def show_event(self, event: Event) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Running:
         self._scope: anyio.CancelScope | None = None
         self._presses = 0
 
-    def cast(self, intent: str | None, face: Face, context: Sequence[ContextBlock] = ()) -> Ended:
+    def cast(self, intent: str | None, output: EventOutput, context: Sequence[ContextBlock] = ()) -> Ended:
         """Run one cast to its end; raises the cast's error. An intent of None continues the last cast (`Entity.resume`).
         The first signal cancels the cast, which is recorded. A second one does not wait for the record.
         """
@@ -64,7 +64,7 @@ class Running:
             loop.call_soon_threadsafe(self._stop)
 
         with _handling(on_signal):
-            future = self._portal.start_task_soon(self._drive, intent, face, context)
+            future = self._portal.start_task_soon(self._drive, intent, output, context)
             try:
                 result = future.result()
             except CancelledError:
@@ -80,14 +80,16 @@ class Running:
         """Close the entity and end everything that its medium started."""
         self._portal.call(self.entity.close)
 
-    async def _drive(self, intent: str | None, face: Face, context: Sequence[ContextBlock]) -> CastResult | None:
+    async def _drive(
+        self, intent: str | None, output: EventOutput, context: Sequence[ContextBlock]
+    ) -> CastResult | None:
         with anyio.CancelScope() as scope:
             self._scope = scope
             lost: OSError | None = None
             options: dict[str, Any] = {} if intent is None else {"context": context}
             async with self.entity.stream(intent, **options) as stream:
                 async for event in stream:
-                    lost = _shown(face, event)
+                    lost = _shown(output, event)
                     if lost is not None:
                         break  # leaving the block ends the cast: nobody sees its output
             if lost is not None:
@@ -101,10 +103,10 @@ class Running:
             self._scope.cancel()
 
 
-def _shown(face: Face, event: Event) -> OSError | None:
+def _shown(output: EventOutput, event: Event) -> OSError | None:
     """Show an event. Returns the error if that fails because the reader is gone or the disk is full."""
     try:
-        face.event(event)
+        output.show_event(event)
     except SystemExit:  # rich raises this when the reader is gone
         return BrokenPipeError()
     except OSError as error:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
+from cantrip_acp.cli.render.from_acp import get_text
 from cantrip_acp.cli.render.terminal import Screen
-from cantrip_acp.cli.render.tool_call import text
 from cantrip_acp.text.sanitize import clean_line
 
 Allow = Literal["ask", "once", "always", "never"]
@@ -51,11 +51,11 @@ class Policy:
 
     def rule_for(self, call: Mapping[str, Any]) -> Allow:
         """The rule for a tool call. A call without a kind counts as `other`."""
-        return self.kinds.get(text(call, "kind") or "other", self.rule)
+        return self.kinds.get(get_text(call, "kind") or "other", self.rule)
 
     def said(self, call: Mapping[str, Any]) -> str:
         """The command line option that gave the answer."""
-        kind = text(call, "kind") or "other"
+        kind = get_text(call, "kind") or "other"
         return f"--allow {kind}={self.kinds[kind]}" if kind in self.kinds else f"--allow {self.rule}"
 
 
@@ -74,7 +74,7 @@ def name_of(choice: str | None, options: Sequence[Mapping[str, Any]]) -> str:
     """The name of the chosen option, for people."""
     for option in options:
         if choice is not None and option.get("optionId") == choice:
-            return clean_line(text(option, "name"), 60) or clean_line(choice, 60)
+            return clean_line(get_text(option, "name"), 60) or clean_line(choice, 60)
     return "no answer"
 
 
@@ -87,7 +87,7 @@ def ask(screen: Screen, options: Sequence[Mapping[str, Any]], read: Callable[[st
     names = [name_of(str(option["optionId"]), usable) for option in usable]
     parts: list[str | tuple[str, str]] = []
     for number, (name, option) in enumerate(zip(names, usable, strict=True), 1):
-        style = "green" if text(option, "kind").startswith("allow") else "red"
+        style = "green" if get_text(option, "kind").startswith("allow") else "red"
         parts += [(f"{number}", f"bold {style}"), f" {name}   "]
     screen.line(*parts, indent=4)
     while True:

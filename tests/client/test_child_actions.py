@@ -1,9 +1,8 @@
-"""What children do, told once each, from views that are replaced; the views are those that our own agent makes."""
+"""What children do, once each: the actions that our own agent sends, and how the client prints them."""
 
 from typing import Any
 
 from cantrip_acp.acp.render.subagent_view import Family
-from cantrip_acp.cli.render.child_output import ChildLines
 from cantrip_acp.core import events
 from tests.client.test_transcript import content, more, shown, tool
 
@@ -13,7 +12,6 @@ class Agent:
 
     def __init__(self) -> None:
         self.family = Family()
-        self.lines = ChildLines()
 
     def did(self, inner: Any, *path: str, index: int | None = None) -> None:
         calls = ("g", *(f"c{n}" for n in range(1, len(path))))
@@ -24,10 +22,9 @@ class Agent:
         )
 
     def told(self) -> list[tuple[str, str, str]]:
-        blocks, _ = self.family.content("g")
-        found = self.lines.take(blocks[0].content.text)  # type: ignore[union-attr]
+        found = self.family.take_actions("g")
         assert found is not None
-        return [(line.number, line.kind, line.words) for line in found]
+        return [(each["number"], each["kind"], each["text"]) for each in found]
 
 
 IDS: dict[str, Any] = {"entity_id": "e", "cast_id": "k", "depth": 1}
@@ -53,16 +50,16 @@ def said(delta: str) -> events.Text:
 def test_a_child_is_told_as_it_works_and_each_thing_once() -> None:
     agent = Agent()
     agent.did(started("Count"), "a")
-    assert agent.told() == [("", "asked", "Count")]
+    assert agent.told() == [("", "intent", "Count")]
     agent.did(said("I look\n\nat it"), "a")
     assert agent.told() == []
     agent.did(said(" now."), "a")
     assert agent.told() == []
     agent.did(called("Read `a`.py"), "a")
-    assert agent.told() == [("", "said", "I look\n\nat it now."), ("", "did", "Read `a`.py")]
+    assert agent.told() == [("", "text", "I look\n\nat it now."), ("", "action", "Read `a`.py")]
     assert agent.told() == []
     agent.did(events.GateFinished(**IDS, call_id="x", gate="read_file", result="no such file", is_error=True), "a")
-    assert agent.told() == [("", "failed", "read_file failed: no such file")]
+    assert agent.told() == [("", "failure", "read_file failed: no such file")]
     agent.did(ended(), "a")
     assert agent.told() == [("", "done", "done")]
     assert agent.told() == []
@@ -77,7 +74,7 @@ def test_what_left_the_window_was_told_before() -> None:
         if n % 7 == 0:
             told += agent.told()
     told += agent.told()
-    assert [words for _, kind, words in told if kind == "did"] == [f"Read {n}" for n in range(200)]
+    assert [words for _, kind, words in told if kind == "action"] == [f"Read {n}" for n in range(200)]
 
 
 def test_the_same_thing_done_twice_is_told_twice() -> None:
@@ -88,7 +85,7 @@ def test_the_same_thing_done_twice_is_told_twice() -> None:
     agent.told()
     agent.did(called("Read a"), "a")
     agent.did(called("Read b"), "a")
-    assert agent.told() == [("", "did", "Read a"), ("", "did", "Read b")]
+    assert agent.told() == [("", "action", "Read a"), ("", "action", "Read b")]
 
 
 def test_children_of_children_and_one_that_was_stopped() -> None:
@@ -98,9 +95,9 @@ def test_children_of_children_and_one_that_was_stopped() -> None:
     agent.did(started("below"), "b", "c")
     agent.did(ended(terminated=False, truncated=True, reason="max_turns"), "b", "c")
     assert agent.told() == [
-        ("1", "asked", "one"),
-        ("2", "asked", "two"),
-        ("2.1", "asked", "below"),
+        ("1", "intent", "one"),
+        ("2", "intent", "two"),
+        ("2.1", "intent", "below"),
         ("2.1", "stopped", "stopped: max_turns"),
     ]
 
@@ -115,26 +112,34 @@ def test_what_a_child_says_passes_for_no_other_child() -> None:
     assert {number for number, _, _ in agent.told()} == {"1"}
 
 
-def test_no_view_of_children_is_left_alone() -> None:
-    for text in ("", "done", "**Child", "a\n**Child 1** (running): x", "Earlier children: 3 done."):
-        assert ChildLines().take(text) is None
+def test_a_call_without_children_has_no_actions() -> None:
+    assert Agent().family.take_actions("g") is None
 
 
-def test_in_a_transcript_they_stand_below_their_call_though_a_command_made_it() -> None:
-    inner = {"cantrip": {"via": "t"}}
-    first = "**Child 1** (running): one\n\n- `Read a`"
-    then = "**Child 1** (done): one\n\n- `Read a`\n\n> Well.\n\n**Child 1.1** (done): deep"
-    told = shown(
+def test_their_actions_stand_below_their_call_though_a_command_made_it() -> None:
+    def meta(*actions: tuple[str, str, str]) -> dict[str, Any]:
+        children = [{"number": number, "kind": kind, "text": words} for number, kind, words in actions]
+        return {"cantrip": {"via": "t", "children": children}}
+
+    view = content("**Child 1** (running): one")
+    shown_lines = shown(
         [
             tool(title="sh", kind="execute", status="in_progress", rawInput={"command": "sh"}),
-            tool("g", title="2 children", status="in_progress", _meta=inner),
-            more("g", content=content(first)),
-            more("g", content=content(then)),
-            more("g", status="completed", content=[*content(then), *content('["r"]')]),
+            tool("g", title="2 children", status="in_progress", _meta={"cantrip": {"via": "t"}}),
+            more("g", content=view, _meta=meta(("1", "intent", "one"), ("1", "action", "Read a"))),
+            more(
+                "g",
+                content=view,
+                _meta=meta(
+                    ("1", "text", "Well."), ("1", "done", "done"), ("1.1", "intent", "deep"), ("1.1", "done", "done")
+                ),
+            ),
+            more("g", content=view, _meta=meta()),
+            more("g", status="completed", content=[*view, *content('["r"]')], _meta=meta()),
             more(status="completed"),
         ]
     )
-    assert told.splitlines()[1:-1] == [
+    assert shown_lines.splitlines()[1:-1] == [
         "    1 ❯ one",
         "    1 ▸ Read a",
         "    1 ● Well.",
@@ -143,3 +148,15 @@ def test_in_a_transcript_they_stand_below_their_call_though_a_command_made_it() 
         "      1.1 ✓ done",
         "  ↳ 2 children  ✓ completed",
     ]
+
+
+def test_the_result_of_a_call_with_children_is_its_output() -> None:
+    view = content("**Child** (done): one")
+    shown_lines = shown(
+        [
+            tool("g", title="call", status="in_progress"),
+            more("g", status="completed", content=[*view, *content("result")], _meta={"cantrip": {"children": []}}),
+        ]
+    )
+    assert "│ result" in shown_lines
+    assert "**Child**" not in shown_lines

@@ -1,0 +1,232 @@
+"""Translates the `session/update`s of any ACP agent into the display model (`cantrip client`).
+
+It accepts updates that are unknown or incomplete: an agent's mistake must not end the session. Agents report output in three
+ways: as content that a longer one replaces, as `_meta.terminal_output` pieces of a display terminal, or only at the end as a raw
+result. Each byte of the first two comes out once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, cast, get_args
+
+from cantrip_acp.cli.render.display import (
+    ChildAction,
+    ChildActionKind,
+    Compaction,
+    FileChange,
+    Item,
+    Message,
+    Note,
+    Notice,
+    Plan,
+    ToolCall,
+    command_of,
+    exit_code_of,
+    result_text,
+)
+from cantrip_acp.text.sanitize import clean_line
+
+_FENCE = re.compile(r"\A(?P<fence>`{3,})[^\n`]*\n(?P<body>.*?)(?:\n?(?P=fence)\s*)?\Z", re.DOTALL)
+_CHILD_KINDS = get_args(ChildActionKind)
+_MOST_COMPACTIONS = 64
+"""The most running compactions to remember, so that an agent that never ends them cannot fill the memory."""
+_LONGEST_SUMMARY = 100_000
+
+
+def get_text(source: Mapping[str, Any], key: str) -> str:
+    """The string under a key, or an empty one."""
+    value = source.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def get_int(source: Mapping[str, Any], key: str) -> int | None:
+    """The whole number under a key, or None."""
+    value = source.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def get_mapping(source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The object under a key, or an empty one."""
+    value = source.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def get_list(source: Mapping[str, Any], key: str) -> list[Any]:
+    """The list under a key, or an empty one."""
+    value = source.get(key)
+    return value if isinstance(value, list) else []
+
+
+class UpdateTranslator:
+    """Translates the updates of one session, in order."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, _CallContent] = {}
+        self._summaries: dict[str, str] = {}
+
+    def end_turn(self) -> None:
+        """Forget the calls of a turn: nothing about them comes after its end, and outputs need much memory."""
+        self._calls.clear()
+
+    def translate(self, update: Mapping[str, Any]) -> list[Item]:
+        """What the terminal shows of the `update` of one `session/update` (ACP, "Session updates")."""
+        kind = get_text(update, "sessionUpdate")
+        match kind:
+            case "agent_message_chunk" | "agent_thought_chunk" | "user_message_chunk":
+                role: Any = {"agent_m": "agent", "agent_t": "thought", "user_me": "user"}[kind[:7]]
+                return [Message(role, get_text(update, "messageId"), content_text(update.get("content")))]
+            case "tool_call" | "tool_call_update":
+                return [self.call(update)]
+            case "plan":
+                entries = [each for each in get_list(update, "entries") if isinstance(each, Mapping)]
+                return [Plan(tuple((get_text(each, "content"), get_text(each, "status")) for each in entries))]
+            case "current_mode_update":
+                return [Note(f"mode: {clean_line(get_text(update, 'currentModeId'))}")]
+            case "session_info_update":
+                title = get_text(update, "title")
+                return [Note(f"session: {clean_line(title)}")] if title else []
+            case "notice":
+                return [Notice(*(get_text(update, key) for key in ("severity", "title", "description")))]
+            case "compaction_summary_chunk":
+                self._keep_summary(update, lambda known: known + content_text(update.get("content")))
+                return []
+            case "compaction_update":
+                return self._compaction(update)
+            case "available_commands_update" | "config_option_update" | "usage_update":
+                return []  # These list choices and numbers; nothing happened that a reader needs to see.
+        words = get_text(update, "message") or get_text(update, "text") or content_text(update.get("content"))
+        name = clean_line(kind, 60) or "an update without a name"
+        return [Note(f"{name}: {clean_line(words)}" if words else name)]
+
+    def call(self, update: Mapping[str, Any]) -> ToolCall:
+        """What a `tool_call` or `tool_call_update` says about its call, and what the call's children did.
+        Absent and null fields change nothing.
+        """
+        call_id = get_text(update, "toolCallId")
+        content = self._calls.get(call_id)
+        if content is None:
+            content = self._calls[call_id] = _CallContent()
+        meta = get_mapping(update, "_meta")
+        ours, ended = get_mapping(meta, "cantrip"), get_mapping(meta, "terminal_exit")
+        raw = update.get("rawOutput")
+        changes, output = content.update(update)
+        code = get_int(ended, "exit_code") if ended else exit_code_of(raw)
+        return ToolCall(
+            call_id,
+            get_text(update, "title") or None,
+            get_text(update, "kind") or None,
+            get_text(update, "status") or None,
+            _locations(update["locations"]) if isinstance(update.get("locations"), list) else None,
+            command_of(update["rawInput"]) if update.get("rawInput") is not None else None,
+            # Our agent names the command that called this gate. The gate's result is in that command's output.
+            bool(get_text(ours, "via")),
+            tuple(_children(call_id, ours)),
+            changes,
+            get_text(get_mapping(meta, "terminal_output"), "data") + output,
+            result_text(raw) if raw is not None else None,
+            code,
+            get_text(ended, "signal") or None,
+        )
+
+    def _compaction(self, update: Mapping[str, Any]) -> list[Item]:
+        """A compaction is shown once, when it has ended. Its first update and its summary may come long before."""
+        if "summary" in update:
+            self._keep_summary(update, lambda _: "\n\n".join(map(content_text, get_list(update, "summary"))))
+        status = get_text(update, "status")
+        if status not in ("completed", "failed", "cancelled"):
+            return []
+        summary = self._summaries.pop(get_text(update, "compactionId"), "").strip()
+        error = get_text(update, "error") or get_text(get_mapping(update, "error"), "message")
+        return [Compaction(status, summary, clean_line(error))]
+
+    def _keep_summary(self, update: Mapping[str, Any], change: Callable[[str], str]) -> None:
+        key = get_text(update, "compactionId")
+        if key not in self._summaries and len(self._summaries) >= _MOST_COMPACTIONS:
+            del self._summaries[next(iter(self._summaries))]
+        self._summaries[key] = change(self._summaries.get(key, ""))[:_LONGEST_SUMMARY]
+
+
+class _CallContent:
+    """The content of one call so far, to tell what is new in the next one."""
+
+    def __init__(self) -> None:
+        self._status = ""
+        self._command = ""
+        self._text = ""
+        self._changes: set[int] = set()
+
+    def update(self, update: Mapping[str, Any]) -> tuple[tuple[FileChange, ...], str]:
+        """The changes and the text that the update adds."""
+        self._status = get_text(update, "status") or self._status
+        if update.get("rawInput") is not None:
+            self._command = command_of(update["rawInput"])
+        if not isinstance(update.get("content"), list):
+            return (), ""
+        changes: list[FileChange] = []
+        words = []
+        items = update["content"]
+        if "children" in get_mapping(get_mapping(update, "_meta"), "cantrip"):
+            items = items[1:]  # the first one describes the children, whose actions are shown one by one
+        for item in items:
+            if not isinstance(item, Mapping):
+                continue
+            if get_text(item, "type") == "diff":
+                old = item.get("oldText")
+                change = FileChange(
+                    get_text(item, "path"), old if isinstance(old, str) else None, get_text(item, "newText")
+                )
+                if hash(change) not in self._changes:
+                    self._changes.add(hash(change))
+                    changes.append(change)
+            elif get_text(item, "type") == "content":
+                block = get_mapping(item, "content")
+                kind = " ".join(filter(None, (get_text(block, "type"), get_text(block, "mimeType"))))
+                words.append(get_text(block, "text") or (f"[{kind}]" if block else ""))
+        text = _without_fence("\n".join(words))
+        if self._status in ("", "pending") and text.strip() == self._command.strip():
+            # A permission request repeats the command, and the heading already shows it.
+            text = ""
+        before, self._text = self._text, text
+        if text.startswith(before):
+            return tuple(changes), text[len(before) :]
+        return tuple(changes), "" if before.startswith(text) else ("\n" if before else "") + text
+
+
+def _locations(locations: list[Any]) -> tuple[tuple[str, int | None], ...]:
+    found = ((get_text(each, "path"), get_int(each, "line")) for each in locations if isinstance(each, Mapping))
+    return tuple((path, line) for path, line in found if path)
+
+
+def _children(call_id: str, ours: Mapping[str, Any]) -> list[ChildAction]:
+    """What the children of a call did since its last update: `_meta.cantrip.children` of our own agent."""
+    actions = []
+    for each in get_list(ours, "children"):
+        if isinstance(each, Mapping) and each.get("kind") in _CHILD_KINDS:
+            number, kind = get_text(each, "number"), cast("ChildActionKind", each["kind"])
+            actions.append(ChildAction(call_id, number[:40], kind, get_text(each, "text")))
+    return actions
+
+
+def content_text(content: object) -> str:
+    """A content block as text. Content that is not text is shown by its name or kind and size."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Mapping):
+        return ""
+    kind = get_text(content, "type")
+    if kind == "text":
+        return get_text(content, "text")
+    if kind == "resource_link":
+        return f"[{get_text(content, 'title') or get_text(content, 'name')}]({get_text(content, 'uri')})"
+    if kind == "resource":
+        return f"[{get_text(get_mapping(content, 'resource'), 'uri')}]"
+    size = len(get_text(content, "data")) * 3 // 4
+    return f"[{kind or 'content'} {get_text(content, 'mimeType')}, {size:,} bytes]"
+
+
+def _without_fence(text: str) -> str:
+    """Output without the Markdown code fence that some agents put around it."""
+    match = _FENCE.match(text)
+    return match["body"] if match else text

@@ -1,0 +1,163 @@
+"""Translates the core's events into the display model (`cantrip cast`, `cantrip repl`, `cantrip loom fork --cast`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cantrip_acp.acp.render import formatting
+from cantrip_acp.cli.render.display import (
+    ChildAction,
+    ChildActionKind,
+    FileChange,
+    Item,
+    Message,
+    Note,
+    Plan,
+    ToolCall,
+    command_of,
+    duration,
+    exit_code_of,
+    result_text,
+)
+from cantrip_acp.core import events
+from cantrip_acp.gates.contract import as_text
+from cantrip_acp.text.sanitize import clean_line
+
+
+class EventTranslator:
+    """Translates the events of one entity, in order. ``dot`` is the sign between the parts of a line."""
+
+    def __init__(self, *, dot: str = "·") -> None:
+        self._dot = f" {dot} "
+        # ``done`` is the answer at the end of a cast. Its items are held back, and shown only if it fails.
+        self._done: list[ToolCall] = []
+        # Commands that ended because ``done`` was called in them: they were stopped, but did not fail.
+        self._answered: set[str | None] = set()
+        self._started: set[str] = set()
+        self._half_line = False
+        self._numbers: dict[str, str] = {}
+        self._child_counts: dict[str, int] = {}
+
+    def translate(self, event: events.Event) -> Iterator[Item]:
+        """Yield what the terminal shows of an event; most events are one item or none."""
+        match event:
+            case events.ChildEvent():
+                if (action := self._child(event)) is not None:
+                    yield action
+            case events.Text():
+                yield Message("agent", event.message_id, event.delta)
+            case events.Thought():
+                yield Message("thought", event.message_id, event.delta)
+            case events.PlanChanged():
+                yield Plan(tuple((entry.content, entry.status) for entry in event.entries))
+            case events.GateCalled() | events.GateStarted() | events.GateFinished():
+                call = _gate_call(event)
+                yield from self._answer(event, call) if event.gate == "done" else (call,)
+            case events.CommandStarted():
+                self._half_line = False
+                self._started.add(event.call_id)
+                yield ToolCall(event.call_id, event.tool, "execute", "in_progress", command=event.command)
+            case events.CommandOutput():
+                self._half_line = not event.data.endswith("\n")
+                yield ToolCall(event.call_id, output=event.data)
+            case events.CommandFinished():
+                yield from self._command_finished(event)
+            case events.RetryScheduled():
+                status = f" ({event.status})" if event.status else ""
+                error = clean_line(event.error)
+                yield Note(f"the query failed{status}: {error}; asking again {event.when}", warning=True)
+            case events.Voided():
+                yield Note(f"attempt {event.attempt} broke off: what it said above does not count", warning=True)
+            case events.Noticed():
+                yield Note(clean_line(event.text), warning=True)
+            case events.Folded():
+                same = event.last == event.first
+                yield Note(
+                    f"turn {event.first} was folded" if same else f"turns {event.first} to {event.last} were folded"
+                )
+            case events.TurnEnded():
+                turn, meta = event.turn, event.turn.metadata
+                parts = (f"turn {turn.sequence}", duration(meta.duration_ms / 1000), *meta.usage.words(), turn.id)
+                yield Note(self._dot.join(parts))
+
+    def _answer(self, event: events.Event, call: ToolCall) -> Iterator[ToolCall]:
+        self._done.append(call)
+        if isinstance(event, events.GateFinished):
+            if event.is_error:
+                yield from self._done
+            else:
+                self._answered.add(event.via)
+            self._done = []
+
+    def _command_finished(self, event: events.CommandFinished) -> Iterator[ToolCall]:
+        failed = event.exit_code != 0 or event.timed_out or event.error is not None
+        status = "failed" if failed and event.call_id not in self._answered else "completed"
+        # For example a traceback, which no piece of the output contained.
+        error = f"{_failure(event.error, event.annotations)}\n" if event.error else ""
+        if event.call_id not in self._started:
+            # The user refused the command, so it never started. The question above shows it.
+            yield ToolCall(event.call_id, "not run", "execute")
+        elif error and self._half_line:
+            error = f"\n{error}"
+        yield ToolCall(event.call_id, status=status, output=error, exit_code=event.exit_code, signal=event.signal)
+
+    def _child(self, event: events.ChildEvent) -> ChildAction | None:
+        inner = event.inner
+        found: tuple[ChildActionKind, str] | None = None
+        match inner:
+            case events.CastStarted():
+                found = "intent", inner.intent
+            case events.GateCalled() if inner.gate != "done":
+                found = "action", inner.title or inner.gate
+            case events.GateFinished(is_error=True):
+                found = "failure", f"{inner.gate}: {_failure(as_text(inner.result), inner.annotations)}"
+            case events.CommandStarted():
+                found = "action", f"{inner.tool}: {inner.command}"
+            case events.CommandFinished(error=str(error)) if error:
+                found = "failure", _failure(error, inner.annotations)
+            case events.RetryScheduled():
+                found = "retry", f"the query failed: {inner.error}; asking again {inner.when}"
+            case events.CastEnded():
+                turns = f"{inner.turns} turn{'' if inner.turns == 1 else 's'}"
+                error = f": {inner.error}" if inner.error else ""
+                result = as_text(inner.result) if inner.terminated else f"{inner.reason}{error}"
+                found = "done" if inner.terminated else "stopped", f"{result}{self._dot}{turns}"
+        return ChildAction(event.calls[0], self._number(event.path), *found) if found is not None else None
+
+    def _number(self, path: tuple[str, ...]) -> str:
+        """Children are numbered as they start: ``2``, and ``2.1`` for the first child of the second."""
+        found = self._numbers.get(path[-1])
+        if found is None:
+            parent = path[-2] if len(path) > 1 else ""
+            count = self._child_counts[parent] = self._child_counts.get(parent, 0) + 1
+            start = f"{self._number(path[:-1])}." if parent else ""
+            found = self._numbers[path[-1]] = f"{start}{count}"
+        return found
+
+
+def _failure(text: str, annotations: Mapping[str, Any]) -> str:
+    """The text of a failure for people. A refusal that nobody was asked about keeps its whole text, because that says how the
+    user can allow the call."""
+    return text if annotations.get("permission") == "refused" else formatting.failure(text, annotations)
+
+
+def _gate_call(event: events.GateCalled | events.GateStarted | events.GateFinished) -> ToolCall:
+    if isinstance(event, events.GateStarted):
+        return ToolCall(event.call_id, status="in_progress")
+    locations = tuple((place.path, place.line) for place in event.locations)
+    inner = event.via is not None
+    if isinstance(event, events.GateCalled):
+        title, command = event.title or event.gate, command_of(event.args)
+        return ToolCall(event.call_id, title, event.kind, "pending", locations, command, inner)
+    result: Any = event.result
+    return ToolCall(
+        event.call_id,
+        event.title,
+        status="failed" if event.is_error else "completed",
+        locations=locations or None,
+        inner=inner,
+        changes=tuple(FileChange(each.path, each.old_text, each.new_text) for each in event.diffs),
+        result=_failure(result_text(result), event.annotations) if event.is_error else result_text(result),
+        exit_code=exit_code_of(result),
+    )

@@ -1,0 +1,413 @@
+"""Renderer: prints the items of the display model (`display.py`) on a screen.
+
+Output only grows at its end. So a tool call is a heading, its output, and a closing line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cantrip_acp.cli.render.display import (
+    ChildAction,
+    Compaction,
+    Item,
+    Message,
+    Note,
+    Notice,
+    Plan,
+    ToolCall,
+    duration,
+)
+from cantrip_acp.cli.render.terminal import Block, Flow, Screen
+from cantrip_acp.text.sanitize import clean, clean_line
+
+_WAITING = {"pending", ""}
+_ENDED = {"completed", "failed"}
+_LONGEST_CHILD_LINE = 160
+_MOST_DIFF_LINES = 20_000
+"""Above this number of lines, a diff takes too long to compute."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """One tool call: what is known about it, and how much of it was shown."""
+
+    call_id: str
+    started: float
+    title_text: str = ""
+    kind: str = ""
+    status: str = ""
+    locations: tuple[tuple[str, int | None], ...] = ()
+    command: str = ""
+    inner: bool = False
+    result: str = ""
+    exit_code: int | None = None
+    signal: str = ""
+    headed: bool = False
+    showed_output: bool = False
+    showed_diff: bool = False
+    block: Block | None = None
+
+    def update(self, item: ToolCall) -> None:
+        self.title_text = item.title or self.title_text
+        self.kind = clean_line(item.kind or "", 20) or self.kind
+        self.status = item.status or self.status
+        self.locations = item.locations if item.locations is not None else self.locations
+        self.command = item.command if item.command is not None else self.command
+        self.inner = self.inner or item.inner
+        self.result = item.result if item.result is not None else self.result
+        self.exit_code = item.exit_code if item.exit_code is not None else self.exit_code
+        self.signal = item.signal or self.signal
+
+    def title(self) -> str:
+        """The agent's title. If it only begins a command: the command if it has one line, else an empty text."""
+        title = clean_line(self.title_text.strip("`"), 160) or clean_line(self.call_id, 60) or "(no name)"
+        lines = clean(self.command).strip().splitlines()
+        if lines and clean_line(lines[0]).startswith(title.rstrip(" ….")[:60]):
+            return lines[0].strip() if len(lines) == 1 else ""
+        return title
+
+    def name(self) -> str:
+        """The title, or the first line of the command if the title is empty."""
+        return self.title() or self.command_lines()[0]
+
+    def command_lines(self) -> list[str]:
+        """The shell command of an `execute` call, if the title does not contain all of it."""
+        command = clean(self.command).strip()
+        if not command or command == self.title():
+            return []
+        lines = command.splitlines()
+        return lines if len(lines) <= 20 else [*lines[:19], f"… {len(lines) - 19} more lines"]
+
+    def outcome(self) -> str:
+        """How the call ended: its status, with the signal or the exit status if there is one."""
+        if self.signal:
+            return f"{self.status} · {clean_line(self.signal, 20)}"
+        return f"{self.status} · exit {self.exit_code}" if self.exit_code is not None else self.status
+
+
+class Renderer:
+    """Shows one session. `full` shows whole outputs. `clock` returns seconds; tests replace it."""
+
+    def __init__(
+        self, screen: Screen, *, folder: Path, full: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._screen = screen
+        self._folder = folder
+        self._full = full
+        self._clock = clock
+        self._flow: Flow | None = None
+        self._flow_key: tuple[str, str] | None = None
+        self._calls: dict[str, _Call] = {}
+        # The call that the last line belongs to, and the last call that printed a heading.
+        self._current: str | None = None
+        self._owner: str | None = None
+        self._needs_gap = False
+        self.call_count = 0
+
+    def begin_output(self) -> None:
+        """Say that something was printed above, so that the next output begins with an empty line."""
+        self._needs_gap = True
+
+    def show_prompt(self, words: str) -> None:
+        """Show the user's prompt at the beginning of a turn."""
+        self.call_count = 0
+        self.close_open_output()
+        self._gap()
+        first, *rest = words.strip().splitlines() or [""]
+        self._screen.line((f"{self._screen.marks.prompt} ", "bold magenta"), (first, "bold"))
+        for line in rest:
+            self._screen.line((line, "bold"), indent=2)
+
+    def show_note(self, words: str, style: str = "dim") -> None:
+        """Show a remark."""
+        self.close_open_output()
+        self._screen.line((words, style), indent=2)
+
+    def flush_text(self) -> None:
+        """Nothing came for a moment: show the text that was held back for wrapping."""
+        if self._flow is not None:
+            self._flow.flush()
+
+    def close_open_output(self) -> None:
+        """End what is being streamed, so that something else can be written."""
+        if self._flow is not None:
+            self._flow.close()
+            self._flow = None
+            self._flow_key = None
+        if self._current is not None:
+            call = self._calls.get(self._current)
+            if call is not None:
+                _close_block(call)
+            self._current = None
+
+    def show(self, item: Item) -> None:
+        """Show one item."""
+        match item:
+            case Message():
+                self._message(item)
+            case ToolCall():
+                self._update_call(item)
+            case ChildAction():
+                self._child_action(item)
+            case Note():
+                self.show_note(item.text, "yellow" if item.warning else "dim")
+            case Plan():
+                self._plan(item)
+            case Notice():
+                self._notice(item)
+            case Compaction():
+                self._compaction(item)
+
+    # Messages, plans and notices
+
+    def _message(self, item: Message) -> None:
+        words = item.text
+        key = (item.role, item.message_id)
+        if self._flow is None or self._flow_key != key:
+            self.close_open_output()
+            self._gap()
+            marks = self._screen.marks
+            mark, style, mark_style = {
+                "agent": (marks.message, "", "cyan"),
+                "thought": (marks.thought, "dim italic", "dim"),
+                "user": (marks.prompt, "bold", "bold magenta"),
+            }[item.role]
+            self._flow = Flow(self._screen, mark, style=style, mark_style=mark_style)
+            self._flow_key = key
+            # An agent may begin a message with a line break, for clients that ignore message ids.
+            words = words.lstrip("\n")
+        self._flow.feed(words)
+
+    def _plan(self, plan: Plan) -> None:
+        self.close_open_output()
+        self._gap()
+        marks = self._screen.marks
+        self._screen.line(("plan", "bold"), indent=2)
+        for content, status in plan.entries:
+            mark = {"completed": marks.done, "in_progress": marks.running}.get(status, marks.waiting)
+            style = {"completed": "dim", "in_progress": "bold"}.get(status, "")
+            self._screen.line((f"{mark} {clean_line(content)}", style), indent=4)
+
+    def _notice(self, notice: Notice) -> None:
+        """Show the title, coloured by its severity, and the description below it."""
+        self.close_open_output()
+        self._gap()
+        style = {"warning": "yellow", "error": "red"}.get(notice.severity, "dim")
+        title = clean_line(notice.title) or "a notice without a title"
+        self._screen.line((f"{self._screen.marks.notice} {title}", style), indent=2)
+        for line in notice.description.strip().splitlines():
+            self._screen.line((clean_line(line), "dim"), indent=4)
+
+    def _compaction(self, compaction: Compaction) -> None:
+        self.close_open_output()
+        self._gap()
+        mark = self._screen.marks.notice
+        if compaction.status != "completed":
+            words = f"compacting the context {'failed' if compaction.status == 'failed' else 'was cancelled'}"
+            error = f": {compaction.error}" if compaction.error else ""
+            self._screen.line((f"{mark} {words}{error}", "yellow"), indent=2)
+            return
+        self._screen.line((f"{mark} the context was compacted: a summary stands for what came before", "dim"), indent=2)
+        if compaction.summary:
+            head, tail = (None, 0) if self._full else (12, 4)
+            self._block(compaction.summary, head, tail).close()
+
+    def _block(self, words: str, head: int | None, tail: int = 15) -> Block:
+        block = Block(self._screen, indent=2, head=head, tail=tail)
+        block.feed(words)
+        return block
+
+    # Tool calls
+
+    def show_call(self, item: ToolCall) -> None:
+        """Show a call at once, though it waits: its heading and its changes, for a permission request."""
+        call = self._call(item.call_id)
+        call.update(item)
+        self._show_call(call, item)
+
+    def _update_call(self, item: ToolCall) -> None:
+        call = self._call(item.call_id)
+        before = call.status
+        call.update(item)
+        if call.status == "in_progress" and before != "in_progress":
+            call.started = self._clock()
+        if call.status not in _WAITING or item.children or item.changes or item.output:
+            self._show_call(call, item)
+        if call.status in _ENDED and before not in _ENDED:
+            self._end_call(call)
+
+    def _call(self, call_id: str) -> _Call:
+        call = self._calls.get(call_id)
+        if call is None:
+            call = self._calls[call_id] = _Call(call_id, self._clock())
+            self.call_count += 1
+        return call
+
+    def _show_call(self, call: _Call, item: ToolCall) -> None:
+        if not call.headed:
+            self._heading(call)
+        for action in item.children:
+            self._child_action(action)
+        for change in item.changes:
+            self._continue_call(call)
+            call.showed_diff = True
+            for line, style in unified_diff(
+                self._relative(change.path), change.old_text, change.new_text, limit=None if self._full else 120
+            ):
+                # Print an unchanged empty line without its white space; keep white space that was added or removed.
+                self._screen.barred(line if line.strip() else "", style)
+        if item.output and not call.inner:
+            self._continue_call(call)
+            if call.block is None:
+                head, tail = (None, 0) if self._full else (40, 15)
+                call.block = Block(self._screen, indent=2, head=head, tail=tail)
+            call.block.feed(item.output)
+            call.showed_output = True
+
+    def _heading(self, call: _Call) -> None:
+        self.close_open_output()
+        call.headed = True
+        self._current = call.call_id
+        if call.inner:
+            return  # A command called this gate: it gets one line, at its end (see _end_call).
+        self._owner = call.call_id
+        self._gap()
+        self._screen.line((f"{self._screen.marks.call} ", "blue"), *self._title(call))
+        for n, line in enumerate(call.command_lines()):
+            self._screen.line(("$ " if n == 0 else "  ", "dim"), (line, "bold"), indent=2)
+
+    def _title(self, call: _Call) -> list[str | tuple[str, str]]:
+        title = call.title()
+        # The kind "other" adds nothing to the title.
+        kind = call.kind if call.kind != "other" or not title else ""
+        parts: list[str | tuple[str, str]] = [(kind, "bold blue"), "  " if kind and title else "", title]
+        places = [
+            self._relative(path) + (f":{line}" if line is not None else "") for path, line in call.locations if path
+        ]
+        unseen = [place for place in places if place.split(":")[0] not in title]
+        if unseen:
+            more = f" and {len(unseen) - 2} more" if len(unseen) > 2 else ""
+            parts.append((f"  {', '.join(unseen[:2])}{more}", "dim"))
+        return parts
+
+    def _end_call(self, call: _Call) -> None:
+        if not call.inner and not call.showed_output and not call.showed_diff and call.result:
+            self._continue_call(call)
+            call.block = self._block(call.result, None if self._full else 40)
+        self._continue_call(call)
+        _close_block(call)
+        failed = call.status == "failed"
+        marks = self._screen.marks
+        mark, style = (marks.failed, "red") if failed else (marks.done, "green")
+        if call.inner:
+            parts: list[str | tuple[str, str]] = [(f"{marks.inner} ", "dim"), *self._title(call)]
+            parts.append((f"  {mark} {call.outcome()}", style))
+            if failed and call.result:
+                parts.append((f": {clean_line(call.result)}", "red"))
+            self._screen.line(*parts, indent=2)
+        else:
+            seconds = f" {marks.dot} {duration(self._clock() - call.started)}"
+            self._screen.line((f"{mark} {call.outcome()}", style), (seconds, "dim"), indent=2)
+        self._current = None
+
+    def _continue_call(self, call: _Call) -> None:
+        """Make sure that the next line belongs to this call: several calls may run at once."""
+        if self._current == call.call_id:
+            return
+        self.close_open_output()
+        self._current = call.call_id
+        if not call.inner and self._owner != call.call_id:
+            self._owner = call.call_id
+            self._screen.line(("… ", "dim"), (call.name(), "dim"), indent=2)
+
+    def _child_action(self, action: ChildAction) -> None:
+        """Show what a child did, indented by its depth in the tree."""
+        call = self._calls.get(action.call_id)
+        if call is None:
+            self.close_open_output()
+        else:
+            if not call.headed:
+                self._heading(call)
+            self._continue_call(call)
+            _close_block(call)
+        marks = self._screen.marks
+        mark, style = {
+            "intent": (marks.prompt, "magenta"),
+            "text": (marks.message, "cyan"),
+            "action": (marks.call, "dim"),
+            "failure": (marks.failed, "red"),
+            "retry": (marks.waiting, "yellow"),
+            "done": (marks.done, "green"),
+            "stopped": (marks.stop, "yellow"),
+        }[action.kind]
+        words = action.text if self._full else clean_line(action.text, _LONGEST_CHILD_LINE)
+        number = f"{action.number} " if action.number else ""
+        self._screen.line((number, "dim"), (f"{mark} ", style), words, indent=2 + 2 * action.depth)
+
+    def end_turn(self) -> None:
+        """End a prompt's turn. Calls without an end are reported."""
+        for call in self._calls.values():
+            if call.status not in _ENDED:
+                if not call.headed:
+                    self._heading(call)
+                self._continue_call(call)
+                _close_block(call)
+                why = "did not end" if call.status == "in_progress" else "never began"
+                self._screen.line((f"{self._screen.marks.failed} {call.name()}: {why}", "yellow"), indent=2)
+        self.close_open_output()
+        # Nothing about a turn comes after its end, and outputs need much memory.
+        self._calls.clear()
+
+    def _gap(self) -> None:
+        """Print an empty line between two outputs, none before the first."""
+        if self._needs_gap:
+            self._screen.blank()
+        self._needs_gap = True
+
+    def _relative(self, path: str) -> str:
+        path = clean_line(path)
+        try:
+            return str(Path(path).relative_to(self._folder))
+        except ValueError:
+            return path
+
+
+def _close_block(call: _Call) -> None:
+    if call.block is not None:
+        call.block.close()
+        call.block = None
+
+
+def unified_diff(name: str, old: str | None, new: str, *, limit: int | None = 120) -> Iterator[tuple[str, str]]:
+    """A change of a file as a unified diff: `(line, style)` pairs. `old` is None for a new file.
+    Yields at most `limit` lines, then the number of left out lines.
+    """
+    before = [] if old is None else old.splitlines()
+    after = new.splitlines()
+    a, b = (name, name) if name.startswith("/") else (f"a/{name}", f"b/{name}")
+    yield ("--- /dev/null" if old is None else f"--- {a}"), "bold"
+    yield f"+++ {b}", "bold"
+    if len(before) + len(after) > _MOST_DIFF_LINES:
+        yield f"{len(before):,} lines become {len(after):,}: too much to show here", "dim italic"
+        return
+    shown = 0
+    left_out = 0
+    for number, line in enumerate(difflib.unified_diff(before, after, lineterm="", n=3)):
+        if number < 2:
+            continue  # the file names that difflib writes
+        if limit is not None and shown >= limit:
+            left_out += 1
+            continue
+        shown += 1
+        yield line, {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
+    if left_out:
+        yield f"… {left_out:,} more lines of this change …", "dim italic"
+    elif not shown:
+        yield "(no line differs)", "dim italic"
+    elif old is not None and old.endswith("\n") != new.endswith("\n"):
+        yield "\\ no newline at the end of the " + ("new file" if old.endswith("\n") else "old file"), "dim"

@@ -189,12 +189,6 @@ class AgentClient:
             cursor = following
         return found
 
-    async def end_session(self, session_id: str, *, delete: bool = False, timeout: float | None = 60) -> None:
-        """Close a session, or delete it permanently."""
-        what = "delete" if delete else "close"
-        self._must_have(what, f"session/{what}")
-        await self._ask(f"session/{what}", {"sessionId": session_id}, timeout=timeout)
-
     async def set_mode(self, session_id: str, mode: str, *, timeout: float | None = 60) -> None:
         """Change the session's mode to one that `session/new` offered."""
         await self._ask("session/set_mode", {"sessionId": session_id, "modeId": mode}, timeout=timeout)
@@ -207,10 +201,6 @@ class AgentClient:
         answer = await self._ask("session/set_config_option", params, timeout=timeout)
         options = answer.get("configOptions")
         return options if isinstance(options, list) else ()
-
-    def open_buffers(self, session_id: str, buffers: Mapping[str, str | None]) -> None:
-        """Open files with unsaved text, by path in the session's folder; None closes a file."""
-        self._files[session_id].open(buffers)
 
     def _must_have(self, ability: str, method: str) -> None:
         offered = _object(self.about, "agentCapabilities")

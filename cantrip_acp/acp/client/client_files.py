@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -36,25 +36,10 @@ class ClientFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
-        self._buffers: dict[str, str] = {}
-
-    def open(self, buffers: Mapping[str, str | None]) -> None:
-        """Files with unsaved text, by path (relative to the folder, or absolute); None closes one.
-
-        As in an editor, a reader gets the unsaved text; a write goes into the buffer and to the disk.
-        """
-        for path, text in buffers.items():
-            name = "/".join(self._parts(str(self.folder / path)))
-            if text is None:
-                self._buffers.pop(name, None)
-            else:
-                self._buffers[name] = text
 
     def read(self, path: str, line: int | None = None, limit: int | None = None) -> str:
         """A file's text, or `limit` lines of it from `line` (counted from 1). Invalid UTF-8 is replaced. Raises
         FileRefused."""
-        if self._buffers and (unsaved := self._buffers.get("/".join(self._parts(path)))) is not None:
-            return _lines(unsaved, line, limit)
         with self._parent(path) as (parent, name):
             try:
                 file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
@@ -100,8 +85,6 @@ class ClientFiles:
                 with contextlib.suppress(OSError):
                     os.unlink(beside, dir_fd=parent)
                 raise FileRefused(f"{path} cannot be written: {_reason(refused)}") from refused
-        if self._buffers and (name := "/".join(self._parts(path))) in self._buffers:
-            self._buffers[name] = content
 
     @contextlib.contextmanager
     def _parent(self, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:

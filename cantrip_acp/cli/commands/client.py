@@ -237,9 +237,11 @@ def client(
     if script is not None:
         if prompts or load or resume or listing or mode or options:
             raise click.UsageError("a script says itself what is prompted, opened and set")
-        from cantrip_acp.cli.script.report import run_script
+        from cantrip_acp.cli.commands.client_script import run_script
 
-        return run_script(script, agent, folder=folder.resolve(), policy=policy, as_json=as_json, verbose=verbose)
+        return run_script(
+            script, agent, folder=folder.resolve(), policy=policy, auth=auth, as_json=as_json, verbose=verbose
+        )
     return run(
         agent,
         folder=folder.resolve(),

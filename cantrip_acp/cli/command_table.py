@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "cantrip_acp.cli.commands.models:models",
         "What is known of models: windows, limits, prices, abilities.",
     ),
-    "gc": ("cantrip_acp.cli.commands.gc:gc", "Let go of old looms and leftovers in the state folder."),
+    "gc": ("cantrip_acp.cli.commands.gc:gc", "Delete old looms of the state folder."),
     "doctor": ("cantrip_acp.cli.commands.doctor:doctor", "What works on this machine, and how to mend what does not."),
 }
 """Name to (``module:attribute``, help line). To add a command, write a module and add a line here."""

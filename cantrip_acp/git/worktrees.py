@@ -20,7 +20,6 @@ from cantrip_acp.git.safe_config import Plain
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _TIMEOUT = 300.0
-_MAKING = re.compile(r"\Acantrip .* is being made by process ([0-9]+) of ([0-9]+)\Z")
 _LOOM = "cantrip-loom"
 
 
@@ -94,29 +93,10 @@ def reason(text: str) -> str:
     return f"{text} by process {pid} of {started(pid) or 0}"
 
 
-def left_behind(repository: Repository) -> list[str]:
-    """The folders of worktrees whose process ended while they were being made."""
-    found = []
-    for folder, why in unfinished(repository).items():
-        made = _MAKING.search(why)
-        if made is not None and started(int(made[1])) != int(made[2]):
-            found.append(folder)
-    return found
-
-
 def name_loom(folder: str, loom: str) -> None:
     """Record in a worktree's git data which loom its fork is in."""
     with open(os.path.join(_own(folder).git_dir, _LOOM), "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(loom)
-
-
-def loom_of(folder: str) -> str | None:
-    """The loom of a worktree's fork; None if it is not recorded."""
-    try:
-        with open(os.path.join(_own(folder).git_dir, _LOOM), encoding="utf-8", errors="surrogateescape") as file:
-            return file.read(4096) or None
-    except (OSError, GitError):
-        return None
 
 
 def remove(repository: Repository, folder: str | os.PathLike[str]) -> None:

@@ -1,5 +1,5 @@
-"""Retention: finds and deletes old looms and files that crashes left in the state folder (`cantrip gc`).
+"""Retention: finds and deletes old looms, with all that belongs to them (`cantrip gc`).
 
-A collector (`plan.COLLECTORS`) finds what may be deleted; only `delete.py` deletes. Only commands import this folder.
-Start with `rules.py` (ages and sizes), then `plan.py`.
+It imports the loom, git and the core's forking. Only commands import this folder. Start with `rules.py` (age and size), then
+`plan.py` (what is deleted) and `looms.py` (when a loom is in use, and how it is deleted).
 """

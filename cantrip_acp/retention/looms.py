@@ -1,25 +1,30 @@
-"""Looms of the state folder: which are too old or too many, what they refer to, and how one is deleted.
+"""Looms of the state folder: which are too old or too large together, and how one is deleted with all that belongs to it.
 
-A loom is not deleted while somebody writes it (it is locked), if a file ``NAME.keep`` is beside it (`marked`), or if
-another loom that stays continues from one of its turns (`needed`).
+A loom is in use, and is kept, in four cases: a process has it open (it is locked); a file ``NAME.keep`` is beside it; another
+loom that is kept continues from one of its turns (`find_needed`); or a file in the worktree of its fork was changed later.
+With a loom go the files beside it, the hidden git refs by which it pinned files in a repository, and the worktrees of its forks in
+the state folder. A worktree in another folder belongs to the user and kept.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from cantrip_acp.core.errors import LoomLocked
+from cantrip_acp.core.errors import LoomError, LoomLocked
+from cantrip_acp.core.lifecycle.checkpoints import forget
 from cantrip_acp.git import file_snapshots
 from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord, LoomHeader
 from cantrip_acp.loom.stores import lock
 from cantrip_acp.retention.dir_handle import Entry, Folder
-from cantrip_acp.retention.rules import DAY, Item, Rules, Stays
+from cantrip_acp.retention.rules import DAY, Item, ItemKept, Rules
 
 FOLDER = "looms"
+WORKTREES = "worktrees"
 LINES = ".loom.jsonl"
 DATABASES = (".db", ".sqlite", ".sqlite3")
 KEEP = ".keep"
@@ -30,12 +35,15 @@ lack."""
 _SQLITE = b"SQLite format 3\0"
 _BESIDE = re.compile(r"\.?(?P<loom>.+?)(\.index(\.part)?|\.torn-\d+|\.keep|-wal|-shm|-journal)")
 
+_MOMENT = 60.0
+"""Seconds that may pass between a fork's last change of a file and the record of it."""
+
 IN_USE = "open in another process"
 MARKED = "marked to be kept"
 
 
 @dataclass(slots=True)
-class Shelved:
+class LoomFiles:
     """A loom's file and the files beside it that belong to it: index, torn lines, a database's log, the keep mark."""
 
     entry: Entry
@@ -60,39 +68,25 @@ class Shelved:
         return any(each.name == self.name + KEEP for each in self.beside)
 
 
-def shelf(folder: Folder) -> tuple[list[Shelved], list[Entry]]:
-    """All looms of the folder, the oldest first, and the files of looms that are gone. Links are ignored."""
+def list_looms(folder: Folder) -> list[LoomFiles]:
+    """All looms of the folder, the oldest first. Links are ignored."""
     files = [entry for entry in folder.entries() if entry.is_file]
-    looms = {e.name: Shelved(e, []) for e in files if _is_loom(folder, e)}
-    orphans = []
+    looms = {e.name: LoomFiles(e, []) for e in files if _is_loom(folder, e)}
     for entry in files:
         found = _BESIDE.fullmatch(entry.name)
-        if entry.name in looms or found is None or not _loom_name(found["loom"]):
-            continue
-        owner = looms.get(found["loom"])
-        if owner is None:
-            orphans.append(entry)
-        else:
-            owner.beside.append(entry)
-    for entry in files:
-        if entry.name.endswith(_SESSION):
-            owner = looms.get(entry.name.partition(".")[0] + LINES)
-            if owner is not None:
-                owner.beside.append(entry)
-    return sorted(looms.values(), key=lambda each: (each.changed, each.name)), orphans
-
-
-def _loom_name(name: str) -> bool:
-    return name.endswith((LINES, *DATABASES))
+        name = found["loom"] if found else entry.name.partition(".")[0] + LINES if entry.name.endswith(_SESSION) else ""
+        if entry.name not in looms and name in looms:
+            looms[name].beside.append(entry)
+    return sorted(looms.values(), key=lambda each: (each.changed, each.name))
 
 
 def _is_loom(folder: Folder, entry: Entry) -> bool:
     if entry.name.endswith(LINES):
         return True
-    return entry.name.endswith(DATABASES) and head(folder, entry.name, len(_SQLITE)) == _SQLITE
+    return entry.name.endswith(DATABASES) and _first_bytes(folder, entry.name, len(_SQLITE)) == _SQLITE
 
 
-def head(folder: Folder, name: str, count: int) -> bytes:
+def _first_bytes(folder: Folder, name: str, count: int) -> bytes:
     """The first bytes of a file; empty where it cannot be read."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder.fd)
@@ -106,10 +100,10 @@ def head(folder: Folder, name: str, count: int) -> bytes:
         os.close(fd)
 
 
-def over(looms: list[Shelved], rules: Rules, now: float, stays: Container[str]) -> dict[str, str]:
+def choose_by_rules(looms: list[LoomFiles], rules: Rules, now: float, kept: Container[str]) -> dict[str, str]:
     """The looms that are too old, or that exceed the size limit, each with the reason.
 
-    A loom in ``stays`` is listed if it is too old. It is never chosen to save space, and its size counts against the
+    A loom in ``kept`` is listed if it is too old. It is never chosen to save space, and its size counts against the
     limit.
     """
     why: dict[str, str] = {}
@@ -117,11 +111,11 @@ def over(looms: list[Shelved], rules: Rules, now: float, stays: Container[str]) 
         if rules.older_than is not None and now - each.changed > rules.older_than:
             why[each.name] = f"last written {days(now - each.changed)} ago"
     if rules.max_size is not None:
-        left = sum(each.size for each in looms if each.name not in why or each.name in stays)
+        left = sum(each.size for each in looms if each.name not in why or each.name in kept)
         for each in looms:
             if left <= rules.max_size:
                 break
-            if each.name not in why and each.name not in stays:
+            if each.name not in why and each.name not in kept:
                 why[each.name] = "looms take more room than they may"
                 left -= each.size
     return why
@@ -133,36 +127,38 @@ def days(seconds: float) -> str:
     return f"{count} day{'' if count == 1 else 's'}" if count else f"{max(0, int(seconds / 3600))} h"
 
 
-def held(folder: Folder, loom: Shelved) -> bool:
+def is_open(folder: Folder, loom: LoomFiles) -> bool:
     """Whether a process writes the loom or has its session open. For a database, this is only known when it is
     deleted."""
     locks = [e.name for e in loom.beside if e.name.endswith(LOCK)]
     return any(lock.written(name, folder.fd) for name in (loom.name, *locks) if not name.endswith(DATABASES))
 
 
-def item(folder: Folder, loom: Shelved, why: str, stays: str | None, before: Callable[[], None] = lambda: None) -> Item:
-    """The loom as an item to delete; ``before`` deletes what belongs to it elsewhere."""
+def loom_item(
+    folder: Folder, loom: LoomFiles, why: str, kept: str | None, delete_elsewhere: Callable[[], None] = lambda: None
+) -> Item:
+    """The loom as an item to delete; ``delete_elsewhere`` deletes what belongs to it elsewhere."""
 
-    def drop() -> None:
+    def delete() -> None:
         if loom.name.endswith(DATABASES):
             # Check the lock first; afterwards, nobody can read the loom.
-            with alone(folder, loom):
+            with locked(folder, loom):
                 loom.entry = folder.entry(loom.name) or loom.entry
-            before()
-        with alone(folder, loom):
+            delete_elsewhere()
+        with locked(folder, loom):
             if not loom.name.endswith(DATABASES):
-                before()
+                delete_elsewhere()
             # Delete the loom itself last: if we are killed before, a whole loom is left for the next run.
             for entry in loom.beside:
                 folder.unlink(entry.name)
             folder.unlink(loom.name)
 
-    return Item("loom", f"{FOLDER}/{loom.name}", loom.size, loom.changed, why, drop, stays)
+    return Item("loom", f"{FOLDER}/{loom.name}", loom.size, loom.changed, why, delete, kept)
 
 
 @contextmanager
-def alone(folder: Folder, loom: Shelved) -> Iterator[None]:
-    """Lock a loom against every other process. Raises `Stays` where a process has it open, or where it changed."""
+def locked(folder: Folder, loom: LoomFiles) -> Iterator[None]:
+    """Lock a loom against every other process. Raises `ItemKept` where a process has it open, or where it changed."""
     _unchanged(folder, loom)
     with ExitStack() as held:
         try:
@@ -175,30 +171,30 @@ def alone(folder: Folder, loom: Shelved) -> Iterator[None]:
             else:
                 held.enter_context(lock.database(folder.path / loom.name))
         except LoomLocked:
-            raise Stays(IN_USE) from None
+            raise ItemKept(IN_USE) from None
         yield
 
 
-def _unchanged(folder: Folder, loom: Shelved) -> None:
+def _unchanged(folder: Folder, loom: LoomFiles) -> None:
     now, was = folder.entry(loom.name), loom.entry.status
     if now is None:
         return
     if (now.status.st_ino, now.status.st_dev) != (was.st_ino, was.st_dev):
-        raise Stays("replaced meanwhile")
+        raise ItemKept("replaced meanwhile")
     if (now.size, now.status.st_mtime_ns) != (was.st_size, was.st_mtime_ns):
-        raise Stays("written meanwhile")
+        raise ItemKept("written meanwhile")
     if folder.entry(loom.name + KEEP) is not None:
-        raise Stays(MARKED)
+        raise ItemKept(MARKED)
 
 
 # --- What a loom refers to in other looms: the turn that a fork or a child continues from, and pinned files.
 
 
 @dataclass(slots=True)
-class Named:
+class References:
     """The turns that a loom has, the turns of other looms that it names, and the working folders of its forks.
 
-    ``repositories`` are the folders whose files it pinned. ``id`` is the loom's id. ``pinned`` are the ids of the looms
+    ``id`` is the loom's id. ``pinned`` are the ids of the looms
     that pinned the files in its records; in a copy, these are pins of the original. ``known`` is False where it cannot
     be read.
     """
@@ -209,10 +205,9 @@ class Named:
     known: bool = True
     id: str | None = None
     pinned: set[str] = field(default_factory=set)
-    repositories: set[str] = field(default_factory=set)
 
 
-def read(folder: Folder, loom: Shelved) -> Named:
+def read_references(folder: Folder, loom: LoomFiles) -> References:
     """What a loom refers to; for a damaged loom, what can still be read. Raises `LoomError`."""
     with Loom.open(folder.path / loom.name, readonly=True) as opened:
         folders = {f.worktree for f in opened.forks() if isinstance(f.worktree, str)}
@@ -220,21 +215,70 @@ def read(folder: Folder, loom: Shelved) -> Named:
             found for f in opened.files() if f.ref is not None and (found := file_snapshots.loom_of(f.ref)) is not None
         }
         loom_id = file_snapshots.loom_of(file_snapshots.ref_of(opened.header.id)) if opened.header is not None else None
-        repositories = {f.repository for f in opened.files() if f.repository is not None}
-        return Named(set(opened.places), opened.elsewhere(), folders, True, loom_id, pinned, repositories)
+        return References(set(opened.places), opened.elsewhere(), folders, True, loom_id, pinned)
 
 
-def needed(named: dict[str, Named], going: set[str]) -> dict[str, str]:
+def find_needed(named: dict[str, References], going: set[str]) -> dict[str, str]:
     """The looms in ``going`` that a staying loom needs, each with the name of that loom. A loom kept this way also
     keeps the looms that it needs."""
     holder = {turn: name for name in sorted(going, reverse=True) for turn in named[name].holds}
     pinner = {named[name].id: name for name in sorted(going, reverse=True) if named[name].id is not None}
-    stays: dict[str, str] = {}
+    kept: dict[str, str] = {}
     look = [name for name in named if name not in going]
     while look:
         by = look.pop()
         for name in (*map(holder.get, named[by].elsewhere), *map(pinner.get, named[by].pinned)):
-            if name is not None and name not in stays:
-                stays[name] = by
+            if name is not None and name not in kept:
+                kept[name] = by
                 look.append(name)
-    return stays
+    return kept
+
+
+# --- What a loom keeps elsewhere: pinned files in repositories, and the worktrees of its forks.
+
+
+def own_worktrees(state: Folder, paths: Iterable[str]) -> list[str]:
+    """The names of those worktrees that are in the state folder."""
+    base = os.path.realpath(state.path / WORKTREES)
+    names = (os.path.basename(path) for path in paths if os.path.dirname(os.path.realpath(path)) == base)
+    return [name for name in names if name]
+
+
+def changed_worktree(state: Folder, loom: LoomFiles, names: Iterable[str]) -> str | None:
+    """A worktree of a loom that was changed after the loom; None where there is none."""
+    folder = state.sub(WORKTREES)
+    if folder is None:
+        return None
+    try:
+        return next((n for n in names if folder.tree_changed(n) > loom.changed + _MOMENT), None)
+    finally:
+        folder.close()
+
+
+def delete_elsewhere(state: Folder, looms: Folder, loom: LoomFiles) -> Callable[[], None]:
+    """Return a function that deletes a loom's pins and worktrees. Call it while the loom can still be read."""
+
+    def delete() -> None:
+        kept = Loom.memory()
+        try:
+            with Loom.open(looms.path / loom.name, readonly=True) as opened:
+                for record in opened.records():
+                    if isinstance(record, LoomHeader | FilesRecord):
+                        kept.append(record)
+                    elif isinstance(record, ForkRecord) and isinstance(record.worktree, str):
+                        if own_worktrees(state, [record.worktree]):
+                            kept.append(record)
+        except LoomError:
+            # The loom cannot be read, now or later.
+            return
+        forget(kept)
+        # If the repository itself is gone, the folder is still there.
+        folder = state.sub(WORKTREES)
+        if folder is not None:
+            try:
+                for name in own_worktrees(state, (f.worktree for f in kept.forks() if isinstance(f.worktree, str))):
+                    folder.remove_tree(name)
+            finally:
+                folder.close()
+
+    return delete

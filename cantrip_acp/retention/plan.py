@@ -1,43 +1,44 @@
-"""Plans a deletion: finds what would be deleted and what would stay, without changing anything."""
+"""Plans a deletion in the state folder, and carries it out.
+
+A plan changes nothing. Only one run at a time deletes in a state folder (`locked`). If a run is interrupted, every loom is either
+whole or gone, and the next run continues.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cantrip_acp.core.errors import LoomError
-from cantrip_acp.retention import leftovers, looms, worktrees
-from cantrip_acp.retention import looms as references
-from cantrip_acp.retention.dir_handle import Folder
-from cantrip_acp.retention.rules import Item, Rules
+from cantrip_acp.core.errors import CantripError, LoomError
+from cantrip_acp.retention import looms
+from cantrip_acp.retention.dir_handle import Entry, Folder
+from cantrip_acp.retention.looms import LoomFiles, References
+from cantrip_acp.retention.rules import Item, ItemKept, Rules
 
-Progress = Callable[[str, int, int], None]
-"""Called with what is being read, how many of it were read, and how many there are."""
+LOCK = "gc.lock"
 
+Progress = Callable[[int, int], None]
+"""Called with how many looms were read, and how many there are."""
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The input of a collector: the open state folder, the rules, the time (seconds since the epoch)."""
-
-    state: Folder
-    rules: Rules
-    now: float
-    progress: Progress = lambda what, done, of: None
+_COMPILED = re.compile(r"[0-9a-f]{64}\.json|\.[0-9a-f]{64}\.json\.\d+")
 
 
 @dataclass(slots=True)
 class Plan:
-    """The result. An item is deleted unless it has a reason to stay. ``held`` is the size of all looms now, in bytes;
-    ``freed`` the size of everything that will be deleted."""
+    """The result. An item is deleted unless it has a reason to be kept. ``loom_bytes`` is the size of all looms now;
+    ``freed`` is the size of everything that will be deleted."""
 
     state: Path
     rules: Rules
     items: list[Item] = field(default_factory=list)
     looms: int = 0
-    held: int = 0
+    loom_bytes: int = 0
     notes: list[str] = field(default_factory=list)
     opened: list[Folder] = field(default_factory=list, repr=False)
 
@@ -47,76 +48,96 @@ class Plan:
             self.opened.pop().close()
 
     @property
-    def going(self) -> list[Item]:
-        return [item for item in self.items if item.stays is None]
+    def to_delete(self) -> list[Item]:
+        return [item for item in self.items if item.kept is None]
 
     @property
-    def staying(self) -> list[Item]:
-        return [item for item in self.items if item.stays is not None]
+    def kept(self) -> list[Item]:
+        return [item for item in self.items if item.kept is not None]
 
     @property
     def freed(self) -> int:
-        return sum(item.size + item.beside for item in self.going)
+        return sum(item.size + item.beside for item in self.to_delete)
 
 
-def collect_looms(look: Look, plan: Plan) -> None:
-    """Find looms by age and size, and the files of looms that are gone."""
-    folder = look.state.sub(looms.FOLDER)
+def make_plan(state: Path, rules: Rules, *, progress: Progress | None = None, now: float | None = None) -> Plan:
+    """Make the plan for a state folder; it is empty if there is no such folder. Raises `OSError`."""
+    plan = Plan(state, rules)
+    folder = Folder.open(state)
     if folder is None:
-        if look.state.entry(looms.FOLDER) is not None:
+        return plan
+    plan.opened.append(folder)
+    now = time.time() if now is None else now
+    _plan_looms(plan, folder, now, progress or (lambda done, total: None))
+    recipes = folder.sub("recipes")
+    if recipes is not None:
+        plan.opened.append(recipes)
+        _plan_compiled_recipes(plan, recipes, now)
+    return plan
+
+
+def _plan_looms(plan: Plan, state: Folder, now: float, progress: Progress) -> None:
+    """Find looms by age and size."""
+    folder = state.sub(looms.FOLDER)
+    if folder is None:
+        if state.entry(looms.FOLDER) is not None:
             plan.notes.append(f"{looms.FOLDER} is no folder but a link or a file; it was left alone")
         return
     plan.opened.append(folder)
-    shelf, orphans = looms.shelf(folder)
-    plan.looms, plan.held = len(shelf), sum(each.size for each in shelf)
-    stays = {each.name: looms.MARKED for each in shelf if each.marked}
-    named: dict[str, references.Named] = {}
+    found = looms.list_looms(folder)
+    plan.looms, plan.loom_bytes = len(found), sum(each.size for each in found)
+    kept = {each.name: looms.MARKED for each in found if each.marked}
+    references: dict[str, References] = {}
     while True:
-        why = looms.over(shelf, look.rules, look.now, stays)
-        found = {e.name: looms.IN_USE for e in shelf if e.name in why and e.name not in stays and looms.held(folder, e)}
-        going = set(why) - set(stays) - set(found)
-        if going:
-            found |= _needed(look, plan, folder, shelf, going, named)
-            found |= _worked_in(look.state, shelf, going - set(found), named)
-        if not found:
+        why = looms.choose_by_rules(found, plan.rules, now, kept)
+        more = {
+            e.name: looms.IN_USE for e in found if e.name in why and e.name not in kept and looms.is_open(folder, e)
+        }
+        chosen = set(why) - set(kept) - set(more)
+        if chosen:
+            references = references or _read_references(plan, folder, found, progress)
+            more |= _needed(references, chosen)
+            more |= _changed_forks(state, found, chosen - set(more), references)
+        if not more:
             break
-        # Looms that stay use space, so others may have to be deleted instead.
-        stays |= found
-    for each in shelf:
+        # Looms that are kept use space, so others may have to be deleted instead.
+        kept |= more
+    for each in found:
         if each.name in why:
-            before = worktrees.let_go(look.state, folder, each)
-            item = looms.item(folder, each, why[each.name], stays.get(each.name), before)
-            item.beside = _worktrees_size(look.state, named.get(each.name))
+            delete_elsewhere = looms.delete_elsewhere(state, folder, each)
+            item = looms.loom_item(folder, each, why[each.name], kept.get(each.name), delete_elsewhere)
+            item.beside = _worktree_bytes(state, references.get(each.name))
             plan.items.append(item)
-    collect_worktrees(look, plan, folder, shelf, named)
-    plan.items += leftovers.beside(folder, orphans, looms.FOLDER, look.now)
-    room = look.rules.max_size
-    if room is not None and plan.held - sum(e.size for e in shelf if e.name in going) > room:
-        plan.notes.append("what must stay takes more room than looms may take")
+    limit = plan.rules.max_size
+    if limit is not None and plan.loom_bytes - sum(e.size for e in found if e.name in chosen) > limit:
+        plan.notes.append("the looms that are kept take more room than --max-size allows")
 
 
-def collect_worktrees(
-    look: Look, plan: Plan, folder: Folder, shelf: list[looms.Shelved], named: dict[str, references.Named]
-) -> None:
-    """Find forks' worktrees that no loom names, and worktrees whose creation was interrupted."""
-    own = look.state.sub(worktrees.FOLDER)
-    if own is not None:
-        plan.opened.append(own)
-    _read_all(look, plan, folder, shelf, named)
-    repositories = {path for each in named.values() for path in each.repositories}
-    half = worktrees.half_made(own, repositories, look.now)
-    plan.items += half
-    if own is None or not any(entry.is_folder for entry in own.entries()):
-        return
-    if all(each.known for each in named.values()):
-        theirs = {name for each in named.values() for name in worktrees.own(look.state, each.worktrees)}
-        theirs |= {os.path.basename(item.name) for item in half}
-        plan.items += worktrees.left(own, theirs, look.rules, look.now)
+def _plan_compiled_recipes(plan: Plan, folder: Folder, now: float) -> None:
+    """Find compiled recipes that were not read for long; they are compiled again when needed."""
+    limit = plan.rules.older_than
+    for entry in folder.entries() if limit is not None else ():
+        unused = now - max(entry.changed, entry.status.st_atime)
+        if limit is not None and entry.is_file and _COMPILED.fullmatch(entry.name) and unused > limit:
+            name, why = f"recipes/{entry.name}", "made again when needed"
+            plan.items.append(
+                Item("compiled recipe", name, entry.size, entry.changed, why, _delete_file(folder, entry))
+            )
 
 
-def _worktrees_size(state: Folder, named: references.Named | None) -> int:
-    names = worktrees.own(state, named.worktrees) if named is not None else []
-    folder = state.sub(worktrees.FOLDER) if names else None
+def _delete_file(folder: Folder, entry: Entry) -> Callable[[], None]:
+    def delete() -> None:
+        now = folder.entry(entry.name)
+        if now is not None and (not now.is_file or now.status.st_mtime_ns != entry.status.st_mtime_ns):
+            raise ItemKept("changed meanwhile")
+        folder.unlink(entry.name)
+
+    return delete
+
+
+def _worktree_bytes(state: Folder, references: References | None) -> int:
+    names = looms.own_worktrees(state, references.worktrees) if references is not None else []
+    folder = state.sub(looms.WORKTREES) if names else None
     if folder is None:
         return 0
     try:
@@ -125,70 +146,76 @@ def _worktrees_size(state: Folder, named: references.Named | None) -> int:
         folder.close()
 
 
-def _worked_in(
-    state: Folder, shelf: list[looms.Shelved], going: set[str], named: dict[str, references.Named]
+def _changed_forks(
+    state: Folder, found: list[LoomFiles], chosen: set[str], references: dict[str, References]
 ) -> dict[str, str]:
-    found = {}
-    for each in shelf:
-        if each.name in going:
-            name = worktrees.worked_in(state, each, worktrees.own(state, named[each.name].worktrees))
-            if name is not None:
-                found[each.name] = f"{worktrees.FOLDER}/{name}, of its fork, was changed since"
-    return found
+    """The chosen looms that must be kept because somebody worked in the worktree of a fork."""
+    kept = {}
+    for each in found:
+        if each.name in chosen:
+            names = looms.own_worktrees(state, references[each.name].worktrees)
+            if (name := looms.changed_worktree(state, each, names)) is not None:
+                kept[each.name] = f"{looms.WORKTREES}/{name}, of its fork, was changed since"
+    return kept
 
 
-def _needed(
-    look: Look,
-    plan: Plan,
-    folder: Folder,
-    shelf: list[looms.Shelved],
-    going: set[str],
-    named: dict[str, references.Named],
-) -> dict[str, str]:
-    """The looms in ``going`` that must stay because other looms refer to them."""
-    _read_all(look, plan, folder, shelf, named)
-    unknown = next((name for name, each in named.items() if not each.known and name not in going), None)
+def _needed(references: dict[str, References], chosen: set[str]) -> dict[str, str]:
+    """The chosen looms that must be kept because other looms refer to them."""
+    unknown = next((name for name, each in references.items() if not each.known and name not in chosen), None)
     if unknown is not None:
-        return dict.fromkeys(going, f"{unknown}, which cannot be read, may go on from it")
-    return {name: f"{by} goes on from it" for name, by in references.needed(named, going).items()}
+        return dict.fromkeys(chosen, f"{unknown}, which cannot be read, may go on from it")
+    return {name: f"{by} goes on from it" for name, by in looms.find_needed(references, chosen).items()}
 
 
-def _read_all(
-    look: Look, plan: Plan, folder: Folder, shelf: list[looms.Shelved], named: dict[str, references.Named]
-) -> None:
-    """Read what every loom refers to, once."""
-    for number, each in enumerate(shelf if not named else ()):
-        look.progress("looms", number + 1, len(shelf))
+def _read_references(plan: Plan, folder: Folder, found: list[LoomFiles], progress: Progress) -> dict[str, References]:
+    """What every loom refers to."""
+    references: dict[str, References] = {}
+    for number, each in enumerate(found):
+        progress(number + 1, len(found))
         try:
-            named[each.name] = references.read(folder, each)
+            references[each.name] = looms.read_references(folder, each)
         except LoomError as error:
             gone = folder.entry(each.name) is None
-            named[each.name] = references.Named(known=gone)
+            references[each.name] = References(known=gone)
             if not gone:
                 plan.notes.append(f"{looms.FOLDER}/{each.name} cannot be read: {error}")
+    return references
 
 
-def collect_leftovers(look: Look, plan: Plan) -> None:
-    """Find leftover files elsewhere in the state folder and in the temporary folder."""
-    recipes = look.state.sub("recipes")
-    if recipes is not None:
-        plan.opened.append(recipes)
-        plan.items += leftovers.compiled(recipes, look.rules, look.now)
-    plan.items += leftovers.standins(look.state, look.now)
-    plan.items += leftovers.temporary_folders()
+class GcRunning(CantripError):
+    """Another run is deleting in this state folder."""
 
 
-COLLECTORS: tuple[Callable[[Look, Plan], None], ...] = (collect_looms, collect_leftovers)
-"""The functions that find items. For another kind of state, write a function and add it here."""
+@contextmanager
+def locked(state: Path) -> Iterator[None]:
+    """Lock the state folder against other runs. Call it before the plan is made, or the plan may list what another run
+    deletes. Raises `GcRunning` where another run has the lock."""
+    if not state.is_dir():
+        yield
+        return
+    fd = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise GcRunning(f"another cantrip gc is at work in {state}; let it finish") from None
+        yield
+    finally:
+        os.close(fd)
 
 
-def make(state: Path, rules: Rules, *, progress: Progress | None = None, now: float | None = None) -> Plan:
-    """Make the plan for a state folder; it is empty where there is no such folder. Raises `OSError`."""
-    plan = Plan(state, rules)
-    folder = Folder.open(state)
-    if folder is not None:
-        plan.opened.append(folder)
-        look = Look(folder, rules, time.time() if now is None else now, progress or (lambda what, done, of: None))
-        for collect in COLLECTORS:
-            collect(look, plan)
-    return plan
+def delete_items(plan: Plan) -> Iterator[tuple[Item, str | None, bool]]:
+    """Delete the items of a plan. Yields each item, why it was not deleted (None where it was), and whether that is a
+    failure (False where the item is in use)."""
+    for item in plan.to_delete:
+        try:
+            item.delete()
+        except ItemKept as why:
+            item.kept = str(why)
+            yield item, str(why), False
+        except OSError as error:
+            yield item, error.strerror or str(error), True
+        except CantripError as error:
+            yield item, str(error), True
+        else:
+            yield item, None, False

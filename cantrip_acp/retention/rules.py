@@ -85,19 +85,19 @@ def _read(table: dict[str, Any], key: str, parse: Any, path: Path) -> Any:
         raise DefinitionError(f"gc.{key}: {error}", where=str(path)) from None
 
 
-# --- One item of the state folder that may be deleted, or that stays although it is too old.
+# --- One item of the state folder that may be deleted, or that is kept although it is too old.
 
 
-class Stays(Exception):
-    """Raised by an item's ``drop`` where it is in use after all; the text says why."""
+class ItemKept(Exception):
+    """Raised by an item's ``delete`` if it is in use after all; the text says why."""
 
 
 @dataclass(slots=True)
 class Item:
-    """``kind`` is a word for people (loom, index, torn line); ``name`` is relative to the state folder.
+    """``kind`` is loom or compiled recipe; ``name`` is relative to the state folder.
 
-    ``why`` says why it may be deleted. ``stays`` says why it is kept nevertheless; None where it is deleted. ``drop``
-    deletes it, and raises `Stays` or `OSError`. After a crash, ``drop`` can run again and finishes the deletion.
+    ``why`` says why it may be deleted. ``kept`` says why it is kept nevertheless; None if it is deleted. ``delete`` raises
+    `ItemKept` or `OSError`. After a crash, ``delete`` can run again and finishes the deletion.
     """
 
     kind: str
@@ -105,7 +105,7 @@ class Item:
     size: int
     changed: float
     why: str
-    drop: Callable[[], None] = field(repr=False)
-    stays: str | None = None
+    delete: Callable[[], None] = field(repr=False)
+    kept: str | None = None
     beside: int = 0
     """Bytes elsewhere that are deleted with it (a fork's worktree)."""

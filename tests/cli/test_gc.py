@@ -38,7 +38,7 @@ def test_it_says_first_and_does_when_told_to(state: Path) -> None:
     assert lines[0].endswith("last written 100 days ago")
     assert lines[1].endswith("d.loom.jsonl goes on from it (last written 95 days ago)")
     assert lines[2].startswith("would free ")
-    assert lines[3] == "nothing was removed; do it with --yes"
+    assert lines[3] == "nothing was removed; --yes removes it"
     assert gc(state, "--dry-run").out == said.out
     assert names(state) == ["a", "b", "c", "d"]
     done = gc(state, "--yes")
@@ -46,7 +46,7 @@ def test_it_says_first_and_does_when_told_to(state: Path) -> None:
     assert done.out.startswith("removed  looms/a.loom.jsonl")
     assert "3 looms kept" in done.out
     assert names(state) == ["b", "c", "d"]
-    assert "nothing to let go of in" in gc(state, "--yes", "--older-than", "never").out
+    assert "nothing to delete in" in gc(state, "--yes", "--older-than", "never").out
 
 
 def test_as_data(state: Path) -> None:
@@ -130,13 +130,12 @@ def test_one_at_a_time(state: Path) -> None:
 SWEEPER = """
 import sys
 from pathlib import Path
-from cantrip_acp.retention.plan import make
+from cantrip_acp.retention.plan import delete_items, locked, make_plan
 from cantrip_acp.retention.rules import Rules
-from cantrip_acp.retention.delete import alone, sweep
-with alone(Path(sys.argv[1])):
-    plan = make(Path(sys.argv[1]), Rules(1.0))
+with locked(Path(sys.argv[1])):
+    plan = make_plan(Path(sys.argv[1]), Rules(1.0))
     print("ready", flush=True)
-    for item in sweep(plan):
+    for item in delete_items(plan):
         pass
 print("done", flush=True)
 """
@@ -186,16 +185,15 @@ def test_who_writes_meanwhile_loses_nothing(tmp_path: Path) -> None:
         [sys.executable, "-c", WRITER, str(path), "300"], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        from cantrip_acp.retention.delete import sweep
-        from cantrip_acp.retention.plan import make
+        from cantrip_acp.retention.plan import delete_items, make_plan
         from cantrip_acp.retention.rules import Rules
 
         while process.poll() is None:
             if path.exists():
                 age(path, 100)
-            plan = make(state, Rules(1.0))
+            plan = make_plan(state, Rules(1.0))
             before = [int(t[1:]) for t in _turns(path)]
-            for _, why, _ in sweep(plan):
+            for _, why, _ in delete_items(plan):
                 if why is None:
                     removed += 1
                     kept.update(before)
@@ -217,12 +215,12 @@ def _turns(path: Path) -> list[str]:
 
 def test_a_loom_that_is_being_removed_is_locked(state: Path) -> None:
     from cantrip_acp.retention.dir_handle import Folder
-    from cantrip_acp.retention.looms import alone, shelf
+    from cantrip_acp.retention.looms import list_looms, locked
 
     folder = Folder.open(state / "looms")
     assert folder is not None
-    found = next(each for each in shelf(folder)[0] if each.name.startswith("a"))
-    with alone(folder, found), pytest.raises(LoomLocked):
+    found = next(each for each in list_looms(folder) if each.name.startswith("a"))
+    with locked(folder, found), pytest.raises(LoomLocked):
         Loom.open(state / "looms" / "a.loom.jsonl")
     folder.close()
     with Loom.open(state / "looms" / "a.loom.jsonl") as loom:

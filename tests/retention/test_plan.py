@@ -9,29 +9,27 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.retention.delete import sweep
-from cantrip_acp.retention.plan import Plan, make
+from cantrip_acp.retention.plan import Plan, delete_items, make_plan
 from cantrip_acp.retention.rules import DAY, Rules
-from cantrip_acp.sandbox.policy.placeholders import Pool
 from tests.retention.shelf import age, keep, names
 
 OLD = Rules(older_than=90 * DAY)
 
 
 def planned(state: Path, rules: Rules = OLD) -> tuple[list[str], dict[str, str]]:
-    plan = make(state, rules)
+    plan = make_plan(state, rules)
     plan.close()
-    return short(plan), {item.name.split("/")[-1].split(".")[0]: str(item.stays) for item in plan.staying}
+    return short(plan), {item.name.split("/")[-1].split(".")[0]: str(item.kept) for item in plan.kept}
 
 
 def short(plan: Plan) -> list[str]:
-    return [item.name.split("/")[-1].split(".")[0] for item in plan.going if item.kind == "loom"]
+    return [item.name.split("/")[-1].split(".")[0] for item in plan.to_delete if item.kind == "loom"]
 
 
 def swept(state: Path, rules: Rules = OLD) -> list[tuple[str, str | None, bool]]:
-    plan = make(state, rules)
+    plan = make_plan(state, rules)
     try:
-        return [(item.name, why, failed) for item, why, failed in sweep(plan)]
+        return [(item.name, why, failed) for item, why, failed in delete_items(plan)]
     finally:
         plan.close()
 
@@ -73,7 +71,7 @@ def test_the_oldest_go_until_there_is_room(tmp_path: Path) -> None:
     with Loom.open(tmp_path / "looms" / "b.loom.jsonl"):
         assert planned(tmp_path, room) == (["c", "d"], {})
     assert planned(tmp_path, Rules(older_than=3.5 * DAY, max_size=250_000)) == (["b", "c"], {"a": "marked to be kept"})
-    plan = make(tmp_path, Rules(older_than=None, max_size=10))
+    plan = make_plan(tmp_path, Rules(older_than=None, max_size=10))
     plan.close()
     assert plan.notes == ["what must stay takes more room than looms may take"]
 
@@ -85,9 +83,9 @@ def test_what_lies_beside_goes_with_it(tmp_path: Path) -> None:
     _file(path.with_name(f".{path.name}.index.part"))
     kept = keep(tmp_path, "b", days=1)
     _file(kept.with_name(kept.name + ".index"))
-    plan = make(tmp_path, OLD)
+    plan = make_plan(tmp_path, OLD)
     plan.close()
-    assert [item.size for item in plan.going] == [path.stat().st_size + 151]
+    assert [item.size for item in plan.to_delete] == [path.stat().st_size + 151]
     assert [why for _, why, _ in swept(tmp_path)] == [None]
     assert sorted(p.name for p in (tmp_path / "looms").iterdir()) == ["b.loom.jsonl", "b.loom.jsonl.index"]
 
@@ -108,22 +106,22 @@ def test_one_that_is_written_stays(tmp_path: Path) -> None:
     path = keep(tmp_path, "a", days=100)
     with Loom.open(path):
         assert planned(tmp_path) == ([], {"a": "open in another process"})
-    plan = make(tmp_path, OLD)
+    plan = make_plan(tmp_path, OLD)
     assert short(plan) == ["a"]
     with Loom.open(path) as loom:
-        assert [why for _, why, _ in sweep(plan)] == ["open in another process"]
+        assert [why for _, why, _ in delete_items(plan)] == ["open in another process"]
         loom.append(Turn("t_new", "t_a_1", "c", "e", None))
     plan.close()
     age(path, 100)
-    plan = make(tmp_path, OLD)
+    plan = make_plan(tmp_path, OLD)
     with Loom.open(path) as loom:
         loom.annotate_reward("t_new", 1)
-    assert [why for _, why, _ in sweep(plan)] == ["written meanwhile"]
+    assert [why for _, why, _ in delete_items(plan)] == ["written meanwhile"]
     plan.close()
     age(path, 100)
-    plan = make(tmp_path, OLD)
+    plan = make_plan(tmp_path, OLD)
     path.with_name(path.name + ".keep").touch()
-    assert [why for _, why, _ in sweep(plan)] == ["marked to be kept"]
+    assert [why for _, why, _ in delete_items(plan)] == ["marked to be kept"]
     plan.close()
     with Loom.open(path, readonly=True) as loom:
         assert len(loom) == 3
@@ -153,9 +151,9 @@ def test_one_that_cannot_be_read_may_need_any(tmp_path: Path) -> None:
     base = tmp_path / "looms" / "c.db"
     Loom.open(f"sqlite:{base}").close()
     base.write_bytes(base.read_bytes()[:100] + b"\xff" * 4000)
-    plan = make(tmp_path, OLD)
+    plan = make_plan(tmp_path, OLD)
     plan.close()
-    assert [item.stays for item in plan.items] == ["c.db, which cannot be read, may go on from it"]
+    assert [item.kept for item in plan.items] == ["c.db, which cannot be read, may go on from it"]
     assert len(plan.notes) == 1
 
 
@@ -177,7 +175,7 @@ def test_links_lead_nowhere(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "looms").symlink_to(outside / "looms")
-    plan = make(other, OLD)
+    plan = make_plan(other, OLD)
     plan.close()
     assert (plan.items, plan.notes) == ([], ["looms is no folder but a link or a file; it was left alone"])
 
@@ -194,9 +192,9 @@ def test_databases(tmp_path: Path) -> None:
         loom.append(Turn("t", None, "c", "e", None))
     stranger = age(_file(tmp_path / "looms" / "b.db", "not a database"), 100)
     age(path, 100)
-    plan = make(tmp_path, OLD)
+    plan = make_plan(tmp_path, OLD)
     with Loom.open(path, readonly=True):
-        assert [why for _, why, _ in sweep(plan)] == ["open in another process"]
+        assert [why for _, why, _ in delete_items(plan)] == ["open in another process"]
     plan.close()
     age(path, 100)
     (tmp_path / "looms" / "a.db-wal").unlink(missing_ok=True)
@@ -204,36 +202,16 @@ def test_databases(tmp_path: Path) -> None:
     assert list((tmp_path / "looms").iterdir()) == [stranger]
 
 
-def test_leftovers(tmp_path: Path) -> None:
-    for name in ("x.loom.jsonl.index", ".x.loom.jsonl.index.part", "x.loom.jsonl.torn-1", "x.loom.jsonl.keep"):
-        age(_file(tmp_path / "looms" / name), 2)
-    fresh = _file(tmp_path / "looms" / "y.loom.jsonl.index")
+def test_compiled_recipes_go_by_their_age(tmp_path: Path) -> None:
     compiled = tmp_path / "recipes" / f"{'a' * 64}.json"
     other = age(_file(tmp_path / "recipes" / "mine.json"), 100)
     age(_file(compiled), 100)
     age(_file(tmp_path / "recipes" / f".{'a' * 64}.json.123"), 100)
     homes = age(_file(tmp_path / "homes" / "abc" / ".bashrc"), 1000)
-    assert sorted(why is None for _, why, _ in swept(tmp_path)) == [True] * 6
-    assert fresh.exists()
+    assert sorted(why is None for _, why, _ in swept(tmp_path)) == [True] * 2
     assert other.exists()
     assert homes.exists()
     assert not compiled.exists()
-
-
-def test_stand_ins_go_once_nobody_holds_them(tmp_path: Path) -> None:
-    folder = tmp_path / "cantrip-standins-abc"
-    folder.mkdir()
-    pool = Pool(str(folder))
-    pool._free = [pool._make(), pool._make()]
-    age(folder, 2)
-    assert planned(tmp_path)[1] == {"cantrip-standins-abc": "in use by a process"}
-    os.close(pool._fd)
-    precious = tmp_path / "cantrip-standins-full"
-    _file(precious / "mine")
-    age(precious, 2)
-    assert [name for name, why, _ in swept(tmp_path) if why is None] == ["cantrip-standins-abc"]
-    assert not folder.exists()
-    assert (precious / "mine").exists()
 
 
 def test_what_cannot_be_removed_is_told_and_the_rest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

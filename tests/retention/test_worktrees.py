@@ -96,29 +96,12 @@ def test_one_in_whose_worktree_somebody_worked_stays(tmp_path: Path, workspace: 
     assert len(swept(state)) == 1
 
 
-def test_worktrees_that_no_loom_names(tmp_path: Path, workspace: Path) -> None:
-    state = tmp_path / "state"
-    forked(state, workspace, "a", state / "worktrees" / "one", days=100).unlink()
-    forked(state, workspace, "b", state / "worktrees" / "two", days=5).unlink()
-    dangling = state / "worktrees" / "three"
-    dangling.mkdir()
-    (dangling / ".git").write_text("gitdir: /nowhere/at/all")
-    aged(dangling, 100)
-    (state / "worktrees" / "link").symlink_to(workspace)
-    age(state / "worktrees" / "link", 500)
-    assert sorted(name for name, why, _ in swept(state) if why is None) == ["worktrees/one", "worktrees/three"]
-    assert linked(workspace) == [str(state / "worktrees" / "two")]
-    assert (workspace / "a.txt").exists()
-
-
 def test_a_repository_that_is_gone(tmp_path: Path, workspace: Path) -> None:
     state = tmp_path / "state"
     forked(state, workspace, "a", state / "worktrees" / "one", days=100)
     os.rename(workspace, tmp_path / "moved")
     assert ("looms/a.loom.jsonl", None, False) in swept(state)
     assert names(state) == []
-    # What is left of its worktree goes by itself.
-    assert [name for name, why, _ in swept(state) if why is None] in ([], ["worktrees/one"])
     assert not (state / "worktrees" / "one").exists()
     assert time.time() - (tmp_path / "moved" / "a.txt").stat().st_mtime < DAY
 

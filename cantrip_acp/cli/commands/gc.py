@@ -1,4 +1,4 @@
-"""`cantrip gc`: delete old looms and temporary files of the state folder."""
+"""`cantrip gc`: delete old looms of the state folder."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
         "cantrip gc", "cantrip gc --older-than 30d --max-size 2GB", "cantrip gc --older-than 1y --yes", "cantrip gc --json"
     ),
 )  # fmt: skip
-@click.option("--yes", is_flag=True, help="Do it; without, only say what would be done.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done (the default).")
+@click.option("--yes", is_flag=True, help="Delete. Without this option, only say what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted (the default).")
 @click.option(
     "--older-than",
     metavar="AGE",
-    help="Let go of looms that nobody wrote to for so long: 90d, 12h, 2w, 1y, or never.  [default: gc.older_than, else 90d]",
+    help="Delete looms that were last written longer ago: 90d, 12h, 2w, 1y, or never.  [default: gc.older_than, else 90d]",
 )
 @click.option(
     "--max-size",
     metavar="SIZE",
-    help="Then of the oldest ones, until all together take no more: 500MB, 2GB, or unlimited.  "
+    help="Then delete the oldest ones, until all together take no more: 500MB, 2GB, or unlimited.  "
     "[default: gc.max_size, else unlimited]",
 )
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
@@ -43,29 +43,29 @@ if TYPE_CHECKING:
 def gc(
     yes: bool, dry_run: bool, older_than: str | None, max_size: str | None, as_json: bool, state_dir: Path | None
 ) -> int:
-    """Say which looms and leftovers of the state folder would be let go of; with --yes, remove them.
+    """Say which old looms of the state folder would be deleted; with --yes, delete them.
 
-    A loom stays where a process has it open, where `cantrip loom keep` marked it, and where another loom goes on from it.
-    With a loom go its forks' worktrees in the state folder, where nobody worked since, and the hidden git refs by which it
-    pinned files in a repository. Nothing else outside of the state folder is touched, and no link is followed. What is
-    always wanted stands in settings.toml of the configuration folder: [gc], older_than = "90d", max_size = "2GB".
+    A loom is kept if a process has it open, if `cantrip loom keep` marked it, if another loom continues from it, or if
+    somebody changed a file in the worktree of its fork. A loom is deleted with the worktrees of its forks in the state folder and
+    the hidden git refs by which it pinned files in a repository. Compiled recipes are deleted by their age too. Nothing else
+    outside of the state folder is touched, and no link is followed. Set your own defaults in settings.toml of the configuration
+    folder: [gc], older_than = "90d", max_size = "2GB".
 
-    Exit status: 0 done, or nothing to do; 1 something could not be removed, or another one is at work; 2 usage.
+    Exit status: 0 done, or nothing to do; 1 something could not be deleted, or another gc is running; 2 usage.
     """
     from contextlib import nullcontext
 
     from cantrip_acp.files import paths
-    from cantrip_acp.retention.delete import alone
-    from cantrip_acp.retention.plan import make
+    from cantrip_acp.retention.plan import locked, make_plan
 
     if yes and dry_run:
-        raise click.UsageError("--yes does it and --dry-run does not; give one of them")
+        raise click.UsageError("--yes deletes and --dry-run does not; give one of them")
     state = paths.state_dir(state_dir)
     if state_dir is not None and not state.is_dir():
         raise click.BadParameter(f"there is no folder {state}", param_hint="--state-dir")
     rules = _rules(older_than, max_size)
-    with alone(state) if yes else nullcontext():
-        plan = make(state, rules, progress=_progress())
+    with locked(state) if yes else nullcontext():
+        plan = make_plan(state, rules, progress=_progress())
         try:
             done = _carry_out(plan, quiet=as_json) if yes else None
         finally:
@@ -97,13 +97,13 @@ def _parsed(option: str, parse: Callable[[str], Any], text: str) -> Any:
         raise click.BadParameter(str(error), param_hint=option) from None
 
 
-def _progress() -> Callable[[str, int, int], None] | None:
+def _progress() -> Callable[[int, int], None] | None:
     """On a terminal, return a function that shows how many files were read. The line is cleared at the end."""
     if not sys.stderr.isatty():
         return None
 
-    def show(what: str, done: int, of: int) -> None:
-        sys.stderr.write(f"\rreading {what}: {done} of {of}" + ("\r\033[K" if done == of else ""))
+    def show(done: int, total: int) -> None:
+        sys.stderr.write(f"\rreading looms: {done} of {total}" + ("\r\033[K" if done == total else ""))
         sys.stderr.flush()
 
     return show
@@ -113,10 +113,10 @@ Done = list[tuple["Item", "str | None", bool]]
 
 
 def _carry_out(plan: Plan, *, quiet: bool) -> Done:
-    from cantrip_acp.retention.delete import sweep
+    from cantrip_acp.retention.plan import delete_items
 
     done: Done = []
-    for item, why, failed in sweep(plan):
+    for item, why, failed in delete_items(plan):
         done.append((item, why, failed))
         if not quiet:
             click.echo(_line("removed" if why is None else "failed" if failed else "stays", item, why or item.why))
@@ -124,14 +124,14 @@ def _carry_out(plan: Plan, *, quiet: bool) -> Done:
 
 
 def _tell(plan: Plan) -> None:
-    for item in plan.going:
+    for item in plan.to_delete:
         click.echo(_line("would remove", item, item.why))
     _stay(plan)
-    if plan.going:
-        click.echo(f"would free {size(plan.freed)}; {_kept(plan, plan.going)}")
-        click.echo("nothing was removed; do it with --yes")
+    if plan.to_delete:
+        click.echo(f"would free {size(plan.freed)}; {_kept(plan, plan.to_delete)}")
+        click.echo("nothing was removed; --yes removes it")
     else:
-        click.echo(f"nothing to let go of in {plan.state}; {_kept(plan, [])}")
+        click.echo(f"nothing to delete in {plan.state}; {_kept(plan, [])}")
 
 
 def _told(plan: Plan, done: Done) -> None:
@@ -140,22 +140,22 @@ def _told(plan: Plan, done: Done) -> None:
     if done:
         click.echo(f"freed {size(sum(item.size + item.beside for item in gone))}; {_kept(plan, gone)}")
     else:
-        click.echo(f"nothing to let go of in {plan.state}; {_kept(plan, [])}")
+        click.echo(f"nothing to delete in {plan.state}; {_kept(plan, [])}")
 
 
 def _stay(plan: Plan, told: set[str] | None = None) -> None:
     from cantrip_acp.text.sanitize import clean_line
 
-    for item in plan.staying:
+    for item in plan.kept:
         if item.name not in (told or ()):
-            click.echo(_line("stays", item, f"{item.stays} ({item.why})"))
+            click.echo(_line("stays", item, f"{item.kept} ({item.why})"))
     for note in plan.notes:
         click.echo(f"note: {clean_line(note)}", err=True)
 
 
 def _kept(plan: Plan, gone: list[Item]) -> str:
     looms = [item for item in gone if item.kind == "loom"]
-    count, held = plan.looms - len(looms), plan.held - sum(item.size for item in looms)
+    count, held = plan.looms - len(looms), plan.loom_bytes - sum(item.size for item in looms)
     return f"{count} loom{'' if count == 1 else 's'} kept, {size(held)}"
 
 
@@ -181,16 +181,16 @@ def _data(plan: Plan, done: Done | None) -> dict[str, Any]:
         data = {"kind": item.kind, "name": item.name, "bytes": item.size, "beside_bytes": item.beside}
         return {**data, "changed": when, "why": item.why, **more}
 
-    going = plan.going if done is None else [item for item, why, _ in done if why is None]
+    going = plan.to_delete if done is None else [item for item, why, _ in done if why is None]
     return {
         "state_dir": str(plan.state),
         "dry_run": done is None,
         "rules": {"older_than_seconds": plan.rules.older_than, "max_size_bytes": plan.rules.max_size},
         "looms": plan.looms,
-        "loom_bytes": plan.held,
+        "loom_bytes": plan.loom_bytes,
         "removed" if done is not None else "would_remove": [told(item) for item in going],
         "bytes": sum(item.size + item.beside for item in going),
-        "stays": [told(item, because=item.stays) for item in plan.staying],
+        "stays": [told(item, because=item.kept) for item in plan.kept],
         "failed": [told(item, because=why) for item, why, failed in done or () if failed],
         "notes": plan.notes,
     }

@@ -10,10 +10,10 @@ import click
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "acp": (
-        "cantrip_acp.cli.commands.servers:acp",
+        "cantrip_acp.cli.command_table:acp",
         "Serve the Agent Client Protocol on stdin and stdout (what an editor starts).",
     ),
-    "lsp": ("cantrip_acp.cli.commands.servers:lsp", "Serve the Language Server Protocol: recipes in any editor."),
+    "lsp": ("cantrip_acp.cli.command_table:lsp", "Serve the Language Server Protocol: recipes in any editor."),
     "cast": ("cantrip_acp.cli.commands.cast:cast", "Cast a recipe on an intent, once, and watch."),
     "repl": ("cantrip_acp.cli.commands.repl:repl", "Talk to an entity in the terminal."),
     "client": ("cantrip_acp.cli.commands.client:client", "Talk to any ACP agent in the terminal."),
@@ -83,3 +83,36 @@ def examples(*lines: str) -> dict[str, Any]:
     """A command's epilog with examples. They work when pasted one after the other in an empty folder."""
     head = "Example:" if len(lines) == 1 else "Examples:"
     return {"epilog": "\b\n" + "\n  ".join([head, *lines])}
+
+
+@click.command(
+    "acp",
+    # The agent parses its own options, because it must be able to start without click.
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    add_help_option=False,
+    **examples("cantrip acp --help"),
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def acp(arguments: tuple[str, ...]) -> int:
+    """Serve the Agent Client Protocol on stdin and stdout; the same as `cantrip-acp`, with its options."""
+    from cantrip_acp.acp.start import main
+
+    return main(list(arguments))
+
+
+# --- `cantrip lsp`: the language server.
+
+
+@click.command(
+    "lsp",
+    # The server parses its own options, because it must be able to start without click.
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    add_help_option=False,
+    **examples("cantrip lsp --help"),
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def lsp(arguments: tuple[str, ...]) -> int:
+    """Serve the Language Server Protocol on stdin and stdout: recipes in any editor."""
+    from cantrip_acp.lsp.start import main
+
+    return main(list(arguments))

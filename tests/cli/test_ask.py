@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.cli.session.ask import allowed
+from cantrip_acp.cli.session.permissions import allowed
 from tests.chores.conftest import Site, serving
 from tests.cli.command import GREETER, Done, Terminal, recipe, run
 

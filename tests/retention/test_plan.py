@@ -73,7 +73,7 @@ def test_the_oldest_go_until_there_is_room(tmp_path: Path) -> None:
     assert planned(tmp_path, Rules(older_than=3.5 * DAY, max_size=250_000)) == (["b", "c"], {"a": "marked to be kept"})
     plan = make_plan(tmp_path, Rules(older_than=None, max_size=10))
     plan.close()
-    assert plan.notes == ["what must stay takes more room than looms may take"]
+    assert plan.notes == ["the looms that are kept take more room than --max-size allows"]
 
 
 def test_what_lies_beside_goes_with_it(tmp_path: Path) -> None:

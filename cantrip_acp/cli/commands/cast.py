@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cantrip_acp.cli.command_table import examples
-from cantrip_acp.cli.session.ask import (
+from cantrip_acp.cli.session.permissions import (
     allow_host_option,
     ask_option,
     named_hosts,

@@ -12,7 +12,7 @@ import click
 from cantrip_acp.acp.client.errors import AgentRefused
 from cantrip_acp.cli.command_table import examples, unknown
 from cantrip_acp.cli.render.from_acp import get_list, get_text
-from cantrip_acp.cli.session.permission import Policy
+from cantrip_acp.cli.session.permissions import Policy
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ def run(
     from cantrip_acp.cli.render.client_output import ClientJson, ClientText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.client_session import Headless, Quit
-    from cantrip_acp.cli.session.permission import ask
+    from cantrip_acp.cli.session.permissions import ask
 
     screen = Screen()
     output: ClientOutput = (

@@ -26,7 +26,7 @@ from cantrip_acp.acp.client.errors import AgentDied, AgentError, AgentRefused
 from cantrip_acp.cli.command_table import unknown
 from cantrip_acp.cli.render.from_acp import get_list, get_mapping, get_text
 from cantrip_acp.cli.render.terminal import Screen
-from cantrip_acp.cli.session.permission import Policy, choose
+from cantrip_acp.cli.session.permissions import Policy, choose
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.parse.yaml_text import read

@@ -70,7 +70,7 @@ def _play(screen: Screen, stage: Stage, *, full: bool) -> int:
     from cantrip_acp.cli.render.client_output import ClientText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.client_session import Headless, Quit
-    from cantrip_acp.cli.session.permission import Policy
+    from cantrip_acp.cli.session.permissions import Policy
     from cantrip_acp.demo.proof import run_tests
     from cantrip_acp.demo.stage import INTENT
 

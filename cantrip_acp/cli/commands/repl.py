@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from cantrip_acp.cli.command_table import examples
-from cantrip_acp.cli.session.ask import (
+from cantrip_acp.cli.session.permissions import (
     allow_host_option,
     ask_option,
     named_hosts,
@@ -100,7 +100,7 @@ def repl(
     if session_id is not None:
         if loom_file is not None:
             raise click.UsageError("--session has a loom of its own; leave --loom out")
-        from cantrip_acp.cli.session.resume import open_session
+        from cantrip_acp.cli.session.setup import open_session
 
         opening, entity = open_session(session_id, recipe, state_dir, hosts, ask=ask)
     else:

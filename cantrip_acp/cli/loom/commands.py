@@ -1,4 +1,4 @@
-"""`cantrip loom`: the group of loom commands, with `show`, `thread`, `tree` and `keep`."""
+"""`cantrip loom`: the group of loom commands, with `show`, `thread`, `tree`, `check` and `keep`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from cantrip_acp.cli.command_table import Suggesting, examples
-from cantrip_acp.cli.loom.check import check
 from cantrip_acp.cli.loom.diff import compare, diff, rank
-from cantrip_acp.cli.loom.export import export
+from cantrip_acp.cli.loom.export_import import export, import_
 from cantrip_acp.cli.loom.fork import fork, replay
-from cantrip_acp.cli.loom.import_ import import_
 from cantrip_acp.cli.loom.list import list_threads, stats
 from cantrip_acp.cli.loom.reward import reward
 from cantrip_acp.cli.loom.view import view
@@ -44,13 +42,13 @@ def keep(name: str | None, let_go: bool, state_dir: Path | None) -> None:
 
     The mark is an empty file beside it, NAME.keep. Looms outside of the state folder are never removed, and need none.
     """
-    from cantrip_acp.cli.loom.find_loom import find
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.files import paths
+    from cantrip_acp.loom.find_loom import find_loom
     from cantrip_acp.retention.looms import FOLDER, KEEP
 
     state = paths.state_dir(state_dir)
-    path = find(name, state)
+    path = find_loom(name, state)
     if not isinstance(path, Path) or path.resolve().parent != (state / FOLDER).resolve():
         raise DefinitionError(
             f"lies outside of {state / FOLDER}, where nothing is ever removed: it needs no mark", where=str(path)
@@ -125,12 +123,12 @@ def thread(name: str | None, turn: str | None, as_json: bool, full: bool, state_
     """Show one thread in full: the path from the root to TURN (an id, or its beginning; by default, the last leaf)."""
     import msgspec
 
-    from cantrip_acp.cli.loom.find_loom import leaf
     from cantrip_acp.cli.loom.show import LoomView, problems
     from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.loom.find_loom import find_turn
 
     with _opened(name, state_dir) as held:
-        path = held.thread(leaf(held, turn))
+        path = held.thread(find_turn(held, turn))
         if not as_json:
             LoomView(Screen(), held, full=full).thread(path)
             return
@@ -147,11 +145,89 @@ def thread(name: str | None, turn: str | None, as_json: bool, full: bool, state_
 @state_option
 def tree(name: str | None, state_dir: Path | None) -> None:
     """Draw a loom's tree: a line a turn, a branch where threads part (forks, children)."""
-    from cantrip_acp.cli.loom.tree import draw
+    from cantrip_acp.cli.loom.show import draw
     from cantrip_acp.cli.render.terminal import Screen
 
     with _opened(name, state_dir) as held:
         draw(Screen(), held)
+
+
+def _opened(name: str | None, state_dir: Path | None) -> Loom:
+    from cantrip_acp.files import paths
+    from cantrip_acp.loom.find_loom import open_by_name
+
+    return open_by_name(name, paths.state_dir(state_dir))
+
+
+@click.command(
+    "check",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello."',
+        "cantrip loom check",
+        "cantrip loom check --json",
+    ),
+)
+@click.argument("name", metavar="[FILE]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@state_option
+def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
+    """Read every record of a loom, and say what is damaged, and where: line and byte in a file, record in a database.
+
+    Records that were changed, removed, doubled, swapped or cut off are found by the checksums that name each other. Records of
+    a later version are named and are no damage. Nothing is changed. Exit status: 0 where all of it can be read, 1 where not.
+    """
+    import msgspec
+
+    from cantrip_acp.files import paths
+    from cantrip_acp.loom.find_loom import find_loom
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.stores.address import open_store
+    from cantrip_acp.text.sanitize import clean_line
+
+    # Open the store directly: readers of a loom add the turns of processes that died, and this check must not.
+    with Loom(open_store(find_loom(name, paths.state_dir(state_dir)), readonly=True)) as held:
+        problems = held.check()
+        running = held.running_casts()
+        unfinished = [
+            {"entity": said.entity_id, "turn": said.id, "running": said.cast_id in running}
+            for said in held.unfinished()
+        ]
+        endless = [start.id for start, end in held.casts() if end is None and start.id not in running]
+        turns, where, later = len(held), str(held.location), dict(held.later)
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "loom": where,
+                    "turns": turns,
+                    "problems": msgspec.to_builtins(problems),
+                    "later": later,
+                    "unfinished": unfinished,
+                    "casts_without_end": endless,
+                }
+            )
+        )
+    else:
+        for each in problems:
+            place = f" (byte {each.offset:,})" if each.line is not None and each.offset is not None else ""
+            click.echo(clean_line(f"{each}{place}"))
+        for open_ in unfinished:
+            what = f"entity {open_['entity']} has said what no turn tells of yet ({open_['turn']})"
+            why = "it is at work" if open_["running"] else "its process ended, and the next writer completes it"
+            click.echo(clean_line(f"note: {what}: {why}"))
+        for cast_id in endless:
+            # This is no damage: a process that died and a file that was cut off look the same.
+            what = f"cast {cast_id} has no end, and no process works on it: its process died, or records were cut off"
+            click.echo(clean_line(f"note: {what} at the end"))
+        for name, many in later.items():
+            what = f"{many:,} record{'' if many == 1 else 's'} of kind {name!r}"
+            click.echo(clean_line(f"note: {what} of a later version; kept, and not used by this one"))
+        count = f"{turns:,} turn{'' if turns == 1 else 's'}"
+        click.echo(
+            f"{clean_line(where)}: {count}, {f'{len(problems):,} problems' if problems else 'all of it can be read'}"
+        )
+    return 1 if problems else 0
 
 
 loom.add_command(export)
@@ -163,10 +239,3 @@ loom.add_command(replay)
 loom.add_command(view)
 for command in (reward, list_threads, diff, compare, rank, stats):
     loom.add_command(command)
-
-
-def _opened(name: str | None, state_dir: Path | None) -> Loom:
-    from cantrip_acp.cli.loom.find_loom import opened
-    from cantrip_acp.files import paths
-
-    return opened(name, paths.state_dir(state_dir))

@@ -64,22 +64,22 @@ def diff(name: str, left: str | None, right: str | None, full: bool, as_json: bo
 
     A and B are turns (an id, or its beginning), usually last ones; by default the two threads that were written to last.
     """
-    from cantrip_acp.cli.loom.find_loom import leaf, opened
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.files import paths
+    from cantrip_acp.loom.find_loom import find_turn, open_by_name
     from cantrip_acp.loom.query.diff import difference
     from cantrip_acp.loom.query.listing import Listing
 
-    with opened(name, paths.state_dir(state_dir)) as held:
+    with open_by_name(name, paths.state_dir(state_dir)) as held:
         listing = Listing(held)
         leaves = listing.outline.leaves
         if right is None and len(leaves) < 2:
             raise DefinitionError(
                 f"holds {len(leaves)} thread{'' if len(leaves) == 1 else 's'}; diff takes two", where=name
             )
-        first = leaf(held, left) if left is not None else leaves[-2]
-        second = leaf(held, right) if right is not None else next(i for i in reversed(leaves) if i != first)
+        first = find_turn(held, left) if left is not None else leaves[-2]
+        second = find_turn(held, right) if right is not None else next(i for i in reversed(leaves) if i != first)
         found = difference(held, first, second, listing=listing)
         if as_json:
             click.echo(json.dumps(found.record(), default=str))
@@ -178,10 +178,10 @@ def compare(
     Without it, every group of the loom. Casts of one cantrip on the same intent are a group too: they part at its call.
     Turns, tokens and gates count from where the threads part.
     """
-    from cantrip_acp.cli.loom.find_loom import opened
     from cantrip_acp.files import paths
+    from cantrip_acp.loom.find_loom import open_by_name
 
-    with opened(name, paths.state_dir(state_dir)) as held:
+    with open_by_name(name, paths.state_dir(state_dir)) as held:
         compared = _compared(held, turn, basis, method, alike=alike)
         if as_json:
             click.echo(json.dumps({"groups": [_data(*one) for one in compared]}, default=str))
@@ -221,13 +221,13 @@ def rank(
     What is written is a reward of the kind `relative` for each thread's last turn; it never replaces one that was given.
     Threads without a reward are left out where others of the group have one.
     """
-    from cantrip_acp.cli.loom.find_loom import find, opened
     from cantrip_acp.files import paths
+    from cantrip_acp.loom.find_loom import find_loom, open_by_name
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.training import rewards
 
     state = paths.state_dir(state_dir)
-    with Loom.open(find(name, state)) if write else opened(name, state) as held:
+    with Loom.open(find_loom(name, state)) if write else open_by_name(name, state) as held:
         compared = _compared(held, turn, basis, method, alike=alike)
         written = 0
         skipped: list[str] = []
@@ -251,14 +251,14 @@ _Compared = tuple["Group", str, "list[Standing]", "dict[str, dict[str, Any]]"]
 
 
 def _compared(loom: Loom, turn: str | None, basis: str, method: str, *, alike: bool) -> list[_Compared]:
-    from cantrip_acp.cli.loom.find_loom import leaf
+    from cantrip_acp.loom.find_loom import find_turn
     from cantrip_acp.loom.query.listing import Listing
     from cantrip_acp.training import rewards
 
     listing = Listing(loom)
     at: str | None = None
     if turn is not None:
-        at = leaf(loom, turn or None)
+        at = find_turn(loom, turn or None)
         above = [i for i in reversed(listing.outline.path(at)) if len(listing.outline.next.get(i, ())) > 1]
         at = above[0] if above else at
     compared: list[_Compared] = []

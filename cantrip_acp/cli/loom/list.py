@@ -32,15 +32,15 @@ class Looms:
         self.problems: list[str] = []
 
     def __iter__(self) -> Iterator[Loom]:
-        from cantrip_acp.cli.loom.find_loom import every, opened, reading
         from cantrip_acp.core.errors import LoomError
+        from cantrip_acp.loom.find_loom import list_looms, open_by_name, open_readonly
 
         for name in self.names:
-            with opened(name, self.state) as held:
+            with open_by_name(name, self.state) as held:
                 yield self._noted(held)
-        for path in () if self.names else every(self.state):
+        for path in () if self.names else list_looms(self.state):
             try:
-                held = reading(path)
+                held = open_readonly(path)
             except LoomError as error:
                 self.problems.append(str(error))
                 continue

@@ -64,14 +64,14 @@ def reward(
     A --verifier is cast as any recipe, with the thread as context, and answers {"reward": NUMBER, "note": TEXT} with done;
     nothing else that it says counts.
     """
-    from cantrip_acp.cli.loom.find_loom import find
     from cantrip_acp.files import paths
+    from cantrip_acp.loom.find_loom import find_loom
 
     if (reward is not None) + implicit + (verifier is not None) > 1:
         raise click.UsageError("REWARD, --implicit and --verifier exclude each other")
     if bounds is not None and verifier is None:
         raise click.UsageError("--range says what a --verifier may answer; name one")
-    path = find(name, paths.state_dir(state_dir))
+    path = find_loom(name, paths.state_dir(state_dir))
     if verifier is not None:
         if note is not None or by is not None:
             raise click.UsageError("--note and --by are the verifier's own")
@@ -91,23 +91,23 @@ def _given(
 ) -> None:
     import getpass
 
-    from cantrip_acp.cli.loom.find_loom import leaf
+    from cantrip_acp.loom.find_loom import find_turn
     from cantrip_acp.loom.loom import Loom
 
     with Loom.open(path) as held:
-        rewarded = leaf(held, turn or None)
+        rewarded = find_turn(held, turn or None)
         held.annotate_reward(rewarded, reward, by=by or getpass.getuser(), note=note)
         given = held.assigned(rewarded)[-1]
     click.echo(json.dumps(_data(given)) if as_json else f"{rewarded}  reward {reward:g}")
 
 
 def _computed(path: Path | str, turn: str | None, by: str, *, as_json: bool) -> None:
-    from cantrip_acp.cli.loom.find_loom import leaf
+    from cantrip_acp.loom.find_loom import find_turn
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.training import rewards
 
     with Loom.open(path) as held:
-        turn_ids = list(held.places) if turn is None else held.path(leaf(held, turn or None))
+        turn_ids = list(held.places) if turn is None else held.path(find_turn(held, turn or None))
         written = rewards.record_implicit(held, turn_ids, by=by)
     if as_json:
         click.echo(json.dumps({"written": [{"turn_id": turn_id, "reward": share} for turn_id, share in written]}))
@@ -129,15 +129,15 @@ def _judged(
 ) -> None:
     import anyio
 
-    from cantrip_acp.cli.loom.find_loom import leaf, reading
     from cantrip_acp.cli.session.setup import open_recipe
+    from cantrip_acp.loom.find_loom import find_turn, open_readonly
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.text.sanitize import clean_line
     from cantrip_acp.training.judge import record_verdict, verify
 
     # Judging may take minutes. The loom is open read-only meanwhile, so that another process can write to it.
-    with reading(path) as held:
-        judged = leaf(held, turn or None)
+    with open_readonly(path) as held:
+        judged = find_turn(held, turn or None)
         opening = open_recipe(verifier, cwd, None, state_dir)
 
         async def run() -> Verdict:
@@ -173,12 +173,12 @@ def _bounds(text: str | None) -> tuple[float, float]:
 
 
 def _shown(path: Path | str, turn: str | None, *, as_json: bool) -> None:
-    from cantrip_acp.cli.loom.find_loom import leaf, reading
     from cantrip_acp.cli.render.table import columns, number
     from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.loom.find_loom import find_turn, open_readonly
 
-    with reading(path) as held:
-        of = leaf(held, turn or None) if turn is not None else None
+    with open_readonly(path) as held:
+        of = find_turn(held, turn or None) if turn is not None else None
         given = held.assigned(of)
     data = [_data(record) for record in given]
     if as_json:

@@ -59,10 +59,10 @@ def view(
     to a file that stands alone, with everything masked that looks like a secret (--raw keeps it). `?` on the page shows its
     keys. FILE is as of `cantrip loom show`.
     """
-    from cantrip_acp.cli.loom.find_loom import find
     from cantrip_acp.files import paths
+    from cantrip_acp.loom.find_loom import find_loom
 
-    path = find(name, paths.state_dir(state_dir))
+    path = find_loom(name, paths.state_dir(state_dir))
     wanted = None if turn is None else _turn(path, turn)
     if target is not None:
         from cantrip_acp.loom.view import write_html
@@ -74,11 +74,11 @@ def view(
 
 
 def _turn(path: Path | str, turn: str) -> str:
-    from cantrip_acp.cli.loom.find_loom import leaf
+    from cantrip_acp.loom.find_loom import find_turn
     from cantrip_acp.loom.loom import Loom
 
     with Loom.open(path, readonly=True) as held:
-        return leaf(held, turn)
+        return find_turn(held, turn)
 
 
 def _serve(

@@ -13,7 +13,7 @@ from cantrip_acp.cli.render.display import duration
 from cantrip_acp.cli.render.from_acp import UpdateTranslator, get_int, get_mapping, get_text
 from cantrip_acp.cli.render.renderer import Renderer
 from cantrip_acp.cli.render.terminal import Screen
-from cantrip_acp.cli.session.permission import name_of
+from cantrip_acp.cli.session.permissions import name_of
 from cantrip_acp.text.sanitize import clean_line
 
 _MOST_JUNK = 3

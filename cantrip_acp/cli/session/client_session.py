@@ -25,7 +25,7 @@ from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, RESOURCE_NOT_FOUND
 from cantrip_acp.cli.render.client_output import ClientOutput
 from cantrip_acp.cli.render.from_acp import get_list, get_text
 from cantrip_acp.cli.session.loop_thread import not_ignored
-from cantrip_acp.cli.session.permission import Policy, choose
+from cantrip_acp.cli.session.permissions import Policy, choose
 from cantrip_acp.text.sanitize import clean_line
 
 _LONGEST_QUEUE: Final = 512

@@ -161,10 +161,10 @@ def loom_file(given: Given) -> Path:
 
 def turn_of(path: Path, wanted: str) -> tuple[str, str]:
     """A turn's id, from the id or its beginning (empty: the leaf written last), and the intent of its cast."""
-    from cantrip_acp.cli.loom.find_loom import leaf, reading
+    from cantrip_acp.loom.find_loom import find_turn, open_readonly
 
-    with reading(path) as loom:
-        turn = leaf(loom, wanted or None)
+    with open_readonly(path) as loom:
+        turn = find_turn(loom, wanted or None)
         cast = loom.places[turn].cast_id
         start = loom.cast_of(cast)[0] if cast is not None else None
         return turn, (start.intent if start is not None else None) or ""

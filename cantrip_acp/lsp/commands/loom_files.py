@@ -77,14 +77,14 @@ async def export(server: Server, given: Given, work: Work) -> dict[str, Any]:
             loop.call_soon_threadsafe(work.say, f"{done:,} of {of:,} threads")
 
     def run() -> Report:
-        from cantrip_acp.cli.loom.find_loom import leaf, reading
         from cantrip_acp.files.output_file import output_file
+        from cantrip_acp.loom.find_loom import find_turn, open_readonly
         from cantrip_acp.training.export.rows import write
         from cantrip_acp.training.export.selection import Source, Wanted
 
-        with reading(path) as loom:
+        with open_readonly(path) as loom:
             # A thread that is named is exported however it ended.
-            wanted = Wanted(threads=(leaf(loom, turn),), truncated=True) if turn else Wanted()
+            wanted = Wanted(threads=(find_turn(loom, turn),), truncated=True) if turn else Wanted()
             source = Source(loom, wanted, tell)
             with output_file(target) as file:
                 report = write(format_, source, file)

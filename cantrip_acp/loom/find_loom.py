@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ENDING = ".loom.jsonl"
 
 
-def find(name: str | None, state_dir: Path) -> Path | str:
+def find_loom(name: str | None, state_dir: Path) -> Path | str:
     """A loom's file, or the database address as given. Raises DefinitionError, which says where it looked."""
     looms = state_dir / "looms"
     if name is None:
@@ -34,7 +34,7 @@ def find(name: str | None, state_dir: Path) -> Path | str:
     raise DefinitionError(f"no such file, and no loom of that name in {looms}", where=name)
 
 
-def every(state_dir: Path) -> list[Path]:
+def list_looms(state_dir: Path) -> list[Path]:
     """All looms of the state folder, the most recently written first."""
     found = []
     for path in (state_dir / "looms").glob(f"*{ENDING}"):
@@ -43,12 +43,12 @@ def every(state_dir: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def opened(name: str | None, state_dir: Path) -> Loom:
-    """Find a loom and open it read-only. Raises as `find`, and LoomError if the file is not a loom."""
-    return reading(find(name, state_dir))
+def open_by_name(name: str | None, state_dir: Path) -> Loom:
+    """Find a loom and open it read-only. Raises as `find_loom`, and LoomError if the file is not a loom."""
+    return open_readonly(find_loom(name, state_dir))
 
 
-def reading(path: Path | str) -> Loom:
+def open_readonly(path: Path | str) -> Loom:
     """Open the loom at a path or an address, read-only. Raises LoomError if it cannot be opened or is not a loom."""
     from cantrip_acp.core.errors import LoomError
     from cantrip_acp.loom.loom import Loom
@@ -60,7 +60,7 @@ def reading(path: Path | str) -> Loom:
     return held
 
 
-def leaf(loom: Loom, wanted: str | None) -> str:
+def find_turn(loom: Loom, wanted: str | None) -> str:
     """The id of a turn, from an id or its beginning. Without one, the leaf that was written last.
     Raises TurnNotFound if no turn or several turns match.
     """

@@ -1,10 +1,12 @@
-"""`cantrip loom export`: write threads of a loom for trainers and trace stores."""
+"""`cantrip loom export` and `import`: write threads for trainers and trace stores, and read traces, transcripts and other looms."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -111,15 +113,15 @@ def export(
 
     Exit status: 0, and 1 where no thread was left to write.
     """
-    from cantrip_acp.cli.loom.find_loom import opened
     from cantrip_acp.files import paths
     from cantrip_acp.files.output_file import output_file
+    from cantrip_acp.loom.find_loom import open_by_name
     from cantrip_acp.training.export import registry
     from cantrip_acp.training.export.rows import write
     from cantrip_acp.training.export.selection import Source, Wanted
 
     chosen = registry.find(format_name)
-    with opened(name, paths.state_dir(state_dir)) as held:
+    with open_by_name(name, paths.state_dir(state_dir)) as held:
         wanted = Wanted(
             threads=_leaves(held, threads),
             outcomes=_outcomes(outcomes),
@@ -141,9 +143,9 @@ def export(
 
 
 def _leaves(held: Loom, threads: Sequence[str]) -> tuple[str, ...]:
-    from cantrip_acp.cli.loom.find_loom import leaf
+    from cantrip_acp.loom.find_loom import find_turn
 
-    return tuple(leaf(held, thread) for thread in threads)
+    return tuple(find_turn(held, thread) for thread in threads)
 
 
 def _outcomes(outcomes: Sequence[str]) -> tuple[str, ...]:
@@ -194,3 +196,66 @@ def _tell(report: Report, output: Path | None, *, as_json: bool) -> None:
         click.echo(f"left out: {count:,}, {clean_line(why, 200)}{hint}", err=True)
     for what, count in report.notes.most_common():
         click.echo(f"note: {clean_line(what, 200)} ({count:,})", err=True)
+
+
+@click.command(
+    "import",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
+        "cantrip loom export hello.loom.jsonl --format verifiers -o traces.jsonl",
+        "cantrip loom import traces.jsonl --into sqlite:all.db",
+        "cantrip loom import hello.loom.jsonl --into sqlite:all.db",
+    ),
+)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--into",
+    required=True,
+    metavar="LOOM",
+    help="The loom that takes them: a file or a database's address. Made where missing.",
+)
+@click.option(
+    "--from",
+    "kind",
+    type=click.Choice(["loom", "verifiers", "acp"]),
+    help="What the files are.  [default: told by their first line]",
+)
+@click.option("--json", "as_json", is_flag=True, help="What became of each file, as one JSON object.")
+def import_(files: Sequence[str], into: str, kind: str | None, as_json: bool) -> None:
+    """Take FILEs into a loom: other looms (of any store, ids kept), verifiers traces (a traces.jsonl, an episode or a
+    trace a line), and transcripts of the Agent Client Protocol (a JSON-RPC message a line, both directions).
+
+    A transcript's line is the message itself, or {"message": MESSAGE, "timestamp": TIME}; a tee before and after any agent
+    writes one: sh -c 'tee -a talk.jsonl | AGENT | tee -a talk.jsonl'.
+
+    Ids are made of what is imported, so importing twice adds nothing. Nothing that is read is executed. What could not be
+    represented is told. A broken line ends the import with its file and line; what stood before it is taken already.
+    """
+    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.stores.address import is_address, shown
+    from cantrip_acp.text.sanitize import clean_line
+    from cantrip_acp.training.importing.detect import kind_of, take
+
+    kinds = [kind or kind_of(name) for name in files]
+    target: Path | str = into if is_address(into) else Path(into).expanduser()
+    for name in files:
+        if not is_address(name) and isinstance(target, Path) and Path(name).resolve() == target.resolve():
+            raise DefinitionError("a loom cannot be imported into itself", where=name)
+    told: list[dict[str, Any]] = []
+    with Loom.open(target) as loom:
+        for name, found in zip(files, kinds, strict=True):
+            report = take(name, loom, found)
+            told.append({"file": shown(name), "kind": found, **report.record()})
+    if as_json:
+        click.echo(json.dumps({"into": shown(into), "files": told}))
+        return
+    for each in told:
+        counts = Counter({k: each[k] for k in ("turns", "casts", "rewards")})
+        added = ", ".join(f"{n:,} {k.removesuffix('s') if n == 1 else k}" for k, n in counts.items())
+        there = "turn was" if each["known"] == 1 else "turns were"
+        known = f", {each['known']:,} {there} there already" if each["known"] else ""
+        click.echo(clean_line(f"{each['file']} ({each['kind']}): {added}{known}", 400))
+        for what, count in sorted(each["notes"].items(), key=lambda n: -n[1]):
+            click.echo("  " + clean_line(f"not represented: {what} ({count:,})", 400))

@@ -29,7 +29,7 @@ from cantrip_acp.loom.query.history import CastPart, lived
 from cantrip_acp.loom.records.turn import Turn
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.cantrip_definition import CantripDefinition
     from cantrip_acp.core.circle import Circle
     from cantrip_acp.gates.contract import CircleView, GateSource
 
@@ -150,7 +150,7 @@ def _unanswered(args: Any, context: Any) -> Any:
     raise GateError("this gate came from elsewhere, and the recording has no answer for it")
 
 
-async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: bool = False) -> Replay:
+async def replay(cantrip: CantripDefinition, loom: Loom, turn_id: str, *, recorded_gates: bool = False) -> Replay:
     """Run the path to ``turn_id`` again in ``cantrip``'s circle.
 
     Neither the loom nor a file of the workspace is written.
@@ -177,7 +177,7 @@ async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: 
         sources=sources if cantrip.sources else (),
         scores=False,
     )
-    async with _in_copies(again.circle, gates=not recorded_gates), again.invoke() as entity:
+    async with _in_copies(again.circle, gates=not recorded_gates), Entity(again, again.loom) as entity:
         cut, before = False, None
         for part in parts:
             # The recording continues by itself into a part that resumes, unless a ward ended the cast here too.

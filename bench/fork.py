@@ -20,7 +20,7 @@ from cantrip_acp.core.circle import Circle
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.snapshots import LoomPieces
+from cantrip_acp.loom.snapshots import SnapshotChunks
 from cantrip_acp.mediums.code.session import CodeSession
 from cantrip_acp.mediums.code.snapshot import Snapshot
 
@@ -64,7 +64,7 @@ async def measure(path: Path, turns: int, rounds: int, samples: dict[str, list[f
             assert isinstance(session, CodeSession)
             await session.warm()
             began = time.perf_counter()
-            pieces = LoomPieces(loom)
+            pieces = SnapshotChunks(loom)
             described = pieces.of(leaf)
             assert described is not None
             await session.restore(Snapshot.of(described), pieces)

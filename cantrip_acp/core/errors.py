@@ -34,12 +34,10 @@ Messages are for the person who must act: what happened, where, what to do. They
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from cantrip_acp.recipes.parse.source_map import Problem
 
 
 class CantripError(Exception):
@@ -80,7 +78,7 @@ class RecipeError(DefinitionError):
     data (`recipes.parse.source_map.Problem`), each with its rule, where they are known.
     """
 
-    def __init__(self, places: Sequence[str] = (), *, problems: Sequence[Problem] = ()) -> None:
+    def __init__(self, places: Sequence[str] = (), *, problems: Sequence[Any] = ()) -> None:
         self.problems = tuple(problems)
         self.places = tuple(places) or tuple(map(str, problems))
         super().__init__("\n".join(self.places), rule=self.problems[0].rule if self.problems else "schema")

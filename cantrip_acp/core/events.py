@@ -19,6 +19,7 @@ import anyio
 import msgspec
 
 from cantrip_acp.crystals.contract import Attachment
+from cantrip_acp.loom.records.turn import Diff as Diff
 from cantrip_acp.loom.records.turn import Location as Location
 from cantrip_acp.loom.records.turn import Output, Turn
 from cantrip_acp.text.json_data import freeze_record
@@ -41,14 +42,6 @@ class SpawningCall(Protocol):
 
 BUFFER = 64
 """Number of events that may wait for a blocking reader. When it is reached, the entity waits."""
-
-
-class Diff(msgspec.Struct, frozen=True):
-    """A change of one file. ``old_text`` is None if the file is new."""
-
-    path: str
-    old_text: str | None
-    new_text: str
 
 
 class PlanEntry(msgspec.Struct, frozen=True):

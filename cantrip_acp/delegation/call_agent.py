@@ -10,8 +10,8 @@ from cantrip_acp.core.errors import ChildRefused, GateError
 from cantrip_acp.core.turn_builder import TurnBuilder
 from cantrip_acp.delegation import run_child
 from cantrip_acp.delegation.request import ONE, Request, recorded_data
+from cantrip_acp.gates.confinement import quoted
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.path_handle import quoted
 
 if TYPE_CHECKING:
     from cantrip_acp.core.wards import Wards

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.errors import LoomError
-from cantrip_acp.loom.records.snapshots import LoomPieces
+from cantrip_acp.loom.snapshots import SnapshotChunks
 from cantrip_acp.loom.stores.contract import Problem
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def lacking(loom: Loom) -> Iterator[Problem]:
         if changed:
             told = f"{changed:,} piece{'s are' if changed > 1 else ' is'} not as written"
             yield Problem(f"the snapshot after turn {found.get('turn_id')!r}: {told}", None, position)
-    pieces = LoomPieces(loom)
+    pieces = SnapshotChunks(loom)
     for turn_id, position in loom.snapshots.items():
         missing = _missing(_read(loom, position).get("data"), whole, pieces)
         if missing:
@@ -61,7 +61,7 @@ def _cantrips(loom: Loom) -> Iterator[Problem]:
             )
 
 
-def _missing(data: Any, whole: set[str], pieces: LoomPieces) -> int:
+def _missing(data: Any, whole: set[str], pieces: SnapshotChunks) -> int:
     """The number of pieces of a state that are missing."""
     if not isinstance(data, dict) or data.get("error") or "chunks" not in data:
         return 0

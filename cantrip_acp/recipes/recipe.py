@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn
 
 from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.files.paths import config_dir
-from cantrip_acp.gates.path_handle import one_line
+from cantrip_acp.gates.confinement import one_line
 from cantrip_acp.recipes import cache
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse.document import SUFFIXES, Document, parse

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
+from cantrip_acp.loom import rewards
 from cantrip_acp.loom.records.turn import RewardRecord
-from cantrip_acp.training import rewards
 from tests.cli.command import recipe, run
 from tests.loom.forest import EVIL, grow
 

@@ -428,9 +428,9 @@ async def test_a_cast_that_is_stopped_gives_up_its_snapshot_and_keeps_its_state(
 
 
 def loom_pieces(loom, turn_id: str):
-    from cantrip_acp.loom.records.snapshots import LoomPieces
+    from cantrip_acp.loom.snapshots import SnapshotChunks
 
-    return LoomPieces(loom).of(turn_id)
+    return SnapshotChunks(loom).of(turn_id)
 
 
 async def test_a_state_that_takes_a_good_part_of_the_memory_is_kept(make) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.errors import SandboxError
-from cantrip_acp.loom.records.snapshots import LoomPieces
+from cantrip_acp.loom.snapshots import SnapshotChunks
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +63,7 @@ async def test_a_kill_at_any_moment(tmp_path: Path) -> None:
             time.sleep(0.05)
         assert not [pid for pid in started if os.path.exists(f"/proc/{pid}")]
         with Loom.open(path) as loom:
-            kept = LoomPieces(loom)
+            kept = SnapshotChunks(loom)
             turns = [turn for turn in loom.turns() if turn.role == "crystal"]
             for at in sorted({0, len(turns) - 2, len(turns) - 1} & set(range(len(turns)))):
                 cantrip = Cantrip(

@@ -15,8 +15,8 @@ from cantrip_acp.core.errors import CrystalError, IntentRequired, LoomError
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.core.history.continuation import point
+from cantrip_acp.loom import rewards
 from cantrip_acp.loom.records.turn import Turn
-from cantrip_acp.training import rewards
 from cantrip_acp.training.export.selection import Source, Wanted
 from tests.core.conftest import INSTANT, done, echo, make
 from tests.loom.export.looms import GATES, asked, lived, saw

@@ -13,7 +13,7 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, DefinitionError, Loom, Scorer, ScriptedCrystal, Thread, Turn
 from cantrip_acp.core.errors import LoomWriteError
-from cantrip_acp.training import rewards
+from cantrip_acp.loom import rewards
 from tests.core.conftest import done, echo
 
 pytestmark = pytest.mark.anyio

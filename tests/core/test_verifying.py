@@ -9,8 +9,8 @@ import pytest
 
 from cantrip_acp import Cantrip, DefinitionError, Loom, ScriptedCrystal
 from cantrip_acp.core.errors import TurnNotFound, VerdictError
+from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.statistics import Statistics
-from cantrip_acp.training import rewards
 from cantrip_acp.training.judge import read, rendered, verify
 from tests.core.conftest import done, echo, make
 

@@ -13,8 +13,8 @@ import pytest
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Diff, Location
+from cantrip_acp.gates import atomic_write
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.files import atomic_write
 from cantrip_acp.gates.files.edit_file import EDIT_FILE
 from cantrip_acp.gates.files.write_file import WRITE_FILE
 from tests import ordinary_user

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
+import configparser
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,79 +94,41 @@ def test_modules_exist(page: str) -> None:
     assert {name for name in named if not NO_MODULES.fullmatch(name) and not names_something(name)} == set()
 
 
-# Imports that go up: from, to, and whether only inside functions.
-UPWARD = {
-    ("mediums/", "core/circle.py", False),
-    ("loom/query/", "training/rewards.py", False),
-    ("core/", "delegation/", True),
-    ("mediums/", "delegation/", True),
-    ("core/forking/", "training/export/", True),
-    ("core/wards.py", "files/protected_paths.py", True),
-    ("files/", "loom/records/record_heads.py", True),
-    ("gates/testing/", "mediums/bash.py", True),
-}
-FRONT_ENDS = {("lsp", "conformance", False), ("lsp", "cli", True)}
+CONTRACTS = configparser.ConfigParser(allow_no_value=True, delimiters=("=",))
+CONTRACTS.read(ROOT / ".importlinter")
+LISTED = re.findall(r"cantrip_acp\.([\w.]+)", CONTRACTS["importlinter:contract:layers-of-the-core"]["layers"])
+# Folders that share a line of the exhaustive contract: the other contract says which of their modules is above which.
+INTERLEAVED = ("core", "delegation", "gates", "mediums", "sandbox", "loom", "git", "crystals", "telemetry", "files")
+# Folders that still have cycles of their own.
+CYCLIC = re.compile(r"cantrip_acp\.(acp|cli|gates\.mcp|loom|lsp|recipes|sandbox|training)\b")
 
 
-def layers() -> dict[str, int]:
-    """The layer of each folder and module that the first sentence of a layer names."""
-    items = re.findall(r"^(\d+)\. (.+(?:\n   .+)*)", section("Layers"), re.MULTILINE)
-    # The exceptions follow in further sentences.
-    firsts = [(int(number), re.split(r"\.\s", text)[0]) for number, text in items]
-    return {name: number for number, first in firsts for name in re.findall(r"`([\w/.]+)`", first)}
+def test_every_module_has_its_layer() -> None:
+    modules = [
+        ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
+        for folder in INTERLEAVED
+        for file in (PACKAGE / folder).rglob("*.py")
+        if file.name != "__init__.py"
+    ]
+    assert [m for m in modules if not any(m == each or m.startswith(f"{each}.") for each in LISTED)] == []
+    assert set(INTERLEAVED) == {each.partition(".")[0] for each in LISTED} - {"text"}
 
 
-def imports(node: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
-    """Modules that are imported, and whether inside a function; those for types alone are left out."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr):
-            continue
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
-        if isinstance(child, ast.Import):
-            yield from ((alias.name, inside) for alias in child.names)
-        elif isinstance(child, ast.ImportFrom) and child.module and not child.level:
-            yield from ((f"{child.module}.{alias.name}", inside) for alias in child.names)
-        yield from imports(child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+def test_type_imports_count() -> None:
+    assert CONTRACTS["importlinter"]["exclude_type_checking_imports"] == "False"
+    assert CONTRACTS["importlinter:contract:layers-of-the-package"]["exhaustive"] == "True"
 
 
-def path_of(module: str) -> str | None:
-    """The file of a module, or of the module that a name stands in, below the package."""
-    if not module.startswith("cantrip_acp."):
-        return None
-    path = PACKAGE.joinpath(*module.split(".")[1:])
-    for candidate in (path.with_suffix(".py"), path / "__init__.py", path.parent.with_suffix(".py")):
-        if candidate.is_file():
-            return str(candidate.relative_to(PACKAGE))
-    return str((path.parent / "__init__.py").relative_to(PACKAGE))
-
-
-def test_imports_go_down_the_layers() -> None:
-    known = layers()
-    assert {f"{p.parent.name}/" for p in PACKAGE.glob("*/__init__.py")} <= known.keys()
-    front = {name.rstrip("/") for name, number in known.items() if number == 1}
-    wrong = set()
-    for file in sorted(PACKAGE.glob("*/**/*.py")):
-        source = str(file.relative_to(PACKAGE))
-        if source.startswith("demo/project/"):
-            continue
-        own = known.get(source, known[source.partition("/")[0] + "/"])
-        for module, inside in imports(ast.parse(file.read_text())):
-            target = path_of(module)
-            if target is None or "/" not in target:
-                continue
-            top, other = source.partition("/")[0], target.partition("/")[0]
-            if known.get(target, known[other + "/"]) < own:
-                allowed = any(
-                    source.startswith(a) and target.startswith(b) and (inside or not lazily) for a, b, lazily in UPWARD
-                )
-            elif top != other and {top, other} <= front and top != "cli":
-                allowed = (top, other, False) in FRONT_ENDS or (inside and (top, other, True) in FRONT_ENDS)
-            else:
-                continue
-            if not allowed:
-                wrong.add(f"{source} imports {target}{' inside a function' if inside else ''}")
-    assert wrong == set()
+def test_there_are_no_import_cycles() -> None:
+    graph = grimp.build_graph("cantrip_acp", exclude_type_checking_imports=False, cache_dir=None)
+    imports = {m: graph.find_modules_directly_imported_by(m) for m in graph.modules}
+    # Remove modules that import nothing of what is left, again and again: what remains is in a cycle, or imports one.
+    left = {m for m in imports if not CYCLIC.match(m)}
+    while leaves := {m for m in left if not imports[m] & left}:
+        left -= leaves
+    while unused := {m for m in left if not any(m in imports[other] for other in left)}:
+        left -= unused
+    assert left == set()
 
 
 def test_the_invariants_that_the_contracts_name_are_there() -> None:

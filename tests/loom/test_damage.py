@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.loom.records import record_heads
-from cantrip_acp.loom.records.snapshots import LoomPieces
 from cantrip_acp.loom.records.turn import (
     CantripRecord,
     CastRecord,
@@ -26,6 +25,7 @@ from cantrip_acp.loom.records.turn import (
     SnapshotRecord,
     Utterance,
 )
+from cantrip_acp.loom.snapshots import SnapshotChunks
 from cantrip_acp.loom.stores import checksum
 from cantrip_acp.mediums.code.snapshot import Snapshot, keep
 from tests.cli.command import run
@@ -253,7 +253,7 @@ def test_the_check_says_which_states_are_lost_and_which_cantrips(tmp_path: Path)
         loom.append(Turn("t0", None, "c", "e", None, role="call"))
         for number, state in enumerate((b"small" * 1000, large, large[:-9] + b"and more!"), 1):
             loom.append(Turn(f"t{number}", f"t{number - 1}", "c", "e", "k"))
-            pieces = LoomPieces(loom)
+            pieces = SnapshotChunks(loom)
             kept = keep([state], pieces)
             about = Snapshot(kept.chunks, kept.size, levels=kept.levels)
             assert (kept.levels > 0) == (number > 1)

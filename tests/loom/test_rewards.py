@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cantrip_acp import Loom
 from cantrip_acp.core.errors import LoomError, TurnNotFound
+from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.records.turn import ForkRecord, GateRecord, Observation, Output, RewardRecord, Turn
-from cantrip_acp.training import rewards
 from tests.loom.forest import grow, start, turn
 from tests.loom.places import Place
 

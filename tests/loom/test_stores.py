@@ -15,7 +15,6 @@ import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.core.errors import LoomAppendOnly, TurnNotFound
-from cantrip_acp.loom.records.snapshots import LoomPieces
 from cantrip_acp.loom.records.turn import (
     CantripRecord,
     CastRecord,
@@ -28,6 +27,7 @@ from cantrip_acp.loom.records.turn import (
     SnapshotRecord,
     Utterance,
 )
+from cantrip_acp.loom.snapshots import SnapshotChunks
 from cantrip_acp.loom.stores.address import open_store
 from tests.core.conftest import done, echo, make
 from tests.loom.places import Place
@@ -131,16 +131,16 @@ async def test_casts_are_written_alike(place: Place) -> None:
 def test_snapshots_keep_what_changed(place: Place) -> None:
     loom = place.open()
     grown(loom, 2)
-    pieces = LoomPieces(loom)
+    pieces = SnapshotChunks(loom)
     assert pieces.put("one", b"1" * 100_000)
     pieces.keep("t0", "e", {"names": ["a"]})
     loom = place.again(loom)
-    pieces = LoomPieces(loom)
+    pieces = SnapshotChunks(loom)
     assert not pieces.put("one", b"1" * 100_000)
     assert pieces.put("two", b"\0\xff")
     pieces.keep("t1", "e", {"names": ["a", "b"]})
     loom = place.again(loom)
-    pieces = LoomPieces(loom)
+    pieces = SnapshotChunks(loom)
     assert (pieces.get("one"), pieces.get("two")) == (b"1" * 100_000, b"\0\xff")
     assert pieces.of("t1") == {"names": ["a", "b"]}
 

@@ -27,20 +27,19 @@ from cantrip_acp.acp.wire.connection import Disconnected
 from cantrip_acp.acp.wire.jsonrpc import METHOD_NOT_FOUND, RpcError
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.files.protected_paths import is_git_config
-from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.atomic_write import check_writable
+from cantrip_acp.gates.confinement import Root, one_line
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.files import edit_file, file_content, read_file, write_file
-from cantrip_acp.gates.files.atomic_write import check_writable
 from cantrip_acp.gates.files.edit_file import Replaced, replace_exactly
 from cantrip_acp.gates.files.file_content import image_type, sendable
-from cantrip_acp.gates.path_handle import one_line
 from cantrip_acp.gates.search import search
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.wire.connection import Connection
     from cantrip_acp.core.events import Diff
+    from cantrip_acp.gates.confinement import Place
     from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation
-    from cantrip_acp.gates.path_handle import Place
 
 log = logging.getLogger(__name__)
 

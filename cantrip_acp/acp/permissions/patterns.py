@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from cantrip_acp.files.protected_paths import why_hidden, why_protected
-from cantrip_acp.gates.path_handle import one_line
+from cantrip_acp.gates.confinement import one_line
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session_store import Granted

@@ -253,7 +253,7 @@ class Options:
             return
         except UntrustedRecipe as problem:
             wanted = str(problem)
-        from cantrip_acp.gates.path_handle import one_line
+        from cantrip_acp.gates.confinement import one_line
         from cantrip_acp.recipes import trust
         from cantrip_acp.recipes.build.python_files import Files
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cantrip_acp.core.entity import Entity
+    from cantrip_acp.gates.confinement import Place
     from cantrip_acp.gates.contract import Gate
-    from cantrip_acp.gates.path_handle import Place
 
     Route = Callable[[GateInvocation], GateInvocation]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.query.diff import Difference, Pair
     from cantrip_acp.loom.query.listing import Listing, ThreadLine
-    from cantrip_acp.training.rewards import Group, Standing
+    from cantrip_acp.loom.rewards import Group, Standing
 
 _PAIRS = 200
 _LINES = 40
@@ -222,9 +222,9 @@ def rank(
     Threads without a reward are left out where others of the group have one.
     """
     from cantrip_acp.files import paths
+    from cantrip_acp.loom import rewards
     from cantrip_acp.loom.find_loom import find_loom, open_by_name
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.training import rewards
 
     state = paths.state_dir(state_dir)
     with Loom.open(find_loom(name, state)) if write else open_by_name(name, state) as held:
@@ -251,9 +251,9 @@ _Compared = tuple["Group", str, "list[Standing]", "dict[str, dict[str, Any]]"]
 
 
 def _compared(loom: Loom, turn: str | None, basis: str, method: str, *, alike: bool) -> list[_Compared]:
+    from cantrip_acp.loom import rewards
     from cantrip_acp.loom.find_loom import find_turn
     from cantrip_acp.loom.query.listing import Listing
-    from cantrip_acp.training import rewards
 
     listing = Listing(loom)
     at: str | None = None

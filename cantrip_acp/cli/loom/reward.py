@@ -102,9 +102,9 @@ def _given(
 
 
 def _computed(path: Path | str, turn: str | None, by: str, *, as_json: bool) -> None:
+    from cantrip_acp.loom import rewards
     from cantrip_acp.loom.find_loom import find_turn
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.training import rewards
 
     with Loom.open(path) as held:
         turn_ids = list(held.places) if turn is None else held.path(find_turn(held, turn or None))
@@ -205,7 +205,7 @@ def _data(record: RewardRecord) -> dict[str, Any]:
     """A reward as plain data, with its kind."""
     import msgspec
 
-    from cantrip_acp.training.rewards import kind
+    from cantrip_acp.loom.rewards import kind
 
     data: dict[str, Any] = msgspec.to_builtins(record)
     data.pop("type", None)

@@ -304,7 +304,7 @@ def draw(screen: Screen, loom: Loom) -> None:
     """
     from cantrip_acp.loom.query.outline import Outline
     from cantrip_acp.loom.query.thread import Endings
-    from cantrip_acp.training.rewards import relative_of
+    from cantrip_acp.loom.rewards import relative_of
 
     outline = Outline(loom)
     children: dict[str | None, list[str]] = {}

@@ -26,8 +26,8 @@ from cantrip_acp.core.history.continuation import point
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.query.history import CastPart, lived, spoken
-from cantrip_acp.loom.records.snapshots import LoomPieces
 from cantrip_acp.loom.records.turn import ForkRecord, GateRecord, Output, Turn, new_id, now
+from cantrip_acp.loom.snapshots import SnapshotChunks
 from cantrip_acp.mediums.code.snapshot import Snapshot
 from cantrip_acp.telemetry import tracing
 
@@ -193,7 +193,7 @@ async def _from_snapshot(entity: Entity, turn_id: str, last: str, live: Entity |
             session: Any = await entity.session()
             await session.restore(taken, source.chunks)
             return [f"{name}: {why}" for name, why in taken.missing]
-    pieces = LoomPieces(entity.loom)
+    pieces = SnapshotChunks(entity.loom)
     described = pieces.of(last)
     if described is None:
         return None

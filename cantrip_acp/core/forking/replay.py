@@ -18,6 +18,7 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.core.context_block import block_of
+from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import CrystalError, GateError, LoomError
 from cantrip_acp.core.forking.fork import divergence
 from cantrip_acp.core.forking.modules import GATE as MODULES

@@ -19,8 +19,8 @@ from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import LoomError, SandboxError, SandboxMissing
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.query.history import lived, spoken
-from cantrip_acp.loom.records.snapshots import LoomPieces
 from cantrip_acp.loom.recovery import settle
+from cantrip_acp.loom.snapshots import SnapshotChunks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -137,7 +137,7 @@ def _kept(entity: Entity, parts: Sequence[CastPart], last: str) -> Kept:
 
 def _snapshotted(entity: Entity, parts: Sequence[CastPart]) -> str | None:
     """The last turn with a program, if the loom has a snapshot of it."""
-    tool, pieces = entity.circle.medium.tool, LoomPieces(entity.loom)
+    tool, pieces = entity.circle.medium.tool, SnapshotChunks(entity.loom)
     for _, turn in reversed(list(spoken(list(parts)))):
         if any(call.gate == tool for call in turn.utterance.tool_calls):
             with suppress(LoomError):

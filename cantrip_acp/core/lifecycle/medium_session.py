@@ -10,7 +10,7 @@ import anyio
 
 from cantrip_acp.core.errors import CantripError, SandboxError
 from cantrip_acp.core.events import Noticed
-from cantrip_acp.loom.records.snapshots import LoomPieces
+from cantrip_acp.loom.snapshots import SnapshotChunks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -35,7 +35,7 @@ class SessionKeeper:
         self._dynamic_gates = dynamic_gates
         keeps = bool(entity.cantrip.loom_settings.get("snapshots"))
         keeps = keeps and getattr(entity.circle.medium, "keeps_state", False)
-        self._pieces: LoomPieces | None = LoomPieces(entity.loom) if keeps else None
+        self._pieces: SnapshotChunks | None = SnapshotChunks(entity.loom) if keeps else None
         self.pending_restore: Callable[[], Awaitable[None]] | None = None
         """Restores the state of a medium that was just opened, if this entity ran earlier in another process."""
         self._session: MediumSession | None = None
@@ -127,7 +127,7 @@ class SessionKeeper:
         await began.wait()
 
     async def _store_snapshot(
-        self, session: Any, pieces: LoomPieces, turn_id: str, began: anyio.Event
+        self, session: Any, pieces: SnapshotChunks, turn_id: str, began: anyio.Event
     ) -> dict[str, str]:
         """Store the snapshot.
 

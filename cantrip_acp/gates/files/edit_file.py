@@ -18,13 +18,12 @@ import anyio.to_thread
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Diff
-from cantrip_acp.gates.confinement import Root, located
+from cantrip_acp.gates.atomic_write import check_writable, replace_file
+from cantrip_acp.gates.confinement import Place, Root, located
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.files import file_content as text
-from cantrip_acp.gates.files.atomic_write import check_writable, replace_file
 from cantrip_acp.gates.files.file_content import newline_of, sendable
 from cantrip_acp.gates.files.write_file import MAX_BYTES, read_whole, shown_diff
-from cantrip_acp.gates.path_handle import Place
 from cantrip_acp.gates.registry import FILE_OPTIONS
 
 INLINE = 262_144

@@ -16,9 +16,8 @@ from typing import Any
 import anyio.to_thread
 
 from cantrip_acp.files.protected_paths import PROTECTED_FILES, plain, protected_by, why_hidden
-from cantrip_acp.gates.confinement import Root, located
+from cantrip_acp.gates.confinement import Place, Root, located, one_line, valid
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.path_handle import Place, one_line, valid
 from cantrip_acp.gates.registry import FILE_OPTIONS
 from cantrip_acp.gates.search.ignore_files import Level, level_of
 

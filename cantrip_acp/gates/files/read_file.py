@@ -17,11 +17,10 @@ import anyio.to_thread
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.crystals.contract import Attachment
-from cantrip_acp.gates.confinement import Root, located
+from cantrip_acp.gates.confinement import Place, Root, located
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.files import file_content
 from cantrip_acp.gates.files.file_content import LARGEST_IMAGE, image_type
-from cantrip_acp.gates.path_handle import Place
 from cantrip_acp.gates.registry import FILE_OPTIONS
 
 MAX_BYTES = 262_144

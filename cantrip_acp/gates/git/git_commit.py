@@ -15,8 +15,8 @@ import anyio.to_thread
 
 from cantrip_acp.core.errors import GateError, GitError
 from cantrip_acp.core.events import Diff, Location
+from cantrip_acp.gates.confinement import one_line, quoted
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.path_handle import one_line, quoted
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.git.git_copies import Work

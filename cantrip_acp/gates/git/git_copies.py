@@ -15,9 +15,8 @@ from pathlib import Path
 
 from cantrip_acp.core.errors import GateError, GitError
 from cantrip_acp.files.protected_paths import why_hidden
-from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.confinement import Root, one_line, spelled
 from cantrip_acp.gates.contract import GateContext
-from cantrip_acp.gates.path_handle import one_line, spelled
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.git.safe_config import Plain
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cantrip_acp.core.errors import GateError
+from cantrip_acp.gates.confinement import quoted
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.path_handle import quoted
 
 MOST_CHOICES = 20
 

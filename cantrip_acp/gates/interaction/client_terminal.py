@@ -12,8 +12,8 @@ from typing import Any
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Diff
+from cantrip_acp.gates.confinement import one_line
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.path_handle import one_line
 
 SECONDS = 120
 MOST_SECONDS = 3_600

@@ -15,9 +15,8 @@ import anyio.to_thread
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Location
-from cantrip_acp.gates.confinement import Root, located
+from cantrip_acp.gates.confinement import Root, located, valid
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.path_handle import valid
 from cantrip_acp.gates.registry import FILE_OPTIONS, TIMEOUT
 from cantrip_acp.gates.search import ripgrep, search_python
 from cantrip_acp.gates.search.ignore_files import Globs

@@ -16,8 +16,8 @@ import anyio.to_thread
 
 from cantrip_acp.core.errors import CantripError, GateError
 from cantrip_acp.core.events import Location
+from cantrip_acp.gates.confinement import quoted
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply, GateSession
-from cantrip_acp.gates.path_handle import quoted
 from cantrip_acp.gates.registry import TIMEOUT
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ import msgspec
 
 from cantrip_acp.core.errors import TurnNotFound
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
+from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.filters import Wanted, moment, words
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.query.thread import Endings, State
-from cantrip_acp.training import rewards
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from cantrip_acp.core.events import Diff
-from cantrip_acp.loom.records.turn import FileChange
+from cantrip_acp.loom.records.turn import Diff, FileChange
 
 LIMIT = 256 * 1024
 """Characters of diffs that the loom keeps for one call."""

@@ -53,6 +53,14 @@ class Utterance(msgspec.Struct, frozen=True):
     text_calls: bool | msgspec.UnsetType = msgspec.UNSET
 
 
+class Diff(msgspec.Struct, frozen=True):
+    """A change of one file. ``old_text`` is None if the file is new."""
+
+    path: str
+    old_text: str | None
+    new_text: str
+
+
 class Location(msgspec.Struct, frozen=True):
     """A place in a file: an absolute path, and a line counted from 1 or None."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from cantrip_acp.core.errors import GateError, SandboxError
-from cantrip_acp.gates.files.atomic_write import MIN_FREE, least_free
+from cantrip_acp.gates.atomic_write import MIN_FREE, least_free
 from cantrip_acp.sandbox.launch import kernel_memory
 from cantrip_acp.sandbox.policy.policy import MIB, Limits
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.core.history.crystal_view import Seen, Window
+from cantrip_acp.loom import rewards
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.query.thread import INTERRUPTED, Endings, State
-from cantrip_acp.training import rewards
 from cantrip_acp.training.export.registry import Report
 
 

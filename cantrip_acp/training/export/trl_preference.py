@@ -14,9 +14,9 @@ from typing import Any
 
 from cantrip_acp.core.history.crystal_view import Window
 from cantrip_acp.crystals.contract import Message
+from cantrip_acp.loom.rewards import Group
 from cantrip_acp.training.export.rows import rendered, tools
 from cantrip_acp.training.export.selection import Episode, Source
-from cantrip_acp.training.rewards import Group
 
 
 class TrlPreference:

@@ -14,7 +14,7 @@ import stat
 from contextlib import suppress
 
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.gates.path_handle import Place, failure
+from cantrip_acp.gates.confinement import Place, failure
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 

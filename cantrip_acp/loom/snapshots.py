@@ -18,7 +18,7 @@ _READ_AT_ONCE = 16
 """Snapshot records that are cached: the pieces of one state are spread over the turns that changed them."""
 
 
-class LoomPieces:
+class SnapshotChunks:
     """Stores the pieces of states by their hash, in a loom's snapshot records.
 
     `put` keeps a piece in memory until `keep` writes the record.

@@ -40,5 +40,5 @@ bench: setup ## every benchmark (ARGS="turns gate" for some, ARGS=--list for the
 	@$(BIN)/python -m bench $(ARGS)
 
 clean: ## remove what the others made: .venv, caches, reports, node modules
-	rm -rf .venv .reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/.venvs bench/results tests/acp/ts/node_modules tests/acp/acpx/node_modules tests/providers/aimock/node_modules tests/lsp/yamlls/node_modules vscode-extension/node_modules vscode-extension/dist vscode-extension/dist-test vscode-extension/wheels vscode-extension/cantrip.vsix
+	rm -rf .venv .reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/.venvs bench/results tests/e2e/clients/typescript/node_modules tests/e2e/clients/acpx/node_modules tests/integration/crystals/aimock/node_modules tests/e2e/clients/yamlls/node_modules vscode-extension/node_modules vscode-extension/dist vscode-extension/dist-test vscode-extension/wheels vscode-extension/cantrip.vsix
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

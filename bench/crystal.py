@@ -44,7 +44,8 @@ _MODELS = {
 def serve() -> None:
     """The server: says its port, answers until its stdin ends."""
     wire, anthropic, openai, google = (
-        importlib.import_module(f"tests.providers.{name}") for name in ("wire", "anthropic", "openai", "google")
+        importlib.import_module(f"tests.support.{name}")
+        for name in ("provider_server", "anthropic_replies", "openai_replies", "google_replies")
     )
     words = ["piece "] * PIECES
     messages = [anthropic.start(), *anthropic.text(0, *words), *anthropic.stop()]
@@ -169,7 +170,9 @@ async def _measure(name: str, url: str, rounds: int, samples: dict[str, list[flo
 
 async def _body(name: str, query: Query) -> dict[str, Any]:
     """The request that the crystal makes, for the SDK to send the same."""
-    wire, builders = (importlib.import_module(f"tests.providers.{each}") for each in ("wire", name.split()[0]))
+    wire, builders = (
+        importlib.import_module(f"tests.support.{each}") for each in ("provider_server", f"{name.split()[0]}_replies")
+    )
     reply = {
         "anthropic": lambda: builders.says(),
         "openai (responses)": lambda: builders.responds(builders.message_item("x")),

@@ -233,7 +233,7 @@ def _cancels(client: Client, folder: Path, rounds: int) -> Row:
 
 def _loom(client: Client, held: _Recipe, folder: Path) -> list[Row]:
     """Others' answers from the moment at which the loom's text is on its way until its outline is there."""
-    from tests.lsp.looms import large
+    from tests.support.lsp_looms import large
 
     path = large(folder / "large.loom.jsonl", LOOM_MB)
     text = path.read_text()

@@ -22,7 +22,7 @@ from bench.measure import Row, Table, row
 from bench.options import Options
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import Turn
-from tests.loom import pgserver
+from tests.support import postgres_server as pgserver
 
 THREAD = 500
 Samples = dict[str, list[float]]

@@ -1,7 +1,7 @@
 """cantrip-acp as a harness of verifiers (Prime Intellect), tried with verifiers 0.4.0.
 
 Put this file where Python finds it and name it: ``AgentConfig(harness={"id": "cantrip_harness"}, …)``, or on the command line
-``vf-eval … --env.agent.harness.id cantrip_harness``. `tests/acp/test_verifiers.py` runs a whole task with it.
+``vf-eval … --env.agent.harness.id cantrip_harness``. `tests/e2e/clients/test_verifiers.py` runs a whole task with it.
 
 The entity's model is verifiers' own endpoint, given by the environment alone: CANTRIP_CRYSTAL names the model,
 CANTRIP_BASE_URL and CANTRIP_API_KEY lead to it, whatever the recipe says of a provider. Every model request carries

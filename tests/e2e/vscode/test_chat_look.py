@@ -1,0 +1,155 @@
+"""How the chat looks in the real workbench: dark, light and high contrast, at 300 and 250 px; contrast and names by axe-core."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.e2e.vscode.chat_project import ANSWER, Chat, Project, call, done
+from tests.e2e.vscode.workbench import EXTENSION, Window, Workbench
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500), pytest.mark.xdist_group("vscode")]
+
+AXE = EXTENSION / "node_modules/axe-core/axe.min.js"
+THEMES = {
+    "dark": "Default Dark Modern",
+    "light": "Default Light Modern",
+    "contrast": "Default High Contrast",
+    "contrast-light": "Default High Contrast Light",
+}
+TEXT = """\
+The error is in greet.py:2, see `greet.py:1` and [notes](notes.md).
+
+| step | what was done | state |
+|---|---|---|
+| reading | the configuration of the application | completed |
+| editing | `greet` returns its text | completed |
+| checking | `packages/application/src/configuration/languages/default_settings_of_the_application.py` | completed |
+
+"""
+WORK = [
+    {
+        "thinking": "Hm.",
+        "content": "I look at it.",
+        "tool_calls": [call("bash", command="for i in $(seq 60); do echo line $i of the output; done; exit 3")],
+    },
+    {"tool_calls": [call("edit_file", path="greet.py", old_text='"Hello, "', new_text='"Hello there, "')]},
+    done(TEXT + ANSWER),
+    {"tool_calls": [call("bash", command="ls -la src tests" + " " * 60 + "; rm -rf /tmp/\u202esecret")]},
+    done("Done."),
+]
+
+
+def narrow(chat: Chat, width: int) -> None:
+    """Make the side bar so wide."""
+    box = chat.page.locator(".part.sidebar").bounding_box()
+    assert box is not None
+    x = box["x"] + box["width"]
+    chat.page.mouse.move(x, 300)
+    chat.page.mouse.down()
+    chat.page.mouse.move(box["x"] + width, 300, steps=4)
+    chat.page.mouse.up()
+    chat.page.mouse.move(box["x"] + 700, 500)
+
+
+def theme(window: Window, name: str) -> None:
+    """Another theme, at once."""
+    path = window.folder / ".vscode/settings.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"workbench.colorTheme": THEMES[name]}))
+    kind = {"dark": "vs-dark", "light": "vs", "contrast": "hc-black", "contrast-light": "hc-light"}[name]
+    window.page.locator(f".monaco-workbench.{kind}").wait_for()
+    window.page.wait_for_timeout(600)
+
+
+def faults(chat: Chat) -> list[str]:
+    """What axe-core finds: too little contrast (4.5:1), elements without a name, wrong roles."""
+    if not AXE.is_file():
+        pytest.skip("axe-core is not installed (npm ci in vscode-extension/)")
+    chat.frame.evaluate(AXE.read_text())
+    found = chat.frame.evaluate(
+        """async () => {
+          const rules = ['color-contrast', 'button-name', 'link-name', 'label', 'select-name', 'aria-input-field-name',
+            'aria-command-name', 'aria-required-attr', 'aria-valid-attr-value', 'aria-roles', 'aria-required-children',
+            'nested-interactive', 'scrollable-region-focusable', 'image-alt', 'summary-name']
+          const { violations } = await axe.run(document, { runOnly: { type: 'rule', values: rules } })
+          const told = (v, n) => `${v.id}: ${n.html.slice(0, 160)} ${n.any.map((a) => a.message).join(' ')}`
+          return violations.flatMap((v) => v.nodes.map((n) => told(v, n)))
+        }"""
+    )
+    unnamed = chat.frame.evaluate(
+        """() => [...document.querySelectorAll('[tabindex="0"], button, input, textarea, select, a, summary')]
+          .filter((e) => e.checkVisibility() && !e.getAttribute('aria-label') && !e.textContent.trim() && !e.title)
+          .map((e) => `no name: ${e.outerHTML.slice(0, 160)}`)"""
+    )
+    return [*found, *unnamed]
+
+
+@pytest.mark.parametrize("name", THEMES)
+def test_every_theme_can_be_read(
+    workbench: Workbench, tmp_path: Path, windows: Callable[..., Window], name: str
+) -> None:
+    project = Project.make(tmp_path, WORK)
+    window = windows(workbench, project.folder)
+    chat = Chat(window, wide=False)
+    narrow(chat, 300)
+    theme(window, name)
+    window.shot(f"look-{name}-empty")
+    assert faults(chat) == []
+    chat.say("Do the work.")
+    frame = chat.frame
+    expect(frame.locator(".question .words")).to_have_text("Run this command?")
+    window.shot(f"look-{name}-command")
+    chat.answer()
+    expect(frame.locator(".question .words")).to_have_text("Make this edit?")
+    window.shot(f"look-{name}-edit")
+    assert faults(chat) == []
+    chat.answer()
+    chat.ended()
+    window.page.wait_for_timeout(300)
+    for table in frame.locator(".table").all():
+        # The end of its rows can be reached.
+        assert table.evaluate(
+            """(t) => {
+              t.scrollLeft = 9999
+              const end = t.querySelector('tr').lastElementChild.getBoundingClientRect().right
+              const reached = end <= t.getBoundingClientRect().right + 1
+              t.scrollLeft = 0
+              return reached
+            }"""
+        )
+    window.shot(f"look-{name}-answer")
+    assert frame.locator(".log").evaluate("(l) => l.scrollHeight - l.clientHeight - l.scrollTop") <= 1
+    frame.locator(".tool summary", has_text="seq 60").click()
+    frame.locator(".tool summary", has_text="seq 60").click()
+    frame.locator(".terminal .line", has_text="line 60 of").scroll_into_view_if_needed()
+    # The output's very end is in its box.
+    assert frame.locator(".terminal").first.evaluate("(e) => e.scrollHeight - e.clientHeight - e.scrollTop") <= 1
+    window.shot(f"look-{name}-output")
+    # The count of lines in a title is no sign that misleads.
+    assert frame.locator(".spelled").count() == 0
+    assert faults(chat) == []
+    chat.say("More work.")
+    frame.locator(".question .spelled").first.wait_for()
+    window.shot(f"look-{name}-hostile")
+    assert faults(chat) == []
+    narrow(chat, 250)
+    frame.locator('.choice[data-category="model"]').click()
+    frame.locator(".picker-row").first.wait_for()
+    window.shot(f"look-{name}-models-250")
+    assert faults(chat) == []
+    # The question stays in view.
+    log, picker = frame.locator(".log").bounding_box(), frame.locator(".picker").bounding_box()
+    assert log is not None
+    assert picker is not None
+    for part in (".question .words", ".question .buttons"):
+        box = frame.locator(part).bounding_box()
+        assert box is not None
+        assert log["y"] <= box["y"] < box["y"] + box["height"] <= picker["y"]
+    chat.page.keyboard.press("Escape")
+    chat.answer("reject_once")
+    chat.ended(2)
+    expect(frame.locator(".answered")).to_have_text("You rejected this command.")

@@ -1,0 +1,109 @@
+"""A cast from its lens in the real workbench, its loom that grows in the tree, the viewer in a frame, a fork, a reward."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.e2e.vscode.workbench import BIN, Window, Workbench
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode")]
+
+
+def test_cast_watch_view_fork_and_reward(
+    workbench: Workbench, folder: Path, tmp_path: Path, windows: Callable[..., Window]
+) -> None:
+    window = windows(workbench, folder)
+    window.open_file("greeter.cantrip.yaml")
+    window.lens("▶ Cast: Say hello.").wait_for()
+    window.view("Cantrip")
+    expect(window.page.get_by_text("Nothing has run yet")).to_be_visible()
+    window.lens("▶ Cast: Say hello.").click()
+
+    # While the entity is at work the tree grows, and the notification tells of it.
+    expect(window.rows("active").first).to_be_visible()
+    expect(window.notification("Casting greeter")).to_be_visible()
+    first = window.rows("echo: thinking of a greeting").first
+    first.wait_for()
+    window.shot("loom-growing")
+    second = window.rows("done: Hello, world.").first
+    second.wait_for()
+    told = window.notification("greeter: Hello, world.")
+    expect(told).to_contain_text("2 turns")
+    expect(window.lens("✓ done: Hello, world. · 2 turns")).to_be_visible()
+    window.shot("cast-done")
+
+    # The viewer, in a frame, over whichever way this window reaches the machine.
+    window.press(told, "Open Loom")
+    viewer = window.frame(".row.selected")
+    assert "token" not in viewer.url
+    second.click()
+    window.frame('.row.selected:has-text("Hello, world.")')
+    window.shot("loom-viewer")
+
+    # A fork of the first turn is another cast of the same loom.
+    first.hover()
+    first.get_by_role("button", name="Fork Here…").click()
+    window.answer("Say it louder.")
+    window.page.locator(".quick-input-list .monaco-list-row").filter(has_text="greeter.cantrip.yaml").wait_for()
+    window.shot("loom-fork-asks")
+    window.pick("greeter.cantrip.yaml")
+    expect(window.rows("Say it louder.")).to_contain_text("fork")
+    window.notification("The fork:").wait_for()
+    expect(window.rows(re.compile("Say it louder.*done"))).to_be_visible()
+    window.shot("loom-forked")
+
+    # A reward shows in the tree and in the loom.
+    second.hover()
+    second.get_by_role("button", name="Reward…").click()
+    window.pick("A number")
+    window.answer("0.75")
+    window.answer("friendly")
+    expect(window.rows("reward 0.75")).to_be_visible()
+    [loom] = (tmp_path / "state" / "looms").glob("*.loom.jsonl")
+    records = [json.loads(line) for line in loom.read_text().splitlines()]
+    assert [(r["reward"], r["note"]) for r in records if r["type"] == "reward"] == [(0.75, "friendly")]
+    forks = [r for r in records if r["type"] == "fork"]
+    assert len(forks) == 1
+
+
+def test_a_loom_of_the_folder_opens_as_text_and_in_the_viewer(
+    workbench: Workbench, folder: Path, windows: Callable[..., Window]
+) -> None:
+    recipe, loom = folder / "greeter.cantrip.yaml", folder / "hello.loom.jsonl"
+    recipe.write_text(recipe.read_text().replace("1500", "1"))
+    done = subprocess.run(
+        [BIN / "cantrip", "cast", recipe, "Say hello.", "--loom", loom], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    window = windows(workbench, folder)
+    # As text by default, with lenses; a large file is never forced into a page.
+    window.open_file("hello.loom.jsonl")
+    window.lens("Fork here").wait_for()
+    window.shot("loom-text")
+    window.lens("Open in viewer").click()
+    window.frame(".row.selected")
+    expect(window.page.locator('.tab.active[data-resource-name="hello.loom.jsonl"]')).to_be_visible()
+
+
+def test_cast_with_words_and_cancel(workbench: Workbench, folder: Path, windows: Callable[..., Window]) -> None:
+    recipe = folder / "slow.cantrip.yaml"
+    recipe.write_text(
+        "name: slow\ncrystal: {provider: scripted, responses: [{content: Late., delay_ms: 60000}]}\n"
+        "circle: {medium: conversation, gates: [done], wards: [{max_turns: 2}]}\n"
+    )
+    window = windows(workbench, folder)
+    window.open_file("slow.cantrip.yaml")
+    window.lens("Cast with…").click()
+    window.answer("Take your time.")
+    told = window.notification("Casting slow")
+    told.wait_for()
+    window.press(told, "Cancel")
+    expect(window.notification("cancelled")).to_be_visible()
+    window.lens("cancelled").wait_for()

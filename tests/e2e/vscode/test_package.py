@@ -1,0 +1,79 @@
+"""The extension's own checks, as a developer runs them: types, lint, unit tests, the package and what is in it."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.vscode.workbench import EXTENSION, ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode")]
+
+ALLOWED = ("extension/dist/", "extension/languages/", "extension/media/")
+"""What is shipped beside the files that every extension has; no sources, no tests, no modules."""
+
+
+@pytest.fixture(scope="module")
+def npm() -> str:
+    """npm, with a node that the extension's tools run on and their modules installed."""
+    found, node = shutil.which("npm"), shutil.which("node")
+    if found is None or node is None:
+        pytest.skip("npm is missing")
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    if tuple(map(int, version.lstrip("v").split(".")[:2])) < (20, 19):
+        pytest.skip(f"the extension's tools need node 20.19 or later; this one is {version}")
+    if not (EXTENSION / "node_modules" / "typescript").is_dir():
+        pytest.skip("the extension's modules are not installed (npm ci in vscode-extension/)")
+    return found
+
+
+@pytest.mark.parametrize("script", ["check", "lint", "test"])
+def test_script(npm: str, script: str) -> None:
+    done = subprocess.run([npm, "run", "--silent", script], cwd=EXTENSION, capture_output=True, text=True, timeout=380)
+    assert done.returncode == 0, f"npm run {script}:\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+
+
+def test_what_is_in_the_package(vsix: Path) -> None:
+    with zipfile.ZipFile(vsix) as package:
+        names = package.namelist()
+        manifest = json.loads(package.read("extension/package.json"))
+        schema = package.read("extension/dist/cantrip.schema.json")
+    inside = [name for name in names if name.startswith("extension/")]
+    assert "extension/dist/extension.js" in inside
+    odd = [name for name in inside if not name.startswith(ALLOWED) and name.count("/") > 1]
+    assert odd == []
+    assert not [name for name in inside if name.endswith((".ts", ".map"))]
+    # The package itself, of this very checkout.
+    (wheel,) = [name for name in inside if name.startswith("extension/dist/wheels/cantrip_acp-")]
+    with zipfile.ZipFile(vsix) as package, zipfile.ZipFile(io.BytesIO(package.read(wheel))) as packed:
+        assert packed.read("cantrip_acp/version.py") == (ROOT / "cantrip_acp/version.py").read_bytes()
+    # The walkthrough starts with the chat.
+    assert manifest["contributes"]["walkthroughs"][0]["steps"][0]["id"] == "chat"
+    assert schema == (ROOT / "cantrip_acp/recipes/cantrip.schema.json").read_bytes()
+    # Whatever the manifest names is there.
+    contributes = manifest["contributes"]
+    named = [manifest["main"], manifest["icon"]]
+    named += [each["path"] for kind in ("grammars", "snippets") for each in contributes[kind]]
+    named += [each[key] for each in contributes["languages"] for key in ["configuration"]]
+    named += [icon for each in contributes["languages"] for icon in each["icon"].values()]
+    named += [each["url"] for each in contributes["yamlValidation"]]
+    named += [each["icon"] for each in contributes["viewsContainers"]["activitybar"]]
+    for walkthrough in contributes.get("walkthroughs", []):
+        for step in walkthrough["steps"]:
+            named += [value for key, value in step["media"].items() if key != "altText" and isinstance(value, str)]
+    missing = [name for name in named if f"extension/{name.removeprefix('./')}" not in names]
+    assert missing == []
+
+
+def test_the_versions_agree(vsix: Path) -> None:
+    from cantrip_acp.version import __version__
+
+    manifest = json.loads((EXTENSION / "package.json").read_text())
+    assert manifest["version"] == __version__
+    assert f'OLDEST = "{__version__}"' in (EXTENSION / "src/environment/program.ts").read_text()

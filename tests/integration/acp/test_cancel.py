@@ -1,0 +1,28 @@
+"""The tests of `tests/unit/acp/test_cancel.py` that start processes."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.acp_client import SOON
+from tests.support.fixtures.acp import DONE, Start
+from tests.unit.acp.test_cancel import BUSY, records, running
+
+
+@pytest.mark.sandbox
+def test_a_busy_command_and_all_its_processes(start_process: Start, folder: Path) -> None:
+    agent = start_process([{"bash": BUSY}, DONE], medium="bash", gates=["done"])
+    session = agent.session(folder)
+    prompt = agent.start_prompt(session)
+    agent.until(running)
+    assert agent.children()
+    agent.tell("session/cancel", {"sessionId": session})
+    result = agent.answer(prompt, SOON)["result"]
+    assert result["stopReason"] == "cancelled"
+    assert not agent.children()
+    assert agent.updates("tool_call_update")[-1]["status"] == "failed"
+    agent.quiet()
+    turn = [record for record in records(result) if record["type"] == "turn"][-1]
+    assert (turn["reason"], turn["truncated"]) == ("cancelled", True)
+    assert "started" in turn["observation"]["output"]["stdout"]
+    assert agent.prompt(session)["stopReason"] == "end_turn"

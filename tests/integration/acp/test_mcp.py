@@ -1,0 +1,203 @@
+"""MCP servers that a client names for a session, in a real agent: every transport, modes, permissions, trust, failures."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cantrip_acp.recipes.trust import Ledger
+from tests.support.acp_client import RawClient, still_alive
+from tests.support.fixtures.mcp import listening  # noqa: F401 - a fixture
+
+SERVER = Path(__file__).parents[2] / "support" / "mcp_server.py"
+ADD: list[dict[str, Any]] = [
+    {"tool_calls": [{"gate": "tools.add", "args": {"a": 2, "b": 3}}]},
+    {"tool_calls": [{"gate": "done", "args": {"answer": "added"}}]},
+]
+
+
+def stdio(folder: Path, name: str = "tools", **env: str) -> dict[str, Any]:
+    program = shutil.copy(SERVER, folder / "toolserver.py")
+    variables = [{"name": key, "value": value} for key, value in env.items()]
+    return {"name": name, "command": sys.executable, "args": [str(program)], "env": variables}
+
+
+@pytest.fixture
+def opened(recipe: Callable[..., str], tmp_path: Path) -> Any:
+    clients: list[RawClient] = []
+
+    def begin(responses: list[dict[str, Any]], **options: Any) -> RawClient:
+        path = recipe(responses, gates=["done"])
+        client = RawClient("--recipe", path, "--state-dir", str(tmp_path / "state"), **options)
+        clients.append(client)
+        result = client.initialize()
+        assert result["agentCapabilities"]["mcpCapabilities"] == {"http": True, "sse": True}
+        return client
+
+    yield begin
+    for client in clients:
+        client.close()
+
+
+def results(agent: RawClient, title: str) -> list[dict[str, Any]]:
+    ids = {u["toolCallId"] for u in agent.updates("tool_call") if title in u["title"]}
+    return [
+        u
+        for u in agent.updates("tool_call_update")
+        if u["toolCallId"] in ids and u.get("status") in ("completed", "failed")
+    ]
+
+
+def test_a_tool_of_a_named_server_is_a_tool_call(opened: Any, folder: Path) -> None:
+    agent = opened(ADD)
+    session = agent.session(folder, mcpServers=[stdio(folder)])
+    assert agent.prompt(session)["stopReason"] == "end_turn"
+    shown = results(agent, "Add numbers (tools)")
+    assert [(u["status"], u["rawOutput"]["output"]) for u in shown] == [("completed", 5)]
+    servers = agent.children()
+    assert servers
+    agent.call("session/close", {"sessionId": session})
+    assert still_alive(servers, 10) == []
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+def test_one_that_is_reached_over_http(
+    opened: Any,
+    folder: Path,
+    transport: str,
+    listening: Callable[[str], str],  # noqa: F811
+) -> None:
+    agent = opened(ADD)
+    headers = [{"name": "Authorization", "value": "Bearer of-nobody-in-particular"}]
+    server = {"name": "tools", "type": transport, "url": listening(transport), "headers": headers}
+    assert agent.prompt(agent.session(folder, mcpServers=[server]))["stopReason"] == "end_turn"
+    assert [(u["status"], u["rawOutput"]["output"]) for u in results(agent, "Add numbers (tools)")] == [
+        ("completed", 5)
+    ]
+    assert "of-nobody-in-particular" not in agent.stderr() + str(agent.seen)
+
+
+def test_a_session_that_is_loaded_again_has_them_again(opened: Any, folder: Path) -> None:
+    first = opened([*ADD, *ADD])
+    session = first.session(folder, mcpServers=[stdio(folder)])
+    first.prompt(session)
+    first.hang_up()
+    second = opened([*ADD, *ADD])
+    second.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": [stdio(folder)]})
+    second.prompt(session, "again")
+    assert [u["rawOutput"]["output"] for u in results(second, "Add numbers (tools)")][-1] == 5
+
+
+def test_a_server_that_cannot_start_is_told_and_the_session_works(opened: Any, folder: Path) -> None:
+    agent = opened([{"content": "Here I am."}])
+    broken = {"name": "broken", "command": "no-such-program-here", "args": [], "env": []}
+    session = agent.session(
+        folder, mcpServers=[broken, {"name": "gone", "type": "http", "url": "http://127.0.0.1:1/", "headers": []}]
+    )
+    assert agent.prompt(session)["stopReason"] == "end_turn"
+    said = agent.said()
+    assert "MCP server 'broken' cannot be reached" in said
+    assert "MCP server 'gone' cannot be reached" in said
+    assert "Here I am." in said
+
+
+def test_it_runs_in_the_sandbox_until_its_command_is_trusted(opened: Any, folder: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("the word")
+    read = [{"tool_calls": [{"gate": "tools.read", "args": {"path": str(secret)}}]}, {"content": "Done."}]
+    server = stdio(folder)
+    agent = opened(read)
+    agent.prompt(agent.session(folder, mcpServers=[server]))
+    assert [u["status"] for u in results(agent, "read (tools)")] == ["failed"]
+    Ledger(tmp_path / "state").grant_command([server["command"], *server["args"]])
+    agent = opened(read)
+    agent.prompt(agent.session(folder, mcpServers=[server]))
+    assert [(u["status"], u["rawOutput"]["output"]) for u in results(agent, "read (tools)")] == [
+        ("completed", "the word")
+    ]
+
+
+def test_it_is_asked_about_and_read_only_takes_it_away(opened: Any, folder: Path) -> None:
+    asked: list[Any] = []
+
+    def refuse(params: Any) -> Any:
+        asked.append(params["toolCall"]["title"])
+        chosen = next(o["optionId"] for o in params["options"] if o["kind"] == "reject_once")
+        return {"outcome": {"outcome": "selected", "optionId": chosen}}
+
+    agent = opened([*ADD, *ADD], permit=None)
+    agent.services["session/request_permission"] = refuse
+    session = agent.session(folder, mcpServers=[stdio(folder)])
+    agent.prompt(session)
+    assert asked
+    assert "Add numbers" in asked[0]
+    assert results(agent, "Add numbers (tools)")[-1]["status"] == "failed"
+    agent.call("session/set_mode", {"sessionId": session, "modeId": "read-only"})
+    before = len(asked)
+    agent.prompt(session, "again")
+    assert len(asked) == before
+    assert "gate not available: 'tools.add'" in str(agent.updates("tool_call_update"))
+
+
+def test_read_only_before_the_servers_came_binds_them_as_well(opened: Any, folder: Path) -> None:
+    agent = opened(ADD)
+    session = agent.session(folder, mcpServers=[stdio(folder)])
+    agent.call("session/set_mode", {"sessionId": session, "modeId": "read-only"})
+    agent.prompt(session)
+    assert "gate not available: 'tools.add'" in str(agent.updates("tool_call_update"))
+
+
+def test_secrets_of_a_server_reach_nobody(opened: Any, folder: Path, tmp_path: Path) -> None:
+    value = "a-secret-of-the-server-19"
+    show = [{"tool_calls": [{"gate": "tools.variable", "args": {"name": "MY_TOKEN"}}]}, {"content": "Done."}]
+    agent = opened(show)
+    session = agent.session(folder, mcpServers=[stdio(folder, MY_TOKEN=value)])
+    agent.prompt(session)
+    assert results(agent, "variable (tools)")[-1]["rawOutput"]["output"] == "[redacted]"
+    agent.hang_up()
+    assert value not in agent.stderr()
+    kept = subprocess.run(["grep", "-rl", value, str(tmp_path / "state")], capture_output=True, text=True, check=False)
+    assert kept.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("server", "place"),
+    [
+        ({"name": "a", "type": "carrier pigeon", "url": "x"}, "type"),
+        ({"name": "a", "args": []}, "mcpServers"),
+        ({"name": "a", "type": "http", "url": "file:///etc/passwd", "headers": []}, "mcpServers"),
+        ({"name": "", "command": "x", "args": [], "env": []}, "mcpServers"),
+        ({"name": "a", "command": "x", "args": "x"}, "args"),
+        ({"name": "a", "command": "x", "args": [], "env": [{"name": "A=B", "value": "c"}]}, "mcpServers"),
+    ],
+)
+def test_a_wrong_server_is_refused_with_its_place(opened: Any, folder: Path, server: Any, place: str) -> None:
+    agent = opened([{"content": "x"}])
+    error = agent.error("session/new", {"cwd": str(folder), "mcpServers": [server]})
+    assert error["code"] == -32602
+    assert place in str(error)
+    agent.session(folder)
+
+
+def test_a_cancel_does_not_wait_for_a_slow_server(opened: Any, folder: Path) -> None:
+    agent = opened([{"content": "x"}])
+    slow = {"name": "slow", "command": "sleep", "args": ["1000"], "env": []}
+    session = agent.session(folder, mcpServers=[slow])
+    prompt = agent.start_prompt(session)
+    agent.tell("session/cancel", {"sessionId": session})
+    assert agent.answer(prompt, timeout=30)["result"]["stopReason"] == "cancelled"
+
+
+def test_nothing_is_left_when_the_client_goes(opened: Any, folder: Path) -> None:
+    agent = opened(ADD)
+    agent.prompt(agent.session(folder, mcpServers=[stdio(folder)]))
+    family = agent.children()
+    assert family
+    agent.hang_up()
+    assert still_alive(family, 10) == []

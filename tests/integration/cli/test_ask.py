@@ -1,0 +1,263 @@
+"""What `cantrip cast` and `cantrip repl` allow without asking, in a line; and `--ask`, in a real terminal."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
+from cantrip_acp.cli.session.permissions import allowed
+from tests.support.command_line import GREETER, Done, Terminal, recipe, run
+from tests.support.gate_calls import Site, serving
+
+sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed here")
+
+WRITER = """
+crystal:
+  provider: scripted
+  responses:
+    - tool_calls: [{gate: write_file, args: {path: one.txt, content: "first\\n"}}]
+    - tool_calls: [{gate: write_file, args: {path: two.txt, content: "second\\n"}}]
+    - tool_calls: [{gate: write_file, args: {path: sub/three.txt, content: "third\\n"}}]
+    - {content: Done., repeat: true}
+circle:
+  gates: [done, write_file]
+  wards: [{max_turns: 9}]
+"""
+COMMANDS = """
+crystal:
+  provider: scripted
+  tools: text
+  responses:
+    - {content: "I make it.\\n```bash\\ntouch made\\n```"}
+    - {bash: touch refused}
+    - {content: Done.}
+circle:
+  medium: bash
+  gates: [done]
+  wards: [{max_turns: 9}, {bash_writable_paths: [workspace]}]
+"""
+LINES = {
+    "nothing": ("conversation", ["done", "echo"], {}, "allows nothing that changes files or reaches the network"),
+    "gates": ("conversation", ["done", "write_file"], {}, "allows without asking: calls of write_file ("),
+    "fetch": (
+        "conversation", ["done", "write_file", "fetch"], {},
+        "calls of write_file; calls of fetch to hosts that the intent names by their address (",
+    ),
+    "fetch with hosts": (
+        "conversation", ["done", "fetch"], {"bash_network": ["pypi.org"]},
+        "calls of fetch to hosts that the intent names by their address, and to pypi.org (",
+    ),
+    "fetch with the network": (
+        "conversation", ["done", "fetch"], {"bash_network": True}, "calls of fetch to any public host ("
+    ),
+    "shell": ("bash", ["done"], {}, "commands in the sandbox, writing no files of yours, with no network ("),
+    "shell that writes": (
+        "bash", ["done", "edit_file"], {"bash_writable_paths": ["."], "bash_network": True},
+        "commands in the sandbox, writing in {here} (the workspace), with the network; calls of edit_file (",
+    ),
+    "shell with hosts": (
+        "bash", ["done"], {"bash_writable_paths": ["a"], "bash_network": ["pypi.org", "b.example"]},
+        "commands in the sandbox, writing in {here}/a, with the hosts pypi.org, b.example (",
+    ),
+    "code": ("code", ["done"], {}, "Python in the sandbox, writing no files of yours, with no network ("),
+    "code that writes": (
+        "code", ["done"], {"code_writable_paths": ["."]},
+        "Python in the sandbox, writing in {here} (the workspace), with no network (",
+    ),
+    "monty": ("monty", ["done"], {}, "restricted Python in the sandbox, without files and network ("),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_line_follows_from_the_circle(tmp_path: Path, name: str) -> None:
+    medium, gates, wards, line = LINES[name]
+    circle = Circle(medium, gates, {"max_turns": 3, **wards}, workspace=tmp_path)
+    cantrip = Cantrip(ScriptedCrystal(), circle=circle)
+    assert line.format(here=tmp_path) in allowed(cantrip, circle, ask=False)
+    assert allowed(cantrip, circle, ask=True).startswith("asks before each write and each command")
+
+
+@pytest.mark.parametrize("arguments", [("cast", "go"), ("cast", "go", "--json"), ("repl",)])
+def test_one_line_on_stderr_says_what_is_allowed(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    command, *rest = arguments
+    done = run(command, recipe(tmp_path, WRITER), *rest, cwd=tmp_path, stdin="go\n" if command == "repl" else "")
+    assert done.status == 0
+    assert done.err.splitlines() == [
+        "cantrip: allows without asking: calls of write_file (--ask asks before each write and command)"
+    ]
+    assert "without asking" not in done.out
+    if "--json" in rest:
+        assert done.lines[-1]["event"] == "result"
+
+
+@pytest.mark.parametrize("command", ["cast", "repl"])
+def test_without_a_terminal_ask_is_refused_before_anything_happens(tmp_path: Path, command: str) -> None:
+    rest = ["go"] if command == "cast" else []
+    done = run(
+        command, recipe(tmp_path, WRITER), *rest, "--ask", "--loom", tmp_path / "x.jsonl", cwd=tmp_path, stdin="go\n"
+    )
+    assert done.status == 2
+    assert "--ask needs a terminal" in done.err
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "one.txt").exists()
+    assert not (tmp_path / "x.jsonl").exists()
+
+
+def test_a_write_is_asked_about_once_always_or_not(tmp_path: Path) -> None:
+    loom = tmp_path / "x.loom.jsonl"
+    with Terminal("cast", recipe(tmp_path, WRITER), "go", "--ask", "--loom", loom, cwd=tmp_path) as terminal:
+        assert "asks before each write and each command" in terminal.wait_for("which? ")
+        assert not (tmp_path / "one.txt").exists()
+        terminal.type("maybe\r")
+        assert "type 1, 2 or 3" in terminal.wait_for("which? ")
+        terminal.type("3\r")
+        shown = terminal.wait_for("which? ")
+        assert "+second" in shown
+        assert "always writes in this folder" in shown
+        terminal.type("always\r")
+        assert "+third" in terminal.wait_for("which? ")
+        assert (tmp_path / "two.txt").read_text() == "second\n"
+        terminal.type("o\r")
+        assert terminal.end() == 0
+    assert not (tmp_path / "one.txt").exists()
+    assert (tmp_path / "sub" / "three.txt").read_text() == "third\n"
+    with Loom.open(loom, readonly=True) as held:
+        first = next(t for t in held.turns() if t.role == "crystal").observation.results[0]
+    assert (first.is_error, "the user refused this" in str(first.result)) == (True, True)
+
+
+FETCHER = """
+crystal:
+  provider: scripted
+  responses:
+    - tool_calls: [{gate: fetch, args: {url: "URL"}}]
+    - {content: Done., repeat: true}
+circle:
+  gates: [done, fetch]
+  wards: [{max_turns: 4}]
+"""
+PAGE = {"/page?data=SECRET": (200, {"Content-Type": "text/plain"}, b"the page")}
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A site that may only be fetched from where the environment says so, which names it too."""
+    monkeypatch.delenv("CANTRIP_FETCH_PRIVATE_HOSTS", raising=False)
+    with serving(PAGE) as served:
+        yield served
+
+
+def _casts(tmp_path: Path, site: Site, *more: str, intent: str = "go", command: str = "cast") -> Done:
+    address = site.url("/page?data=SECRET").replace("127.0.0.1", "localhost")
+    text = FETCHER.replace("URL", address)
+    words = (intent,) if command == "cast" else ()
+    return run(
+        command, recipe(tmp_path, text), *words, *more, cwd=tmp_path, stdin=f"{intent}\n" if command == "repl" else ""
+    )
+
+
+@pytest.mark.parametrize("command", ["cast", "repl"])
+def test_nothing_is_sent_to_a_host_that_nobody_named(tmp_path: Path, site: Site, command: str) -> None:
+    done = _casts(tmp_path, site, command=command)
+    assert f"nobody named the host http://localhost:{site.port}" in done.out
+    assert f"--allow-host http://localhost:{site.port}" in " ".join(done.out.split())
+    assert "calls of fetch to hosts that the intent names by their address" in done.err
+    # Named, it goes on to what else is judged: here, that the address is a private one.
+    for more, intent in (
+        (("--allow-host", f"localhost:{site.port}"), "go"),
+        (("--allow-host", f"http://localhost:{site.port}"), "go"),
+        ((), f"Read {site.url('/').replace('127.0.0.1', 'localhost')}"),
+    ):
+        done = _casts(tmp_path, site, *more, intent=intent, command=command)
+        assert "nobody named" not in done.out, done
+        assert "is not fetched" in done.out, done
+    assert not site.asked
+
+
+def test_a_host_that_the_environment_names_is_reached(
+    tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANTRIP_FETCH_PRIVATE_HOSTS", f"localhost:{site.port}")
+    assert "the page" in _casts(tmp_path, site).out
+    assert len(site.asked) == 1
+
+
+def test_a_fork_sends_only_where_somebody_named_the_host(tmp_path: Path, site: Site) -> None:
+    """What the user wrote in the thread names hosts; what the entity found there does not."""
+    address = site.url("/page?data=SECRET").replace("127.0.0.1", "localhost")
+    file = recipe(tmp_path, FETCHER.replace("URL", address), "fetcher.cantrip.yaml")
+    for intent, refused in (("go", True), (f"Read {address}", False)):
+        loom = tmp_path / f"{refused}.loom.jsonl"
+        run("cast", recipe(tmp_path, GREETER), intent, "--loom", loom, cwd=tmp_path)
+        forked = run("loom", "fork", loom, "", "Go on.", "--recipe", file, cwd=tmp_path)
+        assert ("nobody named" in forked.out) is refused, forked
+        assert ("is not fetched" in forked.out) is not refused, forked
+    assert not site.asked
+
+
+def test_a_host_that_is_none_is_refused(tmp_path: Path, site: Site) -> None:
+    done = _casts(tmp_path, site, "--allow-host", "*")
+    assert done.status == 2
+    assert "'*' is no host" in done.err
+
+
+def test_always_holds_from_cast_to_cast_of_a_repl(tmp_path: Path) -> None:
+    text = WRITER.replace("sub/three.txt", "three.txt").replace(
+        "    - tool_calls: [{gate: write_file, args: {path: two",
+        "    - {content: Next.}\n    - tool_calls: [{gate: write_file, args: {path: two",
+    )
+    with Terminal("repl", recipe(tmp_path, text), "--ask", cwd=tmp_path) as terminal:
+        terminal.wait_for("❯ ")
+        terminal.type("go\r")
+        terminal.wait_for("which? ")
+        terminal.type("2\r")
+        terminal.wait_for("■ text")
+        terminal.wait_for("❯ ")
+        terminal.type("go\r")
+        terminal.wait_for("■ text")
+        terminal.wait_for("❯ ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+    assert [(tmp_path / f"{name}.txt").exists() for name in ("one", "two", "three")] == [True, True, True]
+
+
+@pytest.mark.parametrize(("key", "status"), [("\x04", 0), ("\x03", 130)])
+def test_the_end_of_input_is_a_no_and_an_interrupt_ends_the_cast(tmp_path: Path, key: str, status: int) -> None:
+    with Terminal("cast", recipe(tmp_path, WRITER), "go", "--ask", cwd=tmp_path) as terminal:
+        for _ in range(3 if key == "\x04" else 1):
+            terminal.wait_for("which? ")
+            terminal.type(key)
+        assert terminal.end() == status
+    assert not list(tmp_path.glob("*.txt"))
+
+
+@sandbox
+def test_a_command_is_asked_about_also_where_it_came_as_text(tmp_path: Path) -> None:
+    with Terminal("cast", recipe(tmp_path, COMMANDS), "go", "--ask", "--json", cwd=tmp_path) as terminal:
+        assert "touch made" in terminal.wait_for("which? ")
+        assert not (tmp_path / "made").exists()
+        terminal.type("1\r")
+        assert "touch refused" in terminal.wait_for("which? ")
+        assert (tmp_path / "made").exists()
+        terminal.type("no\r")
+        assert terminal.end() == 0
+    assert not (tmp_path / "refused").exists()
+
+
+@sandbox
+def test_a_refused_command_is_shown_as_one_that_did_not_run(tmp_path: Path) -> None:
+    asked = COMMANDS.replace('    - {content: "I make it.\\n```bash\\ntouch made\\n```"}\n', "")
+    with Terminal("cast", recipe(tmp_path, asked), "go", "--ask", cwd=tmp_path) as terminal:
+        assert "touch made" not in terminal.wait_for("which? ")
+        terminal.type("no\r")
+        assert re.search(r"execute\S*  not run", terminal.wait_for("turn 1"))
+        assert terminal.end() == 0
+    assert not (tmp_path / "refused").exists()
+
+
+def test_a_harmless_recipe_says_so(tmp_path: Path) -> None:
+    done = run("cast", recipe(tmp_path, GREETER), "go", cwd=tmp_path)
+    assert done.err == "cantrip: allows nothing that changes files or reaches the network\n"

@@ -1,0 +1,137 @@
+"""`cantrip repl`: an entity that remembers, in a real terminal and in a pipe."""
+
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from cantrip_acp import Loom
+from tests.support.command_line import GREETER, SHELL, SLEEPER, Terminal, recipe, run, start
+
+TALKER = """
+crystal:
+  provider: scripted
+  responses:
+    - {when: first, content: "The first answer.", usage: {prompt_tokens: 5, completion_tokens: 2}}
+    - {when: second, content: "The second answer.", usage: {prompt_tokens: 9, completion_tokens: 2}}
+    - {when: "two\\nlines", content: "Both lines came."}
+circle:
+  gates: [done]
+  wards: [{max_turns: 3}]
+"""
+
+needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed here")
+
+
+def test_a_talk_in_a_terminal(tmp_path: Path) -> None:
+    loom = tmp_path / "x.loom.jsonl"
+    with Terminal("repl", recipe(tmp_path, TALKER), "--loom", loom, cwd=tmp_path) as terminal:
+        greeting = terminal.wait_for("❯ ")
+        assert "conversation" in greeting
+        assert str(loom) in greeting
+        terminal.type("the first\r")
+        assert "The first answer." in terminal.wait_for("❯ ")
+        terminal.type("the second\r")
+        assert "The second answer." in terminal.wait_for("❯ ")
+        terminal.type("/usage\r")
+        assert "14 tokens in, 4 out" in terminal.wait_for("❯ ")
+        terminal.type("two\\\r")
+        terminal.wait_for("… ")
+        terminal.type("lines\r")
+        assert "Both lines came." in terminal.wait_for("❯ ")
+        terminal.type("/nonsense\r")
+        assert "/help" in terminal.wait_for("❯ ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+    with Loom.open(loom, readonly=True) as held:
+        (thread,) = held.threads()
+        assert len(thread.acted) == 3
+        assert [start.intent for start, _ in held.casts()] == ["the first", "the second", "two\nlines"]
+
+
+@needs_sandbox
+def test_ctrl_c_cancels_the_cast_and_the_talk_goes_on(tmp_path: Path) -> None:
+    loom = tmp_path / "x.loom.jsonl"
+    with Terminal("repl", recipe(tmp_path, SLEEPER), "--loom", loom, cwd=tmp_path) as terminal:
+        terminal.wait_for("❯ ")
+        terminal.type("go\r")
+        terminal.wait_for("begun")
+        begun = time.monotonic()
+        terminal.type("\x03")
+        assert "cancelled" in terminal.wait_for("❯ ")
+        assert time.monotonic() - begun < 5
+        terminal.type("again\r")
+        assert "after the break" in terminal.wait_for("❯ ")
+        # At the prompt it only begins a new line.
+        terminal.type("half a line")
+        terminal.wait_for("half a line")
+        time.sleep(0.3)
+        terminal.type("\x03")
+        terminal.wait_for("❯ ")
+        terminal.type("/quit\r")
+        assert terminal.end() == 0
+    with Loom.open(loom, readonly=True) as held:
+        assert [end.reason for _, end in held.casts() if end] == ["cancelled", "text"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_polite_signal_at_the_prompt_leaves(tmp_path: Path, number: int) -> None:
+    import os
+
+    with Terminal("repl", recipe(tmp_path, TALKER), cwd=tmp_path) as terminal:
+        terminal.wait_for("❯ ")
+        time.sleep(0.5)  # readline shows the prompt a moment before it waits
+        os.kill(terminal.pid, number)
+        assert terminal.end() == 128 + number
+
+
+def test_a_pipes_lines_are_intents(tmp_path: Path) -> None:
+    done = run("repl", recipe(tmp_path, TALKER), cwd=tmp_path, stdin="the first\n\nthe second\n/usage\n")
+    assert done.status == 0, done.err
+    assert "❯ the first" in done.out
+    assert "The second answer." in done.out
+    assert "14 tokens in, 4 out" in done.out
+    assert "\x1b" not in done.out
+
+
+def test_a_failed_cast_in_a_pipe_does_not_end_the_talk(tmp_path: Path) -> None:
+    done = run("repl", recipe(tmp_path, TALKER), cwd=tmp_path, stdin="unheard of\nthe first\n")
+    assert done.status == 1
+    assert "the script has run out" in done.err
+    assert "The first answer." in done.out
+
+
+@needs_sandbox
+def test_the_medium_keeps_its_files_from_cast_to_cast(tmp_path: Path) -> None:
+    done = run("repl", recipe(tmp_path, SHELL), cwd=tmp_path, stdin="go\n")
+    assert done.status == 0, done.err
+    assert "all is well" in done.out
+    assert (tmp_path / "made.txt").exists()
+
+
+def test_an_interrupted_pipe_is_130(tmp_path: Path) -> None:
+    text = GREETER.replace("- thinking: Let me think.", "- delay_ms: 60000\n      thinking: x")
+    (tmp_path / "in").write_text("go\n")
+    process = start("repl", recipe(tmp_path, text), cwd=tmp_path, stdin=tmp_path / "in")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "go" in line:
+            break
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    assert "cancelled" in out
+
+
+def test_history_is_kept_for_the_user_alone(tmp_path: Path) -> None:
+    for attempt in range(2):
+        with Terminal("repl", recipe(tmp_path, TALKER), "--state-dir", tmp_path / "s", cwd=tmp_path) as terminal:
+            terminal.wait_for("❯ ")
+            terminal.type("the first\r" if attempt == 0 else "\x1b[A\r")
+            assert "The first answer." in terminal.wait_for("❯ ")
+            terminal.type("\x04")
+            assert terminal.end() == 0
+    assert (tmp_path / "s" / "repl_history").stat().st_mode & 0o077 == 0

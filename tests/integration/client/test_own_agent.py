@@ -1,0 +1,89 @@
+"""The client with our own agent: scripted recipes, a real sandbox, cancel, several prompts, and the loom it names."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.client.client_processes import CLIENT, environment, run_client
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+
+def agent(tmp_path: Path, *responses: dict[str, Any], gates: tuple[str, ...] = ("done", "write_file")) -> list[str]:
+    """Our agent with a script. JSON is YAML."""
+    recipe = tmp_path / "r.cantrip.yaml"
+    circle = {"medium": "bash", "gates": list(gates), "wards": [{"max_turns": 3}, {"bash_writable_paths": ["."]}]}
+    crystal = {"provider": "scripted", "responses": list(responses)}
+    recipe.write_text(json.dumps({"name": "r", "crystal": crystal, "circle": circle}))
+    return [sys.executable, "-m", "cantrip_acp.acp.start", "--recipe", str(recipe)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+def test_a_session_of_two_prompts(tmp_path: Path, folder: Path) -> None:
+    argv = agent(
+        tmp_path,
+        {"bash": "printf '\\033[31mred\\033[0m\\n'; printf more >&2; false", "usage": {"prompt_tokens": 5}},
+        {"content": "That failed."},
+        {"tool_calls": [{"gate": "write_file", "args": {"path": "n.txt", "content": "new\n"}}]},
+        {"bash": "cat n.txt; cantrip_done written"},
+    )
+    done = run_client("--allow", "once", "--cwd", str(folder), "--prompt", "one", "--prompt", "two", agent=argv)
+    assert done.returncode == 0, done.stdout + done.stderr
+    out = done.stdout
+    assert "  │ red\n" in out
+    assert "  ✗ failed · exit 1" in out
+    assert "● That failed.\n" in out
+    assert "  │ +new\n" in out
+    assert "● written\n" in out
+    assert out.count("■ end_turn · 2 turns") == 2
+    assert (folder / "n.txt").read_text() == "new\n"
+    loom = next(line.split()[1] for line in out.splitlines() if line.startswith("loom "))
+    turns = [json.loads(line) for line in Path(loom).read_text().splitlines()]
+    assert sum(turn["type"] == "turn" and turn.get("role") == "crystal" for turn in turns) == 4
+
+
+def test_truncation_is_status_1(tmp_path: Path, folder: Path) -> None:
+    argv = agent(tmp_path, {"bash": "true", "repeat": True})
+    done = run_client("--allow", "once", "--cwd", str(folder), "--json", "--prompt", "go", agent=argv)
+    assert done.returncode == 1
+    assert json.loads(done.stdout.splitlines()[-1])["stop_reason"] == "max_turn_requests"
+
+
+def test_a_script_that_runs_out_is_a_clear_error(tmp_path: Path, folder: Path) -> None:
+    done = run_client("--cwd", str(folder), "--prompt", "go", agent=agent(tmp_path, {"bash": "true"}))
+    assert done.returncode == 1
+    assert "the script has run out" in done.stderr
+
+
+def test_interrupt_ends_the_command(tmp_path: Path, folder: Path) -> None:
+    argv = agent(tmp_path, {"bash": "echo started; sleep 300"})
+    client = subprocess.Popen(
+        [*CLIENT, "--allow", "once", "--json", "--cwd", str(folder), "--prompt", "x", "--", *argv],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    assert client.stdout is not None
+    while "started" not in client.stdout.readline():
+        pass
+    # The command's text names it as well; its output is what comes next.
+    while "terminal_output" not in (line := client.stdout.readline()):
+        assert line
+    client.send_signal(signal.SIGINT)
+    rest = client.stdout.read().splitlines()
+    assert client.wait(10) == 130
+    client.stdout.close()
+    assert json.loads(rest[-1])["stop_reason"] == "cancelled"
+    assert json.loads(rest[-1])["seconds"] < 10

@@ -1,0 +1,173 @@
+"""Running the real command line, in a pipe or in a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CANTRIP = [sys.executable, "-m", "cantrip_acp.cli.main"]
+
+GREETER = """
+name: greeter
+crystal:
+  provider: scripted
+  responses:
+    - thinking: Let me think.
+      content: I try the gate.
+      tool_calls: [{gate: echo, args: {text: hello}}]
+      usage: {prompt_tokens: 10, completion_tokens: 3}
+    - tool_calls: [{gate: done, args: {answer: said hello}}]
+      usage: {prompt_tokens: 20, completion_tokens: 4}
+circle:
+  gates: [done, echo]
+  wards: [{max_turns: 3}]
+"""
+
+SHELL = """
+crystal:
+  provider: scripted
+  responses:
+    - bash: "echo out; echo err >&2; pwd; echo made > made.txt; echo text | echo_gate - 2>/dev/null || cantrip_echo text"
+    - bash: cantrip_done 'all is well'
+circle:
+  medium: bash
+  gates: [done, echo]
+  wards: [{max_turns: 3}, {bash_writable_paths: [workspace]}]
+"""
+
+SLEEPER = """
+crystal:
+  provider: scripted
+  responses:
+    - bash: "echo begun; sleep 60; echo not reached"
+    - content: after the break
+circle:
+  medium: bash
+  gates: [done]
+  wards: [{max_turns: 5}]
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished command."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """Its output as JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def run(*arguments: str | Path, cwd: Path, stdin: str = "", timeout: float = 60, **env: str) -> Done:
+    """A command to its end."""
+    done = subprocess.run(
+        [*CANTRIP, *map(str, arguments)],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, **env},
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def start(*arguments: str | Path, cwd: Path, stdin: Path | None = None, **env: str) -> subprocess.Popen[str]:
+    """A command that runs; its input from a file, its output in pipes."""
+    return subprocess.Popen(
+        [*CANTRIP, *map(str, arguments)],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL if stdin is None else open(stdin),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **env},
+    )
+
+
+class Terminal:
+    """A command in a pseudo-terminal of its own."""
+
+    def __init__(self, *arguments: str | Path, cwd: Path, **env: str) -> None:
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:
+            os.chdir(cwd)
+            os.environ.update(TERM="xterm-256color", COLUMNS="100", LINES="40", **env)
+            os.execv(CANTRIP[0], [*CANTRIP, *map(str, arguments)])
+        self.seen = ""
+        self._status: int | None = None
+
+    def type(self, text: str) -> None:
+        if text == "\x03":
+            # As in tests/integration/client/client_processes.py: a signal between readline's prompt and its wait is noticed late.
+            time.sleep(0.3)
+        os.write(self._fd, text.encode())
+
+    def wait_for(self, text: str, timeout: float = 20) -> str:
+        """Everything up to a text, which is taken away; fails with what came instead."""
+        end = time.monotonic() + timeout
+        while text not in self.seen:
+            left = end - time.monotonic()
+            if left <= 0 or not self._read(left):
+                raise AssertionError(f"no {text!r} in: {self.seen!r}")
+        before, _, self.seen = self.seen.partition(text)
+        return before
+
+    def end(self, timeout: float = 20) -> int:
+        """The exit status, after everything it still wrote."""
+        end = time.monotonic() + timeout
+        while self._read(max(0.0, end - time.monotonic())):
+            pass
+        while self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._status = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > end:
+                os.kill(self.pid, signal.SIGKILL)
+                raise AssertionError(f"still running: {self.seen!r}")
+            else:
+                time.sleep(0.02)
+        return self._status
+
+    def close(self) -> None:
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self._fd)
+
+    def _read(self, timeout: float) -> bool:
+        if not select.select([self._fd], [], [], timeout)[0]:
+            return False
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError:  # the other end is gone
+            return False
+        self.seen += data.decode("utf-8", "replace")
+        return bool(data)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def recipe(folder: Path, text: str, name: str = "r.cantrip.yaml") -> Path:
+    """A recipe file in a folder."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path

@@ -1,0 +1,190 @@
+"""Tokens and their log-probabilities on the way from a provider into the loom: the real SDKs against servers at wire level."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cantrip_acp import Cantrip, Circle, Loom
+from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.keys import Secret
+from cantrip_acp.crystals.local.crystal import LocalCrystal
+from cantrip_acp.crystals.logprobs import UNLIKELY, Sampled, Tokens
+from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
+from cantrip_acp.text.redaction import shared
+from tests.support import google_replies as google
+from tests.support import openai_replies as openai
+from tests.support.openai_replies import MODEL, asked, chunk, message_item, responds, strict
+from tests.support.provider_server import Reply, Wire, sse_reply
+
+
+def entry(token: str, logprob: float, raw: list[int] | None = None) -> dict[str, Any]:
+    return {
+        "token": token,
+        "logprob": logprob,
+        "bytes": list(token.encode()) if raw is None else raw,
+        "top_logprobs": [],
+    }
+
+
+def piece(content: str, *entries: dict[str, Any], ids: list[int] | None = None, **more: Any) -> bytes:
+    """A chunk with the log-probabilities of its tokens, and ids as vLLM adds them."""
+    choice: dict[str, Any] = {"index": 0, "delta": {"content": content}, "logprobs": {"content": list(entries)}}
+    if ids is not None:
+        choice["token_ids"] = ids
+    return chunk(None, choices=[choice], check=False, **more)
+
+
+def spoken(
+    prompt: list[int], ids: list[int], words: str = "hi", finish: str = "stop", delta: dict[str, Any] | None = None
+) -> Reply:
+    """An answer of vLLM with ``return_token_ids``: the prompt's ids with the first chunk, the response's as they come."""
+    first = chunk({"role": "assistant", "content": ""}, check=False, prompt_token_ids=prompt)
+    return sse_reply(
+        [
+            first,
+            *(piece(words if n == 0 else "", entry(f"<{i}>", -0.25 * (n + 1)), ids=[i]) for n, i in enumerate(ids)),
+            *([chunk(delta)] if delta else []),
+            chunk({}, finish),
+        ]
+    )
+
+
+def local(wire: Wire, **options: object) -> LocalCrystal:
+    return LocalCrystal(Endpoint("local", MODEL, wire.url, options={"logprobs": True, **options}))
+
+
+async def test_chat_completions_are_asked_for_them_and_they_are_kept_whole() -> None:
+    half = [entry("Hi", -0.5), entry("�", float("-1.5"), [0xF0, 0x9F]), entry(" there", -0.125)]
+    reply = sse_reply([piece("Hi", half[0]), piece("� there", *half[1:]), chunk({}, "stop"), openai.DONE])
+    with Wire(strict(reply, extra=("logprobs",))) as wire:
+        end = Endpoint("openai", MODEL, f"{wire.url}/v1", Secret("sk-0123456789"), options={"logprobs": True})
+        response, _ = await asked(OpenAICrystal(end))
+        body = wire.requests[0].json()
+    assert body["logprobs"] is True
+    assert "return_token_ids" not in body
+    assert response.sampled == Sampled(
+        texts=("Hi", "�", " there"), logprobs=(-0.5, -1.5, -0.125), raw={"1": (0xF0, 0x9F)}
+    )
+    assert response.sampled.bytes_of(1) == [0xF0, 0x9F]
+    assert response.sampled.bytes_of(2) == list(b" there")
+
+
+async def test_nothing_is_asked_for_or_kept_where_nobody_wants_it() -> None:
+    with Wire([spoken([1], [2])]) as wire:
+        response, _ = await asked(LocalCrystal(Endpoint("local", MODEL, wire.url)))
+        body = wire.requests[0].json()
+    assert response.sampled is None
+    assert not {"logprobs", "return_token_ids"} & set(body)
+
+
+async def test_a_server_that_takes_none_is_asked_without() -> None:
+    refused = openai.refusal(400, "Unsupported parameter: 'logprobs' is not supported with this model.")
+    unknown = openai.refusal(400, "return_token_ids: Extra inputs are not permitted")
+    with Wire([refused, unknown, openai.said("fine")]) as wire:
+        response, _ = await asked(local(wire))
+        last = wire.requests[-1].json()
+    assert response.content == "fine"
+    assert response.sampled is None
+    assert not {"logprobs", "return_token_ids"} & set(last)
+
+
+async def test_the_responses_api() -> None:
+    item = message_item("Hello")
+    item["content"][0]["logprobs"] = [entry("Hel", -0.1), entry("lo", -0.2)]
+    refused = openai.refusal(400, "logprobs are not supported with reasoning models.")
+    with Wire(strict(responds(item), refused, responds(message_item("plain")))) as wire:
+        end = Endpoint(
+            "openai", MODEL, f"{wire.url}/v1", Secret("sk-0123456789"), options={"api": "responses", "logprobs": True}
+        )
+        crystal = OpenAICrystal(end)
+        first, _ = await asked(crystal)
+        second, _ = await asked(crystal)
+        bodies = [r.json() for r in wire.requests]
+    assert first.sampled == Sampled(texts=("Hel", "lo"), logprobs=(-0.1, -0.2))
+    # What goes back with the next query is what was said, not how likely it was.
+    assert first.provider["items"][0]["content"][0]["logprobs"] == []
+    assert [("message.output_text.logprobs" in b["include"]) for b in bodies] == [True, True, False]
+    assert "reasoning.encrypted_content" in bodies[2]["include"]
+    assert second.sampled is None
+
+
+async def test_gemini() -> None:
+    told = {"chosenCandidates": [{"token": "Hel", "tokenId": 7, "logProbability": -0.5}]}
+    more = {"chosenCandidates": [{"token": "lo", "tokenId": 8, "logProbability": -0.25}]}
+    pieces = []
+    for text, found, finish in (("Hel", told, None), ("lo", more, "STOP")):
+        candidate: dict[str, Any] = {"content": {"parts": [{"text": text}], "role": "model"}, "logprobsResult": found}
+        if finish:
+            candidate["finishReason"] = finish
+        pieces.append(google.sse({"candidates": [candidate]}))
+    refused = google.refusal(400, "Logprobs is not enabled for models/gemini-3-flash", "INVALID_ARGUMENT")
+    with Wire(google.checked([sse_reply(pieces), refused, google.says("plain")])) as wire:
+        crystal = google.crystal(wire.url, logprobs=True)
+        first, _ = await google.ask(crystal)
+        second, _ = await google.ask(crystal)
+        bodies = [r.json() for r in wire.requests]
+    assert first.sampled == Sampled((7, 8), ("Hel", "lo"), (-0.5, -0.25))
+    assert second.sampled is None
+    assert [b.get("generationConfig", {}).get("responseLogprobs") for b in bodies] == [True, True, None]
+
+
+def done_call() -> dict[str, Any]:
+    return openai.call_delta(0, "call_1", "done", '{"answer": "ok"}')
+
+
+async def test_a_turn_keeps_what_it_adds_to_the_tokens_before() -> None:
+    echo = openai.call_delta(0, "call_0", "echo", '{"text": "a"}')
+    replies = [
+        spoken([1, 2, 3], [4, 5], finish="tool_calls", delta=echo),
+        # The template keeps all that was, and the second turn's prompt goes on from there.
+        spoken([1, 2, 3, 4, 5, 6, 7], [8], finish="tool_calls", delta=done_call()),
+    ]
+    with Wire(replies) as wire:
+        loom = Loom.memory()
+        cantrip = Cantrip(local(wire), circle=Circle(gates=["echo", "done"], wards=[{"max_turns": 4}]), loom=loom)
+        result = await cantrip.cast("go")
+    assert result.result == "ok"
+    first, second = (t.metadata.sampled for t in loom.turns() if t.role == "crystal")
+    assert isinstance(first, Sampled)
+    assert isinstance(second, Sampled)
+    assert (first.prompt_from, first.prompt_ids, first.ids) == (0, (1, 2, 3), (4, 5))
+    assert (second.prompt_from, second.prompt_ids, second.ids) == (5, (6, 7), (8,))
+    assert first.logprobs == (-0.25, -0.5)
+
+
+@pytest.mark.parametrize("where", ["said", "asked"])
+async def test_no_secret_stands_in_the_loom_as_tokens(where: str) -> None:
+    secret = "tokens-of-a-secret-0123456789"
+    shared().add(secret)
+    words = f"it is {secret}" if where == "said" else "nothing to tell"
+    intent = f"use {secret}" if where == "asked" else "go"
+    with Wire([spoken([1, 2], [3], words)]) as wire:
+        loom = Loom.memory()
+        await Cantrip(local(wire), circle=Circle(gates=["done"], wards=[{"max_turns": 2}]), loom=loom).cast(intent)
+    turn = next(t for t in loom.turns() if t.role == "crystal")
+    if where == "said":
+        assert not turn.metadata.sampled
+    else:
+        assert isinstance(turn.metadata.sampled, Sampled)
+        assert turn.metadata.sampled.prompt_ids == ()
+        assert turn.metadata.sampled.ids == (3,)
+    assert secret not in repr(list(loom.records()))
+
+
+def test_what_cannot_be_laid_side_by_side_is_left_out() -> None:
+    tokens = Tokens()
+    tokens.chat({}, {"logprobs": {"content": [entry("a", float("-inf"))]}, "token_ids": [1]})
+    assert tokens.whole() == Sampled((1,), ("a",), (UNLIKELY,))
+    tokens.chat({}, {"token_ids": [2]})
+    assert tokens.whole() == Sampled((1, 2))
+    broken = Tokens()
+    for bad in (
+        {"logprobs": {"content": [{"token": 3}]}},
+        {"logprobs": 7},
+        {"token_ids": ["x", -1]},
+        {"token_ids": "12"},
+    ):
+        broken.chat({"prompt_token_ids": {}}, bad)
+    assert broken.whole() is None

@@ -23,10 +23,10 @@ USAGE = """\
 Usage: cantrip lsp [OPTIONS]
 
 Serve the Language Server Protocol on standard input and output: what an editor starts for recipes
-(NAME.cantrip.yaml, NAME.cantrip.toml), looms (NAME.loom.jsonl) and conformance suites (tests.yaml). Of recipes it says what
+(NAME.cantrip.yaml) and looms (NAME.loom.jsonl). Of recipes it says what
 is wrong as you type, with the loader's own words and a fix where there is one, and completes keys, gates, wards, models and
 paths. No recipe is run by looking at it; the lens above it casts it. Looms are read from disk, however large, with lenses
-that fork, reward, replay, export and view; the cases of a suite are run from theirs.
+that fork, reward, replay, export and view.
 
 Commands (workspace/executeCommand, one object as argument; a recipe notes intents as comments, "# intent: Say hello."):
 COMMANDS
@@ -37,8 +37,8 @@ Options:
   --help           print this text and exit
 
 Example (Neovim 0.11, init.lua; then open a recipe):
-  vim.filetype.add({pattern = {['.*%.cantrip%.ya?ml'] = 'yaml', ['.*%.cantrip%.toml'] = 'toml'}})
-  vim.lsp.config('cantrip', {cmd = {'cantrip', 'lsp'}, filetypes = {'yaml', 'toml'}, root_markers = {'.cantrip', '.git'}})
+  vim.filetype.add({pattern = {['.*%.cantrip%.ya?ml'] = 'yaml.cantrip'}})
+  vim.lsp.config('cantrip', {cmd = {'cantrip', 'lsp'}, filetypes = {'yaml.cantrip'}, root_markers = {'.cantrip', '.git'}})
   vim.lsp.enable('cantrip')
 
 Example (asks for the handshake, then hangs up):

@@ -1,4 +1,4 @@
-"""Recipes: cantrips as files (``*.cantrip.yaml``, ``*.cantrip.toml``), and the built-in ones.
+"""Recipes: cantrips as files (``*.cantrip.yaml``), and the built-in ones.
 
 `load` reads one, `build.build` makes a `Cantrip` of it, `load_for_session` does both for a session. The command line,
 the ACP agent and the language server import it, never the core. Its imports are light: pydantic and the YAML parser

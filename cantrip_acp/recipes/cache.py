@@ -28,7 +28,7 @@ Kind = Literal["recipe", "script"]
 
 def canonical(kind: Kind, raw: bytes, path: Path, file: str, state_dir: Path | None) -> dict[str, Any]:
     """The canonical data of a recipe or a script. Raises `RecipeError` that names ``file`` where it is not valid."""
-    key = digest(kind, raw, path)
+    key = digest(kind, raw)
     shipped = _shipped().get(key)
     if isinstance(shipped, dict):
         return shipped
@@ -52,9 +52,9 @@ def full(kind: Kind, raw: bytes, path: Path, file: str) -> dict[str, Any]:
     return check.recipe(document) if kind == "recipe" else check.script(document)
 
 
-def digest(kind: Kind, raw: bytes, path: Path) -> str:
-    """The cache key of a text: kind, format, content, and the schema."""
-    head = f"{kind} {'toml' if path.suffix == '.toml' else 'yaml'} {_schema_hash()} ".encode()
+def digest(kind: Kind, raw: bytes) -> str:
+    """The cache key of a text: kind, content, and the schema."""
+    head = f"{kind} yaml {_schema_hash()} ".encode()
     return hashlib.sha256(head + raw).hexdigest()
 
 

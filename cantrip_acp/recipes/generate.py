@@ -18,7 +18,7 @@ def compiled_text() -> str:
     shipped = {}
     for path in recipe.recipe_files(recipe.BUILT_IN):
         raw = path.read_bytes()
-        shipped[cache.digest("recipe", raw, path)] = cache.full("recipe", raw, path, path.name)
+        shipped[cache.digest("recipe", raw)] = cache.full("recipe", raw, path, path.name)
     return json.dumps(shipped, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 

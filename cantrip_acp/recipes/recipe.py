@@ -15,7 +15,7 @@ from cantrip_acp.files.paths import config_dir
 from cantrip_acp.gates.confinement import one_line
 from cantrip_acp.recipes import cache
 from cantrip_acp.recipes.build.python_files import Files
-from cantrip_acp.recipes.parse.document import SUFFIXES, Document, parse
+from cantrip_acp.recipes.parse.document import SUFFIXES, TOML, Document, parse
 from cantrip_acp.recipes.parse.source_map import KeyPath, Problem
 
 BUILT_IN = Path(__file__).with_name("builtin")
@@ -97,6 +97,9 @@ def load(
             path = folder / f"{name}{suffix}"
             if _plain_name(name) and path.is_file():
                 return read(path, source, files, state_dir=state_dir)
+        old = folder / f"{name}.cantrip.toml"
+        if _plain_name(name) and old.is_file():
+            raise DefinitionError(TOML.replace("FILE", str(old)), where=str(old))
     raise _not_found(name, workspace)
 
 

@@ -12,8 +12,8 @@
 
 ;;; Commentary:
 
-;; Modes for recipes (NAME.cantrip.yaml, NAME.cantrip.toml) and looms
-;; (NAME.loom.jsonl), and for suites (tests.yaml), with the language server `cantrip lsp' by Eglot: what is
+;; Modes for recipes (NAME.cantrip.yaml) and looms (NAME.loom.jsonl), with
+;; the language server `cantrip lsp' by Eglot: what is
 ;; wrong while you type, completion, meanings, fixes.  Recipes are cast and looms
 ;; shown by commands of the server:
 ;;
@@ -25,19 +25,17 @@
 ;;
 ;;   (use-package cantrip-mode
 ;;     :load-path "~/src/cantrip-acp/editors/emacs"
-;;     :hook ((cantrip-mode cantrip-toml-mode cantrip-loom-mode) . cantrip-ensure))
+;;     :hook ((cantrip-mode cantrip-loom-mode) . cantrip-ensure))
 
 ;;; Code:
 
 (require 'browse-url)
-(require 'conf-mode)
 (require 'eglot)
 (require 'jsonrpc)
 (require 'prog-mode)
 (require 'seq)
 (require 'treesit)
 
-(declare-function toml-ts-mode "toml-ts-mode" ())
 (declare-function yaml-mode "ext:yaml-mode" ())
 (declare-function yaml-ts-mode "yaml-ts-mode" ())
 
@@ -96,12 +94,6 @@ A larger one is looked at with `cantrip-open-loom'."
                        indent-line-function #'cantrip-indent-line
                        font-lock-defaults '(cantrip--keywords)))))
 
-(defun cantrip--toml-base ()
-  "The best mode for TOML that this Emacs has."
-  (if (treesit-ready-p 'toml t)
-      (toml-ts-mode)
-    (conf-toml-mode)))
-
 (defun cantrip-indent-line ()
   "Indent as the line before, two columns deeper below an open key.
 Called again, two columns less each time, and from the start at the margin."
@@ -121,7 +113,6 @@ Called again, two columns less each time, and from the start at the margin."
       (save-excursion (indent-line-to next)))))
 
 (put 'cantrip--yaml-base 'derived-mode-parent 'prog-mode)
-(put 'cantrip--toml-base 'derived-mode-parent 'conf-mode)
 
 ;;;###autoload
 (define-derived-mode cantrip-mode cantrip--yaml-base "Cantrip"
@@ -133,11 +124,6 @@ Called again, two columns less each time, and from the start at the margin."
   (setq-local tab-width 2 indent-tabs-mode nil))
 
 ;;;###autoload
-(define-derived-mode cantrip-toml-mode cantrip--toml-base "Cantrip-TOML"
-  "Recipes in TOML, with the keys of `cantrip-mode'."
-  :syntax-table nil)
-
-;;;###autoload
 (define-derived-mode cantrip-loom-mode prog-mode "Loom"
   "Looms: a turn is a line.  Cantrip writes them; here they are read-only.
 \\<cantrip-loom-mode-map>\\[cantrip-open-loom] opens the loom in the viewer."
@@ -147,28 +133,12 @@ Called again, two columns less each time, and from the start at the margin."
               font-lock-defaults nil)
   (setq buffer-read-only t))
 
-(dolist (map (list cantrip-mode-map cantrip-toml-mode-map cantrip-loom-mode-map))
+(dolist (map (list cantrip-mode-map cantrip-loom-mode-map))
   (keymap-set map "C-c" cantrip-command-map))
 
 ;;;###autoload
-(defun cantrip-suite-mode ()
-  "Turn on `cantrip-mode' in a conformance suite, else what this file would get.
-A suite is called tests.yaml, as other people's files are; its cases begin
-with a rule."
-  (interactive)
-  (if (save-excursion
-        (goto-char (point-min))
-        (re-search-forward "^[ \t]*-[ \t]+rule:" 20000 t))
-      (cantrip-mode)
-    (let ((auto-mode-alist (seq-remove (lambda (each) (eq (cdr each) 'cantrip-suite-mode))
-                                       auto-mode-alist)))
-      (set-auto-mode))))
-
-;;;###autoload
 (progn
-  (add-to-list 'auto-mode-alist '("[/.]tests\\.ya?ml\\'" . cantrip-suite-mode))
   (add-to-list 'auto-mode-alist '("\\.cantrip\\.ya?ml\\'" . cantrip-mode))
-  (add-to-list 'auto-mode-alist '("\\.cantrip\\.toml\\'" . cantrip-toml-mode))
   (add-to-list 'auto-mode-alist '("\\.loom\\.jsonl\\'" . cantrip-loom-mode)))
 
 ;;; The language server
@@ -179,7 +149,6 @@ with a rule."
 
 (add-to-list 'eglot-server-programs
              '(((cantrip-mode :language-id "cantrip")
-                (cantrip-toml-mode :language-id "cantrip-toml")
                 (cantrip-loom-mode :language-id "cantrip-loom"))
                . cantrip--contact))
 

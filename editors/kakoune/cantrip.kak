@@ -1,13 +1,9 @@
 # Recipes and looms of Cantrip: their types, and their language server by kakoune-lsp (18 or later).
 # In your kakrc, behind `eval %sh{kak-lsp}`:  source "%val{config}/cantrip.kak"
 
-hook -group cantrip global BufCreate .*([.]cantrip|[/.]tests|^tests)[.]ya?ml %{
+hook -group cantrip global BufCreate .*[.]cantrip[.]ya?ml %{
     set-option buffer filetype yaml
     set-option buffer indentwidth 2
-    cantrip-serve
-}
-hook -group cantrip global BufCreate .*[.]cantrip[.]toml %{
-    set-option buffer filetype toml
     cantrip-serve
 }
 hook -group cantrip global BufCreate .*[.]loom[.]jsonl %{

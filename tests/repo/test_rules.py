@@ -42,13 +42,6 @@ def test_each_entry_stands_once_and_says_something() -> None:
     assert all(len(meaning) > 20 and meaning.endswith(".") for meaning in entries().values())
 
 
-def test_an_editor_shows_the_same_sentences() -> None:
-    parts = re.split(r"(?m)^## (.+)$", (PACKAGE / "lsp/suites/spec.md").read_text())
-    shown = dict(zip(parts[1::2], (text.strip() for text in parts[2::2]), strict=True))
-    of_specification = {name: meaning for name, meaning in entries().items() if not name.startswith(("D-", "§"))}
-    assert shown == of_specification
-
-
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/README.md"])
 def test_the_page_is_easy_to_find(page: str) -> None:
     assert re.search(r"\]\((?:docs/)?rules\.md\)", (ROOT / page).read_text())

@@ -54,7 +54,7 @@ export class Casting implements vscode.Disposable {
 
   private async here(command: string, uri: vscode.Uri | undefined): Promise<void> {
     const meant = uri ?? vscode.window.activeTextEditor?.document.uri;
-    if (meant === undefined || !/\.cantrip\.(ya?ml|toml)$/.test(meant.path)) {
+    if (meant === undefined || !/\.cantrip\.ya?ml$/.test(meant.path)) {
       void vscode.window.showInformationMessage("Open a recipe (NAME.cantrip.yaml) and try again.");
       return;
     }

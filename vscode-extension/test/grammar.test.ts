@@ -30,7 +30,7 @@ before(async () => {
 });
 
 /** The innermost scopes of the first place where a text stands. */
-async function scopes(language: "yaml" | "toml" | "loom", text: string, wanted: string): Promise<string> {
+async function scopes(language: "yaml" | "loom", text: string, wanted: string): Promise<string> {
   const grammar = await registry.loadGrammar(`source.cantrip.${language}`);
   assert.ok(grammar !== null);
   let stack = textmate.INITIAL;
@@ -88,31 +88,6 @@ test("a recipe in YAML", async () => {
   await has("Some words", /meta\.embedded\.block\.markdown/);
   await has("folded", /string\.unquoted\.block/);
   await has("after", /^source\.cantrip\.yaml entity\.name\.tag/);
-});
-
-const TOML = `name = "a" # why
-[circle]
-medium = 'bash'
-gates = ["done", {name = "read_file", root = "data"}]
-wards = [{max_turns = 5}]
-[call]
-system_prompt = """
-You are **careful**.
-"""
-temperature = 0.2
-`;
-
-test("a recipe in TOML", async () => {
-  const has = async (wanted: string, scope: RegExp) => { assert.match(await scopes("toml", TOML, wanted), scope, wanted); };
-  await has("name", /entity\.name\.tag/);
-  await has("# why", /comment\.line/);
-  await has("circle", /entity\.name\.section/);
-  await has("bash", /string\.quoted\.single/);
-  await has("root", /meta\.table\.inline.*entity\.name\.tag/);
-  await has("max_turns", /entity\.name\.tag/);
-  await has("5", /constant\.numeric/);
-  await has("careful", /meta\.prompt\.cantrip markup\.bold/);
-  await has("temperature", /^source\.cantrip\.toml .*entity\.name\.tag/);
 });
 
 test("a loom", async () => {

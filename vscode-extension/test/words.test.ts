@@ -50,12 +50,12 @@ test("times and amounts", () => {
 });
 
 test("recipes to choose among, the workspace's first", () => {
-  const found = recipeChoices([["sub/b.cantrip.toml", "/w/sub/b.cantrip.toml"], [".cantrip/a.cantrip.yaml", "/w/.cantrip/a.cantrip.yaml"]]);
+  const found = recipeChoices([["sub/b.cantrip.yaml", "/w/sub/b.cantrip.yaml"], [".cantrip/a.cantrip.yaml", "/w/.cantrip/a.cantrip.yaml"]]);
   assert.deepEqual(found.slice(0, 3).map((each) => each.label), ["a", "b", "familiar"]);
   assert.equal(found[0]?.recipe, "/w/.cantrip/a.cantrip.yaml");
   // What a loom was made with comes first, so that Enter takes it.
   assert.equal(preselected(found, "familiar")[0]?.label, "familiar");
-  assert.equal(preselected(found, "/w/sub/b.cantrip.toml")[0]?.recipe, "/w/sub/b.cantrip.toml");
+  assert.equal(preselected(found, "/w/sub/b.cantrip.yaml")[0]?.recipe, "/w/sub/b.cantrip.yaml");
   assert.deepEqual(preselected(found, "/gone"), found);
 });
 

@@ -24,15 +24,14 @@ if TYPE_CHECKING:
 
 @click.group("recipe", cls=Suggesting, **examples("cantrip recipe new greeter", "cantrip recipe check .cantrip"))
 def recipe() -> None:
-    """Write, check and show recipes: cantrips as files (NAME.cantrip.yaml or .toml)."""
+    """Write, check and show recipes: cantrips as files (NAME.cantrip.yaml)."""
 
 
 @recipe.command("new", **examples("cantrip recipe new greeter", "cantrip recipe new - > greeter.cantrip.yaml"))
 @click.argument("name")
-@click.option("--toml", "as_toml", is_flag=True, help="Write TOML in place of YAML.")
 @click.option("--force", is_flag=True, help="Write over a file that is there already.")
 @cwd_option
-def new(name: str, as_toml: bool, force: bool, cwd: Path) -> None:
+def new(name: str, force: bool, cwd: Path) -> None:
     """Write a commented recipe to start from.
 
     NAME becomes .cantrip/NAME.cantrip.yaml in the folder; a path (with a slash or an ending) is taken as it is; - prints.
@@ -42,18 +41,16 @@ def new(name: str, as_toml: bool, force: bool, cwd: Path) -> None:
     from cantrip_acp.recipes.recipe import is_path, stem
 
     if name == "-":
-        sys.stdout.write(_template("greeter", as_toml))
+        sys.stdout.write(_template("greeter"))
         return
-    ending = ".cantrip.toml" if as_toml else ".cantrip.yaml"
     if is_path(name):
         path = Path(name).expanduser()
         if not path.name.endswith(SUFFIXES):
-            raise click.UsageError(f"a recipe's file ends in {' or '.join(SUFFIXES)}: {name}{ending}")
-        as_toml = path.suffix == ".toml"
+            raise click.UsageError(f"a recipe's file ends in {' or '.join(SUFFIXES)}: {name}.cantrip.yaml")
     else:
         if name.startswith((".", "-")):
             raise click.UsageError(f"a recipe's name begins with a letter or a digit: {name!r}")
-        path = cwd / ".cantrip" / f"{name}{ending}"
+        path = cwd / ".cantrip" / f"{name}.cantrip.yaml"
     if os.path.lexists(path) and not force:
         raise DefinitionError("is there already; choose another name, or --force to write over it", where=str(path))
     try:
@@ -61,20 +58,18 @@ def new(name: str, as_toml: bool, force: bool, cwd: Path) -> None:
     except OSError as error:
         raise DefinitionError(f"cannot be written: {error.strerror}", where=str(path)) from None
     with output_file(path, overwrite=force) as file:
-        file.write(_template(stem(path), as_toml).encode())
+        file.write(_template(stem(path)).encode())
     click.echo(f"wrote {path}")
     click.echo(f'try it: cantrip cast {stem(path) if not is_path(name) else path} "Say hello."')
 
 
-def _template(name: str, as_toml: bool) -> str:
+def _template(name: str) -> str:
     from cantrip_acp import recipes
 
-    ending = "toml" if as_toml else "yaml"
-    text = (Path(recipes.__file__).parent / "templates" / f"recipe.cantrip.{ending}").read_text(encoding="utf-8")
-    # A name may contain characters that YAML or TOML would read as syntax.
+    text = (Path(recipes.__file__).parent / "templates" / "recipe.cantrip.yaml").read_text(encoding="utf-8")
+    # A name may contain characters that YAML would read as syntax.
     return (
         text.replace(f"name: {_MARK}", f"name: {json.dumps(name)}")
-        .replace(f'name = "{_MARK}"', f"name = {json.dumps(name)}")
         .replace(f"Hello from {_MARK}.", "Hello from your recipe.")
         .replace(_MARK, name)
     )
@@ -122,7 +117,7 @@ def _chosen(targets: tuple[str, ...], cwd: Path) -> list[tuple[Path, str]]:
         if path.is_dir():
             inside = [*recipe_files(path), *recipe_files(path / ".cantrip")]
             if not inside:
-                raise DefinitionError("no recipe lies in this folder (*.cantrip.yaml, *.cantrip.toml)", where=target)
+                raise DefinitionError("no recipe lies in this folder (*.cantrip.yaml)", where=target)
             found += [(p, str(p)) for p in inside]
         elif not is_path(target) and target in known and not path.is_file():
             found.append((known[target][1], str(known[target][1])))
@@ -145,6 +140,31 @@ def _print_report(report: Report) -> None:
         screen.line((f"{clean_line(note, _LONGEST)} (noted)", "yellow"))
     if report.ok:
         screen.line((f"{screen.marks.done} ", "green"), clean_line(report.file, _LONGEST))
+
+
+@recipe.command("convert", **examples("cantrip recipe convert .cantrip/greeter.cantrip.toml"))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Write over a file that is there already.")
+def convert(file: Path, force: bool) -> None:
+    """Write a recipe in TOML, which earlier versions read, as YAML: beside it, with its comments.
+
+    The TOML file stays as it is.
+    """
+    from cantrip_acp.files.output_file import output_file
+    from cantrip_acp.recipes.convert import toml_to_yaml
+
+    if file.suffix != ".toml":
+        raise click.UsageError(f"this is no TOML file: {file}")
+    try:
+        text = toml_to_yaml(file.read_text(encoding="utf-8-sig"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise DefinitionError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(file)) from None
+    path = file.with_suffix(".yaml")
+    if os.path.lexists(path) and not force:
+        raise DefinitionError("exists already; use --force to write over it", where=str(path))
+    with output_file(path, overwrite=force) as out:
+        out.write(text.encode())
+    click.echo(f"wrote {path}; {file} can be deleted")
 
 
 @recipe.command("schema", **examples("cantrip recipe schema > cantrip.schema.json"))

@@ -114,14 +114,6 @@ _LISTED: tuple[Command, ...] = (
         "view",
         quiet=True,
     ),
-    Command(
-        "cantrip.conformance.run",
-        "Run",
-        ("uri", "line", "rule"),
-        "run cases of a suite: the one at a line, those of a rule or family, or all",
-        "cantrip_acp.lsp.commands.conformance",
-        "run",
-    ),
 )
 
 COMMANDS: dict[str, Command] = {command.name: command for command in _LISTED}

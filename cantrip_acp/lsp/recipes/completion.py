@@ -67,11 +67,8 @@ def _keys(held: Held, at: Where) -> Iterator[types.CompletionItem]:
     }
     if at.path[:2] == ("circle", "wards") and at.path[2:3] and written:
         return  # each ward has one key
-    separator = "" if at.header else " = " if held.toml else ": "
     for name, schema in schema_lookup.keys(at.path, held.tree).items():
         if name in written or schema.get("deprecated"):
-            continue
-        if at.header and schema_lookup.kind(schema) not in ("object", "array") and "properties" not in schema:
             continue
         ward = at.path[:2] == ("circle", "wards") and name in WARDS
         text = hover.ward(name) if ward else str(schema.get("description", ""))
@@ -80,7 +77,7 @@ def _keys(held: Held, at: Where) -> Iterator[types.CompletionItem]:
             kind=_KIND.Property,
             detail="ward" if ward else schema_lookup.kind(schema) or None,
             documentation=types.MarkupContent(types.MarkupKind.Markdown, text) if text else None,
-            insert_text=f"{name}{separator}",
+            insert_text=f"{name}: ",
         )
 
 
@@ -89,12 +86,12 @@ def _values(held: Held, at: Where, workspace: Path) -> Iterator[types.Completion
     # At a list's first item: offer the items with the dash, or in brackets.
     is_list = any(schema.get("type") == "array" for schema in schema_lookup.at(path, held.tree)) and not at.dashed
     if is_list and not schema_lookup.words(path, held.tree):
-        whole = held.toml or held.text.line(held.text.line_of(at.word[0])).strip().endswith(":")
+        whole = held.text.line(held.text.line_of(at.word[0])).strip().endswith(":")
         for item in _items(held, Where((*path, 0), at.word, values=True, inline=True), workspace):
             text = item.insert_text or item.label
             item.insert_text = f"[{text}]" if whole or _same_line(held, at) else f"- {text}"
             yield item
-        if path == ("circle", "wards") and not held.toml and not _same_line(held, at):
+        if path == ("circle", "wards") and not _same_line(held, at):
             for item in _keys(held, Where((*path, 0), at.word, keys=True)):
                 item.insert_text = f"- {item.label}: "
                 yield item
@@ -233,8 +230,6 @@ def _written(held: Held, at: Where, text: str) -> str:
     before = held.text.source[at.word[0] - 1 : at.word[0]]
     if before in ('"', "'") and before:
         return text
-    if held.toml:
-        return json.dumps(text, ensure_ascii=False)
     plain = all(c.isalnum() or c in "_-./:" for c in text) and not text.startswith("-") and not text.endswith(":")
     return text if plain or text.endswith(":") else json.dumps(text, ensure_ascii=False)
 

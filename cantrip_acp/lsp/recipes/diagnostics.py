@@ -11,7 +11,6 @@ from typing import Any
 from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.lsp.recipes import file_references, lint
 from cantrip_acp.lsp.recipes.lint import Severity
-from cantrip_acp.lsp.recipes.syntax.chunks import Chunks
 from cantrip_acp.lsp.recipes.syntax.tree import Span
 from cantrip_acp.lsp.server.positions import Text
 from cantrip_acp.recipes.parse import check, document
@@ -41,25 +40,18 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The result of reading a text. ``exact`` is False if it reuses pieces of an earlier reading."""
+    """The result of reading a text."""
 
     findings: tuple[Finding, ...]
     data: Any = None
-    exact: bool = True
 
 
-def read(text: Text, path: Path, workspace: Path, chunks: Chunks | None = None) -> Reading:
-    """Read a text and find all diagnostics. With ``chunks`` only what changed since their last use is parsed."""
-    name = path.name
-    exact = True
+def read(text: Text, path: Path, workspace: Path) -> Reading:
+    """Read a text and find all diagnostics."""
     try:
-        found = chunks.read(text.readable, name) if chunks is not None and path.suffix != ".toml" else None
-        if found is None:
-            held = document.parse(text.readable.encode(), path, file=name)
-        else:
-            held, exact = Document(name, path, *found), False
+        held = document.parse(text.readable.encode(), path, file=path.name)
     except RecipeError as error:
-        return Reading(tuple(_of(text, problem) for problem in error.problems), exact=chunks is None)
+        return Reading(tuple(_of(text, problem) for problem in error.problems))
     said = [_of(text, problem) for problem in check.problems(held)]
     advised = (
         lint.all_of(held.data),
@@ -69,7 +61,7 @@ def read(text: Text, path: Path, workspace: Path, chunks: Chunks | None = None) 
     for each in chain.from_iterable(advised):
         said.append(_advised(text, held, each))
     said.sort(key=lambda finding: (finding.span[0], finding.severity != "error"))
-    return Reading(tuple(said[:MOST]), held.data, exact)
+    return Reading(tuple(said[:MOST]), held.data)
 
 
 def _of(text: Text, problem: Problem) -> Finding:

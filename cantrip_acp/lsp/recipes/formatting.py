@@ -15,7 +15,6 @@ from cantrip_acp.recipes.parse import document
 
 _AFTER_KEY = re.compile(r"\A([ \t]*(?:-[ ]+)*[A-Za-z_][A-Za-z0-9_-]*:)[ \t]{2,}(?=[^\s#])")
 _AFTER_DASH = re.compile(r"\A([ \t]*-)[ ]{2,}(?=[^\s#-][^:]*\Z)")
-_EQUALS = re.compile(r"\A([ \t]*[A-Za-z0-9_.-]+)[ \t]*=[ \t]*(?=\S)")
 
 
 def edits(held: Held) -> list[types.TextEdit]:
@@ -53,11 +52,7 @@ def formatted(held: Held) -> str:
         empty = empty + 1 if not line else 0
         if empty > 2:
             continue
-        if held.toml:
-            line = _EQUALS.sub(r"\1 = ", line)
-        else:
-            line = _AFTER_DASH.sub(r"\1 ", _AFTER_KEY.sub(r"\1 ", line))
-        out.append(line)
+        out.append(_AFTER_DASH.sub(r"\1 ", _AFTER_KEY.sub(r"\1 ", line)))
     return newline.join(out).rstrip("\r\n") + newline
 
 

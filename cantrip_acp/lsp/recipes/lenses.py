@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cantrip_acp.lsp.server.server import Server
 
 
-# --- Intents that the author noted in the recipe: comments ``# intent: TEXT`` on their own lines, in YAML and TOML.
+# --- Intents that the author noted in the recipe: comments ``# intent: TEXT`` on their own lines.
 
 _NOTED = re.compile(r"[ \t]*#+[ \t]*intent:[ \t]*(\S.*?)[ \t]*\Z", re.IGNORECASE)
 

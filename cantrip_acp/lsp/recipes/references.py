@@ -142,8 +142,6 @@ def _crystal(node: Node, offset: int) -> str | None:
 
 
 def _anchor(held: Held, offset: int) -> str | None:
-    if held.toml:
-        return None
     return next((n for span, n, _ in anchors(held) if span[0] <= offset <= span[1]), None)
 
 

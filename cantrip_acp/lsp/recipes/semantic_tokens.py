@@ -85,7 +85,7 @@ def _all(held: Held) -> Iterator[Token]:
         # A script's arguments are data.
         if path[-1] != "args":
             stack += [(child, (*path, child.key)) for child in node.children if child.key is not None]
-    if not held.toml and "&" in held.text.source:
+    if "&" in held.text.source:
         from cantrip_acp.lsp.recipes.references import anchors
 
         for span, _, sign in anchors(held):

@@ -1,4 +1,4 @@
-"""The kinds of documents: recipe, suite and loom. The file name decides; each kind has a module that answers its requests.
+"""The kinds of documents: recipe and loom. The file name decides; each kind has a module that answers its requests.
 A module's functions have the names in `features.METHODS` and take the server and the parameters. A request without a function
 is answered with null. A function returns its answer, or a coroutine for slow work.
 """
@@ -31,7 +31,6 @@ class Kind:
 
 KINDS = (
     Kind("recipe", SUFFIXES, "cantrip_acp.lsp.recipes.answers"),
-    Kind("suite", ("/tests.yaml", "/tests.yml", ".tests.yaml", ".tests.yml"), "cantrip_acp.lsp.suites.answers"),
     Kind("loom", (".loom.jsonl",), "cantrip_acp.lsp.looms.answers"),
 )
 

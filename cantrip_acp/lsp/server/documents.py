@@ -14,9 +14,7 @@ from cantrip_acp.recipes.parse.document import SUFFIXES
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.recipes.diagnostics import Reading
-    from cantrip_acp.lsp.recipes.syntax.chunks import Chunks
     from cantrip_acp.lsp.recipes.syntax.tree import Node
-    from cantrip_acp.lsp.recipes.syntax.yaml_tree import Pieces
 
 
 class Held:
@@ -28,7 +26,6 @@ class Held:
         self.text = text
         self.version = version
         self.reading: Reading | None = None
-        self.chunks: Chunks | None = None
         self.untrusted = 0
         """How many keys need trust that the recipe does not have, from the last reading of the whole text."""
         self.first: asyncio.Task[None] | None = None
@@ -37,11 +34,6 @@ class Held:
         """The id and the data of the last semantic tokens sent."""
         self.waiting: asyncio.TimerHandle | None = None
         self._tree: Node | None = None
-        self._pieces: Pieces | None = None
-
-    @property
-    def toml(self) -> bool:
-        return self.path.suffix == ".toml"
 
     @property
     def recipe(self) -> bool:
@@ -52,13 +44,9 @@ class Held:
     def tree(self) -> Node:
         """The syntax tree, also of a broken text."""
         if self._tree is None:
-            from cantrip_acp.lsp.recipes.syntax import tree, yaml_tree
+            from cantrip_acp.lsp.recipes.syntax import tree
 
-            if self.toml:
-                self._tree = tree.parse(self.text.readable, toml=True)
-            else:
-                self._pieces = self._pieces or yaml_tree.Pieces()
-                self._tree = self._pieces.read(self.text.readable)
+            self._tree = tree.parse(self.text.readable)
         return self._tree
 
     def change(self, changes: list[types.TextDocumentContentChangeEvent], version: int | None) -> None:

@@ -17,7 +17,7 @@ Report = types.RelatedFullDocumentDiagnosticReport | types.RelatedUnchangedDocum
 
 async def of_one(server: Server, held: Held, before: str | None) -> Report:
     """Diagnostics of an open recipe. The first reading runs in a thread, because a long recipe takes time."""
-    if held.reading is None and held.chunks is None:
+    if held.reading is None and held.first is None:
         await server.first(held)
     found, name = _found(server, held)
     if name == before:

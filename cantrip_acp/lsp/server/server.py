@@ -1,6 +1,5 @@
 """The server: open documents, and when their diagnostics are sent.
-A changed recipe is read a few milliseconds after the last change, from the changed pieces only. When the typing pauses, the
-loader reads the whole text in a thread, and its result replaces the first one.
+A changed recipe is read as a whole, in a thread, a few milliseconds after the last change.
 """
 
 from __future__ import annotations
@@ -35,14 +34,12 @@ if TYPE_CHECKING:
     from cantrip_acp.lsp.recipes.workspace_recipes import Library
     from cantrip_acp.lsp.server.file_watch import Watching
     from cantrip_acp.lsp.server.positions import Text
-    from cantrip_acp.lsp.suites.results import Suites
     from cantrip_acp.recipes.build.python_files import Files
 
 
 _log = logging.getLogger(__name__)
 
 SOON_S = 0.004
-PAUSE_S = 0.4
 
 _SEVERITY = {
     "error": types.DiagnosticSeverity.Error,
@@ -117,7 +114,7 @@ class Server(LanguageServer):
         held.change(changes, about.version)
         if held.recipe:
             held.drop()
-            held.waiting = asyncio.get_running_loop().call_later(SOON_S, self._quickly, held)
+            held.waiting = asyncio.get_running_loop().call_later(SOON_S, self._start_reading, held)
 
     def closed(self, uri: str) -> None:
         """The client closed a document: clear its diagnostics."""
@@ -146,13 +143,6 @@ class Server(LanguageServer):
         """Files around the recipes changed: check recipes again and refresh lenses."""
         self.again()
         self.lenses_changed()
-
-    @cached_property
-    def suites(self) -> Suites:
-        """The open suites, and the results of their cases."""
-        from cantrip_acp.lsp.suites.results import Suites
-
-        return Suites(self)
 
     def _too_large(self, uri: str, text: str) -> bool:
         """Whether a text was left out of its message because it is too long; if so, publish a diagnostic."""
@@ -203,13 +193,14 @@ class Server(LanguageServer):
             if held.recipe and (held.reading is not None or held.waiting is None):
                 # A text that was just changed is read soon anyway.
                 held.drop()
-                held.waiting = asyncio.get_running_loop().call_later(SOON_S, self._thoroughly, held)
+                held.waiting = asyncio.get_running_loop().call_later(SOON_S, self._start_reading, held)
 
     def reading(self, held: Held) -> Reading:
         """The reading of a document's current text; reads it now if needed."""
         if held.reading is None:
-            self._read(held)
-        assert held.reading is not None
+            from cantrip_acp.lsp.recipes import diagnostics
+
+            held.reading = diagnostics.read(held.text, held.path, self.documents.workspace(held.path))
         return held.reading
 
     def files(self) -> Files:
@@ -286,43 +277,28 @@ class Server(LanguageServer):
         if not task.cancelled() and task.exception() is not None:
             _log.error("a reading failed", exc_info=task.exception())
 
-    def _read(self, held: Held) -> None:
-        from cantrip_acp.lsp.recipes import diagnostics
-        from cantrip_acp.lsp.recipes.syntax.chunks import Chunks
-
-        if held.chunks is None:
-            held.chunks = Chunks()
-        held.reading = diagnostics.read(held.text, held.path, self.documents.workspace(held.path), held.chunks)
-
-    def _quickly(self, held: Held) -> None:
+    def _start_reading(self, held: Held) -> None:
         held.waiting = None
-        if held.reading is None:
-            self._read(held)
-        self._publish(held)
-        assert held.reading is not None
-        if not held.reading.exact:
-            held.waiting = asyncio.get_running_loop().call_later(PAUSE_S, self._thoroughly, held)
+        self.keep(self.read(held))
 
-    def _thoroughly(self, held: Held) -> None:
-        held.waiting = None
-        self.keep(self._whole(held))
-
-    async def _whole(self, held: Held) -> None:
+    async def read(self, held: Held) -> None:
+        """Read a recipe in a thread and publish its diagnostics, if the text is still the current one then."""
         from cantrip_acp.lsp.recipes import diagnostics
 
         text = held.text
         workspace = self.documents.workspace(held.path)
         reading = await asyncio.to_thread(diagnostics.read, text, held.path, workspace)
-        if held.text is text and self.documents.held.get(held.uri) is held:
-            # A request may have read this text meanwhile, but the client has not received that reading.
-            told, held.reading = self._told.get(held), reading
-            if told is None or told[0] is not text or told[1].findings != reading.findings:
-                self._publish(held)
-            if not any(finding.severity == "error" for finding in reading.findings):
-                asked = await asyncio.to_thread(self.trusting.asked, held.path, self.files(), workspace)
-                before_asked, held.untrusted = held.untrusted, asked
-                if before_asked != asked:
-                    self.lenses_changed()
+        if held.text is not text or self.documents.held.get(held.uri) is not held:
+            return
+        # A request may have read this text meanwhile, but the client has not received that reading.
+        told, held.reading = self._told.get(held), reading
+        if told is None or told[0] is not text or told[1].findings != reading.findings:
+            self._publish(held)
+        if not any(finding.severity == "error" for finding in reading.findings):
+            asked = await asyncio.to_thread(self.trusting.asked, held.path, self.files(), workspace)
+            before_asked, held.untrusted = held.untrusted, asked
+            if before_asked != asked:
+                self.lenses_changed()
 
     async def first(self, held: Held) -> None:
         """The first reading of a document; it runs once, also with several callers."""
@@ -331,20 +307,10 @@ class Server(LanguageServer):
         await asyncio.shield(held.first)
 
     async def _first(self, held: Held) -> None:
-        from cantrip_acp.lsp.recipes.syntax.chunks import Chunks
-
-        await self._whole(held)
-        if held.chunks is None and not held.toml and len(held.text.starts) > 200:
-            # Prepare the pieces for the first keystroke.
-            chunks = Chunks()
-            try:
-                await asyncio.to_thread(chunks.read, held.text.readable, held.path.name)
-            except ValueError:  # the diagnostics show it already
-                pass
-            held.chunks = held.chunks or chunks
+        await self.read(held)
         if not self._settled:
-            # Objects imported for the first recipe stay. Without this, some keystrokes would wait until the garbage collector has
-            # checked them all.
+            # Objects imported for the first recipe stay. Without this, some keystrokes would wait until the garbage
+            # collector has checked them all.
             self._settled = True
             gc.freeze()
 
@@ -357,7 +323,7 @@ class Server(LanguageServer):
             workspace = self.client_capabilities.workspace
             asked = workspace.diagnostics if workspace is not None else None
             # This reading replaces what the client pulled since the last change.
-            if held.reading.exact and asked is not None and asked.refresh_support:
+            if asked is not None and asked.refresh_support:
                 self.workspace_diagnostic_refresh(None)
             return
         found = [self.diagnostic(held, finding) for finding in held.reading.findings]

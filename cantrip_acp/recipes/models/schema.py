@@ -16,7 +16,7 @@ ID = "urn:cantrip-acp:recipe"
 
 
 def recipe_schema() -> dict[str, Any]:
-    """The schema (draft 2020-12) of a recipe's data, whether it was written as YAML or TOML.
+    """The schema (draft 2020-12) of a recipe's data.
 
     It knows the gates, mediums and providers that packages installed here add, so it may differ from the published one.
     """

@@ -1,5 +1,5 @@
 """Parses a recipe's text into checked plain data, or reports every problem with its position.
 
-It may import the recipe models, the gate and medium registries, and the YAML and TOML parsers. Start with
+It may import the recipe models, the gate and medium registries, and the YAML parser. Start with
 `document.py` (text to data) and `check.py` (data to canonical data).
 """

@@ -1,4 +1,4 @@
-"""Document: a recipe's text as plain data with source positions. All recipe formats are parsed here.
+"""Document: a recipe's text as plain data with source positions.
 
 The result is JSON data: texts, finite numbers, booleans, null, lists, and mappings with text keys.
 """
@@ -18,8 +18,11 @@ MAX_BYTES = 2 * 1024 * 1024
 MAX_DEPTH = 100
 """The most levels of nested lists and mappings."""
 
-SUFFIXES = (".cantrip.yaml", ".cantrip.yml", ".cantrip.toml")
+SUFFIXES = (".cantrip.yaml", ".cantrip.yml")
 """The suffixes of recipe files; if two files exist, the first suffix is used."""
+
+
+TOML = "recipes are written in YAML; `cantrip recipe convert FILE` converts a recipe in TOML"
 
 
 @dataclass(slots=True)
@@ -53,22 +56,18 @@ class Document:
 
 
 def parse(raw: bytes, path: Path, *, file: str | None = None) -> Document:
-    """Parse ``raw``. The suffix of ``path`` decides the format, and messages name the path.
+    """Parse ``raw``; messages name the path.
 
-    Raises `RecipeError` with line and column for invalid UTF-8, invalid YAML or TOML, or anything but plain data.
+    Raises `RecipeError` with line and column for invalid UTF-8, invalid YAML, or anything but plain data.
     """
     name = file if file is not None else str(path)
     if len(raw) > MAX_BYTES:
         raise broken(name, 1, 1, f"the file is {len(raw):,} bytes long; a recipe has at most {MAX_BYTES:,}")
-    text = _decode(raw, name)
     if path.suffix == ".toml":
-        from cantrip_acp.recipes.parse import toml_text
+        raise broken(name, 1, 1, TOML)
+    from cantrip_acp.recipes.parse import yaml_text
 
-        data, places = toml_text.read(text, name)
-    else:
-        from cantrip_acp.recipes.parse import yaml_text
-
-        data, places = yaml_text.read(text, name)
+    data, places = yaml_text.read(_decode(raw, name), name)
     return Document(name, path, data, places)
 
 

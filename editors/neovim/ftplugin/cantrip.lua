@@ -1,4 +1,4 @@
--- Loaded for the second half of yaml.cantrip, toml.cantrip and jsonl.cantrip.
+-- Loaded for the second half of yaml.cantrip and jsonl.cantrip.
 local buffer = vim.api.nvim_get_current_buf()
 local format = vim.bo[buffer].filetype:match('^%a+')
 

@@ -4,7 +4,7 @@
 ---@type vim.lsp.Config
 return {
   cmd = { 'cantrip', 'lsp' },
-  filetypes = { 'yaml.cantrip', 'toml.cantrip', 'jsonl.cantrip' },
+  filetypes = { 'yaml.cantrip', 'jsonl.cantrip' },
   root_dir = function(buffer, start)
     -- Neovim sends a server whole files. One that is larger than this is looked at with :CantripView alone.
     local size = vim.fn.getfsize(vim.api.nvim_buf_get_name(buffer))

@@ -1,7 +1,6 @@
-"""Servers that know nothing of us serve recipes by the published schema: yaml-language-server (npm) and tombi (PyPI)."""
+"""A server that knows nothing of us serves recipes by the published schema: yaml-language-server (npm)."""
 
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -76,28 +75,5 @@ def test_yaml_language_server(tmp_path: Path) -> None:
         assert {"at_fraction", "keep_turns", "summarizer"} <= offered
         mediums = labels(client.ask("textDocument/completion", client.at(uri, 3, 10)))
         assert {"conversation", "code", "bash", "monty"} <= mediums
-    finally:
-        client.close()
-
-
-TOMBI = Path(sys.executable).with_name("tombi")
-
-
-@pytest.mark.skipif(not TOMBI.exists(), reason="tombi is not installed: it is one of the dev group's packages")
-def test_tombi(tmp_path: Path) -> None:
-    client = Client(tmp_path, capabilities=CAN, command=[str(TOMBI), "lsp", "--offline"])
-    try:
-        text = (
-            f"#:schema {SCHEMA.as_uri()}\n"
-            'name = "greeter"\n\n[circle]\nmedium = "bsh"\ngates = ["done"]\nwards = [{max_turns = 3}]\n\n[folding]\n\n'
-        )
-        uri = client.open("a.cantrip.toml", text, write=True)
-        found = told(client, uri, lambda d: bool(d))
-        assert any(d["range"]["start"]["line"] == 4 for d in found), found
-        hover = words(client.ask("textDocument/hover", client.at(uri, 6, 12)))
-        assert "Queries in one cast" in hover
-        assert "`20`" in hover, "the example"
-        offered = labels(client.ask("textDocument/completion", client.at(uri, 9, 0)))
-        assert {"at_fraction", "keep_turns", "summarizer"} <= offered
     finally:
         client.close()

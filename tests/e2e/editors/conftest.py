@@ -27,24 +27,6 @@ responses:
   - {tool_calls: [{gate: done, args: {answer: three words}}]}
 """
 BROKEN = RECIPE.replace("medium: conversation", "medium: conversatoin").replace("name: count\n", "name: broken\n")
-TOML = """\
-name = "count"
-
-[call]
-system_prompt = "You count words."
-
-[circle]
-medium = "conversation"
-gates = ["done"]
-wards = [{max_turn = 4}]
-"""
-SUITE = """\
-- rule: LOOP-1
-  name: it goes on
-  setup: {crystal: {responses: [{content: Hi}]}, circle: {gates: [done], wards: [{max_turns: 1}]}}
-  action: {cast: {intent: Go on.}}
-  expect: {turn: 1}
-"""
 SLOW_SCRIPT = """\
 responses:
   - {content: One., tool_calls: [{gate: list_dir, args: {path: .}}], delay_ms: 60000}
@@ -63,14 +45,12 @@ def editors() -> debian.Root:
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """A folder with recipes: one that works, one that is broken, one in TOML."""
+    """A folder with recipes: one that works, one that is broken, a slow one."""
     folder = tmp_path / "project"
     (folder / ".git").mkdir(parents=True)
     (folder / "count.cantrip.yaml").write_text(RECIPE)
     (folder / "count.script.yaml").write_text(SCRIPT)
     (folder / "broken.cantrip.yaml").write_text(BROKEN)
-    (folder / "broken.cantrip.toml").write_text(TOML)
-    (folder / "tests.yaml").write_text(SUITE)
     (folder / "slow.cantrip.yaml").write_text(RECIPE.replace("count.script", "slow.script"))
     (folder / "slow.script.yaml").write_text(SLOW_SCRIPT)
     return folder

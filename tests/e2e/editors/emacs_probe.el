@@ -20,7 +20,7 @@
 
 (defun open (name)
   "Visit a file as a user would, with the hook that the README has."
-  (dolist (hook '(cantrip-mode-hook cantrip-toml-mode-hook cantrip-loom-mode-hook))
+  (dolist (hook '(cantrip-mode-hook cantrip-loom-mode-hook))
     (add-hook hook #'cantrip-ensure))
   (find-file name)
   ;; What a session does after a command.

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import tree_sitter
 import tree_sitter_json
-import tree_sitter_toml
 import tree_sitter_yaml
 
-GRAMMARS = {"yaml": tree_sitter_yaml, "toml": tree_sitter_toml, "json": tree_sitter_json}
+GRAMMARS = {"yaml": tree_sitter_yaml, "json": tree_sitter_json}
 
 
 def main(grammar: str, query: str, text: str) -> None:

@@ -29,33 +29,6 @@ def test_what_is_wrong_is_said(emacs: Emacs) -> None:
     assert "conversation" in found["text"]
 
 
-def test_suites_too_and_no_other_tests(emacs: Emacs) -> None:
-    (emacs.folder / "other").mkdir()
-    (emacs.folder / "other/tests.yaml").write_text("tests: [one]")
-    said = emacs.does("""
-        (find-file "other/tests.yaml")
-        (report "other" (symbol-name major-mode))
-        (open "../tests.yaml")
-        (report "mode" (symbol-name major-mode))
-        (report "found" (vconcat (mapcar #'flymake-diagnostic-text
-                                         (await "diagnostics" (lambda () (flymake-start) (flymake-diagnostics))))))
-    """)
-    assert said["mode"] == "cantrip-mode"
-    assert "cantrip" not in said["other"]
-    assert "turn" in said["found"][0]
-
-
-def test_toml_too(emacs: Emacs) -> None:
-    said = emacs.does("""
-        (open "broken.cantrip.toml")
-        (report "mode" (symbol-name major-mode))
-        (report "found" (vconcat (mapcar #'flymake-diagnostic-text
-                                         (await "diagnostics" (lambda () (flymake-start) (flymake-diagnostics))))))
-    """)
-    assert said["mode"] == "cantrip-toml-mode"
-    assert any("max_turns" in each for each in said["found"])
-
-
 def test_completing_and_hovering(emacs: Emacs) -> None:
     said = emacs.does("""
         (open "count.cantrip.yaml")

@@ -76,7 +76,7 @@ def test_casting(helix: Callable[[str], Terminal], workspace: Path) -> None:
 
 
 def test_every_kind_of_file_is_known(helix: Callable[[str], Terminal], workspace: Path) -> None:
-    screen = helix("broken.cantrip.toml")
+    screen = helix("broken.cantrip.yaml")
     screen.wait("●")
     (workspace / "one.loom.jsonl").write_text('{"type": "loom", "version": 1}\n')
     screen.type(":open one.loom.jsonl\r")

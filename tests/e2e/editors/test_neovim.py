@@ -26,36 +26,6 @@ def test_what_is_wrong_is_said(neovim: Neovim) -> None:
     assert "conversation" in found["message"]
 
 
-def test_suites_too_and_no_other_tests(neovim: Neovim) -> None:
-    (neovim.folder / "other").mkdir()
-    (neovim.folder / "other/tests.yaml").write_text("tests: [one]")
-    said = neovim.does("""
-        vim.cmd.edit('other/tests.yaml')
-        report('other', vim.bo.filetype)
-        open('tests.yaml')
-        report('type', vim.bo.filetype)
-        report('found', await('diagnostics', function()
-          local found = vim.diagnostic.get(0)
-          return #found > 0 and found
-        end))
-    """)
-    assert (said["other"], said["type"]) == ("yaml", "yaml.cantrip")
-    assert "turn" in said["found"][0]["message"]
-
-
-def test_toml_too(neovim: Neovim) -> None:
-    said = neovim.does("""
-        open('broken.cantrip.toml')
-        report('type', vim.bo.filetype)
-        report('found', await('diagnostics', function()
-          local found = vim.diagnostic.get(0)
-          return #found > 0 and found
-        end))
-    """)
-    assert said["type"] == "toml.cantrip"
-    assert any("max_turns" in each["message"] for each in said["found"])
-
-
 def test_completing_and_hovering(neovim: Neovim) -> None:
     said = neovim.does("""
         open('count.cantrip.yaml')

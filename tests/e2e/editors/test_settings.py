@@ -17,7 +17,7 @@ from cantrip_acp.lsp.commands.registry import COMMANDS
 from cantrip_acp.lsp.server import document_kinds
 from cantrip_acp.version import __version__
 from tests.e2e.editors import debian_packages as debian
-from tests.e2e.editors.conftest import RECIPE, TOML
+from tests.e2e.editors.conftest import RECIPE
 from tests.e2e.editors.editor_processes import FILES, Emacs, Home, Neovim
 
 # The first one may have to load the editors.
@@ -28,7 +28,7 @@ READMES = sorted([*FILES.glob("*/README.md"), FILES / "README.md"])
 EDITORS = sorted(each.parent for each in FILES.glob("*/README.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ZED = FILES / "zed/extension"
-SERVED = ("cantrip.yaml", "cantrip.yml", "cantrip.toml", "loom.jsonl", "tests.yaml", "tests.yml")
+SERVED = ("cantrip.yaml", "cantrip.yml", "loom.jsonl")
 # What VS Code's settings may say to the extension.
 SETTINGS = frozenset(
     json.loads((ROOT / "vscode-extension/package.json").read_text())["contributes"]["configuration"]["properties"]
@@ -105,7 +105,6 @@ def test_commands_of_the_server_exist() -> None:
                     "cantrip.schema",
                     "cantrip.acp",
                     "cantrip.kak",
-                    "cantrip.toml",
                     "cantrip.yaml",
                     "cantrip.yml",
                 }
@@ -172,7 +171,7 @@ def test_zed_s_extension_fits_together() -> None:
     languages = {each.parent.name: tomllib.loads(each.read_text()) for each in ZED.glob("languages/*/config.toml")}
     (server,) = extension["language_servers"].values()
     assert set(server["languages"]) == {each["name"] for each in languages.values()} == set(server["language_ids"])
-    assert {each["grammar"] for each in languages.values()} == {"yaml", "json"} | set(extension["grammars"])
+    assert {each["grammar"] for each in languages.values()} == {"yaml", "json"}
     assert set(server["language_ids"].values()) == set(languages)
     for task in json.loads((ZED / "languages/cantrip/tasks.json").read_text()):
         assert task["command"] == "cantrip"
@@ -194,7 +193,7 @@ def captures(query: Path, text: Path) -> dict[str, list[str]]:
 @pytest.mark.parametrize("query", sorted(ZED.rglob("*.scm")), ids=lambda each: f"{each.parent.name}-{each.stem}")
 def test_zed_s_queries_find_what_they_are_for(query: Path, tmp_path: Path) -> None:
     recipe = RECIPE.replace("You count words.", "|\n    # You count\n")
-    samples = {"cantrip": recipe, "cantrip-toml": TOML, "cantrip-loom": '{"type": "turn", "n": 1, "ok": [true, null]}'}
+    samples = {"cantrip": recipe, "cantrip-loom": '{"type": "turn", "n": 1, "ok": [true, null]}'}
     text = tmp_path / "text"
     text.write_text(samples[query.parent.name])
     found = captures(query, text)
@@ -271,10 +270,6 @@ def test_kakoune_takes_its_file(editors: debian.Root, home: Home, workspace: Pat
         }}
         define-command lsp-execute-command -params 2 %{{ echo -to-file {out}.json %arg{{2}} }}
         {kakrc.replace("eval %sh{kak-lsp}", "").replace("%val{config}", f"{FILES}/kakoune")}
-        edit broken.cantrip.toml
-        echo -to-file {out}.toml %opt{{filetype}}
-        edit tests.yaml
-        echo -to-file {out}.suite %opt{{lsp_servers}}
         edit a.loom.jsonl
         echo -to-file {out}.loom %opt{{filetype}}
         edit count.cantrip.yaml
@@ -288,11 +283,9 @@ def test_kakoune_takes_its_file(editors: debian.Root, home: Home, workspace: Pat
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert Path(f"{out}.json").exists(), done.stdout + done.stderr
-    assert Path(f"{out}.toml").read_text().strip() == "toml"
-    assert "[cantrip]" in Path(f"{out}.suite").read_text()
     assert Path(f"{out}.loom").read_text().strip() == "json"
     seen = Path(f"{out}.seen").read_text().split()
-    assert seen == ["broken.cantrip.toml", "tests.yaml", "a.loom.jsonl", "count.cantrip.yaml"]
+    assert seen == ["a.loom.jsonl", "count.cantrip.yaml"]
     filetype, _, server = Path(f"{out}.yaml").read_text().partition(" ")
     assert filetype == "yaml"
     assert tomllib.loads(server)["cantrip"]["args"] == ["lsp"]

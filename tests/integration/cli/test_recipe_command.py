@@ -1,21 +1,22 @@
 """`cantrip recipe` and `cantrip trust`."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import jsonschema
 import pytest
+from ruamel.yaml import YAML
 
 from cantrip_acp.recipes import cache
 from tests.support.command_line import GREETER, recipe, run
 
 
-@pytest.mark.parametrize("flags", [[], ["--toml"]])
-def test_new_writes_what_checks_and_casts(tmp_path: Path, flags: list[str]) -> None:
-    done = run("recipe", "new", "greeter", *flags, cwd=tmp_path)
+def test_new_writes_what_checks_and_casts(tmp_path: Path) -> None:
+    done = run("recipe", "new", "greeter", cwd=tmp_path)
     assert done.status == 0, done.err
     (path,) = (tmp_path / ".cantrip").iterdir()
-    assert path.name == ("greeter.cantrip.toml" if flags else "greeter.cantrip.yaml")
+    assert path.name == ("greeter.cantrip.yaml")
     assert run("recipe", "check", ".", cwd=tmp_path).status == 0
     cast = run("cast", "greeter", "Say hello.", "--json", cwd=tmp_path)
     assert cast.lines[-1]["result"] == "Hello from your recipe."
@@ -26,8 +27,7 @@ def test_new_writes_what_checks_and_casts(tmp_path: Path, flags: list[str]) -> N
 
 @pytest.mark.parametrize("name", ["true", "12", "with space", 'a"b', "a: b", "ünïcode"])
 def test_new_takes_odd_names(tmp_path: Path, name: str) -> None:
-    for flags in ([], ["--toml"]):
-        assert run("recipe", "new", name, *flags, cwd=tmp_path).status == 0
+    assert run("recipe", "new", name, cwd=tmp_path).status == 0
     assert run("recipe", "check", ".cantrip", cwd=tmp_path).status == 0
     assert json.loads(run("recipe", "show", name, "--json", cwd=tmp_path).out)["name"] == name
 
@@ -52,10 +52,54 @@ def test_new_writes_over_nothing(tmp_path: Path) -> None:
     assert path.read_text() == "mine"
     assert run("recipe", "new", "greeter", "--force", cwd=tmp_path).status == 0
     assert run("recipe", "new", "./x.txt", cwd=tmp_path).status == 2
-    assert run("recipe", "new", "sub/y.cantrip.toml", cwd=tmp_path).status == 0
-    assert run("recipe", "check", "sub/y.cantrip.toml", cwd=tmp_path).status == 0
+    assert run("recipe", "new", "sub/y.cantrip.yaml", cwd=tmp_path).status == 0
+    assert run("recipe", "check", "sub/y.cantrip.yaml", cwd=tmp_path).status == 0
     printed = run("recipe", "new", "-", cwd=tmp_path)
     assert "circle:" in printed.out
+
+
+OLD = """\
+# A recipe of an earlier version.
+# intent: Say hello.
+name = "old" # its name
+[crystal]
+provider = "scripted"
+responses = [{content = "Hello.", tool_calls = [{gate = "done", args = {answer = "a\\nb # no comment"}}]}]
+[circle]
+gates = [
+  "done", # to end
+  {name = "echo", ephemeral = "on"},
+]
+[[circle.wards]]
+max_turns = 3
+[[circle.wards]]
+# This one is strict.
+require_done = true
+"""
+
+
+def test_convert_writes_yaml_with_comments(tmp_path: Path) -> None:
+    path = recipe(tmp_path, OLD, "old.cantrip.toml")
+    refused = run("recipe", "check", "old.cantrip.toml", cwd=tmp_path)
+    assert refused.status == 2
+    assert "cantrip recipe convert" in refused.out
+    done = run("recipe", "convert", "old.cantrip.toml", cwd=tmp_path)
+    assert done.status == 0, done.err
+    text = path.with_suffix(".yaml").read_text()
+    assert YAML(typ="safe").load(text) == tomllib.loads(OLD)
+    comments = [line.strip() for line in text.splitlines() if line.lstrip().startswith("# ")]
+    assert comments == [
+        "# A recipe of an earlier version.",
+        "# intent: Say hello.",
+        "# its name",
+        "# to end",
+        "# This one is strict.",
+    ]
+    assert run("recipe", "check", "old.cantrip.yaml", cwd=tmp_path).status == 0
+    assert "exists already" in run("recipe", "convert", "old.cantrip.toml", cwd=tmp_path).err
+    assert path.read_text() == OLD
+    path.write_text("name = \n")
+    assert "not TOML" in run("recipe", "convert", "old.cantrip.toml", cwd=tmp_path).err
 
 
 def test_check_of_many(tmp_path: Path) -> None:

@@ -191,16 +191,16 @@ def test_symbols_of_the_workspace(connect: Callable[..., Client]) -> None:
             f"name: {text}\ncircle:\n  gates: [done, {name}]\n"
         )
     (client.root / "node_modules" / "no.cantrip.yaml").write_text("name: never\n")
-    (client.root / "t.cantrip.toml").write_text(
-        'name = "toml"\n[circle]\ngates = ["done", "plan"]\n[crystals]\nquick = "openai:x"\n'
+    (client.root / "t.cantrip.yaml").write_text(
+        "name: third\ncircle:\n  gates: [done, plan]\ncrystals:\n  quick: openai:x\n"
     )
     client.open(".cantrip/two.cantrip.yaml", "name: twice\ncircle:\n  gates: [done, echo]\n")
 
     def found(query: str) -> list[tuple[str, str | None]]:
         return [(s["name"], s.get("containerName")) for s in client.ask("workspace/symbol", {"query": query})]
 
-    assert {name for name, _ in found("")} == {"é𝄞one", "twice", "toml", "done", "one", "echo", "plan", "quick"}
+    assert {name for name, _ in found("")} == {"é𝄞one", "twice", "third", "done", "one", "echo", "plan", "quick"}
     assert found("tw") == [("twice", None)]
-    assert found("qk") == [("quick", "toml")]
+    assert found("qk") == [("quick", "third")]
     assert found("echo") == [("echo", "twice")]
     assert found("zzz") == []

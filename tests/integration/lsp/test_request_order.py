@@ -96,12 +96,12 @@ def test_who_asks_for_diagnostics_is_not_told(connect: Callable[..., Client]) ->
     assert codes(client.ask("textDocument/diagnostic", {**about, "previousResultId": first["resultId"]})) == []
     # The whole workspace, open or not.
     (client.root / "b.cantrip.yaml").write_text(BAD)
-    (client.root / "c.cantrip.toml").write_text("nope = 1\n")
+    (client.root / "c.cantrip.yaml").write_text("nope: 1\n")
     reports = {r["uri"]: r for r in client.ask("workspace/diagnostic", {"previousResultIds": []})["items"]}
     assert {u.rpartition("/")[2]: len(r["items"]) for u, r in reports.items()} == {
         "a.cantrip.yaml": 0,
         "b.cantrip.yaml": 2,
-        "c.cantrip.toml": 2,
+        "c.cantrip.yaml": 2,
     }
     assert reports[uri]["version"] == 2
     known = [{"uri": u, "value": r["resultId"]} for u, r in reports.items()]
@@ -110,7 +110,7 @@ def test_who_asks_for_diagnostics_is_not_told(connect: Callable[..., Client]) ->
     assert {u.rpartition("/")[2]: r["kind"] for u, r in again.items()} == {
         "a.cantrip.yaml": "unchanged",
         "b.cantrip.yaml": "full",
-        "c.cantrip.toml": "unchanged",
+        "c.cantrip.yaml": "unchanged",
     }
     # A file that a recipe names comes to be: the client is asked to ask.
     client.change(uri, {"text": GOOD + "call: {system_prompt_file: p.md}\n"})

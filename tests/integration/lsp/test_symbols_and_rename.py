@@ -1,14 +1,9 @@
 """Symbols, folding, definitions, references, renaming and formatting, asked of the real server."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cantrip_acp.lsp.recipes.formatting import formatted
-from cantrip_acp.lsp.server.documents import Held
-from cantrip_acp.lsp.server.positions import Text
 from tests.support.lsp_client import Client
 
 TEXT = """\
@@ -93,11 +88,9 @@ def test_definitions_references_and_links(opened: tuple[Client, str]) -> None:
         (19, 23)
     ]
     # A file is looked for in all recipes of the workspace, open or not; a gate of our own is where it is made.
-    (client.root / "b.cantrip.toml").write_text(
-        '[call]\nsystem_prompt_file = "./prompt.md"\n[circle]\ngates = ["done"]\n'
-    )
+    (client.root / "b.cantrip.yaml").write_text("call:\n  system_prompt_file: './prompt.md'\ncircle: {gates: [done]}\n")
     used = client.ask("textDocument/references", {**client.at(uri, 6, 25), "context": {"includeDeclaration": True}})
-    assert [(u["uri"], lines([u])) for u in used] == [(uri, [(6, 22)]), (client.uri("b.cantrip.toml"), [(1, 22)])]
+    assert [(u["uri"], lines([u])) for u in used] == [(uri, [(6, 22)]), (client.uri("b.cantrip.yaml"), [(1, 23)])]
     (done,) = defined(9, 8)
     assert done["uri"].endswith("/cantrip_acp/gates/interaction/done_echo.py")
     assert done["range"]["start"]["line"] > 0
@@ -122,69 +115,6 @@ def test_renaming(opened: tuple[Client, str]) -> None:
     assert refused["error"]["code"] == -32602
 
 
-IN_TOML = """\
-# intent: Say hello.
-name = "tom"   # é
-crystal = "anthropic:claude-sonnet-5-5"
-
-[crystals]
-small = "openai:gpt-6.1-sol"
-
-[call]
-system_prompt_file = "prompt.md"
-
-[circle]
-medium = "code"
-gates = ["done", {name = "read_file", root = "."}, "call_agent", {python = "gates.py"}]
-
-[[circle.wards]]
-max_turns = 3
-
-[[circle.wards]]
-max_turns = 5
-
-[folding]
-summarizer = "small"
-"""
-
-
-def test_a_recipe_in_toml_has_them_too(opened: tuple[Client, str]) -> None:
-    client = opened[0]
-    uri = client.open("b.cantrip.toml", IN_TOML)
-    about = {"textDocument": {"uri": uri}}
-    (wrong,) = client.diagnostics(uri)
-    assert (wrong["code"], wrong["range"]["start"]["line"]) == ("wards-cancel", 18)
-    lenses = client.ask("textDocument/codeLens", about)
-    assert [(x["range"]["start"]["line"], x["command"]["title"]) for x in lenses] == [
-        (0, "▶ Cast: Say hello."),
-        (1, "▶ Cast"),
-        (1, "Cast with…"),
-    ]
-    whole = {"start": {"line": 0, "character": 0}, "end": {"line": 99, "character": 0}}
-    hints = {h["position"]["line"]: h["label"] for h in client.ask("textDocument/inlayHint", {**about, "range": whole})}
-    assert all(re.fullmatch(r"≥ \$0\.0000[0-9]{2} a turn", hints[line]) for line in (2, 5))  # no $0.0000
-    assert hints == {
-        2: hints[2],
-        5: hints[5],
-        8: "≈ 7 tokens",
-        12: "children: depth 0, ≤ 3 turns, 8 at once",
-        14: "in all: 3 turns, depth 1",
-        18: "holds: 3",
-    }
-    hover = client.ask("textDocument/hover", client.at(uri, 5, 2))["contents"]["value"]
-    assert hover.startswith("**small** (crystal)")
-    assert "tokens of context" in hover
-    top = client.ask("textDocument/documentSymbol", about)
-    assert [s["name"] for s in top] == ["name", "crystal", "crystals", "call", "circle", "folding"]
-    assert {"startLine": 10, "endLine": 18} in client.ask("textDocument/foldingRange", about)
-    edit = client.ask("textDocument/rename", {**client.at(uri, 21, 16), "newName": "tiny"})
-    assert lines(edit["changes"][uri]) == [(5, 0), (21, 14)]
-    assert client.ask("textDocument/definition", client.at(uri, 8, 24))[0]["uri"] == client.uri("prompt.md")
-    (family,) = client.ask("textDocument/prepareCallHierarchy", client.at(uri, 1, 9))
-    below = client.ask("callHierarchy/outgoingCalls", {"item": family})
-    assert [call["to"]["name"] for call in below] == ["child of tom", "small"]
-
-
 HEAD = "circle:\n  gates:\n    -%sdone   # here\n    - plan\n  wards: [{max_turns: 3}]\n"
 PROSE = "call:\n  system_prompt: |\n    keep:   this  \n\n\n\n    too\n"
 MESSY = "name:   a  \n# why   \n\n\n\n\n" + HEAD % "   " + PROSE + "\n\n"
@@ -201,10 +131,3 @@ def test_formatting_keeps_comments_and_texts(client: Client) -> None:
     assert client.ask("textDocument/formatting", {"textDocument": {"uri": uri}, "options": options}) == []
     client.change(uri, {"text": "name:   [\n"})
     assert client.ask("textDocument/formatting", {"textDocument": {"uri": uri}, "options": options}) == []
-
-
-def test_formatting_of_toml(tmp_path: Path) -> None:
-    held = Held(
-        (tmp_path / "a.cantrip.toml").as_uri(), Text('name="a"   \n[call]\nsystem_prompt = """\nx=1  \n"""\n\n'), 1
-    )
-    assert formatted(held) == 'name = "a"\n[call]\nsystem_prompt = """\nx=1  \n"""\n'

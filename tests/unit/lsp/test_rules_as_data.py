@@ -15,10 +15,8 @@ from cantrip_acp.lsp.looms import damage
 from cantrip_acp.lsp.looms.document import Book
 from cantrip_acp.lsp.recipes import diagnostics, rules
 from cantrip_acp.lsp.recipes.fixes import simple, values
-from cantrip_acp.lsp.recipes.syntax import yaml_tree
 from cantrip_acp.lsp.server.documents import Held
 from cantrip_acp.lsp.server.positions import Text
-from cantrip_acp.lsp.suites import document as reading
 from cantrip_acp.recipes.parse import check, document
 from tests.support import lsp_looms as looms
 
@@ -100,12 +98,6 @@ LOOMS = {
     "second-turn": b"TURN",
     "second-header": b"HEADER",
 }
-SUITES = {
-    "syntax": ["- rule: [\n", "[\n  rule: x,\n", "rule: x\n"],
-    "unknown-key": ["- rule: LOOP-1\n  name: x\n  setpu: {}\n"],
-    "schema": ["- rule: LOOP-1\n  name: x\n  setup: []\n"],
-    "unknown-rule": ["- rule: LOOP-99\n  name: x\n"],
-}
 EXPLAINED = {"CANTRIP-3", "CIRCLE-2", "LOOP-6", "LOOM-11", "COMP-1", "COMP-6", "WARD-1"}
 """Rules that texts and hovers explain, which no finding carries: other rules are broken where they are."""
 
@@ -139,16 +131,9 @@ def _orphan(line: bytes) -> bytes:
     return looms.line({key: value for key, value in turn.items() if key != "sum"} | {"id": "x", "parent_id": "nowhere"})
 
 
-def _suite_rules(text: str, folder: Path) -> set[str]:
-    held = Text(text)
-    _, found = reading.findings(held, folder / "tests.yaml", yaml_tree.parse(text), reading.Cases())
-    return {finding.rule for finding in found}
-
-
 MADE: dict[str, Callable[[Path], set[str]]] = {
     **{rule: lambda folder, text=texts[0]: _recipe_rules(text, folder) for rule, texts in (BROKEN | ADVISED).items()},
     **{rule: lambda folder, rule=rule: _loom_rules(rule, folder) for rule in LOOMS},
-    "unknown-rule": lambda folder: _suite_rules(SUITES["unknown-rule"][0], folder),
     "no-loom": lambda folder: _no_loom(folder),
 }
 
@@ -167,18 +152,12 @@ def test_every_rule_is_made(rule: str, tmp_path: Path) -> None:
 
 
 def test_no_rule_of_the_page_is_left_out() -> None:
-    # A case that was run and failed: tests/integration/lsp/test_suites.py.
-    assert set(rules.meanings()) == set(MADE) | EXPLAINED | {"failed-case"}
+    assert set(rules.meanings()) == set(MADE) | EXPLAINED
 
 
 @pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in ADVISED.items() for text in texts])
 def test_advice(rule: str, text: str, tmp_path: Path) -> None:
     assert rule in _recipe_rules(text, tmp_path)
-
-
-@pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in SUITES.items() for text in texts])
-def test_suites(rule: str, text: str, tmp_path: Path) -> None:
-    assert rule in _suite_rules(text, tmp_path)
 
 
 def test_other_words_change_no_rule_and_no_fix(tmp_path: Path) -> None:

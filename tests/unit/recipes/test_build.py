@@ -45,34 +45,6 @@ def test_everything_arrives(tmp_path: Path) -> None:
     assert (cantrip.retry.max_retries, cantrip.retry.statuses, cantrip.retry.base_s) == (1, frozenset({418}), 0.5)
 
 
-def test_toml_says_the_same(tmp_path: Path) -> None:
-    toml = """
-name = "whole"
-[crystal]
-provider = "scripted"
-model = "m-1"
-context_window = 5000
-responses = [{content = "hi"}]
-[call]
-system_prompt = "  You, byte for byte.\\n"
-temperature = 0
-stop = "END"
-require_done = "on"
-[circle]
-medium = "conversation"
-gates = ["done", {name = "echo", ephemeral = "on"}]
-wards = [{max_turns = 3.0}, {require_done = "off"}, {bash_writable_paths = ["workspace", "sub"]}, {max_turns = 2}]
-[retry]
-max_retries = 1
-retryable_status_codes = [418]
-base_s = 0.5
-"""
-    one = load(write(tmp_path, WHOLE))
-    other = load(write(tmp_path, toml, "r.cantrip.toml"))
-    assert one.data == other.data
-    assert build(one, workspace=tmp_path).id == build(other, workspace=tmp_path).id
-
-
 def test_the_name_is_the_files_where_it_has_none(tmp_path: Path) -> None:
     text = "circle: {gates: [done], wards: [{max_turns: 1}]}"
     assert load(write(tmp_path, text, "word-count.cantrip.yaml")).name == "word-count"

@@ -1,7 +1,6 @@
-"""YAML 1.2 and TOML to plain data: what values mean, and where they stand."""
+"""YAML 1.2 to plain data: what values mean, and where they stand."""
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -121,59 +120,6 @@ def test_no_yaml_text_crashes(text: str) -> None:
     assert refused is None or refused.startswith("r.yaml:")
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.text("ab=[]{}#'\"., \n01-T:", max_size=40))
-def test_toml_agrees_with_tomllib(text: str) -> None:
-    try:
-        expected = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        expected = None
-    found, refused = verdict(text, "r.toml")
-    assert found == expected if refused is None else refused.startswith("r.toml:")
-
-
-PLACED = '''\
-name = "x" # a comment = here
-"quoted key" = 'v'
-a.b . "c d" = 1
-[circle]
-gates = [ # none yet
-  "done", ["]", "#"],
-  {name = "x", deep = {y = [1, 2]}},
-]
-text = """
-[not.a.table]
-k = 1 \\"""
-"""
-[[circle.wards]]
-  max_turns = 1
-[[circle.wards]]
-[circle.wards.sub]
-z = 1
-[circle.wards.sub.more]
-q = '\'\'x\'\''
-'''
-
-
-def test_toml_places() -> None:
-    document = parse(PLACED.encode(), Path("r.toml"))
-    lines = PLACED.splitlines()
-
-    def at(*path: str | int) -> str:
-        line, column = document.places.value(path)
-        return lines[line - 1][column - 1 :]
-
-    assert at("name").startswith('"x"')
-    assert document.places.key(("quoted key",)) == (2, 1)
-    assert document.places.key(("a", "b", "c d")) == (3, 7)
-    assert at("circle", "gates", 1, 1).startswith('"#"')
-    assert at("circle", "gates", 2, "deep", "y", 1).startswith("2]")
-    assert document.places.key(("circle", "wards", 0, "max_turns")) == (14, 3)
-    assert document.places.key(("circle", "wards", 1)) == (15, 10)
-    assert document.places.key(("circle", "wards", 1, "sub", "z")) == (17, 1)
-    assert document.places.key(("circle", "wards", 1, "sub", "more", "q")) == (19, 1)
-
-
 def test_yaml_places() -> None:
     text = "a:\n  - b: 1\n    c: &x\n      - d\n  - {e: *x}\n"
     document = parse(text.encode(), Path("r.yaml"))
@@ -182,12 +128,6 @@ def test_yaml_places() -> None:
     assert document.places.value(("a", 1, "e")) == (5, 9)
     # What is not there: the nearest thing around it.
     assert document.places.value(("a", 0, "missing", 3)) == (2, 5)
-
-
-@pytest.mark.parametrize("text", ["x = " + "[" * 3000 + "]" * 3000, "x = " + "[" * 150 + "]" * 150])
-def test_deep_toml_is_refused(text: str) -> None:
-    with pytest.raises(RecipeError, match="nested"):
-        data(text, "r.toml")
 
 
 def test_very_many_brackets_end_soon() -> None:

@@ -162,7 +162,7 @@ def test_trust_ends_with_the_content_that_was_seen(workspace: Path) -> None:
     changed(workspace / ".cantrip" / "s.yaml", "[{content: other}]")
     changed(workspace / "prompt.md", "another prompt")
     changed(workspace / ".cantrip" / "new.cantrip.yaml", recipe("bash_network: true"))
-    changed(workspace / ".cantrip" / "broken.cantrip.toml", "not toml")
+    changed(workspace / ".cantrip" / "broken.cantrip.yaml", "not: [yaml")
     # What is no recipe and is named by none is nobody's business.
     (workspace / ".cantrip" / "notes.md").write_text("x")
     assert ledger.state(workspace) == "trusted"

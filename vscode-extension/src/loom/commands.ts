@@ -187,7 +187,7 @@ export class LoomCommands implements vscode.Disposable {
   }
 
   private async recipe(title: string, loom: vscode.Uri): Promise<string | undefined> {
-    const files = await vscode.workspace.findFiles("**/*.cantrip.{yaml,yml,toml}", "**/{node_modules,.venv,venv}/**", 200);
+    const files = await vscode.workspace.findFiles("**/*.cantrip.{yaml,yml}", "**/{node_modules,.venv,venv}/**", 200);
     const choices = recipeChoices(files.map((file) => [vscode.workspace.asRelativePath(file), file.fsPath]));
     const used = await this.recipeOf(loom);
     const picked = await vscode.window.showQuickPick(preselected(choices, used), { title, matchOnDescription: true, ignoreFocusOut: true });

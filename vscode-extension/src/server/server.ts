@@ -13,7 +13,7 @@ import {
 import { isFound, type Environment } from "../environment/environment";
 import { looms } from "./looms";
 
-const RECIPES = "**/*.cantrip.{yaml,yml,toml}";
+const RECIPES = "**/*.cantrip.{yaml,yml}";
 
 /** What the server runs for a command whose words the user gives first; handed over by whoever knows how to ask. */
 export type Asking = (command: string, args: unknown[]) => Promise<unknown>;
@@ -183,11 +183,8 @@ export class Server implements vscode.Disposable {
     return {
       documentSelector: [
         { scheme: "file", language: "cantrip" },
-        { scheme: "file", language: "cantrip-toml" },
         { scheme: "file", pattern: RECIPES },
         { scheme: "file", pattern: "**/*.loom.jsonl" },
-        // Suites of the conformance format: left as YAML, and the server looks whether it is one.
-        { scheme: "file", pattern: "**/tests.yaml" },
       ],
       outputChannel: this.environment.output,
       traceOutputChannel: this.trace,

@@ -5,7 +5,6 @@ import type { Server } from "./server";
 
 const SELECTOR: vscode.DocumentSelector = [
   { language: "cantrip" },
-  { language: "cantrip-toml" },
   { language: "cantrip-loom" },
 ];
 

@@ -39,7 +39,7 @@ def _to_wards(held: Held, node: Node, parent: Node, gone: Span) -> Iterator[Fix]
     behind = held.text.source[node.span[1] : gone[1]]
     if "#" in behind:  # keep a comment behind the value
         gone = node.whole[0], node.span[1] + len(behind) - len(behind.lstrip(" \t"))
-    for fix in added(held, "wards", f"{{{node.key}{' = ' if held.toml else ': '}{value}}}", ""):
+    for fix in added(held, "wards", f"{{{node.key}: {value}}}", ""):
         yield Fix(f"Move {node.key} to the wards", _both(gone, *fix.edits[0]))
 
 
@@ -53,10 +53,9 @@ def _to_section(held: Held, node: Node, gone: Span, name: str) -> Iterator[Fix]:
     column = node.key_span[0] - held.text.starts[held.text.line_of(node.key_span[0])]
     title = f"Move {node.key} to {name}"
     if section is None:
-        head = f"[{name}]" if held.toml else f"{name}:"
         lead = "" if source.endswith(("\n", "\r")) else newline
-        text = lines if held.toml else _indented(lines, column, 2)
-        yield Fix(title, _both(gone, (len(source), len(source)), f"{lead}{head}{newline}{text}"))
+        text = _indented(lines, column, 2)
+        yield Fix(title, _both(gone, (len(source), len(source)), f"{lead}{name}:{newline}{text}"))
         return
     if section.kind != "mapping" or section.quote or section.key_span is None or section.get(str(node.key)) is not None:
         return
@@ -65,10 +64,6 @@ def _to_section(held: Held, node: Node, gone: Span, name: str) -> Iterator[Fix]:
     if number + 1 >= len(held.text.starts) or first is None or held.text.line_of(first[0]) == number:
         return
     below = (held.text.starts[number + 1],) * 2
-    if held.toml:
-        if held.text.line(number).lstrip()[:1] == "[" and not source[slice(*gone)].lstrip().startswith("["):
-            yield Fix(title, _both(gone, below, lines))
-        return
     yield Fix(
         title,
         _both(gone, below, _indented(lines, column, first[0] - held.text.starts[held.text.line_of(first[0])])),

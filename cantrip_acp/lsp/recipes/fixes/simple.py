@@ -38,14 +38,14 @@ def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
     if mend.kind == "keep-done":
         yield from removed(held, node, "Do not remove done")
     elif mend.kind == "add-done":
-        yield from added(held, "gates", '"done"' if held.toml else "done", "Add the done gate")
+        yield from added(held, "gates", "done", "Add the done gate")
     elif mend.kind == "add-max-turns":
-        yield from added(held, "wards", "{max_turns = 20}" if held.toml else "{max_turns: 20}", "Add max_turns: 20")
+        yield from added(held, "wards", "{max_turns: 20}", "Add max_turns: 20")
     elif finding.key in ("circle.gates", "circle.wards") and mend.kind == "list" and node.kind == "empty":
         if finding.key == "circle.gates":
-            yield from added(held, "gates", '"done"' if held.toml else "done", "Add the done gate")
+            yield from added(held, "gates", "done", "Add the done gate")
         else:
-            yield from added(held, "wards", "{max_turns = 20}" if held.toml else "{max_turns: 20}", "Add max_turns: 20")
+            yield from added(held, "wards", "{max_turns: 20}", "Add max_turns: 20")
     elif finding.rule == "legacy-key":
         for old, new in (*ALIASES.items(), ("require_done", "require_done_tool")):
             if written.strip("\"'") == old:
@@ -177,31 +177,24 @@ def added(held: Held, name: str, item: str, title: str) -> Iterator[Fix]:
         yield Fix(title, (((at, at), f"{item}, " if node.children else item),), safe=True)
     elif node is not None and node.kind == "list" and node.children:
         first = held.text.starts[held.text.line_of(node.span[0])]
-        if held.toml:
-            plain = item.strip("{}")
-            yield Fix(title, (((first, first), f"[[circle.{name}]]{newline}{plain}{newline}{newline}"),), safe=True)
-        else:
-            line = held.text.line(held.text.line_of(first))
-            indent = line[: len(line) - len(line.lstrip(" "))]
-            yield Fix(title, (((first, first), f"{indent}- {item.strip('{}')}{newline}"),), safe=True)
+        line = held.text.line(held.text.line_of(first))
+        indent = line[: len(line) - len(line.lstrip(" "))]
+        yield Fix(title, (((first, first), f"{indent}- {item.strip('{}')}{newline}"),), safe=True)
     elif node is not None and node.key_span is not None and node.kind in ("empty", "scalar"):
         after = node.span if node.kind == "scalar" else (node.span[0], node.span[0])
-        space = " " if source[after[0] - 1 : after[0]] in (":", "=") else ""
+        space = " " if source[after[0] - 1 : after[0]] == ":" else ""
         yield Fix(title, ((after, f"{space}[{item}]"),), safe=True)
     elif circle.key_span is not None and circle.quote == "{":
         at = circle.span[0] + 1
         yield Fix(
             title,
-            (((at, at), f"{name}{' =' if held.toml else ':'} [{item}]{', ' if circle.children else ''}"),),
+            (((at, at), f"{name}: [{item}]{', ' if circle.children else ''}"),),
             safe=True,
         )
     elif circle.key_span is not None:
         number = held.text.line_of(circle.key_span[0])
         at = held.text.starts[number + 1] if number + 1 < len(held.text.starts) else len(source)
         lead = "" if source[:at].endswith(("\n", "\r")) else newline
-        if held.toml:
-            yield Fix(title, (((at, at), f"{lead}{name} = [{item}]{newline}"),), safe=True)
-            return
         inner = circle.children[0].key_span if circle.children else None
         column = inner[0] - held.text.starts[held.text.line_of(inner[0])] if inner is not None else 2
         yield Fix(title, (((at, at), f"{lead}{' ' * column}{name}: [{item}]{newline}"),), safe=True)

@@ -61,7 +61,7 @@ def _listed(held: Held, node: Node) -> Iterator[Fix]:
     source = held.text.source
     if (node.kind == "scalar" and not node.quote.strip("'\"")) or (node.kind == "mapping" and node.quote == "{"):
         yield Fix("Make it a list", ((node.span, f"[{source[slice(*node.span)]}]"),), safe=True)
-    elif node.kind == "mapping" and node.children and not held.toml:
+    elif node.kind == "mapping" and node.children:
         edits: list[tuple[Span, str]] = []
         for child in node.children:
             if child.key_span is None:
@@ -124,18 +124,14 @@ def _part(held: Held, mend: Mend, node: Node) -> Iterator[Fix]:
 
         from cantrip_acp import recipes
 
-        name = "recipe.cantrip.toml" if held.toml else "recipe.cantrip.yaml"
-        template = (Path(recipes.__file__).parent / "templates" / name).read_text(encoding="utf-8")
+        template = (Path(recipes.__file__).parent / "templates" / "recipe.cantrip.yaml").read_text(encoding="utf-8")
         own = held.path.name.partition(".cantrip.")[0] or "recipe"
         yield Fix("Begin with a template", (((0, len(source)), template.replace("NAME", own, 1)),))
     elif mend.kind == "circle":
-        if held.toml:
-            text = newline.join(["[circle]", 'gates = ["done"]', "wards = [{max_turns = 20}]", ""])
-        else:
-            text = newline.join(["circle:", "  gates: [done]", "  wards: [{max_turns: 20}]", ""])
+        text = newline.join(["circle:", "  gates: [done]", "  wards: [{max_turns: 20}]", ""])
         circle = held.tree.get("circle")
         if circle is not None and circle.key_span is not None:
-            if circle.children or held.toml:
+            if circle.children:
                 return
             value = text.partition(newline)[2].rstrip("\r\n")
             end = circle.whole[1] + (source[circle.whole[1] : circle.whole[1] + 1] == ":")
@@ -146,10 +142,9 @@ def _part(held: Held, mend: Mend, node: Node) -> Iterator[Fix]:
     elif mend.kind == "call":
         call = held.tree.get("call")
         if call is not None and call.kind == "scalar" and call.value not in ("null", "~") and len(call.value) > 1:
-            name = "{system_prompt = " if held.toml else "{system_prompt: "
             text = source[slice(*call.span)]
             if "\n" not in text and (call.quote or not set(text) & set("{}[],#")):
-                yield Fix("Make it the system prompt", ((call.span, f"{name}{text}}}"),))
+                yield Fix("Make it the system prompt", ((call.span, f"{{system_prompt: {text}}}"),))
         elif call is not None:
             yield from removed(held, call, "Remove call")
 
@@ -163,7 +158,7 @@ def _model(held: Held, finding: Finding) -> Iterator[Fix]:
     model = _default(given.value)
     if not model:
         return
-    name = f'model = "{model}"' if held.toml else f"model: {model}"
+    name = f"model: {model}"
     end = given.whole[1]
     if crystal.quote == "{":
         yield Fix(f"Add {name}", (((end, end), f", {name}"),))

@@ -5,21 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from cantrip_acp.lsp.recipes.syntax import toml_tree, yaml_tree
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
 from cantrip_acp.lsp.server.documents import Held
 from cantrip_acp.recipes.parse.source_map import KeyPath
 
 _WORD = re.compile(r"""[^\s,\[\]{}"'#=]*\Z""")
 _KEY = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\[{#][^:"'\[{#]*?)[ \t]*:(?:[ \t]+|\Z)""")
-_TOML_KEY = re.compile(r"""[ \t]*([A-Za-z0-9_."'-]+)[ \t]*=""")
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
     """``path`` is the path of the value that is being typed. With ``keys`` it is a mapping whose keys fit here; with ``values`` a
-    value fits. ``word`` is the text typed so far. ``dashed``: a dash is before it; ``inline``: it is inside brackets;
-    ``header``: it is the name of a TOML table."""
+    value fits. ``word`` is the text typed so far. ``dashed``: a dash is before it; ``inline``: it is inside brackets."""
 
     path: KeyPath
     word: Span
@@ -27,7 +24,6 @@ class Where:
     values: bool = False
     inline: bool = False
     dashed: bool = False
-    header: bool = False
 
 
 def of(held: Held, offset: int) -> Where | None:
@@ -38,14 +34,14 @@ def of(held: Held, offset: int) -> Where | None:
     word = _WORD.search(before)
     span = (offset - len(word[0]) if word is not None else offset, offset)
     node = held.tree.at(offset)
-    if node.kind == "scalar" and node.quote in ("|", ">", '"""', "'''") and offset > node.span[0] + 1:
+    if node.kind == "scalar" and node.quote in ("|", ">") and offset > node.span[0] + 1:
         return None
     if re.search(r"(?:^|[ \t])#", re.sub(r"""(["'])(?:(?!\1).)*\1""", "", before)):
         return None
     around = _brackets(node, offset)
     if around is not None:
-        return _inside(source, around, offset, span, "=" if held.toml else ":")
-    return _toml(held, begin, before, span) if held.toml else _yaml(held, begin, before, span)
+        return _inside(source, around, offset, span)
+    return _in_block(held, begin, before, span)
 
 
 def _brackets(node: Node | None, offset: int) -> Node | None:
@@ -56,21 +52,22 @@ def _brackets(node: Node | None, offset: int) -> Node | None:
     return None
 
 
-def _inside(source: str, around: Node, offset: int, word: Span, separator: str) -> Where:
+def _inside(source: str, around: Node, offset: int, word: Span) -> Where:
     if around.quote == "[":
         index = sum(1 for child in around.children if child.span[1] < word[0])
         return Where((*around.path, index), word, keys=False, values=True, inline=True)
     # Start after the last complete pair of this mapping, so that separators inside its value do not count.
-    begin = max([around.span[0] + 1, *(child.whole[1] for child in around.children if child.whole[1] < word[0])])
+    ends = [child.whole[1] for child in around.children if child.kind != "empty" and child.whole[1] < word[0]]
+    begin = max([around.span[0] + 1, *ends])
     part = source[begin:offset].lstrip(" ,\r\n\t")
-    name, found, _ = part.partition(separator)
+    name, found, _ = part.partition(":")
     if found:
         return Where((*around.path, name.strip().strip("\"'")), word, values=True, inline=True)
     return Where(around.path, word, keys=True, inline=True)
 
 
-def _yaml(held: Held, begin: int, before: str, word: Span) -> Where:
-    blocks = yaml_tree.open_at(held.tree, begin)
+def _in_block(held: Held, begin: int, before: str, word: Span) -> Where:
+    blocks = _open_blocks(held.tree, begin)
     column, rest = len(before) - len(before.lstrip(" ")), before.lstrip(" ")
     path: KeyPath | None = None
     dashed = False
@@ -91,7 +88,7 @@ def _yaml(held: Held, begin: int, before: str, word: Span) -> Where:
     return Where(path, word, keys=True, values=not holder, dashed=dashed)
 
 
-def _holder(blocks: list[yaml_tree.Open], column: int) -> tuple[bool, KeyPath]:
+def _holder(blocks: list[_Block], column: int) -> tuple[bool, KeyPath]:
     """(True, path) of the mapping with keys at this column; else (False, path) of what waits for a value."""
     for opened in reversed(blocks):
         if opened.indent == column and opened.node.kind == "mapping":
@@ -104,7 +101,7 @@ def _holder(blocks: list[yaml_tree.Open], column: int) -> tuple[bool, KeyPath]:
     return True, ()
 
 
-def _list(blocks: list[yaml_tree.Open], column: int, begin: int) -> tuple[KeyPath, int]:
+def _list(blocks: list[_Block], column: int, begin: int) -> tuple[KeyPath, int]:
     """The list with dashes at this column, and its number of items."""
     for opened in reversed(blocks):
         if opened.indent == column and opened.node.kind == "list":
@@ -114,23 +111,25 @@ def _list(blocks: list[yaml_tree.Open], column: int, begin: int) -> tuple[KeyPat
     return (), 0
 
 
-def _toml(held: Held, begin: int, before: str, word: Span) -> Where:
-    if before.lstrip().startswith("["):
-        start = begin + len(before) - len(before.lstrip().lstrip("[").lstrip())
-        above, part = _dotted(held, (start, word[1]))
-        return Where(above, part, keys=True, header=True)
-    reader = toml_tree.Reader(held.text.source[:begin])
-    reader.read()
-    path = reader.table.path
-    found = _TOML_KEY.match(before)
-    if found is not None:
-        parts = [part.strip().strip("\"'") for part in found[1].split(".")]
-        return Where((*path, *parts), word, values=True)
-    above, word = _dotted(held, word)
-    return Where((*path, *above), word, keys=True)
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A mapping or list that later lines may extend. ``indent`` is the column of its keys or dashes."""
+
+    indent: int
+    node: Node
+    waiting: Node | None
+    """The child that has no value yet."""
 
 
-def _dotted(held: Held, word: Span) -> tuple[KeyPath, Span]:
-    """The path before the last dot of a name, and the span after it."""
-    *above, part = held.text.source[slice(*word)].split(".")
-    return tuple(name.strip().strip("\"'") for name in above), (word[1] - len(part.lstrip()), word[1])
+def _open_blocks(root: Node, at: int) -> list[_Block]:
+    """The blocks that a line at an offset may extend, by the text before it; the outermost first."""
+    out: list[_Block] = []
+    node = root
+    while node.indent >= 0:
+        last = next((child for child in reversed(node.children) if child.whole[0] < at), None)
+        if last is None:
+            break
+        later = last.indent >= 0 and bool(last.children) and last.children[0].whole[0] >= at
+        out.append(_Block(node.indent, node, last if last.kind == "empty" or later else None))
+        node = last
+    return out

@@ -29,7 +29,7 @@ function M.check()
   end
   local clients = vim.lsp.get_clients({ name = 'cantrip' })
   if #clients == 0 then
-    health.info('no server runs: it starts with the first recipe (*.cantrip.yaml, *.cantrip.toml) or loom (*.loom.jsonl)')
+    health.info('no server runs: it starts with the first recipe (*.cantrip.yaml) or loom (*.loom.jsonl)')
   end
   for _, client in ipairs(clients) do
     local folders = client.root_dir or 'no folder'

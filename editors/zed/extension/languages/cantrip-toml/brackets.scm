@@ -1,2 +1,0 @@
-("[" @open "]" @close)
-("{" @open "}" @close)

@@ -5,7 +5,7 @@ ARGS ?=
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help setup demo test lint types format vsix bench clean
+.PHONY: help setup demo check test unit lint types format vsix bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -17,13 +17,19 @@ setup: ## .venv with the package, and bubblewrap: what the demo needs
 demo: setup ## the main job, with no key: a scripted entity mends a real project in a real sandbox
 	@$(BIN)/cantrip demo $(ARGS)
 
+check: setup ## format, lint, types, imports and unit tests: what to run before each commit (at most 3 minutes)
+	@$(MAKE) --no-print-directory -j3 --output-sync=target lint types unit
+
+unit: setup ## the tests that start no process
+	@$(BIN)/python -m pytest -q -n 2 -m "not timing" tests/unit tests/repo
+
 test: ## every test: pytest, doctests, the conformance suite (ARGS="-k loom" for some)
 	@bash .ci/setup --tests
 	@$(BIN)/python .ci/suite.py $(ARGS)
 
 lint: setup ## ruff format --check, ruff check, import-linter
-	@$(BIN)/ruff format --check .
-	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
 	@$(BIN)/lint-imports
 
 types: setup ## mypy --strict

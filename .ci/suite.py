@@ -3,7 +3,7 @@
     python .ci/suite.py            everything
     python .ci/suite.py -k loom    the pytest stages alone, with these arguments
 
-Stages: the tests two at a time; those that measure time, one at a time; doctests; the conformance suite. The counts are
+Stages: the tests, two at a time for each core; those that measure time, one at a time; doctests; the conformance suite. The counts are
 read from what the runners wrote (JUnit XML, the conformance runner's last line), never guessed: a stage that wrote
 nothing, or that failed without naming a failure, counts as one. Where a few tests failed, they get a second look, one at
 a time with nothing beside them: a test that passes then met a busy machine or another test, is counted as passed, and is
@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / ".reports"
 BIN = Path(sys.executable).parent
 NO_TESTS_COLLECTED = 5  # pytest's exit status
+WORKERS = 2 * (os.cpu_count() or 1)
+"""Tests at the same time. Most of them wait for processes for more than half of their time."""
 FEW = 10
 """More failures than these are no accident, and get no second look."""
 
@@ -168,7 +170,7 @@ def main(arguments: list[str]) -> int:
     REPORTS.mkdir()
     outcomes = [
         # loadgroup: tests that must not meet each other name the same xdist_group.
-        pytest_stage("tests", ["-n", "2", "--dist", "loadgroup", "-m", "not timing", *arguments], 60),
+        pytest_stage("tests", ["-n", str(WORKERS), "--dist", "loadgroup", "-m", "not timing", *arguments], 60),
         pytest_stage("timing", ["-m", "timing", *arguments], 15),
     ]
     if not arguments:

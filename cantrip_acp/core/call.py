@@ -19,7 +19,7 @@ from cantrip_acp.core.definition import (
     check_text,
     check_whole,
     refuse_change,
-    shown,
+    short_repr,
 )
 from cantrip_acp.core.errors import DefinitionError
 
@@ -64,7 +64,9 @@ class Call:
         given: Any = self.stop
         stop = (given,) if isinstance(given, str) else given
         if not isinstance(stop, list | tuple) or not all(isinstance(each, str) and each for each in stop):
-            raise DefinitionError(f"call.stop must be a text or a list of texts that are not empty, not {shown(stop)}")
+            raise DefinitionError(
+                f"call.stop must be a text or a list of texts that are not empty, not {short_repr(stop)}"
+            )
         object.__setattr__(self, "stop", tuple(stop))
 
     @classmethod

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cantrip_acp.core.call import Call
 from cantrip_acp.core.circle import Circle
-from cantrip_acp.core.definition import Definition, check_flag, check_keys, check_mapping, check_text, derived, shown
+from cantrip_acp.core.definition import (
+    Definition,
+    check_flag,
+    check_keys,
+    check_mapping,
+    check_text,
+    derived,
+    short_repr,
+)
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal
@@ -132,25 +140,25 @@ class CantripDefinition(Definition):
         if circle is None:
             raise DefinitionError("cantrip requires a circle: a medium, gates and wards (CANTRIP-1)", rule="CANTRIP-1")
         if not isinstance(circle, Circle):
-            raise DefinitionError(f"cantrip requires a circle, not {shown(circle)} (CANTRIP-1)", rule="CANTRIP-1")
+            raise DefinitionError(f"cantrip requires a circle, not {short_repr(circle)} (CANTRIP-1)", rule="CANTRIP-1")
         if loom is not None and not isinstance(loom, Loom):
-            raise DefinitionError(f"cantrip.loom must be a Loom, such as Loom.open(path), not {shown(loom)}")
-        named: Mapping[str, Crystal] = _crystals(crystals)
+            raise DefinitionError(f"cantrip.loom must be a Loom, such as Loom.open(path), not {short_repr(loom)}")
+        named: Mapping[str, Crystal] = _check_crystals(crystals)
         require_done = called.require_done_tool or circle.wards.require_done_tool
         _validate(circle, require_done)
         self._set(
             crystal=crystal,
             call=called,
-            circle=_offering(circle, named),
+            circle=_bind_child_crystals(circle, named),
             loom=Loom.memory() if loom is None else loom,
             retry=RetryPolicy.of(retry),
-            interceptors=_functions(interceptors, "interceptors"),
-            contributors=_functions(contributors, "contributors"),
+            interceptors=_check_functions(interceptors, "interceptors"),
+            contributors=_check_functions(contributors, "contributors"),
             name=None if name is None else check_text(name, "cantrip.name"),
             loom_settings=_loom_settings(loom_settings),
             folding=Folding.of(folding),
             crystals=named,
-            sources=_sources(sources),
+            sources=_check_sources(sources),
             scores=check_flag(scores, "cantrip.scores"),
             require_done=require_done,
         )
@@ -188,7 +196,7 @@ class CantripDefinition(Definition):
         """The same cantrip with another crystal (§2.2)."""
         return self.replace(crystal=crystal)
 
-    def reaching(self, folders: Sequence[Path], interceptor: Interceptor | None = None) -> Self:
+    def for_session(self, folders: Sequence[Path], interceptor: Interceptor | None = None) -> Self:
         """The same cantrip for a session: with further folders, and with one more interceptor, which is asked last."""
         changes: dict[str, Any] = {"circle": self.circle.replace(folders=folders)} if folders else {}
         if interceptor is not None:
@@ -196,7 +204,7 @@ class CantripDefinition(Definition):
         return self.replace(**changes) if changes else self
 
 
-def _offering(circle: Circle, crystals: Mapping[str, Crystal]) -> Circle:
+def _bind_child_crystals(circle: Circle, crystals: Mapping[str, Crystal]) -> Circle:
     """The circle, with delegation gates that name the crystals children may use."""
     names = tuple(crystals)
     gates = [
@@ -206,7 +214,7 @@ def _offering(circle: Circle, crystals: Mapping[str, Crystal]) -> Circle:
     return circle if all(a is b for a, b in zip(gates, circle.own_gates, strict=True)) else circle.replace(gates=gates)
 
 
-def _crystals(crystals: Any) -> Mapping[str, Crystal]:
+def _check_crystals(crystals: Any) -> Mapping[str, Crystal]:
     if crystals is None:
         return FrozenDict()
     found: Mapping[str, Crystal] = check_mapping(crystals, "cantrip.crystals")
@@ -216,7 +224,7 @@ def _crystals(crystals: Any) -> Mapping[str, Crystal]:
     for name, crystal in found.items():
         check_text(name, "a name in cantrip.crystals", blank=False)
         if not isinstance(crystal, Crystal):
-            raise DefinitionError(f"cantrip.crystals[{name!r}] must be a crystal, not {shown(crystal)}")
+            raise DefinitionError(f"cantrip.crystals[{name!r}] must be a crystal, not {short_repr(crystal)}")
     return FrozenDict(found)
 
 
@@ -232,29 +240,29 @@ def _loom_settings(settings: Any) -> Mapping[str, Any]:
         store = check_text(found["store"], "loom.store", blank=False)
         if store not in ("memory", "jsonl") and not is_address(store):
             raise DefinitionError(
-                f"loom.store must be memory, jsonl, sqlite:FILE or postgresql://…, not {shown(store)}"
+                f"loom.store must be memory, jsonl, sqlite:FILE or postgresql://…, not {short_repr(store)}"
             )
     frozen: Mapping[str, Any] = freeze(dict(found))
     return frozen
 
 
-def _functions(given: Any, what: str) -> tuple[Any, ...]:
+def _check_functions(given: Any, what: str) -> tuple[Any, ...]:
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise DefinitionError(f"cantrip.{what} must be a list of functions, not {shown(given)}")
+        raise DefinitionError(f"cantrip.{what} must be a list of functions, not {short_repr(given)}")
     found = tuple(given)
     for index, each in enumerate(found):
         if not callable(each):
-            raise DefinitionError(f"cantrip.{what}[{index}] must be a function, not {shown(each)}")
+            raise DefinitionError(f"cantrip.{what}[{index}] must be a function, not {short_repr(each)}")
     return found
 
 
-def _sources(given: Any) -> tuple[Any, ...]:
+def _check_sources(given: Any) -> tuple[Any, ...]:
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise DefinitionError(f"cantrip.sources must be a list of sources of gates, not {shown(given)}")
+        raise DefinitionError(f"cantrip.sources must be a list of sources of gates, not {short_repr(given)}")
     found = tuple(given)
     for index, each in enumerate(found):
         if not callable(getattr(each, "open", None)):
-            raise DefinitionError(f"cantrip.sources[{index}] must have a method open, and {shown(each)} has none")
+            raise DefinitionError(f"cantrip.sources[{index}] must have a method open, and {short_repr(each)} has none")
     return found
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.core.definition import Definition, derived, shown
+from cantrip_acp.core.definition import Definition, derived, short_repr
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.scoring import Scorer
 from cantrip_acp.core.wards import Wards
@@ -104,16 +104,16 @@ class Circle(Definition):
         data: Any = NOTHING,
     ) -> None:
         if not isinstance(medium, str) and not isinstance(medium, Medium):
-            raise DefinitionError(f"a circle's medium is a name or a Medium, not {shown(medium)}")
+            raise DefinitionError(f"a circle's medium is a name or a Medium, not {short_repr(medium)}")
         if isinstance(gates, str | Mapping) or not isinstance(gates, Iterable):
-            raise DefinitionError(f"a circle's gates are a list of names, mappings and Gates, not {shown(gates)}")
-        place = _folder(workspace, "workspace") if workspace is not None else None
+            raise DefinitionError(f"a circle's gates are a list of names, mappings and Gates, not {short_repr(gates)}")
+        place = _absolute_folder(workspace, "workspace") if workspace is not None else None
         if isinstance(folders, str | os.PathLike):
-            raise DefinitionError(f"a circle's folders are a list of folders, not {shown(folders)}")
-        beside = tuple(_folder(folder, "folder") for folder in folders)
+            raise DefinitionError(f"a circle's folders are a list of folders, not {short_repr(folders)}")
+        beside = tuple(_absolute_folder(folder, "folder") for folder in folders)
         # Keep the original values, so that `replace` can bind them to another workspace.
-        written = wards if isinstance(wards, Wards) else freeze(_listed(wards))
-        own = tuple(map(_resolved, gates))
+        written = wards if isinstance(wards, Wards) else freeze(_wards_as_list(wards))
+        own = tuple(map(_find_gate, gates))
         seen: set[str] = set()
         for gate in own:
             if gate.name in seen:
@@ -126,16 +126,16 @@ class Circle(Definition):
             score=Scorer.of(score),
             medium=mediums.find(medium) if isinstance(medium, str) else medium,
             _given_wards=written,
-            wards=_opened_to(Wards.of(written, base=place), place, beside),
+            wards=_admit_folders(Wards.of(written, base=place), place, beside),
             own_gates=own,
         )
-        bound = tuple(_below_workspace(gate, place) for gate in own)
+        bound = tuple(_bind_root(gate, place) for gate in own)
         self._set(declared_gates=bound if data is NOTHING else (*bound, *self._data_gate(seen)))
 
     def __repr__(self) -> str:
         return f"Circle(medium={self.medium.name!r}, gates={[g.name for g in self.declared_gates]})"
 
-    def _given(self) -> dict[str, Any]:
+    def _init_arguments(self) -> dict[str, Any]:
         return {
             "medium": self.medium,
             "gates": self.own_gates,
@@ -167,7 +167,7 @@ class Circle(Definition):
         return FrozenDict({g.name: g if g.warded is None else g.warded(g, self.wards) for g in left})
 
     @property
-    def withheld(self) -> Mapping[str, Gate]:
+    def removed_delegation_gates(self) -> Mapping[str, Gate]:
         """Delegation gates that ``max_depth`` 0 removes.
 
         A call to one of them gets the reason as its answer (COMP-6).
@@ -182,8 +182,10 @@ class Circle(Definition):
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """The gates as tool definitions, with names that providers accept (CALL-3)."""
         return tuple(
-            ToolDefinition(name=shown, description=self.gates[name].description, parameters=self.gates[name].parameters)
-            for shown, name in self.tool_names.items()
+            ToolDefinition(
+                name=offered, description=self.gates[name].description, parameters=self.gates[name].parameters
+            )
+            for offered, name in self.tool_names.items()
         )
 
     @derived
@@ -232,7 +234,7 @@ class Circle(Definition):
         }
 
 
-def _opened_to(wards: Wards, workspace: Path | None, folders: tuple[Path, ...]) -> Wards:
+def _admit_folders(wards: Wards, workspace: Path | None, folders: tuple[Path, ...]) -> Wards:
     """Add the further folders to every ward that admits the whole workspace."""
     if workspace is None or not folders:
         return wards
@@ -245,22 +247,22 @@ def _opened_to(wards: Wards, workspace: Path | None, folders: tuple[Path, ...]) 
     return replace(wards, **admitted) if admitted else wards
 
 
-def _listed(wards: Any) -> Any:
+def _wards_as_list(wards: Any) -> Any:
     """The wards as a list, or unchanged if they are a mapping or None. Raises `DefinitionError` for anything else."""
     if wards is None or isinstance(wards, Mapping):
         return wards
     if isinstance(wards, str) or not isinstance(wards, Iterable):
-        raise DefinitionError(f"wards are a list of mappings such as [{{'max_turns': 10}}], not {shown(wards)}")
+        raise DefinitionError(f"wards are a list of mappings such as [{{'max_turns': 10}}], not {short_repr(wards)}")
     return list(wards)
 
 
-def _folder(folder: Any, what: str) -> Path:
+def _absolute_folder(folder: Any, what: str) -> Path:
     if not isinstance(folder, str | os.PathLike) or not str(folder) or "\0" in str(folder):
-        raise DefinitionError(f"a circle's {what} must be a path, not {shown(folder)}")
+        raise DefinitionError(f"a circle's {what} must be a path, not {short_repr(folder)}")
     return Path(folder).absolute()
 
 
-def _resolved(gate: GateLike) -> Gate:
+def _find_gate(gate: GateLike) -> Gate:
     """Find the gate for a name, a mapping or a `Gate`."""
     if isinstance(gate, str):
         found = registry.find(gate)
@@ -271,11 +273,11 @@ def _resolved(gate: GateLike) -> Gate:
         name = options.pop("name", None)
         if not isinstance(name, str):
             raise DefinitionError(
-                f"a gate given as a mapping needs a name, as in {{'name': 'echo'}}, not {shown(name)}"
+                f"a gate given as a mapping needs a name, as in {{'name': 'echo'}}, not {short_repr(name)}"
             )
         found = registry.find(name).configured(options)
     else:
-        raise DefinitionError(f"a gate is a name, a mapping or a Gate, not {shown(gate)}")
+        raise DefinitionError(f"a gate is a name, a mapping or a Gate, not {short_repr(gate)}")
     missing = [name for name in found.needs if name not in found.dependencies]
     if missing:
         raise DefinitionError(
@@ -284,7 +286,7 @@ def _resolved(gate: GateLike) -> Gate:
     return found
 
 
-def _below_workspace(gate: Gate, workspace: Path | None) -> Gate:
+def _bind_root(gate: Gate, workspace: Path | None) -> Gate:
     root = gate.dependencies.get("root")
     if root is None or workspace is None:
         return gate

@@ -64,14 +64,14 @@ class Definition:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    def _given(self) -> dict[str, Any]:
+    def _init_arguments(self) -> dict[str, Any]:
         """The arguments of ``__init__`` that would make the same value."""
         return {name: getattr(self, name) for name in self._arguments}
 
     def replace(self, **changes: Any) -> Self:
         """A copy with these fields changed. It is validated, and derived properties are computed again."""
         check_keys(changes, self._arguments, f"{type(self).__name__}.replace", what="field")
-        return type(self)(**{**self._given(), **changes})
+        return type(self)(**{**self._init_arguments(), **changes})
 
     __replace__ = replace
 
@@ -82,10 +82,10 @@ class Definition:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (type(self), self._given())
+        return _rebuild, (type(self), self._init_arguments())
 
 
-def _made(kind: type[Any], given: Mapping[str, Any]) -> Any:
+def _rebuild(kind: type[Any], given: Mapping[str, Any]) -> Any:
     return kind(**given)
 
 
@@ -109,14 +109,14 @@ def check_keys(given: Iterable[object], known: Iterable[str], where: str, *, wha
 def check_mapping(value: object, where: str) -> Mapping[str, Any]:
     """Return the value if it is a mapping; raise `DefinitionError` otherwise."""
     if not isinstance(value, Mapping):
-        raise DefinitionError(f"{where} must be a mapping, not {shown(value)}")
+        raise DefinitionError(f"{where} must be a mapping, not {short_repr(value)}")
     return value
 
 
 def check_flag(value: object, where: str) -> bool:
     """Return the value if it is True or False. Other values that Python treats as true or false are refused."""
     if not isinstance(value, bool):
-        raise DefinitionError(f"{where} must be true or false, not {shown(value)}")
+        raise DefinitionError(f"{where} must be true or false, not {short_repr(value)}")
     return value
 
 
@@ -124,7 +124,7 @@ def check_text(value: object, where: str, *, blank: bool = True) -> str:
     """Return the value if it is a text. With ``blank=False`` it must contain more than white space."""
     if not isinstance(value, str) or not (blank or value.strip()):
         raise DefinitionError(
-            f"{where} must be {'a text' if blank else 'a text that is not blank'}, not {shown(value)}"
+            f"{where} must be {'a text' if blank else 'a text that is not blank'}, not {short_repr(value)}"
         )
     return value
 
@@ -134,7 +134,7 @@ def check_choice(value: object, words: tuple[str, ...], where: str) -> str:
     if not isinstance(value, str) or value not in words:
         hint = nearest(value, words) if isinstance(value, str) else f" (known: {', '.join(words)})"
         raise DefinitionError(
-            f"{where} is {shown(value)}; it is one of {', '.join(words)}{hint if '?' in hint else ''}"
+            f"{where} is {short_repr(value)}; it is one of {', '.join(words)}{hint if '?' in hint else ''}"
         )
     return value
 
@@ -143,7 +143,7 @@ def check_whole(value: object, where: str, low: int, high: int | None = None) ->
     """Return the value if it is a whole number from ``low`` to ``high``. Booleans are refused."""
     if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
         span = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise DefinitionError(f"{where} must be a whole number {span}, not {shown(value)}")
+        raise DefinitionError(f"{where} must be a whole number {span}, not {short_repr(value)}")
     return value
 
 
@@ -159,12 +159,12 @@ def check_number(
     if not good or (number <= low if above else number < low) or (high is not None and number > high):
         span = f"above {low:g}" if above else f"from {low:g}" if high is not None else f"of at least {low:g}"
         span += f" to {high:g}" if high is not None else ""
-        raise DefinitionError(f"{where} must be a finite number {span}, not {shown(value)}")
+        raise DefinitionError(f"{where} must be a finite number {span}, not {short_repr(value)}")
     checked: int | float = number
     return checked
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A wrong value for an error message: short, and without the contents of objects, which may hold a secret."""
     if value is None or isinstance(value, bool | int | float):
         return repr(value)

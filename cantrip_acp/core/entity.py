@@ -16,10 +16,10 @@ import anyio
 from cantrip_acp.core import children
 from cantrip_acp.core.cast_control import CastControl, CastStream, stream_cast
 from cantrip_acp.core.context import Context
-from cantrip_acp.core.definition import shown
+from cantrip_acp.core.definition import short_repr
 from cantrip_acp.core.errors import DefinitionError, EntityExists, IntentRequired
 from cantrip_acp.core.events import BUFFER, ChildHub, EventHub, Subscription
-from cantrip_acp.core.history.continuation import own_point
+from cantrip_acp.core.history.continuation import find_own_point
 from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
 from cantrip_acp.core.lifecycle.preparation import Preparation
 from cantrip_acp.core.lifecycle.sources import SourceConnections
@@ -248,7 +248,7 @@ class Entity:
         the errors of `cast`, and `IntentRequired` where there is nothing to continue.
         """
         self._casts.check_free()
-        point = own_point(self.state)
+        point = find_own_point(self.state)
         return await self._casts.run(point.cast.intent or "", _trace(trace_id, trace), point.blocks, point)
 
     def stream(
@@ -415,7 +415,7 @@ def check_new(loom: Loom, entity_id: str | None) -> None:
     given: Any = entity_id
     if not isinstance(given, str) or not given.strip() or len(given) > _LONGEST_ID or not given.isprintable():
         raise DefinitionError(
-            f"an entity's id is a printable text of at most {_LONGEST_ID} characters, not {shown(given)}"
+            f"an entity's id is a printable text of at most {_LONGEST_ID} characters, not {short_repr(given)}"
         )
     if loom.has_entity(given):
         raise EntityExists(

@@ -23,7 +23,7 @@ from cantrip_acp.core import events
 from cantrip_acp.core.context_block import CastInfo
 from cantrip_acp.core.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
 from cantrip_acp.core.folding.apply import make_more_room, make_room
-from cantrip_acp.core.history.continuation import take_context
+from cantrip_acp.core.history.continuation import rebuild_context
 from cantrip_acp.core.query_stream import QueryStream
 from cantrip_acp.core.result import CastResult
 from cantrip_acp.core.scoring import Scoring
@@ -31,7 +31,7 @@ from cantrip_acp.core.state import CastState
 from cantrip_acp.core.turn_builder import TurnBuilder
 from cantrip_acp.crystals.contract import NO_USAGE, Query, RequestParameters, Response, ToolCall, Usage
 from cantrip_acp.crystals.preload import prepared
-from cantrip_acp.crystals.retry import ask
+from cantrip_acp.crystals.retry import query_with_retries
 from cantrip_acp.gates.contract import ProgramCall
 from cantrip_acp.loom.query.thread import answer
 from cantrip_acp.loom.records.turn import (
@@ -46,7 +46,7 @@ from cantrip_acp.loom.records.turn import (
     now,
 )
 from cantrip_acp.loom.records.turn_parts import joined
-from cantrip_acp.mediums.program_events import Report
+from cantrip_acp.mediums.program_events import ProgramEvents
 from cantrip_acp.mediums.text_program import MOST_PROBLEMS, TextPrograms
 from cantrip_acp.telemetry import genai_spans, tracing
 from cantrip_acp.text.json_data import thaw
@@ -72,7 +72,7 @@ _ENDED = {
 """Words for truncations that no ward caused."""
 
 
-def _many(queries: int) -> str:
+def _count_text(queries: int) -> str:
     return "1 query" if queries == 1 else f"{queries} queries"
 
 
@@ -224,7 +224,7 @@ class CastRun:
         entity.write_root()
         where = self._resumed
         if where is not None and where.taken:
-            entity.context = take_context(entity, where)
+            entity.context = rebuild_context(entity, where)
             entity.last_turn = where.turn_id
         loom.hold_cast(self.cast.id)
         loom.append(
@@ -388,7 +388,9 @@ class CastRun:
                 programs = TextPrograms.of(entity.circle.medium, entity.crystal, call.tool_choice, f"text_{turn_id}")
                 return response if programs is None else programs.read(response)
 
-            response = await ask(entity.crystal, query, emit, entity.retry, stream.notice, read, self._spend_extra)
+            response = await query_with_retries(
+                entity.crystal, query, emit, entity.retry, stream.notice, read, self._spend_extra
+            )
             await stream.finish()
             entity.requests.answered(query.request_id)
             if span is not None:
@@ -413,7 +415,7 @@ class CastRun:
         for index, call in enumerate(turn.response.tool_calls):
             if medium.tool is not None and call.gate == medium.tool:
                 # The crystal may repeat its ids in later turns, but event ids must be unique.
-                output = await self._program(turn, index, call)
+                output = await self._run_program(turn, index, call)
                 # Append only now: a delegation may have started another part of the turn, with its own outputs.
                 turn.outputs.append(output)
             else:
@@ -422,13 +424,13 @@ class CastRun:
             if turn.finished:
                 break
 
-    async def _program(self, turn: TurnBuilder, index: int, call: ToolCall) -> Output:
+    async def _run_program(self, turn: TurnBuilder, index: int, call: ToolCall) -> Output:
         """Run one program of the medium, unless an interceptor refuses it."""
         own = turn.program = ToolCall(f"{turn.id}.{index}", call.gate, call.args)
         entity = self.entity
         output = await self._refusal(own)
         if output is not None:
-            await Report(own, turn, call.gate).end(output)
+            await ProgramEvents(own, turn, call.gate).end(output)
             return output
         session = await self._session.open()
         with genai_spans.execute_tool(
@@ -445,7 +447,7 @@ class CastRun:
         Not needed for a loom in memory, which ends with the process.
         """
         entity = self.entity
-        if entity.loom.location is not None and turn.acts:
+        if entity.loom.location is not None and turn.has_effects:
             entity.loom.append(turn.utterance_record(parent_id=entity.last_turn, sequence=entity.sequence + 1))
 
     def _write(self, turn: TurnBuilder, reason: str | None) -> Turn:
@@ -532,12 +534,12 @@ class CastRun:
             models = ", ".join(self.cast.unpriced) or self.entity.crystal.model
             known = f"${usage.cost:.6g} are known" if usage.cost is not None else "nothing of it is known"
             found.append(
-                f"max_cost_usd cannot be enforced: the cost of {_many(usage.queries_without_cost)} of {models} is not known "
+                f"max_cost_usd cannot be enforced: the cost of {_count_text(usage.queries_without_cost)} of {models} is not known "
                 f"({known}); give the crystal a price, or use a provider that reports usage."
             )
         if wards.max_total_tokens is not None and usage.queries_without_usage:
             found.append(
-                f"max_total_tokens cannot be enforced exactly: the usage of {_many(usage.queries_without_usage)} was not "
+                f"max_total_tokens cannot be enforced exactly: the usage of {_count_text(usage.queries_without_usage)} was not "
                 f"reported in full; it was estimated at {self.cast.estimated:,} tokens."
             )
         return tuple(self.entity.redactor.text(each) for each in found)
@@ -619,7 +621,7 @@ class CastRun:
                 )
             )
         if turn.cut_output is not None and turn.program is not None:
-            await Report(turn.program, turn, turn.program.gate).end(turn.cut_output)
+            await ProgramEvents(turn.program, turn, turn.program.gate).end(turn.cut_output)
 
     # Endings and reports
 

@@ -102,10 +102,10 @@ class Scoring:
         reward: float | None = None
         try:
             with anyio.fail_after(scorer.timeout_s):
-                answer = await _asked(scorer, subject)
+                answer = await _call_scorer(scorer, subject)
             if answer is None:
                 return
-            reward, note = _read(answer)
+            reward, note = _read_answer(answer)
         except TimeoutError:
             note = f"took longer than {scorer.timeout_s:g} s, and is asked no more in this cast"
             self._scorer = None
@@ -123,14 +123,14 @@ class Scoring:
         self._loom.append(RewardRecord(turn_id, reward, scorer.name, note, now(), "shaped", grade=graded))
 
 
-async def _asked(scorer: Scorer, subject: Turn | Thread) -> Any:
+async def _call_scorer(scorer: Scorer, subject: Turn | Thread) -> Any:
     if inspect.iscoroutinefunction(scorer.function):
         return await scorer.function(subject)
     answer = await anyio.to_thread.run_sync(scorer.function, subject, abandon_on_cancel=True)
     return await answer if inspect.isawaitable(answer) else answer
 
 
-def _read(answer: Any) -> tuple[float, str | None]:
+def _read_answer(answer: Any) -> tuple[float, str | None]:
     """The reward and the note in a scorer's answer. Raises ValueError."""
     note = None
     if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], str | None):

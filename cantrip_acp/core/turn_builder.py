@@ -228,17 +228,17 @@ class TurnBuilder:
             if (name in DELEGATION or name in CHILD_FUNCTIONS) and self.parts:
                 why = CUT_OFF
             record = self._executor.interrupted(call_id, name, why, tool_call_id)
-            self.results.append(self._of_program(record, via))
+            self.results.append(self._with_program_index(record, via))
             self.cut.append(self.results[-1])
             raise
-        record = self._of_program(record, via)
+        record = self._with_program_index(record, via)
         self.results.append(record)
         if name == "done" and not record.is_error and not self.finished:
             self.finished = True
             self.answer = record.result
         return record
 
-    def _of_program(self, record: GateRecord, via: str | None) -> GateRecord:
+    def _with_program_index(self, record: GateRecord, via: str | None) -> GateRecord:
         """Add the program's place to the record, if the utterance has several programs."""
         if via is None or len(self.response.tool_calls) < 2:
             return record
@@ -249,7 +249,7 @@ class TurnBuilder:
         return msgspec.structs.replace(record, via=int(index)) if index.isdecimal() else record
 
     @property
-    def acts(self) -> bool:
+    def has_effects(self) -> bool:
         """Whether the utterance may have effects outside the loom."""
         return any(call.gate != "done" for call in self.response.tool_calls)
 
@@ -333,7 +333,7 @@ class TurnBuilder:
     def close(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
         """The turn's record for the loom."""
         if self.parts:
-            return self._rest(reason=reason, parent_id=parent_id, sequence=sequence)
+            return self._close_continuation(reason=reason, parent_id=parent_id, sequence=sequence)
         utterance, masked = self._utterance()
         redactor = self.entity.redactor
         outputs = [_redacted(o, redactor.text) for o in self.outputs] if redactor.active else self.outputs
@@ -347,13 +347,13 @@ class TurnBuilder:
             utterance=utterance,
             observation=_observation(self.results, outputs),
             gate_calls=tuple(self.gate_calls),
-            metadata=self._metadata(self._sampled(masked=masked)),
+            metadata=self._metadata(self._sampled_record(masked=masked)),
             terminated=reason in TERMINATIONS,
             truncated=reason is not None and reason not in TERMINATIONS,
             reason=reason,
         )
 
-    def _rest(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
+    def _close_continuation(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
         """The record of what an utterance did after a delegation. Its text and usage are in the first part."""
         redactor = self.entity.redactor
         outputs = [_redacted(o, redactor.text) for o in self.outputs] if redactor.active else self.outputs
@@ -378,7 +378,7 @@ class TurnBuilder:
             reason=reason,
         )
 
-    def _sampled(self, *, masked: bool) -> Sampled | msgspec.UnsetType:
+    def _sampled_record(self, *, masked: bool) -> Sampled | msgspec.UnsetType:
         """The response's tokens as the record stores them; usually absent."""
         if self.response.sampled is None:
             return msgspec.UNSET

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from cantrip_acp.core.definition import nearest, shown
+from cantrip_acp.core.definition import nearest, short_repr
 from cantrip_acp.core.errors import DefinitionError
 
 Rule = Literal["min", "or", "and", "paths", "allow", "deny", "home"]
@@ -108,7 +108,9 @@ class Wards:
             return cls()
         given: Any = wards
         if isinstance(given, str) or not isinstance(given, Iterable):
-            raise DefinitionError(f"wards are a list of mappings such as [{{'max_turns': 10}}], not {shown(given)}")
+            raise DefinitionError(
+                f"wards are a list of mappings such as [{{'max_turns': 10}}], not {short_repr(given)}"
+            )
         items = [wards] if isinstance(wards, Mapping) else list(wards)
         values: dict[str, Any] = {}
         for index, item in enumerate(items):

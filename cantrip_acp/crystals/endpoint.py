@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cantrip_acp.core.definition import check_choice, check_flag, check_keys, check_mapping, shown
+from cantrip_acp.core.definition import check_choice, check_flag, check_keys, check_mapping, short_repr
 from cantrip_acp.core.errors import ContextLimitError, DefinitionError
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
@@ -79,7 +79,7 @@ class Endpoint:
             elif name == "routing":
                 check_mapping(value, name)
             elif isinstance(value, bool) or not isinstance(value, int) or value < -1:
-                raise DefinitionError(f"{name} must be a whole number of at least -1, not {shown(value)}")
+                raise DefinitionError(f"{name} must be a whole number of at least -1, not {short_repr(value)}")
 
     def plain_headers(self) -> dict[str, str]:
         """The headers as plain text, for the request."""

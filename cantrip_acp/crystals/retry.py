@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from cantrip_acp.core.definition import check_keys, check_mapping, check_number, check_whole, shown
+from cantrip_acp.core.definition import check_keys, check_mapping, check_number, check_whole, short_repr
 from cantrip_acp.core.errors import CrystalError, DefinitionError, MalformedResponse
 from cantrip_acp.core.events import seconds_words
 from cantrip_acp.crystals.contract import (
@@ -69,12 +69,14 @@ class RetryPolicy:
             check_number(getattr(self, name), f"retry.{name}", 0)
         if self.statuses is not None:
             if isinstance(self.statuses, str | Mapping) or not isinstance(self.statuses, Iterable):
-                raise DefinitionError(f"retry.statuses must be a list of HTTP statuses, not {shown(self.statuses)}")
+                raise DefinitionError(
+                    f"retry.statuses must be a list of HTTP statuses, not {short_repr(self.statuses)}"
+                )
             held = frozenset(check_whole(each, "retry.statuses", 100, 599) for each in self.statuses)
             object.__setattr__(self, "statuses", held)
         for name in ("sleep", "chance"):
             if not callable(getattr(self, name)):
-                raise DefinitionError(f"retry.{name} must be a function, not {shown(getattr(self, name))}")
+                raise DefinitionError(f"retry.{name} must be a function, not {short_repr(getattr(self, name))}")
 
     @classmethod
     def of(cls, value: RetryPolicy | Mapping[str, Any] | None) -> RetryPolicy:
@@ -147,7 +149,7 @@ class _Guard:
         self._wait.deadline = anyio.current_time() + LONGEST_WAIT_S
 
 
-async def ask(
+async def query_with_retries(
     crystal: Crystal,
     query: Query,
     emit: Emit,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp.core.errors import ChildRefused, GateError
 from cantrip_acp.core.turn_builder import TurnBuilder
 from cantrip_acp.delegation import run_child
-from cantrip_acp.delegation.request import ONE, Request, recorded_data
+from cantrip_acp.delegation.request import CHILD_SCHEMA, Request, recorded_data
 from cantrip_acp.gates.confinement import quoted
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 
@@ -23,20 +23,20 @@ MOST_IN_BATCH = 10_000
 async def _call_agent(args: Mapping[str, Any], context: GateContext) -> Any:
     turn = turn_of(context)
     try:
-        (planned,) = await run_child.plan(turn, [Request.of(args)], context.call_id)
+        (planned,) = await run_child.plan_children(turn, [Request.of(args)], context.call_id)
     except ChildRefused as why:
-        return refused(why)
-    return await run_child.run(turn, planned, context.call_id)
+        return refusal_reply(why)
+    return await run_child.run_child(turn, planned, context.call_id)
 
 
 async def _call_agent_batch(args: Mapping[str, Any], context: GateContext) -> Any:
     turn = turn_of(context)
     requests = [Request.of({"intent": each} if isinstance(each, str) else each) for each in args["requests"]]
     try:
-        planned = await run_child.plan(turn, requests, context.call_id)
+        planned = await run_child.plan_children(turn, requests, context.call_id)
     except ChildRefused as why:
-        return refused(why)
-    return await run_child.run_all(turn, planned, context.call_id)
+        return refusal_reply(why)
+    return await run_child.run_children(turn, planned, context.call_id)
 
 
 def turn_of(context: GateContext) -> TurnBuilder:
@@ -46,7 +46,7 @@ def turn_of(context: GateContext) -> TurnBuilder:
     return context.turn
 
 
-def refused(why: ChildRefused) -> GateReply:
+def refusal_reply(why: ChildRefused) -> GateReply:
     """A refusal as the error observation of a call."""
     return GateReply(str(why), is_error=True, annotations={"child_refused": why.ward})
 
@@ -55,25 +55,25 @@ def preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     """The title of a call, for an editor."""
     if "requests" in args:
         return GateReply(None, title=f"{len(args['requests'])} children")
-    return GateReply(None, title=f"Delegate {quoted(_line(args['intent']))}")
+    return GateReply(None, title=f"Delegate {quoted(_one_line(args['intent']))}")
 
 
-def _line(text: str) -> str:
+def _one_line(text: str) -> str:
     line = " ".join(text[:400].split())
     return line if len(line) <= 80 else line[:79] + "…"
 
 
-def recorded(args: Mapping[str, Any]) -> Mapping[str, Any]:
+def recorded_args(args: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments for the record of the call. Large data are replaced by their size, hash and first characters."""
     if "requests" in args:
         requests = args["requests"]
         if isinstance(requests, list):
-            return {**args, "requests": [recorded(r) if isinstance(r, Mapping) else r for r in requests]}
+            return {**args, "requests": [recorded_args(r) if isinstance(r, Mapping) else r for r in requests]}
         return args
     return {**args, "context": recorded_data(args["context"])} if "context" in args else args
 
 
-def _warded(gate: Gate, wards: Wards) -> Gate:
+def _describe_limits(gate: Gate, wards: Wards) -> Gate:
     """The gate with the limits for children in its description, so that the parent knows them before it asks."""
     facts = [f"Children may nest {wards.max_depth} deep" if wards.max_depth > 1 else "Children cannot spawn their own"]
     if gate.name == "call_agent_batch":
@@ -100,14 +100,14 @@ CALL_AGENT = Gate(
     name="call_agent",
     description="Spawn a child entity for a task of its own, wait for it, and get its answer. It starts with nothing but "
     "its intent and context, has your gates or fewer, and fails with an error where it gives no answer.",
-    parameters=ONE,
+    parameters=CHILD_SCHEMA,
     handler=_call_agent,
     main_text="intent",
     json_input=True,
     kind="other",
     preview=preview,
-    recorded=recorded,
-    warded=_warded,
+    recorded=recorded_args,
+    warded=_describe_limits,
 )
 
 CALL_AGENT_BATCH = Gate(
@@ -121,7 +121,7 @@ CALL_AGENT_BATCH = Gate(
             "requests": {
                 "type": "array",
                 "maxItems": MOST_IN_BATCH,
-                "items": {"anyOf": [dict(ONE), {"type": "string", "minLength": 1}]},
+                "items": {"anyOf": [dict(CHILD_SCHEMA), {"type": "string", "minLength": 1}]},
                 "description": "One object with the arguments of call_agent for each child, or its intent alone.",
             }
         },
@@ -133,6 +133,6 @@ CALL_AGENT_BATCH = Gate(
     json_input=True,
     kind="other",
     preview=preview,
-    recorded=recorded,
-    warded=_warded,
+    recorded=recorded_args,
+    warded=_describe_limits,
 )

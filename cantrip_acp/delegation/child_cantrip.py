@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CheckedChild:
     """A child that passed the checks. Its crystal is chosen later: it depends on how many children came before it."""
 
     request: Request
@@ -26,7 +26,7 @@ class Judged:
     circle: Circle
 
 
-def judge(parent: EntityState, request: Request, alike: dict[str, Circle]) -> Judged:
+def check_request(parent: EntityState, request: Request, alike: dict[str, Circle]) -> CheckedChild:
     """Check a request.
 
     Raises `ChildRefused` for what the parent's circle does not allow, or for an unknown crystal name.
@@ -35,7 +35,7 @@ def judge(parent: EntityState, request: Request, alike: dict[str, Circle]) -> Ju
     their data.
     """
     of = parent.cantrip
-    call = _call(of.call, request)
+    call = _child_call(of.call, request)
     shape = repr((request.gates, request.wards, request.medium, request.max_depth))
     circle = alike.get(shape)
     if circle is None:
@@ -45,10 +45,10 @@ def judge(parent: EntityState, request: Request, alike: dict[str, Circle]) -> Ju
     if request.crystal is not None and request.crystal not in of.crystals:
         known = ", ".join(of.crystals) or "none"
         raise ChildRefused("crystal", f"there is no crystal {request.crystal!r} for children (there are: {known})")
-    return Judged(request, call, circle)
+    return CheckedChild(request, call, circle)
 
 
-def _call(own: Call, request: Request) -> Call:
+def _child_call(own: Call, request: Request) -> Call:
     if request.call is None:
         return own if request.system_prompt is None else replace(own, system_prompt=request.system_prompt)
     asked = {**own.record(), **request.call}
@@ -62,7 +62,7 @@ def _call(own: Call, request: Request) -> Call:
     return replace(made, require_done_tool=bool(made.require_done_tool) or own.require_done_tool)
 
 
-def cantrip_of(parent: EntityState, judged: Judged, number: int) -> CantripDefinition:
+def cantrip_of(parent: EntityState, judged: CheckedChild, number: int) -> CantripDefinition:
     """The cantrip of the parent's child with that number, from 0.
 
     Raises `ChildRefused` if its crystal is not available.

@@ -17,15 +17,15 @@ from cantrip_acp.gates.contract import Gate
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.mediums.contract import Medium
 
-_GIVEN = "read_context"
+_READ_CONTEXT = "read_context"
 """The gate that is added with data and removed with it. A parent cannot pass it on."""
 
 
 def circle_for(parent: Circle, request: Request) -> Circle:
     """The child's circle, without data. Raises `ChildRefused` for what the parent lacks or its wards forbid."""
-    medium = _medium(parent, request)
+    medium = _choose_medium(parent, request)
     wards, declared = wards_for(parent.wards, request, parent.workspace)
-    gates = _gates(parent, request)
+    gates = _grant_gates(parent, request)
     seen = parent.workspace if medium.name != "bash" or _reads_workspace(parent) else None
     try:
         circle = Circle(
@@ -43,7 +43,7 @@ def circle_for(parent: Circle, request: Request) -> Circle:
     return circle
 
 
-def _medium(parent: Circle, request: Request) -> Medium:
+def _choose_medium(parent: Circle, request: Request) -> Medium:
     if request.medium is None or request.medium == parent.medium.name:
         return parent.medium
     known = request.medium in mediums.BUILT_IN or request.medium in (parent.wards.child_medium_allowlist or ())
@@ -60,8 +60,8 @@ def _medium(parent: Circle, request: Request) -> Medium:
         raise ChildRefused("medium", f"the child cannot have this medium: {error}") from None
 
 
-def _gates(parent: Circle, request: Request) -> list[Gate]:
-    offered = {g.name: g for g in parent.declared_gates if g.name in parent.gates and g.name != _GIVEN}
+def _grant_gates(parent: Circle, request: Request) -> list[Gate]:
+    offered = {g.name: g for g in parent.declared_gates if g.name in parent.gates and g.name != _READ_CONTEXT}
     if request.gates is None:
         return list(offered.values())
     granted: dict[str, Gate] = {}
@@ -73,19 +73,23 @@ def _gates(parent: Circle, request: Request) -> list[Gate]:
         name = registry.ALIASES.get(named, named)
         gate = offered.get(name)
         if gate is None:
-            why = "it comes with context, which is yours to give" if name == _GIVEN else "this circle does not have it"
+            why = (
+                "it comes with context, which is yours to give"
+                if name == _READ_CONTEXT
+                else "this circle does not have it"
+            )
             raise ChildRefused("gate", f"cannot grant gate {name!r}: {why} (it has: {', '.join(offered)}) (COMP-1)")
-        granted[name] = _narrowed(gate, spec, parent)
+        granted[name] = _narrow_gate(gate, spec, parent)
     if "done" in offered:
         granted.setdefault("done", offered["done"])
     return list(granted.values())
 
 
-def _narrowed(gate: Gate, spec: Mapping[str, Any], parent: Circle) -> Gate:
+def _narrow_gate(gate: Gate, spec: Mapping[str, Any], parent: Circle) -> Gate:
     """The parent's gate with what the request changes: a folder below its own root, or results that do not stay."""
     for key, value in spec.items():
         if key == "root":
-            gate = _below(gate, value, parent)
+            gate = _bind_root_below(gate, value, parent)
         elif key == "ephemeral" and (isinstance(value, bool) or value == "after_use"):
             # A restriction: a child's gate may only keep less visible than its parent's.
             gate = replace(gate, ephemeral=True if True in (gate.ephemeral, value) else gate.ephemeral or value)
@@ -97,7 +101,7 @@ def _narrowed(gate: Gate, spec: Mapping[str, Any], parent: Circle) -> Gate:
     return gate
 
 
-def _below(gate: Gate, root: Any, parent: Circle) -> Gate:
+def _bind_root_below(gate: Gate, root: Any, parent: Circle) -> Gate:
     own = gate.dependencies.get("root", parent.workspace)
     if "root" not in gate.dependencies and not registry.reaches_files(gate.name):
         raise ChildRefused("gate", f"cannot grant gate {gate.name!r} with a root: it reaches no files")
@@ -138,16 +142,16 @@ def _check_declaration(wards: Wards, child: Circle, declared: Mapping[str, Any])
     if allowed is not None and child.medium.name not in allowed:
         raise ChildRefused(
             "child_medium_allowlist",
-            f"child refused by child_medium_allowlist: medium {child.medium.name!r} is not among {_listed(allowed)}",
+            f"child refused by child_medium_allowlist: medium {child.medium.name!r} is not among {_names_text(allowed)}",
         )
-    names = [name for name in child.gates if name not in ("done", _GIVEN)]
+    names = [name for name in child.gates if name not in ("done", _READ_CONTEXT)]
     if wards.child_gate_allowlist is not None:
         listed = {registry.ALIASES.get(n, n) for n in wards.child_gate_allowlist}
         over = [name for name in names if name not in listed]
         if over:
             raise ChildRefused(
                 "child_gate_allowlist",
-                f"child refused by child_gate_allowlist: a child may have {_listed(wards.child_gate_allowlist)}, and not "
+                f"child refused by child_gate_allowlist: a child may have {_names_text(wards.child_gate_allowlist)}, and not "
                 f"{', '.join(over)}; name the child's gates without them",
             )
     denied = {registry.ALIASES.get(n, n) for n in wards.child_gate_denylist}
@@ -172,5 +176,5 @@ def _check_declaration(wards: Wards, child: Circle, declared: Mapping[str, Any])
             )
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _names_text(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "nothing"

@@ -14,15 +14,15 @@ import anyio
 from cantrip_acp.core import children
 from cantrip_acp.core.errors import ChildRefused
 from cantrip_acp.delegation import persistent_child, run_child
-from cantrip_acp.delegation.call_agent import MOST_IN_BATCH, preview, recorded, refused, turn_of
-from cantrip_acp.delegation.request import CHILD, Request
+from cantrip_acp.delegation.call_agent import MOST_IN_BATCH, preview, recorded_args, refusal_reply, turn_of
+from cantrip_acp.delegation.request import CHILD_PROPERTIES, Request
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 
 if TYPE_CHECKING:
     from cantrip_acp.core.result import CastResult
 
 _VALUE: Mapping[str, Any] = {
-    **CHILD,
+    **CHILD_PROPERTIES,
     "call": {
         "type": "object",
         "properties": {
@@ -49,28 +49,28 @@ def _schema(properties: Mapping[str, Any], *required: str) -> Mapping[str, Any]:
     }
 
 
-def told(result: CastResult) -> dict[str, Any]:
+def result_data(result: CastResult) -> dict[str, Any]:
     """How a child's cast ended, as data for its parent's code. Raises `ChildFailed` if it was cut off (COMP-8)."""
     answer = run_child.answer_of(result)
-    return {"result": answer, **run_child.account(result)}
+    return {"result": answer, **run_child.cast_data(result)}
 
 
 async def _cast(args: Mapping[str, Any], context: GateContext) -> Any:
     turn = turn_of(context)
     try:
-        (planned,) = await run_child.plan(turn, [Request.of(args)], context.call_id)
+        (planned,) = await run_child.plan_children(turn, [Request.of(args)], context.call_id)
     except ChildRefused as why:
-        return refused(why)
-    return await run_child.run(turn, planned, context.call_id, told)
+        return refusal_reply(why)
+    return await run_child.run_child(turn, planned, context.call_id, result_data)
 
 
 async def _cast_batch(args: Mapping[str, Any], context: GateContext) -> Any:
     turn = turn_of(context)
     try:
-        planned = await run_child.plan(turn, [Request.of(each) for each in args["requests"]], context.call_id)
+        planned = await run_child.plan_children(turn, [Request.of(each) for each in args["requests"]], context.call_id)
     except ChildRefused as why:
-        return refused(why)
-    return await run_child.run_all(turn, planned, context.call_id, told)
+        return refusal_reply(why)
+    return await run_child.run_children(turn, planned, context.call_id, result_data)
 
 
 async def _summon(args: Mapping[str, Any], context: GateContext) -> Any:
@@ -78,16 +78,16 @@ async def _summon(args: Mapping[str, Any], context: GateContext) -> Any:
     try:
         child = await persistent_child.summon(turn, Request.of({"intent": "summoned", **args}), context.call_id)
     except ChildRefused as why:
-        return refused(why)
+        return refusal_reply(why)
     return {"child": child.id}
 
 
 async def _send(args: Mapping[str, Any], context: GateContext) -> Any:
     turn, request = turn_of(context), Request.of({"intent": args["intent"]})
     try:
-        return told(await persistent_child.send(turn, args["child"], request.intent, context.call_id))
+        return result_data(await persistent_child.send(turn, args["child"], request.intent, context.call_id))
     except ChildRefused as why:
-        return refused(why)
+        return refusal_reply(why)
 
 
 async def _dismiss(args: Mapping[str, Any], context: GateContext) -> Any:
@@ -95,7 +95,7 @@ async def _dismiss(args: Mapping[str, Any], context: GateContext) -> Any:
         return await children.dismiss(turn_of(context).entity, args["child"])
 
 
-def _titled(args: Mapping[str, Any], context: GateContext) -> GateReply:
+def _preview_child(args: Mapping[str, Any], context: GateContext) -> GateReply:
     return GateReply(None, title=f"child {args['child']}")
 
 
@@ -104,23 +104,23 @@ def _gate(name: str, parameters: Mapping[str, Any], handler: Any, **more: Any) -
 
 
 _CHILD_ID = {"child": {"type": "string", "maxLength": 200}}
-_INTENT = CHILD["intent"]
+_INTENT = CHILD_PROPERTIES["intent"]
 _ONE = _schema(_VALUE, "intent")
 
 CHILD_FUNCTIONS: Mapping[str, Gate] = {
     gate.name: gate
     for gate in (
-        _gate("cast", _ONE, _cast, preview=preview, recorded=recorded),
+        _gate("cast", _ONE, _cast, preview=preview, recorded=recorded_args),
         _gate(
             "cast_batch",
             _schema({"requests": {"type": "array", "maxItems": MOST_IN_BATCH, "items": _ONE}}, "requests"),
             _cast_batch,
             preview=preview,
-            recorded=recorded,
+            recorded=recorded_args,
         ),
-        _gate("summon", _schema({k: v for k, v in _VALUE.items() if k != "intent"}), _summon, recorded=recorded),
+        _gate("summon", _schema({k: v for k, v in _VALUE.items() if k != "intent"}), _summon, recorded=recorded_args),
         _gate("send", _schema({**_CHILD_ID, "intent": _INTENT}, "child", "intent"), _send, preview=preview),
-        _gate("dismiss", _schema(_CHILD_ID, "child"), _dismiss, preview=_titled),
+        _gate("dismiss", _schema(_CHILD_ID, "child"), _dismiss, preview=_preview_child),
     )
 }
 """The calls, by the names that they have in the loom (`gates.registry.child_functions` says which a circle has)."""

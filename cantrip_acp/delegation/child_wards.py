@@ -16,7 +16,7 @@ from cantrip_acp.core.errors import ChildRefused, DefinitionError
 from cantrip_acp.core.wards import COMPILE, WARDS, Wards, compose
 from cantrip_acp.delegation.request import Request
 
-_OPENING = (
+_PERMISSION_WARDS = (
     "bash_writable_paths",
     "code_readable_paths",
     "code_writable_paths",
@@ -33,20 +33,20 @@ def wards_for(parent: Wards, request: Request, workspace: Path | None) -> tuple[
 
     Raises `ChildRefused` for a permission that is wider than the parent's, and for an invalid ward.
     """
-    declared = _declared(request, workspace)
-    for name in _OPENING:
-        if name in declared and _wider(name, getattr(parent, name), declared[name]):
+    declared = _declared_wards(request, workspace)
+    for name in _PERMISSION_WARDS:
+        if name in declared and _is_wider(name, getattr(parent, name), declared[name]):
             raise ChildRefused(
                 name,
-                f"cannot grant ward {name} {_told(declared[name])}: it is wider than this circle's own, which is "
-                f"{_told(getattr(parent, name))} (COMP-1)",
+                f"cannot grant ward {name} {_value_text(declared[name])}: it is wider than this circle's own, which is "
+                f"{_value_text(getattr(parent, name))} (COMP-1)",
             )
     below = replace(parent, max_depth=max(0, parent.max_depth - 1))
     depth = declared.get("max_depth", below.max_depth)
     return compose(below, replace(below, **{**declared, "max_depth": depth})), declared
 
 
-def _declared(request: Request, workspace: Path | None) -> dict[str, Any]:
+def _declared_wards(request: Request, workspace: Path | None) -> dict[str, Any]:
     try:
         of = Wards.of(request.wards, base=workspace)
     except DefinitionError as error:
@@ -57,7 +57,7 @@ def _declared(request: Request, workspace: Path | None) -> dict[str, Any]:
     return found
 
 
-def _wider(name: str, parent: Any, child: Any) -> bool:
+def _is_wider(name: str, parent: Any, child: Any) -> bool:
     if child is None:
         return False
     match WARDS[name]["rule"]:
@@ -84,7 +84,7 @@ def _inside(path: str, roots: tuple[str, ...]) -> bool:
     )
 
 
-def _told(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, tuple):

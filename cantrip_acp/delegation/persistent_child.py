@@ -38,7 +38,7 @@ async def summon(turn: TurnBuilder, request: Request, call_id: str) -> Entity:
         )
         await report(full, turn, call_id)
         raise full
-    (planned,) = await run_child.plan(turn, [request], call_id)
+    (planned,) = await run_child.plan_children(turn, [request], call_id)
     link = ParentLink(turn.cast, turn.id, call_id, planned.number)
     child = Entity(cantrip_of(parent, planned.judged, planned.number), parent.loom, parent=link)
     living[child.id] = child
@@ -72,7 +72,7 @@ async def send(turn: TurnBuilder, child_id: str, intent: str, call_id: str) -> C
             if child.busy:
                 raise GateError(f"child {child_id!r} is busy with another intent", "wait for it")
             link.cast, link.turn_id, link.call_id = turn.cast, turn_id, call_id
-            return await run_child.cast(parent, child, intent, turn)
+            return await run_child.cast_child(parent, child, intent, turn)
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
             await children.dismiss(parent, child_id)

@@ -12,7 +12,7 @@ import msgspec
 from cantrip_acp.core.circle import NOTHING
 from cantrip_acp.core.errors import GateError
 
-CHILD: Mapping[str, Any] = {
+CHILD_PROPERTIES: Mapping[str, Any] = {
     "intent": {
         "type": "string",
         "minLength": 1,
@@ -39,20 +39,20 @@ CHILD: Mapping[str, Any] = {
 }
 """The arguments of one child as JSON Schema, in the order of positions."""
 
-ONE: Mapping[str, Any] = {
+CHILD_SCHEMA: Mapping[str, Any] = {
     "type": "object",
-    "properties": dict(CHILD),
+    "properties": dict(CHILD_PROPERTIES),
     "required": ["intent"],
     "additionalProperties": False,
 }
 
 
-LARGEST_KEPT = 64 * 1024
+MAX_RECORDED_CHARS = 64 * 1024
 """Maximum number of characters of data in a loom's record of a delegation. Larger data are recorded by size, hash and
 beginning.
 """
 
-LARGEST_WORDS = 1_000_000
+MAX_TEXT_CHARS = 1_000_000
 """Maximum number of characters of an intent or a system prompt."""
 
 
@@ -72,14 +72,14 @@ class Request:
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> Request:
-        """Make a request from arguments that fit `ONE`. Raises `GateError` for a blank intent (INTENT-1)."""
+        """Make a request from arguments that fit `CHILD_SCHEMA`. Raises `GateError` for a blank intent (INTENT-1)."""
         intent = args["intent"]
         if not intent.strip():
             raise GateError("intent is required", "say what the child is to do (INTENT-1)")
         for name in ("intent", "system_prompt"):
-            if (size := len(args.get(name) or "")) > LARGEST_WORDS:
+            if (size := len(args.get(name) or "")) > MAX_TEXT_CHARS:
                 raise GateError(
-                    f"{name} is {size:,} characters, and {LARGEST_WORDS:,} is the most: it is read word by word",
+                    f"{name} is {size:,} characters, and {MAX_TEXT_CHARS:,} is the most: it is read word by word",
                     "give large data as context",
                 )
         gates, wards = args.get("gates"), args.get("wards") or ()
@@ -105,7 +105,7 @@ def recorded_data(data: Any) -> Any:
         size = len(text)
     else:
         return data
-    if size <= LARGEST_KEPT:
+    if size <= MAX_RECORDED_CHARS:
         return data
     raw = text.encode("utf-8", "surrogatepass")
     digest = hashlib.sha256(raw).hexdigest()

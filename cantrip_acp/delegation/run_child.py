@@ -16,7 +16,7 @@ from cantrip_acp.core import children
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import CantripError, ChildRefused, GateError, LoomError
 from cantrip_acp.core.state import ParentLink
-from cantrip_acp.delegation.child_cantrip import Judged, cantrip_of, crystal_of, judge
+from cantrip_acp.delegation.child_cantrip import CheckedChild, cantrip_of, check_request, crystal_of
 from cantrip_acp.delegation.errors import report
 from cantrip_acp.delegation.request import Request
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.wards import Wards
 
 
-_BETWEEN = 16
+_CHECKS_PER_STEP = 16
 """Number of children that are checked before other tasks may run on the event loop."""
 
 
@@ -48,27 +48,27 @@ class Planned:
 
     __slots__ = ("judged", "number", "wards")
 
-    def __init__(self, judged: Judged, number: int, wards: Wards) -> None:
+    def __init__(self, judged: CheckedChild, number: int, wards: Wards) -> None:
         self.judged = judged
         self.number = number
         self.wards = wards
 
 
-async def plan(turn: TurnBuilder, requests: Sequence[Request], call_id: str) -> list[Planned]:
+async def plan_children(turn: TurnBuilder, requests: Sequence[Request], call_id: str) -> list[Planned]:
     """Check all children before any of them begins. Either all are admitted or none.
 
     Raises `ChildRefused` for the first that is not admitted; the message has its place in a batch.
     """
     parent = turn.entity
-    judged: list[Judged] = []
+    judged: list[CheckedChild] = []
     wards = parent.circle.wards
     alike: dict[str, Circle] = {}
     try:
         for place, request in enumerate(requests):
-            if place % _BETWEEN == _BETWEEN - 1:
+            if place % _CHECKS_PER_STEP == _CHECKS_PER_STEP - 1:
                 await anyio.lowlevel.checkpoint()
             try:
-                judged.append(judge(parent, request, alike))
+                judged.append(check_request(parent, request, alike))
             except ChildRefused as refused:
                 if len(requests) == 1:
                     raise
@@ -100,10 +100,10 @@ def answer_of(result: CastResult) -> Any:
     """A child's answer. Raises `ChildFailed` if it was cut off before it answered (COMP-8)."""
     if result.terminated:
         return result.result
-    raise ChildFailed(f"the child was cut off by {result.reason}. {result.summary or ''}".rstrip(), account(result))
+    raise ChildFailed(f"the child was cut off by {result.reason}. {result.summary or ''}".rstrip(), cast_data(result))
 
 
-def account(result: CastResult) -> dict[str, Any]:
+def cast_data(result: CastResult) -> dict[str, Any]:
     """Data on how a child's cast ended, without its answer, for its parent's code."""
     return {
         "reason": result.reason,
@@ -113,7 +113,9 @@ def account(result: CastResult) -> dict[str, Any]:
     }
 
 
-async def run(turn: TurnBuilder, planned: Planned, call_id: str, tell: Callable[[CastResult], Any] = answer_of) -> Any:
+async def run_child(
+    turn: TurnBuilder, planned: Planned, call_id: str, tell: Callable[[CastResult], Any] = answer_of
+) -> Any:
     """Run one child to its end. Returns its answer, or what ``tell`` makes of its result.
 
     Raises `GateError` with what stopped it if there is no answer (COMP-8).
@@ -122,7 +124,7 @@ async def run(turn: TurnBuilder, planned: Planned, call_id: str, tell: Callable[
         return tell(await _run_entity(turn, planned, turn_id, call_id, None))
 
 
-async def run_all(
+async def run_children(
     turn: TurnBuilder, planned: Sequence[Planned], call_id: str, tell: Callable[[CastResult], Any] = answer_of
 ) -> list[Any]:
     """Run children concurrently, at most ``max_concurrent_children`` at once.
@@ -141,7 +143,9 @@ async def run_all(
             try:
                 answers[place] = tell(await _run_entity(turn, child, turn_id, call_id, place))
             except GateError as error:
-                more = error.account if isinstance(error, ChildFailed) and tell is not answer_of else {}
+                more: Mapping[str, Any] = (
+                    error.account if isinstance(error, ChildFailed) and tell is not answer_of else {}
+                )
                 answers[place] = {"is_error": True, "error": str(error), **more}
 
     async with turn.spawning() as turn_id:
@@ -171,12 +175,12 @@ async def _run_entity(turn: TurnBuilder, planned: Planned, turn_id: str, call_id
         parent.children.running.add(child)
         try:
             async with child:
-                return await cast(parent, child, planned.judged.request.intent, turn)
+                return await cast_child(parent, child, planned.judged.request.intent, turn)
         finally:
             parent.children.running.discard(child)
 
 
-async def cast(parent: EntityState, child: ChildEntity, intent: str, turn: TurnBuilder) -> CastResult:
+async def cast_child(parent: EntityState, child: ChildEntity, intent: str, turn: TurnBuilder) -> CastResult:
     """Cast a child for its parent's turn. Its failure becomes a `GateError` that the parent sees (COMP-8)."""
     try:
         return await child.cast(intent, trace=turn.cast.trace)

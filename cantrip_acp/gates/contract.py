@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from cantrip_acp.core.definition import nearest, shown
+from cantrip_acp.core.definition import nearest, short_repr
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.json_data import FrozenDict, freeze, thaw
 from cantrip_acp.text.redaction import looks_secret
@@ -171,16 +171,20 @@ class Gate:
 
     def __post_init__(self) -> None:
         if not isinstance(self.parameters, Mapping):
-            raise DefinitionError(f"gate {self.name!r}: parameters must be a JSON Schema, not {shown(self.parameters)}")
+            raise DefinitionError(
+                f"gate {self.name!r}: parameters must be a JSON Schema, not {short_repr(self.parameters)}"
+            )
         if not isinstance(self.dependencies, Mapping):
-            raise DefinitionError(f"gate {self.name!r}: dependencies must be a mapping, not {shown(self.dependencies)}")
+            raise DefinitionError(
+                f"gate {self.name!r}: dependencies must be a mapping, not {short_repr(self.dependencies)}"
+            )
         # Freeze them, so that later changes by the caller have no effect here.
         object.__setattr__(self, "parameters", freeze(self.parameters))
         object.__setattr__(self, "dependencies", freeze(self.dependencies))
         object.__setattr__(self, "options", freeze(self.options))
         if self.ephemeral != "after_use" and not isinstance(self.ephemeral, bool):
             raise DefinitionError(
-                f"gate {self.name!r}: ephemeral must be true, false or after_use, not {shown(self.ephemeral)}"
+                f"gate {self.name!r}: ephemeral must be true, false or after_use, not {short_repr(self.ephemeral)}"
             )
         if not isinstance(self.name, str) or not _NAME.match(self.name):
             raise DefinitionError(f"gate name {self.name!r} must be letters, digits, '_', with '.' or '-' inside")
@@ -231,7 +235,7 @@ class Gate:
                 if isinstance(value, float) and value != value:
                     fits = False
                 if not fits:
-                    seen = "" if looks_secret(name) else f", not {shown(value)}"
+                    seen = "" if looks_secret(name) else f", not {short_repr(value)}"
                     wanted = schema.get("description") or f"what its schema says ({dict(schema)})"
                     raise DefinitionError(f"option {name!r} of gate {self.name!r} must be {wanted}{seen}")
 
@@ -293,7 +297,7 @@ class CircleView(Protocol):
     def gates(self) -> Mapping[str, Gate]: ...
 
     @property
-    def withheld(self) -> Mapping[str, Gate]: ...
+    def removed_delegation_gates(self) -> Mapping[str, Gate]: ...
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]: ...

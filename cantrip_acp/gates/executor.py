@@ -63,7 +63,7 @@ class GateExecutor:
         self._gates = circle.gates
         self.dynamic_gates = DynamicGates(circle)
         self._sessions: dict[str, GateSession] = {}
-        self._unanswered: dict[str, events.GateCalled] = {}
+        self._open_calls: dict[str, events.GateCalled] = {}
         self._hub = hub
         self._redactor = redactor
         self._depth = depth
@@ -95,7 +95,7 @@ class GateExecutor:
             # A batch without a mapping around it, as code writes such a call.
             parsed, problem = {gate.main_text: parsed}, None
         if gate is None:
-            problem = self._unavailable(name)
+            problem = self._unavailable_message(name)
         elif problem is None:
             problem = self._schema_error(gate, parsed)
         context = GateContext(
@@ -110,9 +110,9 @@ class GateExecutor:
             turn,
         )
         # Keep a copy: the handler may change its arguments.
-        kept = self._recorded(gate, parsed)
-        called = self._called(gate, name, parsed, kept, context, via)
-        self._unanswered[call_id] = called
+        kept = self._recorded_args(gate, parsed)
+        called = self._call_event(gate, name, parsed, kept, context, via)
+        self._open_calls[call_id] = called
         if hub.active:
             await hub.send(called)
         if problem is not None or gate is None:
@@ -132,24 +132,24 @@ class GateExecutor:
                 entity_id=entity_id,
                 description=gate.description,
             ) as span:
-                reply = await self._settle(invocation)
+                reply = await self._run_chain(invocation)
                 if span is not None:
                     span.ended(reply.result, "gate_error" if reply.is_error else None)
         title = self._redactor.text(reply.title) if reply.title else None
-        locations = self._placed(reply.locations)
-        attachments = self._attached(reply.attachments)
+        locations = self._mask_locations(reply.locations)
+        attachments = self._mask_attachments(reply.attachments)
         changes = changes_of(reply.diffs, called.args, self._redactor.text) if reply.diffs else ()
         record = GateRecord(
             name,
             called.args,
-            self._masked_data(reply.result),
+            self._mask_data(reply.result),
             reply.is_error,
             tool_call_id,
-            self._masked_data(reply.annotations) if reply.annotations else msgspec.UNSET,
-            **_shown(called, title, locations, changes),
+            self._mask_data(reply.annotations) if reply.annotations else msgspec.UNSET,
+            **_display_fields(called, title, locations, changes),
             attachments=attachments or msgspec.UNSET,
         )
-        del self._unanswered[call_id]
+        del self._open_calls[call_id]
         if hub.active:
             finished = events.GateFinished(
                 entity_id=entity_id,
@@ -161,17 +161,17 @@ class GateExecutor:
                 is_error=reply.is_error,
                 title=title,
                 locations=locations,
-                diffs=self._masked(reply.diffs),
+                diffs=self._mask_diffs(reply.diffs),
                 via=via,
                 attachments=attachments,
                 annotations=record.annotations or {},
             )
             await hub.send(finished)
             if reply.plan is not None and not reply.is_error:
-                await hub.send(self._planned(reply.plan, context))
+                await hub.send(self._plan_event(reply.plan, context))
         return record
 
-    def _planned(self, plan: tuple[events.PlanEntry, ...], context: GateContext) -> events.PlanChanged:
+    def _plan_event(self, plan: tuple[events.PlanEntry, ...], context: GateContext) -> events.PlanChanged:
         mask = self._redactor.text
         entries = tuple(msgspec.structs.replace(entry, content=mask(entry.content)) for entry in plan)
         return events.PlanChanged(
@@ -217,7 +217,7 @@ class GateExecutor:
             await self._hub.send(started)
         return await _run(invocation)
 
-    def _opened(self, gate: Gate, opens: Callable[[GateRegistrar, CircleView], GateSession]) -> Gate:
+    def _with_session(self, gate: Gate, opens: Callable[[GateRegistrar, CircleView], GateSession]) -> Gate:
         """The gate with the handler of its session for this entity."""
         session = self._sessions.get(gate.name)
         if session is None:
@@ -236,16 +236,16 @@ class GateExecutor:
                     raise
                 self._log_failure(f"the session of gate {name} could not be closed")
 
-    async def _settle(self, invocation: GateInvocation) -> GateReply:
+    async def _run_chain(self, invocation: GateInvocation) -> GateReply:
         """Run the chain; every failure in the entity's world becomes an error reply (CIRCLE-5, D-011)."""
         gate = invocation.gate
         try:
             if gate.opens is not None:
-                invocation = replace(invocation, gate=self._opened(gate, gate.opens))
+                invocation = replace(invocation, gate=self._with_session(gate, gate.opens))
             reply = await self._chain(invocation)
             if not isinstance(reply, GateReply):
                 raise TypeError(f"an interceptor must return a GateReply, not {type(reply).__name__}")
-            return _checked(reply)
+            return _check_reply(reply)
         except GateError as error:
             said = describe(error)
             return GateReply(said, is_error=True, annotations={} if error.what == said else {"error": error.what})
@@ -264,11 +264,11 @@ class GateExecutor:
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("%s\n%s", what, self._redactor.diagnostic(traceback.format_exc()))
 
-    def _masked_data(self, value: Any) -> Any:
+    def _mask_data(self, value: Any) -> Any:
         """Frozen JSON data with known secrets masked."""
         return freeze(self._redactor.data(value)) if self._redactor.active else value
 
-    def _recorded(self, gate: Gate | None, args: Any) -> Any:
+    def _recorded_args(self, gate: Gate | None, args: Any) -> Any:
         """The arguments as loom and events keep them: frozen JSON data."""
         try:
             if gate is not None and gate.recorded is not None and isinstance(args, dict):
@@ -280,7 +280,7 @@ class GateExecutor:
             self._log_failure("arguments could not be recorded")
             return f"[arguments that cannot be recorded: {type(error).__name__}]"
 
-    def _masked(self, diffs: tuple[events.Diff, ...]) -> tuple[events.Diff, ...]:
+    def _mask_diffs(self, diffs: tuple[events.Diff, ...]) -> tuple[events.Diff, ...]:
         """Diffs with known secrets masked, for readers."""
         if not self._redactor.active:
             return diffs
@@ -289,7 +289,7 @@ class GateExecutor:
             events.Diff(d.path, None if d.old_text is None else mask(d.old_text), mask(d.new_text)) for d in diffs
         )
 
-    def _attached(self, attachments: tuple[Attachment, ...]) -> tuple[Attachment, ...]:
+    def _mask_attachments(self, attachments: tuple[Attachment, ...]) -> tuple[Attachment, ...]:
         """Attachments with secrets masked in title and URI, for readers; their data is unchanged."""
         mask = self._redactor.text
         return tuple(
@@ -303,12 +303,14 @@ class GateExecutor:
 
     def interrupted(self, call_id: str, gate: str, why: str, tool_call_id: str | None) -> GateRecord:
         """The record of a cancelled call, with ``why`` as its result."""
-        called = self._unanswered.pop(call_id, None)
+        called = self._open_calls.pop(call_id, None)
         if called is None:
             return GateRecord(gate, {}, why, True, tool_call_id, _STOPPED, call_id=call_id)
-        return GateRecord(called.gate, called.args, why, True, tool_call_id, _STOPPED, **_shown(called, None, (), ()))
+        return GateRecord(
+            called.gate, called.args, why, True, tool_call_id, _STOPPED, **_display_fields(called, None, (), ())
+        )
 
-    def _unavailable(self, name: str) -> str:
+    def _unavailable_message(self, name: str) -> str:
         if name in registry.DELEGATION | registry.CHILD_FUNCTIONS and self._circle.wards.max_depth == 0:
             return (
                 f"gate not available: {name!r}. max_depth is 0 here, so no child can be spawned: do the work with what this "
@@ -346,13 +348,13 @@ class GateExecutor:
                 break
         return f"arguments do not fit gate {gate.signature()}: " + "; ".join(p[:500] for p in problems)
 
-    def _called(
+    def _call_event(
         self, gate: Gate | None, name: str, args: Any, kept: Any, context: GateContext, via: str | None
     ) -> events.GateCalled:
         title, locations = name, ()
         if gate is not None and gate.preview is not None:
             try:
-                seen = _checked(gate.preview(args, context))
+                seen = _check_reply(gate.preview(args, context))
                 title, locations = seen.title or name, seen.locations  # type: ignore[assignment]
             except BaseException as error:
                 # Arguments that do not fit have no preview; the call itself will report the error.
@@ -365,21 +367,21 @@ class GateExecutor:
             depth=self._depth,
             call_id=context.call_id,
             gate=name,
-            args=self._masked_data(kept),
+            args=self._mask_data(kept),
             kind=gate.kind if gate is not None else "other",
             title=self._redactor.text(title),
-            locations=self._placed(locations),
+            locations=self._mask_locations(locations),
             via=via,
         )
 
-    def _placed(self, locations: tuple[events.Location, ...]) -> tuple[events.Location, ...]:
+    def _mask_locations(self, locations: tuple[events.Location, ...]) -> tuple[events.Location, ...]:
         """Locations with known secrets masked, for readers."""
         if not locations or not self._redactor.active:
             return locations
         return tuple(events.Location(self._redactor.text(place.path), place.line) for place in locations)
 
 
-def _shown(
+def _display_fields(
     called: events.GateCalled,
     title: str | None,
     locations: tuple[events.Location, ...],
@@ -433,7 +435,7 @@ def _call(gate: Gate, args: Mapping[str, Any], context: GateContext) -> Any:
         raise _Failed(describe(error)) from error
 
 
-def _checked(reply: GateReply) -> GateReply:
+def _check_reply(reply: GateReply) -> GateReply:
     """A reply that records and events can hold, with any third-party content. Raises `NotJson`."""
     result = reply.result
     try:
@@ -452,7 +454,7 @@ def _checked(reply: GateReply) -> GateReply:
     if reply.locations or reply.diffs or reply.annotations or reply.plan is not None:
         reply = replace(
             reply,
-            locations=_located(reply.locations),
+            locations=_encodable_locations(reply.locations),
             diffs=tuple(
                 events.Diff(
                     encodable(os.fspath(d.path)),
@@ -479,24 +481,24 @@ def _image(attachment: Attachment) -> Attachment:
     return Attachment("image", encodable(attachment.mime), attachment.data, uri, encodable(str(attachment.title)))
 
 
-def _located(locations: Iterable[events.Location]) -> tuple[events.Location, ...]:
+def _encodable_locations(locations: Iterable[events.Location]) -> tuple[events.Location, ...]:
     return tuple(events.Location(encodable(os.fspath(each.path)), each.line) for each in locations or ())
 
 
-_built: dict[int, tuple[Mapping[str, Any], Any]] = {}
+_validator_cache: dict[int, tuple[Mapping[str, Any], Any]] = {}
 """Validators by the identity of their schema, which they keep alive: an entity and its children share gates."""
-_MOST_BUILT = 512
+_MAX_VALIDATORS = 512
 
 
 def _validator(parameters: Mapping[str, Any]) -> Any:
-    known, validator = _built.get(id(parameters), (None, None))
+    known, validator = _validator_cache.get(id(parameters), (None, None))
     if validator is None or known is not parameters:
         import jsonschema_rs
 
         validator = jsonschema_rs.validator_for(thaw(parameters))
-        if len(_built) >= _MOST_BUILT:
-            _built.clear()
-        _built[id(parameters)] = (parameters, validator)
+        if len(_validator_cache) >= _MAX_VALIDATORS:
+            _validator_cache.clear()
+        _validator_cache[id(parameters)] = (parameters, validator)
     return validator
 
 

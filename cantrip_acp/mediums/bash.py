@@ -22,7 +22,7 @@ from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
 from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.records.turn import Output
 from cantrip_acp.mediums.code.prompt import seconds
-from cantrip_acp.mediums.program_events import Report
+from cantrip_acp.mediums.program_events import ProgramEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -111,7 +111,9 @@ class BashSession:
         from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
         self._circle = circle
-        gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()} | dict(circle.withheld)
+        gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()} | dict(
+            circle.removed_delegation_gates
+        )
         self._wire = GateWire(gates, runtime().make_folder("wire")) if gates else None
         self.sandbox: Sandbox = (make or Sandbox)(
             circle.wards,
@@ -141,7 +143,7 @@ class BashSession:
                 self._running = []
 
     async def _run(self, command: str, call: ToolCall, turn: TurnContext) -> Output:
-        report = Report(call, turn, "bash")
+        report = ProgramEvents(call, turn, "bash")
         await report.start(command, self._circle)
         running = self._running = []
 
@@ -201,7 +203,7 @@ class BashSession:
         stdout, stderr, truncated = self._running[0].so_far()
         return Output(stdout=stdout, stderr=stderr, truncated=truncated, unfinished=True)
 
-    def gates_gained(self, gates: Mapping[str, Gate]) -> None:
+    def gates_added(self, gates: Mapping[str, Gate]) -> None:
         """Add gates as commands, also for a command that is already running."""
         if self._wire is not None:
             self._wire.gained(gates)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class MediumSession(Protocol):
     """The session of one entity.
 
-    A session may also have ``gates_gained(gates)``. It is called with all added gates each time the entity gains or
+    A session may also have ``gates_added(gates)``. It is called with all added gates each time the entity gains or
     loses gates besides its circle's, and must make them callable at once.
     """
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView
     from cantrip_acp.loom.records.turn import Output
 
-_MOST_PIECES = 1000
+_MAX_PIECES = 1000
 """Maximum number of pieces of both streams whose order is recorded."""
 
-_HELD = 4096
+_MAX_HELD_CHARS = 4096
 """Characters of an unfinished line that are held back, because a secret could begin in it."""
 
 
-class Report:
+class ProgramEvents:
     """The events of one call of a medium's tool. ``tool`` is bash or python."""
 
     def __init__(self, call: ToolCall, turn: TurnContext, tool: str) -> None:
@@ -53,7 +53,7 @@ class Report:
         if self._redactor.active:
             whole = self._held[stream] + text
             cut = whole.rfind("\n") + 1
-            if len(whole) - cut > _HELD:
+            if len(whole) - cut > _MAX_HELD_CHARS:
                 cut = len(whole)
             text, self._held[stream] = whole[:cut], whole[cut:]
         await self._send(stream, text)
@@ -65,7 +65,7 @@ class Report:
             length = len(text) if stream == "stdout" else -len(text)
             if self._order and self._order[-1] * length > 0:
                 self._order[-1] += length
-            elif len(self._order) <= _MOST_PIECES:
+            elif len(self._order) <= _MAX_PIECES:
                 self._order.append(length)
             if self._turn.listening:
                 await self._turn.emit(events.CommandOutput(**self._ids, call_id=self._call.id, stream=name, data=text))
@@ -73,7 +73,7 @@ class Report:
     def ordered(self, output: Output) -> Output:
         """The output with the order in which readers saw its streams, if that is not stdout and then stderr."""
         order = self._order
-        if len(order) < 2 or len(order) > _MOST_PIECES or (len(order) == 2 and order[0] > 0):
+        if len(order) < 2 or len(order) > _MAX_PIECES or (len(order) == 2 and order[0] > 0):
             return output
         return msgspec.structs.replace(output, order=tuple(order))
 

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from cantrip_acp.core.errors import LoomError, LoomLocked
-from cantrip_acp.core.lifecycle.checkpoints import forget
+from cantrip_acp.core.lifecycle.checkpoints import delete_checkpoints
 from cantrip_acp.git import file_snapshots
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord, LoomHeader
@@ -271,7 +271,7 @@ def delete_elsewhere(state: Folder, looms: Folder, loom: LoomFiles) -> Callable[
         except LoomError:
             # The loom cannot be read, now or later.
             return
-        forget(kept)
+        delete_checkpoints(kept)
         # If the repository itself is gone, the folder is still there.
         folder = state.sub(WORKTREES)
         if folder is not None:

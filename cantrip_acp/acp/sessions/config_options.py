@@ -220,7 +220,7 @@ class Options:
 
     async def _take_recipe(self, session: Session) -> None:
         """Switch the session to an entity of another recipe."""
-        from cantrip_acp.core.forking.resume import reopen
+        from cantrip_acp.core.forking.resume import resume_entity
 
         value = session.pending.pop(RECIPE, None)
         if value is None:
@@ -228,10 +228,10 @@ class Options:
         note, old = session.note, session.entity
         self._ready.pop(session.id, None)
         made, recipe = await anyio.to_thread.run_sync(self._opening.recipes.cantrip, _folder(session), value)
-        cantrip = made.reaching([_path(folder) for folder in note.directories], session.permissions)
+        cantrip = made.for_session([_path(folder) for folder in note.directories], session.permissions)
         cantrip = cantrip.replace(sources=(*cantrip.sources, *session.sources))
         begun = old.last_turn if old.sequence or session.opened.turns else None
-        found = await anyio.to_thread.run_sync(reopen, cantrip, old.loom, new_id("e"), begun)
+        found = await anyio.to_thread.run_sync(resume_entity, cantrip, old.loom, new_id("e"), begun)
         hold(found.entity, note.mode)
         found.entity.state.names_requests = old.state.names_requests
         session.opened.entity, session.opened.recipe = found.entity, recipe

@@ -45,7 +45,7 @@ from cantrip_acp.loom.stores.address import is_address, shown
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.entity import Entity
-    from cantrip_acp.core.forking.resume import Kept
+    from cantrip_acp.core.forking.resume import KeptState
     from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.gates.contract import Interceptor
     from cantrip_acp.loom.query.history import CastPart
@@ -73,7 +73,7 @@ class Opened:
     recipe: Recipe | None
     exports: Path
     turns: int = 0
-    kept: Kept = "none"
+    kept: KeptState = "none"
     lock: int = -1
     lost: str = ""
     left: bool = False
@@ -208,7 +208,7 @@ class Opening:
 
         Raises `LoomLocked` where another process has it open, `NoSession` where another process has deleted it.
         """
-        from cantrip_acp.core.forking.resume import reopen
+        from cantrip_acp.core.forking.resume import resume_entity
 
         if note.cwd != str(cwd):
             note.granted = elsewhere(note.granted)
@@ -219,7 +219,7 @@ class Opening:
             if not self.store.has(note.id):
                 raise NoSession(note.id)
             begun = loom.last_turn(note.entity_id) is not None
-            found = reopen(cantrip, loom, note.entity_id, at=None if begun else note.from_turn)
+            found = resume_entity(cantrip, loom, note.entity_id, at=None if begun else note.from_turn)
         except BaseException:
             loom.close()
             if lock >= 0:
@@ -256,7 +256,7 @@ class Opening:
         ``resumes`` names the cast that the fork is to continue without a new message. If the loom is a file, the
         records on the path to the turn and those of children are copied: one session has one file and one writer.
         """
-        from cantrip_acp.core.forking.resume import reopen
+        from cantrip_acp.core.forking.resume import resume_entity
 
         before = source.note
         note = Note(
@@ -281,7 +281,7 @@ class Opening:
                 for record in path_of(source.entity.loom, turn_id, resumes):
                     loom.append(record)
             note.loom = loom.location or ""
-            found = reopen(cantrip, loom, note.entity_id, at=turn_id)
+            found = resume_entity(cantrip, loom, note.entity_id, at=turn_id)
             loom.append(
                 ForkRecord(
                     new_id("k"),
@@ -354,7 +354,7 @@ class Opening:
     ) -> tuple[Cantrip, Recipe | None]:
         chosen = (note.recipe, note.crystal, note.effort) if note is not None else (None, None, None)
         cantrip, recipe = self.recipes.cantrip(cwd, *chosen)
-        made = cantrip.reaching(directories, interceptor)
+        made = cantrip.for_session(directories, interceptor)
         return (made.replace(sources=(*made.sources, *sources)) if sources else made), recipe
 
     def _loom(self, cantrip: Cantrip, session_id: str, note: Note | None = None) -> tuple[Loom, int]:

@@ -179,11 +179,11 @@ class Sessions:
 
     @staticmethod
     def _point_of(entity: Entity, turn_id: str) -> Point:
-        from cantrip_acp.core.history.continuation import point
+        from cantrip_acp.core.history.continuation import find_point
 
         if turn_id not in entity.loom:
-            return point(entity.loom, turn_id)
-        return point(entity.loom, turn_id, first_cast(entity, turn_id))
+            return find_point(entity.loom, turn_id)
+        return find_point(entity.loom, turn_id, first_cast(entity, turn_id))
 
     async def _forked(
         self,
@@ -217,11 +217,11 @@ class Sessions:
                     fresh=True,
                 )
             await self._living_state(source, opened, turn_id)
-        from cantrip_acp.core.forking.resume import TOLD
+        from cantrip_acp.core.forking.resume import STATE_NOTES
 
         session = self.host.take(opened, permissions, source.trace, meta, sources)
         if opened.kept == "lost":
-            session.remarks.append(f"Of this fork's Python, {TOLD['lost']}.")
+            session.remarks.append(f"Of this fork's Python, {STATE_NOTES['lost']}.")
         return session
 
     async def _living_state(self, source: Session, opened: Opened, turn_id: str) -> None:
@@ -286,13 +286,13 @@ class Sessions:
         except UntrustedRecipe:
             await self._options.trusted(self.host.wire, note.id, cwd, note.recipe)
             opened = await self.host.in_thread(self._opening.again, note, cwd, folders, permissions, sources)
-        from cantrip_acp.core.forking.resume import TOLD
+        from cantrip_acp.core.forking.resume import STATE_NOTES
 
         session = self.host.take(opened, permissions, named(params.meta), params.meta, sources)
-        if opened.kept in TOLD:
-            session.told.append(f"This session was opened again in a new process: {TOLD[opened.kept]}.")
+        if opened.kept in STATE_NOTES:
+            session.told.append(f"This session was opened again in a new process: {STATE_NOTES[opened.kept]}.")
         if opened.kept == "lost":
-            session.remarks.append(f"This session was opened again: {TOLD['lost']}.")
+            session.remarks.append(f"This session was opened again: {STATE_NOTES['lost']}.")
         if opened.lost:
             crystal = opened.entity.crystal
             session.remarks.append(

@@ -101,7 +101,7 @@ def _run(
     output: CastJson | CastText = CastJson() if as_json else CastText(Screen(), opening.workspace, full=full)
     if not isinstance(output, CastJson):
         output.show_intent(intent)
-    cantrip = context.to(opening.cantrip).reaching((), permissions(hosts) if ask else hosts)
+    cantrip = context.to(opening.cantrip).for_session((), permissions(hosts) if ask else hosts)
     hosts.hear(intent)
     say_what_is_allowed(cantrip, cantrip.circle, hosts, ask=ask)
     entity = cantrip.invoke(loom=opening.loom)

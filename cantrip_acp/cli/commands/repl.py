@@ -125,7 +125,7 @@ def _talk(
     output = CastText(screen, opening.workspace, full=full)
     cantrip, context = given_with.to(opening.cantrip), given_with.blocks
     if entity is None:
-        cantrip = cantrip.reaching((), permissions(hosts) if ask else hosts)
+        cantrip = cantrip.for_session((), permissions(hosts) if ask else hosts)
     _greet(screen, opening)
     screen.flush()
     say_what_is_allowed(cantrip, cantrip.circle if entity is None else entity.circle, hosts, ask=ask)

@@ -138,7 +138,7 @@ def fork(
         origin = find_turn(opening.loom, turn or None)
         hosts.hear_thread(opening.loom, origin)
         hosts.hear(intent)
-        opening = replace(opening, cantrip=opening.cantrip.reaching((), hosts))
+        opening = replace(opening, cantrip=opening.cantrip.for_session((), hosts))
         if samples is None:
             entity_id = new_id("e")
             made = partial(

@@ -199,7 +199,7 @@ def open_session(
 
     from cantrip_acp.acp.sessions.factory import hold
     from cantrip_acp.acp.sessions.session_store import SessionStore
-    from cantrip_acp.core.forking.resume import TOLD, reopen
+    from cantrip_acp.core.forking.resume import STATE_NOTES, resume_entity
     from cantrip_acp.files import paths
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.stores.address import is_address, shown
@@ -237,7 +237,7 @@ def open_session(
 
         asker = permissions(hosts, note.mode)
         asker.granted.extend(note.granted)
-    cantrip = made.reaching([Path(folder) for folder in note.directories], asker)
+    cantrip = made.for_session([Path(folder) for folder in note.directories], asker)
     held = -1
     try:
         store = cantrip.loom_settings.get("store", "jsonl")
@@ -253,10 +253,10 @@ def open_session(
             f"session {session_id} is open in another process, such as an editor; close it there first"
         ) from None
     begun = loom.last_turn(note.entity_id) is not None
-    again = reopen(cantrip, loom, note.entity_id, at=None if begun else note.from_turn)
+    again = resume_entity(cantrip, loom, note.entity_id, at=None if begun else note.from_turn)
     hold(again.entity, note.mode)
     hosts.hear_thread(loom, again.entity.last_turn)
-    if again.kept in TOLD:
+    if again.kept in STATE_NOTES:
         # The first cell says this too, but the user needs to read it now.
-        click.echo(f"opened again: {TOLD[again.kept]}", err=True)
+        click.echo(f"opened again: {STATE_NOTES[again.kept]}", err=True)
     return Opening(found, cantrip, loom, workspace, state, held), again.entity

@@ -32,8 +32,8 @@ VARIABLE = "folded_turns"
 async def make_room(entity: EntityState, cast: CastState) -> None:
     """Fold if the policy asks for it, then cut what still does not fit. Cheap if there is nothing to do."""
     context, policy, window = entity.context, entity.folding, input_limit(entity.crystal)
-    if policy.asks(context.unfolded, context.tokens, window):
-        keep = policy.kept(context.sizes(), context.tokens, window)
+    if policy.should_fold(context.unfolded, context.tokens, window):
+        keep = policy.turns_to_keep(context.sizes(), context.tokens, window)
         if keep is not None:
             await _fold(entity, cast, keep)
     if window is not None and context.tokens > (most := largest(window)):

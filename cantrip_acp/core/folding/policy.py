@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from cantrip_acp.core.definition import check_keys, check_mapping, check_number, check_whole, shown
+from cantrip_acp.core.definition import check_keys, check_mapping, check_number, check_whole, short_repr
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.contract import Crystal, Message
 from cantrip_acp.loom.records.turn import GateRecord, Turn
@@ -64,7 +64,7 @@ class Folding:
             if value is not None:
                 check_whole(value, f"folding.{name}", 0 if name == "keep_turns" else 1)
         if self.summarizer is not None and not isinstance(self.summarizer, Crystal):
-            raise DefinitionError(f"folding.summarizer must be a crystal, not {shown(self.summarizer)}")
+            raise DefinitionError(f"folding.summarizer must be a crystal, not {short_repr(self.summarizer)}")
 
     @classmethod
     def of(cls, value: Folding | Mapping[str, Any] | None) -> Folding:
@@ -83,14 +83,14 @@ class Folding:
         limit = int(window * self.at_fraction)
         return limit if self.trigger_at_tokens is None else min(limit, self.trigger_at_tokens)
 
-    def asks(self, turns: int, tokens: int, window: int | None) -> bool:
+    def should_fold(self, turns: int, tokens: int, window: int | None) -> bool:
         """Whether a context with this many unfolded turns and tokens must be folded before the next query."""
         if self.trigger_after_turns is not None and turns >= self.trigger_after_turns:
             return True
         limit = self.limit(window)
         return limit is not None and tokens >= limit
 
-    def kept(self, sizes: Sequence[int], tokens: int, window: int | None) -> int | None:
+    def turns_to_keep(self, sizes: Sequence[int], tokens: int, window: int | None) -> int | None:
         """How many of the last unfolded turns stay; None if no trigger asks for a fold.
 
         ``sizes`` are the unfolded turns' estimated tokens, in order; ``tokens`` is the size of the whole context.
@@ -179,9 +179,9 @@ class Digest:
         parts = []
         if self._intents:
             earlier = len(self._intents) - 12
-            shown = self._intents[-12:]
+            latest = self._intents[-12:]
             head = f"Intents (the {earlier} before these are left out):" if earlier > 0 else "Intents:"
-            parts.append("\n".join((head, *(f"- {i}" for i in shown))))
+            parts.append("\n".join((head, *(f"- {i}" for i in latest))))
         if self._gates:
             calls = ", ".join(
                 f"{gate} ×{n}" + (f" ({self._errors[gate]} failed)" if self._errors[gate] else "")

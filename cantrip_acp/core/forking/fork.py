@@ -20,9 +20,9 @@ from msgspec import UNSET, UnsetType
 from cantrip_acp.core.entity import Entity, check_new
 from cantrip_acp.core.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
 from cantrip_acp.core.forking import worktree as forkplace
-from cantrip_acp.core.forking.modules import GATE as MODULES
-from cantrip_acp.core.forking.modules import load_again, not_loaded
-from cantrip_acp.core.history.continuation import point
+from cantrip_acp.core.forking.modules import LOADING_GATE as MODULES
+from cantrip_acp.core.forking.modules import reload_modules, unloaded_notes
+from cantrip_acp.core.history.continuation import find_point
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.query.history import CastPart, lived, spoken
@@ -44,7 +44,7 @@ State = Literal["auto", "snapshot", "replay", "none"]
 REPLAYED = "files: the cells ran again in a copy, which is gone; what they had written is as it is now"
 """What is missing in a fork whose cells could write and were run again."""
 
-_WAYS_OUT = (
+_ADVICE = (
     "Ask for state 'auto' (--state auto) to run the recorded cells again, in a copy of what they can write, or for 'none' "
     "(--state none) to go on without variables"
 )
@@ -81,13 +81,13 @@ async def fork(
     check_new(loom, entity_id)
     resumes: str | UnsetType = UNSET
     if resume is not False:
-        where = point(loom, turn_id, resume if isinstance(resume, str) else None)
+        where = find_point(loom, turn_id, resume if isinstance(resume, str) else None)
         turn_id, resumes = where.turn_id, where.cast.id
     parts = lived(loom, turn_id)
     name = entity_id or new_id("e")
     place = None
     if worktree is not False:
-        place = await anyio.to_thread.run_sync(forkplace.make, cantrip, loom, turn_id, worktree, name)
+        place = await anyio.to_thread.run_sync(forkplace.make_worktree, cantrip, loom, turn_id, worktree, name)
         cantrip = place.cantrip
     entity = Entity(cantrip, loom, entity_id=name)
     try:
@@ -104,7 +104,7 @@ async def fork(
                 turn_id,
                 entity.id,
                 strategy,
-                (*missing, *(place.missing if place is not None else _files(entity, parts))),
+                (*missing, *(place.missing if place is not None else _notes_on_files(entity, parts))),
                 now(),
                 group if group is not None else UNSET,
                 place.worktree.folder if place is not None else UNSET,
@@ -118,18 +118,18 @@ async def fork(
         with anyio.CancelScope(shield=True):
             await entity.close()
             if place is not None:
-                await anyio.to_thread.run_sync(_give_up, place)
+                await anyio.to_thread.run_sync(_remove_worktree, place)
         raise
     return entity
 
 
-def _give_up(place: forkplace.Place) -> None:
+def _remove_worktree(place: forkplace.ForkWorktree) -> None:
     with suppress(GitError):
         # Report the error that made the fork fail, not this one.
         place.worktree.remove()
 
 
-def _files(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
+def _notes_on_files(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
     """Notes that files may differ from those of the turn, for a fork without a worktree: if the history may have
     changed any.
     """
@@ -155,8 +155,8 @@ async def restore(
     keeps = getattr(medium, "keeps_state", False)
     if state == "none" or not keeps or not cells:
         left = ["variables of the code medium"] if state == "none" and keeps and cells else []
-        return "none", [*left, *(not_loaded(parts) if state == "none" else await load_again(entity, parts))]
-    modules = await load_again(entity, parts)
+        return "none", [*left, *(unloaded_notes(parts) if state == "none" else await reload_modules(entity, parts))]
+    modules = await reload_modules(entity, parts)
     if state in ("auto", "snapshot"):
         try:
             found = await _from_snapshot(entity, turn_id, cells[-1][1].id, live)
@@ -164,7 +164,7 @@ async def restore(
             raise
         except (SandboxError, LoomError) as error:
             if state == "snapshot":
-                raise SandboxError(f"{error}. {_WAYS_OUT}") from error
+                raise SandboxError(f"{error}. {_ADVICE}") from error
             # The snapshot cannot be opened (another Python, a lost piece). The code itself is still in the loom, so run
             # it.
             await entity.medium_session.discard()
@@ -174,7 +174,7 @@ async def restore(
         if state == "snapshot":
             raise SandboxError(
                 f"there is no snapshot of turn {turn_id!r}: the loom keeps one for each turn only where "
-                "loom.snapshots is true, and a living entity has its last turn's alone. " + _WAYS_OUT
+                "loom.snapshots is true, and a living entity has its last turn's alone. " + _ADVICE
             )
     return "replay", [*modules, *await _replay(entity, parts, medium.tool or "")]
 
@@ -213,7 +213,7 @@ async def _replay(entity: Entity, parts: Sequence[CastPart], tool: str) -> list[
     try:
         if not await apart.write_to_copies():
             return await _run_again(entity, session, parts, tool)
-        gained = getattr(apart, "gates_gained", None)
+        gained = getattr(apart, "gates_added", None)
         if gained is not None:
             gained(getattr(session, "gained", {}))
         missing = await _run_again(entity, apart, parts, tool)
@@ -250,24 +250,24 @@ def divergence(was: Output, now_: Output) -> str | None:
     """How a second run of a program differs from the first, in words; None if it does not differ."""
     if (was.error is None) != (now_.error is None):
         return (
-            f"it failed this time: {_short(now_.error)}"
+            f"it failed this time: {_short_text(now_.error)}"
             if now_.error
-            else f"it did not fail, as it had: {_short(was.error)}"
+            else f"it did not fail, as it had: {_short_text(was.error)}"
         )
     if was.error != now_.error:
-        return f"it failed otherwise: {_short(now_.error)} in place of {_short(was.error)}"
+        return f"it failed otherwise: {_short_text(now_.error)} in place of {_short_text(was.error)}"
     if was.exit_code != now_.exit_code:
         return f"it ended with {now_.exit_code} in place of {was.exit_code}"
     if was.value != now_.value:
-        return f"its value is {_short(now_.value)} in place of {_short(was.value)}"
+        return f"its value is {_short_text(now_.value)} in place of {_short_text(was.value)}"
     if was.stdout != now_.stdout:
-        return f"it printed {_short(now_.stdout)} in place of {_short(was.stdout)}"
+        return f"it printed {_short_text(now_.stdout)} in place of {_short_text(was.stdout)}"
     if was.stderr != now_.stderr:
         return "it wrote other things to its error output"
     return None
 
 
-def _short(value: Any) -> str:
+def _short_text(value: Any) -> str:
     text = " ".join(str(value).split())
     return repr(text if len(text) <= 120 else text[-120:])
 

@@ -15,7 +15,7 @@ import anyio
 
 from cantrip_acp.core.errors import CantripError, DefinitionError, IntentRequired
 from cantrip_acp.core.forking.fork import fork
-from cantrip_acp.core.history.continuation import point
+from cantrip_acp.core.history.continuation import find_point
 from cantrip_acp.core.result import ForkGroup, Sample
 from cantrip_acp.loom.query.history import lived
 from cantrip_acp.loom.records.turn import ForkRecord, new_id
@@ -58,7 +58,7 @@ async def fork_group(
         raise IntentRequired("intent is required: say what each fork is to do (INTENT-1)")
     if intents is None:
         # Decide on the cast now. Otherwise a turn of the first fork could change which cast the next fork continues.
-        where = point(loom, turn_id, resume if isinstance(resume, str) else None)
+        where = find_point(loom, turn_id, resume if isinstance(resume, str) else None)
         turn_id, resume = where.turn_id, where.cast.id
     lived(loom, turn_id)
     name = group or new_id("g")

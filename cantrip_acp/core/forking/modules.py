@@ -16,10 +16,10 @@ from cantrip_acp.telemetry import tracing
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
 
-GATE = "compile_and_load"
+LOADING_GATE = "compile_and_load"
 
 
-def loaded(parts: Sequence[CastPart]) -> dict[str, GateRecord]:
+def loaded_modules(parts: Sequence[CastPart]) -> dict[str, GateRecord]:
     """The modules that the history loaded, by name.
 
     Each maps to the call that loaded it last, in the order of these calls.
@@ -28,24 +28,24 @@ def loaded(parts: Sequence[CastPart]) -> dict[str, GateRecord]:
     for _, turn in spoken(list(parts)):
         for record in turn.observation.results:
             result: Any = record.result
-            if record.gate == GATE and not record.is_error and isinstance(result, Mapping):
+            if record.gate == LOADING_GATE and not record.is_error and isinstance(result, Mapping):
                 name = str(result.get("module", ""))
                 found.pop(name, None)
                 found[name] = record
     return found
 
 
-async def load_again(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
+async def reload_modules(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
     """Load the modules into ``entity``. Returns what could not be loaded, or differs, in words."""
     missing: list[str] = []
-    for name, record in loaded(parts).items():
-        if GATE not in entity.circle.gates:
-            missing.append(f"module {name} and its gates: this circle has no {GATE}")
+    for name, record in loaded_modules(parts).items():
+        if LOADING_GATE not in entity.circle.gates:
+            missing.append(f"module {name} and its gates: this circle has no {LOADING_GATE}")
             continue
         args = dict(record.args) if isinstance(record.args, Mapping) else {}
         args["sha256"] = record.result["sha256"]
         again = await entity.executor.execute(
-            GATE,
+            LOADING_GATE,
             args,
             call_id=f"{new_id('t')}.reload",
             entity_id=entity.id,
@@ -59,6 +59,6 @@ async def load_again(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
     return missing
 
 
-def not_loaded(parts: Sequence[CastPart]) -> list[str]:
+def unloaded_notes(parts: Sequence[CastPart]) -> list[str]:
     """Notes about the modules, for a fork that loads none of them again."""
-    return [f"module {name} and its gates: not loaded again" for name in loaded(parts)]
+    return [f"module {name} and its gates: not loaded again" for name in loaded_modules(parts)]

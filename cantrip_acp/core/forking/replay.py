@@ -21,7 +21,7 @@ from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import CrystalError, GateError, LoomError
 from cantrip_acp.core.forking.fork import divergence
-from cantrip_acp.core.forking.modules import GATE as MODULES
+from cantrip_acp.core.forking.modules import LOADING_GATE as MODULES
 from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateInvocation, GateReply, Proceed
@@ -121,7 +121,7 @@ class _RecordedGates:
         return GateReply(f"gate {call.gate.name!r} was not called here in the recording", is_error=True)
 
 
-class _Declared:
+class _RecordedSource:
     """Gates that came from gate sources, as the loom describes them.
 
     Enough for calls that are answered from the record.
@@ -134,11 +134,13 @@ class _Declared:
             record = loom.cantrip(cantrip_id)
             for declared in record.circle.get("gates", ()) if record is not None else ():
                 name = declared["name"]
-                found[name] = Gate(name, declared.get("description", ""), declared.get("parameters", {}), _unanswered)
+                found[name] = Gate(
+                    name, declared.get("description", ""), declared.get("parameters", {}), _no_recorded_answer
+                )
         self._found = found
         self.gates: list[Gate] = []
 
-    async def open(self, circle: CircleView) -> _Declared:
+    async def open(self, circle: CircleView) -> _RecordedSource:
         own = {gate.name for gate in circle.declared_gates}
         self.gates = [gate for name, gate in self._found.items() if name not in own]
         return self
@@ -147,7 +149,7 @@ class _Declared:
         """Nothing was opened."""
 
 
-def _unanswered(args: Any, context: Any) -> Any:
+def _no_recorded_answer(args: Any, context: Any) -> Any:
     raise GateError("this gate came from elsewhere, and the recording has no answer for it")
 
 
@@ -167,7 +169,7 @@ async def replay(cantrip: CantripDefinition, loom: Loom, turn_id: str, *, record
     if not turns:
         raise LoomError(f"turn {turn_id!r} has nothing above it that could be replayed")
     # Refusals of the circle and stops by wards are not replayed: they happen again by themselves.
-    sources: Sequence[GateSource] = [_Declared(loom, turns)] if recorded_gates else cantrip.sources
+    sources: Sequence[GateSource] = [_RecordedSource(loom, turns)] if recorded_gates else cantrip.sources
     again = cantrip.replace(
         crystal=RecordedCrystal(turns),
         interceptors=(*cantrip.interceptors, _RecordedGates(turns, every=recorded_gates)),

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.query.history import CastPart
 
-Kept = Literal["none", "snapshot", "replay", "lost"]
+KeptState = Literal["none", "snapshot", "replay", "lost"]
 """How a code medium's variables are restored; none if there were none."""
 
-TOLD: dict[Kept, str] = {
+STATE_NOTES: dict[KeptState, str] = {
     "snapshot": "its variables are as they were after the last cell",
     "replay": "its variables were made again by running the earlier cells; gates answered as they had",
     "lost": "the variables, functions and imports of earlier cells are gone; files are as they are now",
@@ -41,7 +41,7 @@ TOLD: dict[Kept, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reopened:
+class ResumedEntity:
     """A reopened entity, the number of its earlier turns, and how its variables are restored.
 
     ``parts`` is its history, for a front end that shows it.
@@ -49,11 +49,11 @@ class Reopened:
 
     entity: Entity
     turns: int
-    kept: Kept
+    kept: KeptState
     parts: list[CastPart] = field(default_factory=list)
 
 
-def reopen(cantrip: CantripDefinition, loom: Loom, entity_id: str, at: str | None = None) -> Reopened:
+def resume_entity(cantrip: CantripDefinition, loom: Loom, entity_id: str, at: str | None = None) -> ResumedEntity:
     """The entity with this id, ready for its next intent. If the loom has no turn of it, a new entity with that id.
 
     ``at`` is the turn to continue from, if that is not its own last one (a fork).
@@ -67,23 +67,23 @@ def reopen(cantrip: CantripDefinition, loom: Loom, entity_id: str, at: str | Non
         # Its casts so far were stopped before their first turn.
         last = next((each.parent_id for each in loom.partials() if each.entity_id == entity_id), None)
     if last is None:
-        entity.state.usage = _without_turns(loom, entity_id, {})
-        return Reopened(entity, 0, "none")
+        entity.state.usage = _usage_without_turns(loom, entity_id, {})
+        return ResumedEntity(entity, 0, "none")
     parts = lived(loom, last, entity_id)
-    used = go_on(entity, last, parts)
+    used = load_usage(entity, last, parts)
     if parts and parts[-1].partial is not None and parts[-1].id is not None:
         entity.state.last_cast = parts[-1].id
     if at is None:
-        entity.state.usage = entity.usage + _without_turns(loom, entity_id, used)
+        entity.state.usage = entity.usage + _usage_without_turns(loom, entity_id, used)
     own = [turn for _, turn in spoken(parts) if turn.entity_id == entity_id]
     entity.state.sequence = max((turn.sequence for turn in own), default=0)
-    kept = _kept(entity, parts, last)
+    kept = _kept_state(entity, parts, last)
     if kept != "none":
         entity.medium_session.pending_restore = _make_restore(entity, parts, last, kept)
-    return Reopened(entity, sum(1 for _ in spoken(parts)), kept, parts)
+    return ResumedEntity(entity, sum(1 for _ in spoken(parts)), kept, parts)
 
 
-def _without_turns(loom: Loom, entity_id: str, turns: Mapping[str | None, Usage]) -> Usage:
+def _usage_without_turns(loom: Loom, entity_id: str, turns: Mapping[str | None, Usage]) -> Usage:
     """The usage of an entity's queries that wrote no turn, because they failed or were cancelled.
 
     ``turns`` is the usage of the turns of each cast.
@@ -98,7 +98,7 @@ def _without_turns(loom: Loom, entity_id: str, turns: Mapping[str | None, Usage]
     return total
 
 
-def go_on(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> dict[str | None, Usage]:
+def load_usage(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> dict[str | None, Usage]:
     """Load a history with its usage, and move a scripted crystal behind the queries of that path.
 
     Returns the usage of the turns of each cast.
@@ -123,19 +123,19 @@ def go_on(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> dict[str |
     return used
 
 
-def _kept(entity: Entity, parts: Sequence[CastPart], last: str) -> Kept:
+def _kept_state(entity: Entity, parts: Sequence[CastPart], last: str) -> KeptState:
     medium = entity.circle.medium
     if not getattr(medium, "keeps_state", False):
         return "none"
     if not any(call.gate == medium.tool for _, turn in spoken(list(parts)) for call in turn.utterance.tool_calls):
         return "none"
-    if _snapshotted(entity, parts) is not None:
+    if _last_snapshot(entity, parts) is not None:
         return "snapshot"
     never = entity.circle.wards.code_writable_paths or entity.cantrip.loom_settings.get("snapshots")
     return "lost" if never else "replay"
 
 
-def _snapshotted(entity: Entity, parts: Sequence[CastPart]) -> str | None:
+def _last_snapshot(entity: Entity, parts: Sequence[CastPart]) -> str | None:
     """The last turn with a program, if the loom has a snapshot of it."""
     tool, pieces = entity.circle.medium.tool, SnapshotChunks(entity.loom)
     for _, turn in reversed(list(spoken(list(parts)))):
@@ -146,15 +146,15 @@ def _snapshotted(entity: Entity, parts: Sequence[CastPart]) -> str | None:
     return None
 
 
-def _make_restore(entity: Entity, parts: Sequence[CastPart], last: str, kept: Kept) -> Any:
+def _make_restore(entity: Entity, parts: Sequence[CastPart], last: str, kept: KeptState) -> Any:
     """The function that the entity calls when its medium is first opened."""
 
     async def restore_session() -> None:
         from cantrip_acp.core.forking.fork import restore
 
-        told, missing, problem = TOLD[kept], list[str](), ""
+        told, missing, problem = STATE_NOTES[kept], list[str](), ""
         if kept != "lost":
-            at = _snapshotted(entity, parts) or last
+            at = _last_snapshot(entity, parts) or last
             try:
                 _, missing = await restore(entity, at, parts, kept, None)
             except SandboxMissing:
@@ -163,7 +163,7 @@ def _make_restore(entity: Entity, parts: Sequence[CastPart], last: str, kept: Ke
                 # Run nothing instead: the variables are lost, and the entity and the user are told.
                 await entity.medium_session.discard()
                 problem = entity.redactor.diagnostic(str(failure.__cause__ or failure))
-                told = f"{TOLD['lost']} ({problem})"
+                told = f"{STATE_NOTES['lost']} ({problem})"
         more = f" (but: {'; '.join(missing[:5])})" if missing else ""
         await entity.session()
         await entity.medium_session.remark(f"this session was opened again: {told}{more}", aloud=bool(problem))

@@ -28,7 +28,7 @@ IGNORED = "files that git ignores: they are never pinned (an environment of Pyth
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ForkWorktree:
     """A worktree, the cantrip that works in it, and which files of that turn are missing."""
 
     worktree: Worktree
@@ -36,9 +36,9 @@ class Place:
     missing: tuple[str, ...]
 
 
-def make(
+def make_worktree(
     cantrip: CantripDefinition, loom: Loom, turn_id: str, where: bool | str | os.PathLike[str], entity_id: str
-) -> Place:
+) -> ForkWorktree:
     """Make a worktree with the files of a turn. ``where`` is its folder, or True for one in the state folder.
 
     Blocking. Raises `GitError` where the files of that turn were not stored, or no longer exist.
@@ -59,16 +59,16 @@ def make(
         raise GitError(f"{workspace} is in no git repository; name the folder that the loom is of with --cwd")
     folder = _chosen(repository, where, entity_id)
     header = loom.header
-    why = making(header.id if header is not None else "", entity_id)
+    why = lock_reason(header.id if header is not None else "", entity_id)
     made = worktrees.make(repository, kept.commit, kept.head, folder, why=why)
     if loom.location is not None:
         address = is_address(loom.location)
         worktrees.name_loom(made.folder, loom.location if address else os.path.abspath(loom.location))
-    there = cantrip.replace(circle=moved(cantrip.circle, repository.top, made.folder))
-    return Place(made, there, (*(f"file {line}" for line in kept.missing), IGNORED))
+    there = cantrip.replace(circle=move_circle(cantrip.circle, repository.top, made.folder))
+    return ForkWorktree(made, there, (*(f"file {line}" for line in kept.missing), IGNORED))
 
 
-def moved(circle: Circle, old: str, new: str) -> Circle:
+def move_circle(circle: Circle, old: str, new: str) -> Circle:
     """The circle with everything inside the folder ``old`` (a real path) moved to ``new``.
 
     This changes the workspace, the further folders, the roots of gates, and the paths of wards.
@@ -95,7 +95,7 @@ def moved(circle: Circle, old: str, new: str) -> Circle:
     )
 
 
-def making(loom_id: str, entity_id: str) -> str:
+def lock_reason(loom_id: str, entity_id: str) -> str:
     """The lock reason of a worktree whose fork is being made, with the process. A crash leaves the lock."""
     return worktrees.reason(f"cantrip {loom_id} {entity_id} is being made")
 

@@ -43,7 +43,7 @@ class Point:
     taken: bool = False
 
 
-def point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
+def find_point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
     """Where a fork of a turn continues without a new message. ``cast_id`` selects the cast if there are several.
 
     Reads the outline of the loom. Raises `TurnNotFound`, and `IntentRequired` where there is nothing to continue.
@@ -51,18 +51,18 @@ def point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
     if turn_id not in loom:
         raise TurnNotFound(f"no turn {turn_id!r} in this loom")
     outline = Outline(loom)
-    at = _whole(outline, turn_id)
+    at = _last_of_utterance(outline, turn_id)
     place = outline.places[at]
     own = place.cast_id
-    after = _begun(outline, at)
-    ended = place.role == "call" or _ended(loom, outline, at)
+    after = _casts_after(outline, at)
+    ended = place.role == "call" or _has_ended(loom, outline, at)
     if cast_id is not None:
         known = cast_id in outline.starts and all(p.cast_id != cast_id for p in outline.places.values())
         if cast_id not in after and cast_id != own and not known:
             raise LoomError(f"cast {cast_id!r} neither has turn {at!r} nor begins after it")
         chosen = cast_id
     elif ended and after:
-        chosen = _one(loom, outline, at, after)
+        chosen = _choose_cast(loom, outline, at, after)
     elif own is None or loom.turn(at).terminated:
         raise IntentRequired(
             f"turn {at!r} ended its cast, and no cast follows it: there is nothing to go on with. Give an intent"
@@ -76,11 +76,11 @@ def point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
         raise IntentRequired(f"the intent of cast {chosen!r} is not in this loom; give one")
     begins = chosen != own
     blocks = tuple(map(block_of, context)) if begins else ()
-    spent = 0 if begins else _spent(loom, outline, at, chosen)
+    spent = 0 if begins else _queries_spent(loom, outline, at, chosen)
     return Point(at, start, begins, blocks, spent, taken=True)
 
 
-def own_point(entity: EntityState) -> Point:
+def find_own_point(entity: EntityState) -> Point:
     """Where an entity's own interrupted last cast continues, or, for a fork that has not cast yet, where its turn
     continues.
 
@@ -92,7 +92,7 @@ def own_point(entity: EntityState) -> Point:
         fork = loom.fork_of(entity.id)
         if not entity.last_turn or fork is None:
             raise IntentRequired("intent is required: this entity has had no cast to go on with (INTENT-1)")
-        found = point(loom, entity.last_turn, fork.resumes if isinstance(fork.resumes, str) else None)
+        found = find_point(loom, entity.last_turn, fork.resumes if isinstance(fork.resumes, str) else None)
         if loom.places[found.turn_id].role != "fold" and found.turn_id != entity.last_turn:
             raise IntentRequired(
                 f"turn {entity.last_turn!r} is a part of an utterance: fork turn {found.turn_id!r}, where it ends, to go on with it"
@@ -108,15 +108,15 @@ def own_point(entity: EntityState) -> Point:
         raise IntentRequired(f"the intent of cast {last.id!r} is not in the loom; give one")
     begins = not turns and (entity.last_cast != last.id or (end is not None and end.withdrawn is True))
     context = () if turns else tuple(map(block_of, loom.cast_of(last.id)[1]))
-    spent = _spent(loom, Outline(loom), entity.last_turn, last.id) if turns else 0
+    spent = _queries_spent(loom, Outline(loom), entity.last_turn, last.id) if turns else 0
     return Point(entity.last_turn, last, begins, context, spent)
 
 
-def take_context(entity: EntityState, where: Point) -> Context:
+def rebuild_context(entity: EntityState, where: Point) -> Context:
     """The context for continuing from a point: the original entity's for the same cantrip, a fork's for another
     cantrip.
     """
-    from cantrip_acp.core.history.crystal_view import Seen
+    from cantrip_acp.core.history.crystal_view import CrystalView
     from cantrip_acp.loom.query.history import lived
     from cantrip_acp.mediums.text_program import writes_calls
 
@@ -126,7 +126,7 @@ def take_context(entity: EntityState, where: Point) -> Context:
         return Context(entity.call, entity.circle, text_calls=writes_calls(entity.crystal))
 
     if loom.places[last].cantrip_id == entity.cantrip_id:
-        seen = Seen(loom, Outline(loom))
+        seen = CrystalView(loom, Outline(loom))
         context = seen.context_after(last, entity.cantrip_id, empty)
         # Casts that reached no turn: their intents and unfinished answers were in the context too.
         before = seen.partials.get(loom.places[last].cast_id or "") if where.begins else None
@@ -142,7 +142,7 @@ def take_context(entity: EntityState, where: Point) -> Context:
     return context
 
 
-def _whole(outline: Outline, turn_id: str) -> str:
+def _last_of_utterance(outline: Outline, turn_id: str) -> str:
     """The last turn that belongs with a turn: the rest of its utterance, and a fold of the same cast."""
     at = turn_id
     while True:
@@ -159,7 +159,7 @@ def _whole(outline: Outline, turn_id: str) -> str:
             return at
 
 
-def _begun(outline: Outline, turn_id: str) -> dict[str, CastRecord]:
+def _casts_after(outline: Outline, turn_id: str) -> dict[str, CastRecord]:
     """The casts whose first turn follows a turn, without those that continue another cast."""
     own = outline.places[turn_id].cast_id
     found: dict[str, CastRecord] = {}
@@ -171,7 +171,7 @@ def _begun(outline: Outline, turn_id: str) -> dict[str, CastRecord]:
     return found
 
 
-def _ended(loom: Loom, outline: Outline, turn_id: str) -> bool:
+def _has_ended(loom: Loom, outline: Outline, turn_id: str) -> bool:
     turn = loom.turn(turn_id)
     if turn.terminated or turn.truncated:
         return True
@@ -179,7 +179,7 @@ def _ended(loom: Loom, outline: Outline, turn_id: str) -> bool:
     return not goes_on and turn.cast_id is not None and loom.cast_end(turn.cast_id) is not None
 
 
-def _one(loom: Loom, outline: Outline, turn_id: str, after: dict[str, CastRecord]) -> str:
+def _choose_cast(loom: Loom, outline: Outline, turn_id: str, after: dict[str, CastRecord]) -> str:
     """The cast that comes next: the same entity's, or any of them if all that begin there are alike."""
     place = outline.places[turn_id]
     if place.role != "call":
@@ -194,7 +194,7 @@ def _one(loom: Loom, outline: Outline, turn_id: str, after: dict[str, CastRecord
     return next(iter(after))
 
 
-def _spent(loom: Loom, outline: Outline, turn_id: str, cast_id: str) -> int:
+def _queries_spent(loom: Loom, outline: Outline, turn_id: str, cast_id: str) -> int:
     """How many queries a cast made on the path to a turn, including those of the casts that it continues."""
     path = loom.acted(turn_id)
     casts = {cast_id}

@@ -30,7 +30,7 @@ Begun = Literal["start", "fold", "cut", "fork"]
 
 
 @dataclass(frozen=True, slots=True)
-class Uttered:
+class WindowUtterance:
     """A turn and the position of its utterance: ``messages[:at]`` of its window is the crystal's input."""
 
     turn: Turn
@@ -56,10 +56,10 @@ class Window:
     cantrip_id: str
     tools: tuple[ToolDefinition, ...]
     messages: list[Message] = field(default_factory=list)
-    uttered: list[Uttered] = field(default_factory=list)
+    uttered: list[WindowUtterance] = field(default_factory=list)
 
 
-class Seen:
+class CrystalView:
     """Windows of any thread of a loom. Reads the records once on creation, and holds one thread's context at a time."""
 
     def __init__(self, loom: Loom, outline: Outline) -> None:
@@ -193,7 +193,7 @@ class Seen:
 class _Walk:
     """Follows a thread's context turn by turn."""
 
-    def __init__(self, seen: Seen, entities: int, empty: Callable[[str], Context] | None = None) -> None:
+    def __init__(self, seen: CrystalView, entities: int, empty: Callable[[str], Context] | None = None) -> None:
         """``empty`` creates the context of a cantrip before its first cast."""
         self._seen = seen
         self._empty = empty or seen.context
@@ -234,7 +234,7 @@ class _Walk:
         at = len(context.messages)
         if context.expires:
             # This utterance answers a query with a full ephemeral result; later queries do not have that result.
-            window.uttered.append(Uttered(turn, at))
+            window.uttered.append(WindowUtterance(turn, at))
             messages = [*context.messages, context.render(turn)[0]]
             yield Window(window.begun, window.entity_id, window.cantrip_id, window.tools, messages, window.uttered)
             context.add(turn)
@@ -242,7 +242,7 @@ class _Walk:
             self._altered = True
             return
         context.add(turn)
-        window.uttered.append(Uttered(turn, at))
+        window.uttered.append(WindowUtterance(turn, at))
 
     def end(self) -> Iterator[Window]:
         """Yield the present window, if anything was said in it."""

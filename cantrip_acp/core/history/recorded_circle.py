@@ -49,7 +49,7 @@ class RecordedCircle:
             self.presentation = text if isinstance(text, str) else None
             self.tools = _definitions(shown.get("tools"))
         elif record is not None:
-            self.presentation, self.tools = _told_anew(circle)
+            self.presentation, self.tools = _present_again(circle)
 
     def capabilities(self, *, text_calls: bool = False) -> str | None:
         """The capability block, as the crystal saw it."""
@@ -81,7 +81,7 @@ def _definitions(tools: Any) -> tuple[ToolDefinition, ...]:
         return ()
 
 
-def _told_anew(circle: Mapping[str, Any]) -> tuple[str | None, tuple[ToolDefinition, ...]]:
+def _present_again(circle: Mapping[str, Any]) -> tuple[str | None, tuple[ToolDefinition, ...]]:
     from cantrip_acp.core.circle import Circle
     from cantrip_acp.gates.contract import Gate
 
@@ -90,7 +90,12 @@ def _told_anew(circle: Mapping[str, Any]) -> tuple[str | None, tuple[ToolDefinit
         options["python"] = options.pop("code_python")
     try:
         gates = [
-            Gate(name=str(g["name"]), description=str(g["description"]), parameters=g["parameters"], handler=_never)
+            Gate(
+                name=str(g["name"]),
+                description=str(g["description"]),
+                parameters=g["parameters"],
+                handler=_not_callable,
+            )
             for g in circle.get("gates", ())
         ]
         medium = mediums.find(str(circle.get("medium")), **options)
@@ -100,5 +105,5 @@ def _told_anew(circle: Mapping[str, Any]) -> tuple[str | None, tuple[ToolDefinit
         return None, ()
 
 
-def _never(args: Any, context: Any) -> Any:
+def _not_callable(args: Any, context: Any) -> Any:
     raise RuntimeError("a recorded gate does nothing")

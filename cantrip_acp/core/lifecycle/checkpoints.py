@@ -37,23 +37,23 @@ class Checkpoints:
     def __init__(self, entity: EntityState) -> None:
         self._entity = entity
         self._pinner: file_snapshots.Pinner | None = None
-        self._begun = False
+        self._stored_once = False
         self._failed = 0
-        self._told: str | None = None
+        self._last_problem: str | None = None
 
     async def store(self, turn: Turn) -> None:
         """Store the files as a turn leaves them, if they changed. This also happens while a cast is being cancelled."""
         entity = self._entity
-        if self._failed >= _PATIENCE or (self._begun and not _acted(turn, entity.circle.gates)):
+        if self._failed >= _PATIENCE or (self._stored_once and not _may_have_changed_files(turn, entity.circle.gates)):
             return
-        self._begun = True
+        self._stored_once = True
         with anyio.CancelScope(shield=True):
             try:
-                made = await anyio.to_thread.run_sync(self._pin, turn.id)
+                made = await anyio.to_thread.run_sync(self._store_now, turn.id)
             except (GitError, OSError) as error:
                 self._fail(turn.id, entity.redactor.diagnostic(str(error)))
                 return
-        self._failed, self._told = 0, None
+        self._failed, self._last_problem = 0, None
         if made is not None:
             missing = tuple(entity.redactor.text(line) for line in made.left_out)
             entity.loom.append(
@@ -69,7 +69,7 @@ class Checkpoints:
         if pinner is not None:
             await anyio.to_thread.run_sync(pinner.close)
 
-    def _pin(self, turn_id: str) -> file_snapshots.Pin | None:
+    def _store_now(self, turn_id: str) -> file_snapshots.Pin | None:
         entity = self._entity
         header = entity.loom.header
         assert header is not None, "a turn was written"
@@ -83,13 +83,13 @@ class Checkpoints:
 
     def _fail(self, turn_id: str, why: str) -> None:
         self._failed += 1
-        if why == self._told:
+        if why == self._last_problem:
             return
-        self._told = why
+        self._last_problem = why
         self._entity.loom.append(FilesRecord(new_id("w"), turn_id, self._entity.id, error=why, timestamp=now()))
 
 
-def _acted(turn: Turn, gates: Mapping[str, Gate]) -> bool:
+def _may_have_changed_files(turn: Turn, gates: Mapping[str, Gate]) -> bool:
     """Whether a turn may have changed a file: a program ran, or a gate was called that does more than read."""
     if turn.observation.output is not None:
         return True
@@ -100,7 +100,7 @@ def _acted(turn: Turn, gates: Mapping[str, Gate]) -> bool:
     return False
 
 
-def forget(loom: Loom) -> list[str]:
+def delete_checkpoints(loom: Loom) -> list[str]:
     """Delete every checkpoint of a loom, and every worktree of its forks. Returns a line for each thing removed.
 
     For callers that delete the loom itself. Worktrees of forks that a crash interrupted are deleted too. Repositories

@@ -75,9 +75,9 @@ class SessionKeeper:
             self._session = session = await circle.medium.open(circle, self._entity.id)
             if self._pieces is not None:
                 session.chunks = self._pieces  # type: ignore[attr-defined]
-            gates_added = getattr(session, "gates_gained", None)
-            if gates_added is not None:
-                self._dynamic_gates.set_listener(gates_added)
+            listener = getattr(session, "gates_added", None)
+            if listener is not None:
+                self._dynamic_gates.set_listener(listener)
         return self._session
 
     async def _renew(self, old: MediumSession) -> None:

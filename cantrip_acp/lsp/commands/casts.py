@@ -44,7 +44,7 @@ class Cast:
 
         self._hosts = NamedHosts()
         self._hosts.hear(intent)
-        self._cantrip = cantrip.reaching((), self._hosts)
+        self._cantrip = cantrip.for_session((), self._hosts)
         self._loom, self._intent, self._say = loom, intent, say
         self._server = asyncio.get_running_loop()
         self.ended: asyncio.Future[Ended] = self._server.create_future()

@@ -22,7 +22,7 @@ from cantrip_acp.mediums.code import snapshot as snapshots
 from cantrip_acp.mediums.code.cell import CANCEL, LEFT_BEHIND, Cell
 from cantrip_acp.mediums.code.prompt import program, seconds
 from cantrip_acp.mediums.code.snapshot import ChunkStore, MemoryChunks, Snapshot
-from cantrip_acp.mediums.program_events import Report
+from cantrip_acp.mediums.program_events import ProgramEvents
 from cantrip_acp.sandbox.gate_ipc.server import GateWire, WireSession, clear_requests
 from cantrip_acp.sandbox.launch import limits, sandbox
 from cantrip_acp.sandbox.launch.limits import Watching
@@ -133,7 +133,7 @@ class CodeSession:
             self._lock.release()
 
     async def _run(self, code: str, call: ToolCall, turn: TurnContext) -> Output:
-        report = Report(call, turn, "python")
+        report = ProgramEvents(call, turn, "python")
         await report.start(code, self._circle)
         try:
             worker = await self._ready()
@@ -373,7 +373,7 @@ class CodeSession:
         return {
             "gates": [
                 *(_spec(shown, self._circle.gates[name]) for shown, name in self._circle.tool_names.items()),
-                *(_spec(name, gate) for name, gate in self._circle.withheld.items()),
+                *(_spec(name, gate) for name, gate in self._circle.removed_delegation_gates.items()),
             ],
             "gained": [_spec(shown, gate) for shown, gate in self.gained.items()],
             "loom": self._loom,
@@ -382,7 +382,7 @@ class CodeSession:
             "system_packages": self._interpreter.system_packages,
         }
 
-    def gates_gained(self, gates: Mapping[str, Gate]) -> None:
+    def gates_added(self, gates: Mapping[str, Gate]) -> None:
         """Add gates as functions, also for the running cell from its next statement on, and as commands of what it
         starts.
         """

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cantrip_acp.core.history.crystal_view import Uttered, Window
+from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.contract import NO_USAGE
 from cantrip_acp.crystals.logprobs import Sampled
 from cantrip_acp.loom.records.turn import Turn
@@ -124,7 +124,7 @@ def _history(source: Source, window: Window, prompts: Prompts, own: set[int]) ->
     return {"messages_and_choices": items, "tools": tools(window.tools) or None}
 
 
-def _choice(message: dict[str, Any], uttered: Uttered, prompts: Prompts) -> dict[str, Any]:
+def _choice(message: dict[str, Any], uttered: WindowUtterance, prompts: Prompts) -> dict[str, Any]:
     turn = uttered.turn
     choice: dict[str, Any] = {
         "index": 0,

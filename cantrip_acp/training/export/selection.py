@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from cantrip_acp.core.errors import LoomError
-from cantrip_acp.core.history.crystal_view import Seen, Window
+from cantrip_acp.core.history.crystal_view import CrystalView, Window
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.outline import Outline
@@ -40,7 +40,7 @@ class Episode:
     a child, ``forked_from`` the turn where its last entity was forked. ``group`` is its group of forks, ``relative``
     its relative reward."""
 
-    seen: Seen
+    seen: CrystalView
     leaf: str
     state: State
     reason: str | None
@@ -96,7 +96,7 @@ class Source:
         self.wanted = wanted or Wanted()
         self.outline = Outline(loom)
         self._endings = Endings(loom, self.outline.starts)
-        self.seen = Seen(loom, self.outline)
+        self.seen = CrystalView(loom, self.outline)
         self.report = Report()
         self._progress = progress
         self._told: set[str] = set()

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.history.crystal_view import Uttered, Window
+from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.contract import Message, ToolDefinition
 from cantrip_acp.crystals.logprobs import Sampled
 from cantrip_acp.training.export.rows import Prompts, seconds, text_of, url_of
@@ -75,7 +75,7 @@ class Graph:
         self,
         messages: Sequence[Message],
         parent: int | None,
-        uttered: Uttered,
+        uttered: WindowUtterance,
         tools: list[dict[str, Any]],
         prompts: Prompts,
     ) -> int:
@@ -138,7 +138,7 @@ class Graph:
         self.loose[turn_id] = msgspec.to_builtins(sampled)
 
 
-def _call(uttered: Uttered, node: int, end: float) -> dict[str, Any]:
+def _call(uttered: WindowUtterance, node: int, end: float) -> dict[str, Any]:
     counted = uttered.turn.metadata
     stop = counted.stop_reason if isinstance(counted.stop_reason, str) else None
     call: dict[str, Any] = {"node": node}

@@ -13,7 +13,7 @@ import pytest
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.errors import EntityBusy, SandboxError
 from cantrip_acp.core.events import Noticed
-from cantrip_acp.core.forking.resume import reopen
+from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.records.turn import ForkRecord, SnapshotRecord
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
@@ -271,7 +271,7 @@ async def test_a_session_whose_snapshot_cannot_be_opened_writes_nothing(tmp_path
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with Loom.open(path) as loom:
         cantrip = writer(place, "n", "done([n, open('count.txt').read()])", loom=loom, snapshots=True)
-        found = reopen(cantrip, loom, entity_id)
+        found = resume_entity(cantrip, loom, entity_id)
         assert found.kept == "snapshot"
         entity = found.entity
         entity.crystal = ScriptedCrystal(code("n", "done(open('count.txt').read())"))

@@ -11,7 +11,7 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core.events import Noticed
 from cantrip_acp.core.forking.replay import replay
-from cantrip_acp.core.forking.resume import reopen
+from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.mediums.code.prompt import program
@@ -259,7 +259,7 @@ async def test_replays_and_reopened_looms_run_what_ran_and_nothing_else(tmp_path
             outcome = await replay(again, loom, last)
             # What ran runs again, in a copy of what it could write.
             assert (outcome.divergence, (where / "made").exists()) == (None, False)
-            opened = reopen(again, loom, entity.id).entity
+            opened = resume_entity(again, loom, entity.id).entity
             shown = [m for m in opened.context.messages if m.kind == "turn" and m.role == "assistant"]
             assert [m.content for m in shown] == [t.utterance.content for t in loom.turns() if t.role == "crystal"]
             await opened.close()
@@ -319,7 +319,7 @@ async def test_a_loom_of_before_loads_and_goes_on(tmp_path: Path) -> None:
     with Loom.open(path) as loom:
         assert not loom.problems
         made = cantrip("code", "played before", "end", tools="native")
-        entity = reopen(made, loom, "e_old").entity
+        entity = resume_entity(made, loom, "e_old").entity
         said, seen = entity.context.messages[-2:]
         assert (said.content, said.tool_calls[0].id, said.text_calls) == ("First this.", "fence_0_1", False)
         assert program(said.tool_calls[0].args) == "x = 20\n"

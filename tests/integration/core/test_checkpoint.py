@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.lifecycle.checkpoints import forget
+from cantrip_acp.core.lifecycle.checkpoints import delete_checkpoints
 from cantrip_acp.loom.records.turn import FilesRecord
 from tests.support.git_repositories import git, plant, repository, users_state
 
@@ -132,10 +132,10 @@ async def test_pins_are_forgotten_with_their_loom(where: Path) -> None:
     await cantrip.cast("Write.")
     other = spell(where, [does("write_file", path="a", content="b"), does("done", answer="ok")])
     await other.cast("Write.")
-    (told,) = forget(cantrip.loom)
+    (told,) = delete_checkpoints(cantrip.loom)
     assert told.startswith("refs/cantrip/loom_")
     assert len(git(where, "for-each-ref", "refs/cantrip").splitlines()) == 1
-    assert forget(cantrip.loom) == []
+    assert delete_checkpoints(cantrip.loom) == []
 
 
 @pytest.mark.parametrize("address", ["own.loom.jsonl", "sqlite:own.db"])

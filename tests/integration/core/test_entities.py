@@ -11,7 +11,7 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, DefinitionError, Gate, Loom, ScriptedCrystal, Wards
 from cantrip_acp.core.errors import EntityExists
-from cantrip_acp.core.history.crystal_view import Seen
+from cantrip_acp.core.history.crystal_view import CrystalView
 from cantrip_acp.loom.query.outline import Outline
 from tests.support.fixtures.core import done, echo, make
 
@@ -213,7 +213,7 @@ async def test_after_use_at_the_end_of_a_cast_is_seen_by_the_next_one() -> None:
 
 
 async def test_forks_and_reloads_see_the_same() -> None:
-    from cantrip_acp.core.forking.resume import reopen
+    from cantrip_acp.core.forking.resume import resume_entity
 
     cantrip = make(_LOOK, echo(), done(), gates=["done", "echo", _page("after_use")])
     await cantrip.cast("go")
@@ -226,7 +226,7 @@ async def test_forks_and_reloads_see_the_same() -> None:
         await fork.close()
     # A reopened entity goes on behind the queries that its script has answered.
     crystal = ScriptedCrystal([_LOOK, done()], record_inputs=True)
-    found = reopen(cantrip.with_crystal(crystal), cantrip.loom, turns[0].entity_id, turns[0].id)
+    found = resume_entity(cantrip.with_crystal(crystal), cantrip.loom, turns[0].entity_id, turns[0].id)
     await found.entity.cast("on")
     assert _tool_texts(crystal.invocations[0])[0] == PAGE
 
@@ -238,7 +238,7 @@ async def test_an_export_has_what_was_seen(ephemeral: Any) -> None:
     asked = [[(m.role, m.content) for m in q.messages] for q in cantrip.crystal.invocations]
     outline = Outline(cantrip.loom)
     told = []
-    for window in Seen(cantrip.loom, outline).windows(cantrip.loom.leaves()[0]):
+    for window in CrystalView(cantrip.loom, outline).windows(cantrip.loom.leaves()[0]):
         for uttered in window.uttered:
             told.append([(m.role, m.content) for m in window.messages[: uttered.at]])
     assert told == asked

@@ -10,7 +10,7 @@ import pytest
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core.errors import GitError, SandboxError
 from cantrip_acp.core.forking import worktree
-from cantrip_acp.core.lifecycle.checkpoints import forget
+from cantrip_acp.core.lifecycle.checkpoints import delete_checkpoints
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.records.turn import ForkRecord
@@ -80,7 +80,7 @@ async def test_a_fork_finds_the_files_of_its_turn(tmp_path: Path, where: Path) -
     again = await cantrip.with_crystal(ScriptedCrystal([])).fork(turns[1].id, worktree=tmp_path / "again")
     await again.close()
     assert (tmp_path / "again" / "src" / "new.txt").read_text() == "fork\n"
-    told = forget(cantrip.loom)
+    told = delete_checkpoints(cantrip.loom)
     assert linked(where) == []
     assert not side.exists()
     assert len(told) == 4
@@ -105,7 +105,7 @@ async def test_roots_and_wards_move_with_the_workspace(tmp_path: Path, where: Pa
         [{"max_turns": 5, "bash_writable_paths": ["workspace", "src", "/tmp"], "code_readable_paths": [str(where)]}],
         workspace=where / "src",
     )
-    moved = worktree.moved(circle, str(where), "/new/place")
+    moved = worktree.move_circle(circle, str(where), "/new/place")
     assert moved.workspace == Path("/new/place/src")
     assert moved.wards.bash_writable_paths == ("/new/place/src", "/new/place/src/src", "/tmp")
     assert moved.wards.code_readable_paths == ("/new/place",)
@@ -160,7 +160,7 @@ async def test_what_cannot_be_had_is_said_and_leaves_nothing(tmp_path: Path, whe
     unpinned, *_ = await written(plain)
     with pytest.raises(GitError, match="no files are pinned at turn"):
         await plain.fork(unpinned, worktree=side)
-    forget(cantrip.loom)
+    delete_checkpoints(cantrip.loom)
     git(where, "gc", "-q", "--prune=now")
     with pytest.raises(GitError, match="its pins were dropped"):
         await cantrip.fork(first, worktree=side)
@@ -191,5 +191,5 @@ async def test_a_hostile_repository_runs_nothing(tmp_path: Path, where: Path) ->
     first, *_ = await written(cantrip)
     async with await cantrip.fork(first, worktree=tmp_path / "side"):
         assert (tmp_path / "side" / "src" / "new.txt").read_text() == "one\n"
-    forget(cantrip.loom)
+    delete_checkpoints(cantrip.loom)
     assert not marker.exists()

@@ -8,7 +8,7 @@ import pytest
 
 from cantrip_acp import Cantrip, Loom
 from cantrip_acp.core.forking.replay import replay
-from cantrip_acp.core.forking.resume import reopen
+from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.loom.records.turn import ForkRecord
 from tests.support.scripted_children import call, calls, done, of_root, parent, turns
 
@@ -105,7 +105,7 @@ async def test_a_session_that_is_opened_again_goes_on_with_its_children_counted(
             first = await entity.cast("go")
             name = entity.id
     with Loom.open(path) as loom:
-        again = reopen(made(loom), loom, name).entity
+        again = resume_entity(made(loom), loom, name).entity
         async with again:
             assert again.usage == first.usage
             await again.cast("go on")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.core.forking.resume import reopen
+from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.loom.records.turn import Turn
 from tests.support.scripted_children import call, calls, done, parent
 
@@ -78,7 +78,7 @@ async def test_a_crash_leaves_no_reference_to_a_turn_that_was_never_written(tmp_
                 known.add(record.id)
         # The entity goes on from where it was, and is told what is not known.
         spell = parent(done(), done("on"), loom=loom)
-        again = reopen(spell, loom, turns[1].entity_id).entity
+        again = resume_entity(spell, loom, turns[1].entity_id).entity
         async with again:
             shown = [m.content or "" for m in again.context.messages]
             assert (

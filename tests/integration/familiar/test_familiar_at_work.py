@@ -11,7 +11,7 @@ import pytest
 from cantrip_acp import Loom
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.events import GateFinished, PlanChanged
-from cantrip_acp.core.forking.resume import reopen
+from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.loom.records.turn import ContextRecord
 from tests.integration.familiar.conftest import git
 
@@ -182,7 +182,7 @@ async def test_it_survives_being_opened_again(familiar: Familiar, project: Path,
         identity = entity.id
     loom.close()
     with Loom.open(where) as again:
-        reopened = reopen(familiar(script), again, identity)
+        reopened = resume_entity(familiar(script), again, identity)
         assert reopened.kept == "snapshot"
         async with reopened.entity as entity:
             result = await entity.cast("This is the second request.")

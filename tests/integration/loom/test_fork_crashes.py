@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.lifecycle.checkpoints import forget
+from cantrip_acp.core.lifecycle.checkpoints import delete_checkpoints
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.records.turn import ForkRecord
@@ -109,7 +109,7 @@ async def test_a_group_that_is_killed_leaves_no_half_fork(kept: Place, tmp_path:
             async with again:
                 assert (await again.cast("after the crash")).result == 42
     with kept.open() as loom:
-        forget(loom)
+        delete_checkpoints(loom)
     assert worktrees.linked(repository_of(project)) == []
     assert git(project, "for-each-ref", "refs/cantrip") == ""
     assert users_state(project) == before

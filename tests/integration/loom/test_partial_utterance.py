@@ -14,8 +14,8 @@ from cantrip_acp.acp.render.loaded_session import loaded_updates
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.events import Text
 from cantrip_acp.core.forking.fork import fork
-from cantrip_acp.core.forking.resume import reopen
-from cantrip_acp.core.history.crystal_view import Seen
+from cantrip_acp.core.forking.resume import resume_entity
+from cantrip_acp.core.history.crystal_view import CrystalView
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.text.redaction import shared
 from tests.support.fixtures.core import INSTANT, echo
@@ -69,7 +69,7 @@ async def test_a_cancelled_stream_is_kept_and_known(place: Place) -> None:
     assert again.unfinished() == []
     assert again.check() == []
     other = make(again, {"content": "unused"}, {"content": "unused"}, {"content": "unused"}, {"content": "again"})
-    taken = reopen(other, again, entity.id)
+    taken = resume_entity(other, again, entity.id)
     await taken.entity.cast("Still there?")
     assert said(other, 0)[: len(messages)] == messages
     chunks = [
@@ -79,7 +79,7 @@ async def test_a_cancelled_stream_is_kept_and_known(place: Place) -> None:
     ]  # type: ignore[union-attr]
     assert chunks == ["one two ", "after", "again"]
     # An exporter sees what the crystal saw.
-    seen = Seen(again, Outline(again))
+    seen = CrystalView(again, Outline(again))
     (window,) = seen.windows(again.leaves()[-1])
     assert [(m.role, m.content) for m in window.messages if m.role != "system"][: len(messages)] == messages
 
@@ -118,7 +118,7 @@ async def test_no_two_messages_of_the_user_in_a_row(place: Place, how: str, stre
     await entity.close()
     again = place.again(loom)
     other = make(again, *[{"content": "x"}] * 9)
-    taken = reopen(other, again, entity.id)
+    taken = resume_entity(other, again, entity.id)
     assert [(m.role, m.content) for m in taken.entity.context.messages if m.role != "system"] == [
         *messages, ("assistant", "after"),
     ]  # fmt: skip
@@ -133,7 +133,7 @@ async def test_an_entity_that_came_to_no_turn_is_opened_again(place: Place) -> N
     await entity.close()
     again = place.again(loom)
     other = make(again, {"content": "x"}, {"content": "x"}, {"content": "third"})
-    taken = reopen(other, again, entity.id)
+    taken = resume_entity(other, again, entity.id)
     assert (await taken.entity.cast("Three.")).result == "third"
     assert said(other, 0) == [
         ("user", "One."), ("assistant", "one two\n\n[interrupted here: cancelled]"),
@@ -176,7 +176,7 @@ async def test_a_fold_keeps_what_stands_and_the_roles_in_order(place: Place) -> 
     assert messages[0][0] == "user"
     await entity.close()
     again = place.again(loom)
-    taken = reopen(make(again, *[{"content": "x"}] * 9), again, entity.id)
+    taken = resume_entity(make(again, *[{"content": "x"}] * 9), again, entity.id)
     assert [(m.role, m.content) for m in taken.entity.context.messages if m.role != "system"] == [
         *messages, ("assistant", "fourth"),
     ]  # fmt: skip
@@ -203,7 +203,7 @@ async def test_a_cast_that_is_resumed_asks_the_same_query_again(place: Place) ->
     await entity.close()
     again = place.again(loom)
     other = make(again, {"content": "x"}, {"content": "whole"}, {"content": "later"})
-    taken = reopen(other, again, entity.id)
+    taken = resume_entity(other, again, entity.id)
     assert (await taken.entity.resume()).result == "whole"
     await taken.entity.cast("Thanks.")
     assert said(other, 0) == [("user", "Count.")]
@@ -211,7 +211,7 @@ async def test_a_cast_that_is_resumed_asks_the_same_query_again(place: Place) ->
     assert messages == [("user", "Count."), ("assistant", "whole"), ("user", "Thanks.")]
     await taken.entity.close()
     last = place.again(again)
-    after = reopen(make(last, *[{"content": "x"}] * 9), last, entity.id).entity
+    after = resume_entity(make(last, *[{"content": "x"}] * 9), last, entity.id).entity
     assert [(m.role, m.content) for m in after.context.messages if m.role != "system"][:3] == messages
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import GateReply, Loom, Turn
-from cantrip_acp.core.forking.resume import reopen
+from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.crystals.contract import ToolCall, Usage
 from cantrip_acp.loom.records.turn import CastRecord, GateRecord, Observation, Utterance, UtteranceRecord
 from cantrip_acp.loom.recovery import CUT_OFF, ENDED, settle
@@ -55,7 +55,7 @@ async def test_a_call_that_the_process_died_in(kept: Place) -> None:
         entity_id = seen.unfinished()[0].entity_id
     loom = kept.open()
     spell = make(done("never"), done("on"), loom=loom)
-    again = reopen(spell, loom, entity_id)
+    again = resume_entity(spell, loom, entity_id)
     (turn,) = [each for each in loom.turns() if each.role == "crystal"]
     assert (turn.reason, turn.truncated, turn.sequence, again.turns) == ("error", True, 1, 1)
     assert turn.gate_calls == ("echo", "wait", "echo")
@@ -98,7 +98,7 @@ async def test_it_can_be_forked_copied_and_listed(kept: Place) -> None:
             assert [u.utterance.content for u in copy.unfinished()] == ["I wait."]
     loom = kept.open()
     entity_id = next(turn.entity_id for turn in loom.turns())
-    reopen(make(done(), loom=loom), loom, entity_id)
+    resume_entity(make(done(), loom=loom), loom, entity_id)
     leaf = loom.leaves()[-1]
     forked = await make(done("x"), loom=loom).fork(leaf, loom=loom)
     async with forked:

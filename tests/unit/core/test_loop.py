@@ -456,6 +456,6 @@ async def test_batch_keeps_order_and_failures_to_themselves() -> None:
 
 def test_a_session_with_folders_keeps_what_its_circle_has(tmp_path: Path) -> None:
     circle = Circle(gates=["done"], wards=[{"max_turns": 3}], workspace=tmp_path, score=lambda turn: 1.0, data={"a": 1})
-    reached = Cantrip(ScriptedCrystal([]), Call(), circle).reaching([tmp_path / "more"]).circle
+    reached = Cantrip(ScriptedCrystal([]), Call(), circle).for_session([tmp_path / "more"]).circle
     assert reached.folders == (tmp_path / "more",)
     assert (reached.data, reached.score, list(reached.gates)) == (circle.data, circle.score, list(circle.gates))

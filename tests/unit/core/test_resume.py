@@ -13,8 +13,8 @@ from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.loaded_session import loaded_updates
 from cantrip_acp.core.errors import CrystalError, IntentRequired, LoomError
 from cantrip_acp.core.forking.replay import replay
-from cantrip_acp.core.forking.resume import reopen
-from cantrip_acp.core.history.continuation import point
+from cantrip_acp.core.forking.resume import resume_entity
+from cantrip_acp.core.history.continuation import find_point
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training.export.selection import Source, Wanted
@@ -143,7 +143,7 @@ async def test_samples_of_one_state_are_a_group() -> None:
     assert [r["group"] for r in rows(loom, "verifiers") if "group" in r] == [{"id": made.id}] * 3
     assert len(rows(loom, "trl-preference")) == 2
     # Samples go on in the turns that the original had left.
-    assert point(loom, first.id).spent == 1
+    assert find_point(loom, first.id).spent == 1
     replayed = await replay(cantrip, loom, group.leaves[0])
     assert replayed.divergence is None
 
@@ -223,7 +223,7 @@ async def test_an_entity_whose_process_ended_goes_on(after: int, tmp_path: Path)
     path.write_bytes(b"".join(kept))
     with Loom.open(path) as loom:
         again = make(*[echo()] * after, done("after all"), loom=loom)
-        entity = reopen(again, loom, result.entity_id).entity
+        entity = resume_entity(again, loom, result.entity_id).entity
         async with entity:
             assert (await entity.resume()).result == "after all"
         assert sent(again)[0] == sent(cantrip)[after]

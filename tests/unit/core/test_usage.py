@@ -11,7 +11,7 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal, Usage
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.events import CastEnded, Noticed, UsageReported
-from cantrip_acp.core.forking.resume import reopen
+from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.crystals.contract import NO_USAGE, UNKNOWN_USAGE, Emit, Query, Response, ToolCall
 from cantrip_acp.loom.query.listing import Listing
 from cantrip_acp.loom.query.statistics import Statistics
@@ -97,7 +97,7 @@ async def test_a_query_that_fails_for_good_counts_without_a_turn(tmp_path: Path)
     cantrip.loom.close()
     with Loom.open(path) as loom:
         # After a reload the entity has used as much, and so say lists and statistics.
-        again = reopen(make(loom=loom), loom, entity.id).entity
+        again = resume_entity(make(loom=loom), loom, entity.id).entity
         assert again.usage.prompt_tokens == 20
         (line,) = Listing(loom).lines()
         assert line.record()["tokens_prompt"] == 20

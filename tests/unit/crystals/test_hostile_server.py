@@ -181,7 +181,7 @@ async def test_bytes_without_a_word_do_not_hold_it_for_ever(
             anyio.fail_after(30),
             pytest.raises(CrystalError, match=r"no word .* connection is held open|: keep-alive"),
         ):
-            await retry.ask(made, query, nothing, retry.RetryPolicy(max_retries=0), nothing)
+            await retry.query_with_retries(made, query, nothing, retry.RetryPolicy(max_retries=0), nothing)
         await made.aclose()
         assert await anyio.to_thread.run_sync(wire.wait_gone)
 
@@ -205,7 +205,7 @@ async def test_a_slow_answer_that_goes_on_is_waited_for(kind: str, monkeypatch: 
         made = crystal(kind, wire.url)
         await anyio.to_thread.run_sync(made.prepare)
         query = Query([Message("user", "Hello")])
-        response = await retry.ask(made, query, nothing, retry.RetryPolicy(max_retries=0), nothing)
+        response = await retry.query_with_retries(made, query, nothing, retry.RetryPolicy(max_retries=0), nothing)
         await made.aclose()
     assert set(response.content or "") == {"a"}
 
@@ -324,7 +324,7 @@ async def test_a_wait_that_is_too_long_is_an_error_that_says_when(kind: str, val
         made = crystal(kind, wire.url)
         policy = retry.RetryPolicy(sleep=slept)
         with pytest.raises(CrystalError) as caught:
-            await retry.ask(made, Query([Message("user", "Hello")]), nothing, policy, nothing)
+            await retry.query_with_retries(made, Query([Message("user", "Hello")]), nothing, policy, nothing)
         await made.aclose()
         assert len(wire.requests) == 1
     assert waits == []

@@ -338,7 +338,9 @@ async def test_a_stream_without_an_end_is_stopped(kind: str, monkeypatch: pytest
 
     with Wire([sse_reply(forever())]) as wire:
         with anyio.fail_after(60), pytest.raises(CrystalError, match="without an end"):
-            await retry.ask(crystal(kind, wire.url), Query([USER]), emit, retry.RetryPolicy(max_retries=0), notice)
+            await retry.query_with_retries(
+                crystal(kind, wire.url), Query([USER]), emit, retry.RetryPolicy(max_retries=0), notice
+            )
         assert await anyio.to_thread.run_sync(wire.wait_gone)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.events import ChildEvent, ChildRejected, as_json
-from cantrip_acp.core.forking.resume import reopen
+from cantrip_acp.core.forking.resume import resume_entity
 
 pytestmark = pytest.mark.anyio
 
@@ -81,5 +81,5 @@ async def test_counters_survive_forks_and_reloads() -> None:
         ]
         assert "max_children_total" in str(refused.result)
         await forked.close()
-    loaded = reopen(again, entity.loom, entity.id).entity
+    loaded = resume_entity(again, entity.loom, entity.id).entity
     assert (loaded.state.children.count, loaded.state.children.descendants) == (1, 2)

@@ -11,7 +11,7 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.context_block import CastInfo, ContextBlock
 from cantrip_acp.core.folding.policy import Folding
-from cantrip_acp.core.forking.resume import reopen
+from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.loom.records.turn import ContextRecord
 from cantrip_acp.memory.project_docs import LARGEST, LARGEST_ALL, MOST_FILES, Culture
 
@@ -116,7 +116,7 @@ async def test_an_entity_that_is_taken_up_again_is_told_what_changed_alone(works
         async with cantrip().invoke() as entity:
             await entity.cast("one")
         (workspace / "CLAUDE.md").write_text("Be kind.")
-        again = reopen(cantrip(), loom, entity.id).entity
+        again = resume_entity(cantrip(), loom, entity.id).entity
         async with again:
             await again.cast("two")
             await again.cast("three")
@@ -144,7 +144,7 @@ async def test_folding_leaves_the_documents_where_they_are_seen(workspace: Path)
     assert [r.title for r in loom.records() if isinstance(r, ContextRecord)] == ["AGENTS.md"]
     # One that changes replaces what was kept, and an entity that is taken up again sees the same.
     (workspace / "AGENTS.md").write_text("Use spaces.")
-    again = reopen(cantrip(ScriptedCrystal([{"content": "a"}] * 12)), loom, entity.id).entity
+    again = resume_entity(cantrip(ScriptedCrystal([{"content": "a"}] * 12)), loom, entity.id).entity
     assert [b.title for b in again.context.pinned()] == ["AGENTS.md"]
     async with again:
         for n in range(4):

@@ -64,7 +64,7 @@ def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] 
         )
         return 1
     try:
-        path = keep(variable, key)
+        path = save_key(variable, key)
     except OSError as problem:
         out.write(f"{keys.dotenv_file()} cannot be written: {problem.strerror or problem}\n")
         return 1
@@ -77,7 +77,7 @@ def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] 
 def _use(crystal: str) -> int:
     """Save a local server's model as the default crystal, for recipes that name none."""
     try:
-        path = keep(VARIABLE, crystal)
+        path = save_key(VARIABLE, crystal)
     except OSError as problem:
         sys.stderr.write(f"{keys.dotenv_file()} cannot be written: {problem.strerror or problem}\n")
         return 1
@@ -87,7 +87,7 @@ def _use(crystal: str) -> int:
     return 0
 
 
-def keep(variable: str, key: str) -> Path:
+def save_key(variable: str, key: str) -> Path:
     """Save a key in ``.env``; it replaces a key of the same name. Raises OSError where the file cannot be written."""
     lines = _without(_lines(), lambda name, _: name == variable)
     return _write([*lines, MARK, f"{variable}={key}"])
@@ -151,7 +151,7 @@ TRIES = 5
 _T = TypeVar("_T")
 
 
-async def with_a_key(
+async def with_missing_key(
     connection: Connection, client: ClientAbilities, request: Request, begin: Callable[[], Awaitable[_T]]
 ) -> _T:
     """The result of ``begin``, once there is a key. Raises its `RpcError` -32000 where nobody can be asked, or the
@@ -167,13 +167,15 @@ async def with_a_key(
                 raise
             import msgspec
 
-            from cantrip_acp.acp.client_services.forms import Form, ask, question
+            from cantrip_acp.acp.client_services.forms import Form, ask_with_form, form_schema
 
             form = Form(
                 message=f"{problem.message} Or set a key now (`cantrip-acp --sign-in` in a terminal does it), and go on.",
-                requested_schema=question("Go on", [("again", "A key is set now: look again"), ("stop", "Stop here")]),
+                requested_schema=form_schema(
+                    "Go on", [("again", "A key is set now: look again"), ("stop", "Stop here")]
+                ),
                 request_id=msgspec.Raw(request.id.raw),
             )
-            if await ask(connection, form) != "again":
+            if await ask_with_form(connection, form) != "again":
                 raise
     return await begin()

@@ -17,7 +17,7 @@ import anyio.to_thread
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import auth_required
 from cantrip_acp.acp.initialize import AUTH_METHOD, TERMINAL_METHOD, accepts_version, initialize_result
-from cantrip_acp.acp.sessions.factory import CantripFactory, Opening, Recipes
+from cantrip_acp.acp.sessions.factory import CantripFactory, Recipes, SessionFactory
 from cantrip_acp.acp.sessions.handlers import Sessions
 from cantrip_acp.acp.sessions.session_store import SessionStore
 from cantrip_acp.acp.wire.byte_streams import byte_streams
@@ -42,11 +42,11 @@ class Agent:
 
     def __init__(self, recipes: Recipes, state_dir: Path, *, greeted: dict[str, Any] | None = None) -> None:
         self._recipes = recipes
-        self._sessions = Sessions(Opening(recipes, SessionStore(state_dir)))
+        self._sessions = Sessions(SessionFactory(recipes, SessionStore(state_dir)))
         self._initialized = False
         self._signed_out = False
         if greeted is not None:
-            self._meet(greeted.get("clientCapabilities"))
+            self._set_client(greeted.get("clientCapabilities"))
 
     def methods(self) -> dict[str, Method]:
         """The methods of ACP version 1 that this agent has, and `session/fork`, which is not stable yet."""
@@ -95,7 +95,7 @@ class Agent:
         ``patient`` is for input from a file: its end means that no more requests come, not that the client is gone.
         ``ending`` is called when the end begins, with the seconds that requests still have.
         """
-        self._sessions.host.connection = connection
+        self._sessions.context.connection = connection
 
         def hang_up() -> float:
             turns = self._sessions.running()
@@ -120,16 +120,16 @@ class Agent:
             raise invalid_params(
                 "required, and missing" if missing else "must be an integer from 0 up", "protocolVersion"
             )
-        self._meet(params.client_capabilities)
+        self._set_client(params.client_capabilities)
         return initialize_result(params.client_capabilities)
 
-    def _meet(self, capabilities: Any) -> None:
-        self._sessions.host.client = acp.ClientAbilities.of(capabilities)
+    def _set_client(self, capabilities: Any) -> None:
+        self._sessions.context.client = acp.ClientAbilities.of(capabilities)
         self._initialized = True
 
     async def _authenticate(self, params: acp.Authenticate, request: Request) -> dict[str, Any]:
         """Check whether a key exists. Keys come from the environment, so there is nothing else to do."""
-        known = [AUTH_METHOD, *([TERMINAL_METHOD] if self._sessions.host.client.auth_terminal else [])]
+        known = [AUTH_METHOD, *([TERMINAL_METHOD] if self._sessions.context.client.auth_terminal else [])]
         if params.method_id not in known:
             raise invalid_params(f"unknown method {params.method_id[:100]!r}; known: {', '.join(known)}", "methodId")
         before, self._recipes.signed_out = self._recipes.signed_out, False

@@ -34,7 +34,7 @@ from cantrip_acp.acp.wire.jsonrpc import (
     invalid_params,
     one_line,
 )
-from cantrip_acp.acp.wire.ordered_queue import InOrder
+from cantrip_acp.acp.wire.ordered_queue import OrderedQueue
 from cantrip_acp.version import __version__
 
 __all__ = [
@@ -69,7 +69,7 @@ class AgentClient:
         self._process = process
         self._watcher = watcher
         self._files: dict[str, ClientFiles] = {}
-        self._work = InOrder()
+        self._work = OrderedQueue()
         self._questions: dict[str, set[anyio.CancelScope]] = {}
         self._stdout = StdoutWatch(process.stdout, junk=lambda line: self._heard("stdout", line), ready=self._work.room)
         self._connection = Connection(

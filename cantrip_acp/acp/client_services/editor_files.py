@@ -76,7 +76,7 @@ class Refused(GateError):
     """The client answered with an error: the file does not exist there, or cannot be read or written."""
 
 
-class Buffers:
+class EditorFiles:
     """The client's files in one session. ``reads`` and ``writes`` say what it offers."""
 
     def __init__(self, connection: Connection, session_id: str, *, reads: bool, writes: bool) -> None:
@@ -128,10 +128,10 @@ _MOST_UNSAVED = 64
 """The largest number of files that are remembered as unsaved."""
 
 
-class FileGates:
+class EditorFileGates:
     """The file gates of one session. ``folders`` are the session's folders: files in them may be open in its client."""
 
-    def __init__(self, buffers: Buffers, folders: Sequence[str]) -> None:
+    def __init__(self, buffers: EditorFiles, folders: Sequence[str]) -> None:
         self._buffers = buffers
         self._folders = tuple(os.path.realpath(folder) for folder in folders)
         self._unsaved: dict[str, str] = {}
@@ -147,7 +147,7 @@ class FileGates:
             edit_file.EDIT_FILE.handler: self._proposed_edit,
         }
 
-    def lend(self, invocation: GateInvocation) -> GateInvocation:
+    def route(self, invocation: GateInvocation) -> GateInvocation:
         """Replace a call by one that uses the client, where the gate is one of ours; other gates of the same name stay
         as they are."""
         gate = invocation.gate

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from cantrip_acp.acp.render.event_translator import Reached
+from cantrip_acp.acp.render.event_translator import Checkpoint
 from cantrip_acp.acp.wire.connection import Disconnected
 from cantrip_acp.acp.wire.jsonrpc import RpcError
 from cantrip_acp.core import events
@@ -44,7 +44,7 @@ class Form(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     mode: str = msgspec.field(default_factory=lambda: "form")
 
 
-class Filled(msgspec.Struct):
+class FormResult(msgspec.Struct):
     action: str
     content: Mapping[str, Any] | None = None
 
@@ -52,7 +52,7 @@ class Filled(msgspec.Struct):
 FIELD = "answer"
 
 
-def question(title: str, choices: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+def form_schema(title: str, choices: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
     """The schema of a form with one field: free text, or one of ``choices`` (value and label)."""
     field: dict[str, Any] = {"type": "string", "title": title}
     if choices:
@@ -62,10 +62,10 @@ def question(title: str, choices: Sequence[tuple[str, str]] = ()) -> dict[str, A
     return {"type": "object", "properties": {FIELD: field}, "required": [FIELD]}
 
 
-async def ask(connection: Connection, form: Form) -> str | None:
+async def ask_with_form(connection: Connection, form: Form) -> str | None:
     """The user's answer; None where it was declined, cancelled or invalid, or the client has no forms."""
     try:
-        filled: Filled = await connection.request(METHOD, form, Filled)
+        filled: FormResult = await connection.request(METHOD, form, FormResult)
     except RpcError as problem:
         log.warning("the client did not show a form: %s", problem)
         return None
@@ -85,7 +85,7 @@ async def ask(connection: Connection, form: Form) -> str | None:
 # --- The gate `ask_user`: shows a form of the client (ACP, Elicitation); without forms it asks in the chat.
 
 
-class Questions:
+class UserQuestions:
     """Questions of one session's entities to its user."""
 
     def __init__(self, connection: Connection, session_id: str, *, forms: bool) -> None:
@@ -114,16 +114,16 @@ class Questions:
             )
         if direct and context.turn is not None:
             # Send the form only after all earlier events were shown.
-            reached = Reached(entity_id=context.entity_id, cast_id=context.cast_id, shown=anyio.Event())
+            reached = Checkpoint(entity_id=context.entity_id, cast_id=context.cast_id, shown=anyio.Event())
             await context.turn.emit(reached)
             await reached.shown.wait()
         form = Form(
             message=asked,
-            requested_schema=question("Answer", [(choice, choice) for choice in choices]),
+            requested_schema=form_schema("Answer", [(choice, choice) for choice in choices]),
             session_id=self._session_id,
             tool_call_id=context.call_id if direct else None,
         )
-        answer = await ask(self._connection, form)
+        answer = await ask_with_form(self._connection, form)
         if answer is None:
             raise GateError("the user gave no answer", "Decide by what you know, or end and say what you would need")
         return GateReply(answer, title=title(asked))

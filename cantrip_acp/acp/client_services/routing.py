@@ -12,35 +12,37 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cantrip_acp.acp.client_services.editor_files import FileGates
+    from cantrip_acp.acp.client_services.editor_files import EditorFileGates
     from cantrip_acp.acp.sessions.session import Session
     from cantrip_acp.gates.contract import GateInvocation
 
 _FILES = frozenset({"read_file", "write_file", "edit_file", "search"})
 
 
-def services(session: Session) -> Callable[[GateInvocation], GateInvocation]:
+def gate_router(session: Session) -> Callable[[GateInvocation], GateInvocation]:
     """The function that replaces a session's calls by calls to its client."""
-    files: FileGates | None = None
+    files: EditorFileGates | None = None
     client = session.client
 
-    def lend(invocation: GateInvocation) -> GateInvocation:
+    def route(invocation: GateInvocation) -> GateInvocation:
         nonlocal files
         name = invocation.gate.name
         if name in _FILES and (client.reads_files or client.writes_files):
             if files is None:
-                from cantrip_acp.acp.client_services.editor_files import Buffers, FileGates
+                from cantrip_acp.acp.client_services.editor_files import EditorFileGates, EditorFiles
 
-                buffers = Buffers(session.connection, session.id, reads=client.reads_files, writes=client.writes_files)
-                files = FileGates(buffers, (session.note.cwd, *session.note.directories))
-            return files.lend(invocation)
+                buffers = EditorFiles(
+                    session.connection, session.id, reads=client.reads_files, writes=client.writes_files
+                )
+                files = EditorFileGates(buffers, (session.note.cwd, *session.note.directories))
+            return files.route(invocation)
         if name == "client_terminal" and client.terminals:
             return _terminal(session, invocation)
         if name == "ask_user":
             return _question(session, invocation)
         return invocation
 
-    return lend
+    return route
 
 
 def _terminal(session: Session, invocation: GateInvocation) -> GateInvocation:
@@ -55,10 +57,10 @@ def _terminal(session: Session, invocation: GateInvocation) -> GateInvocation:
 
 
 def _question(session: Session, invocation: GateInvocation) -> GateInvocation:
-    from cantrip_acp.acp.client_services.forms import Questions
+    from cantrip_acp.acp.client_services.forms import UserQuestions
     from cantrip_acp.gates.interaction.ask_user import ASK_USER
 
     if invocation.gate.handler is not ASK_USER.handler:
         return invocation
-    ask = Questions(session.connection, session.id, forms=session.client.forms).ask
+    ask = UserQuestions(session.connection, session.id, forms=session.client.forms).ask
     return replace(invocation, gate=replace(invocation.gate, handler=ask))

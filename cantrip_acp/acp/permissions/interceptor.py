@@ -22,7 +22,7 @@ import msgspec
 from cantrip_acp.acp.permissions import patterns
 from cantrip_acp.acp.permissions.patterns import ALL
 from cantrip_acp.acp.sessions import modes
-from cantrip_acp.acp.sessions.session_store import Granted
+from cantrip_acp.acp.sessions.session_store import Grant
 from cantrip_acp.core.errors import describe
 from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.gates.contract import GateReply
@@ -48,7 +48,7 @@ _FOR_PEOPLE = {
 }
 
 
-def _no(permission: str, why: str, said: str = "") -> GateReply:
+def _not_allowed(permission: str, why: str, said: str = "") -> GateReply:
     """A refusal: ``why`` is for the entity, ``said`` for people."""
     return GateReply(
         why, is_error=True, annotations={"permission": permission, "error": said or _FOR_PEOPLE[permission]}
@@ -79,7 +79,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     diffs: tuple[Diff, ...] = ()
 
 
-class _Open:
+class _OpenQuestion:
     """A question without an answer yet."""
 
     def __init__(self, judge: Judge) -> None:
@@ -90,15 +90,15 @@ class _Open:
 class Permissions:
     """The permissions of one session. ``ask`` asks the user; ``remember`` saves an "always" answer."""
 
-    def __init__(self, ask: Callable[[Question], Awaitable[Answer]], remember: Callable[[Granted], None]) -> None:
+    def __init__(self, ask: Callable[[Question], Awaitable[Answer]], remember: Callable[[Grant], None]) -> None:
         self.ask = ask
         self.remember = remember
         self.mode = modes.DEFAULT
-        self.granted: list[Granted] = []
+        self.granted: list[Grant] = []
         self.hosts = NamedHosts()
-        self._open: list[_Open] = []
+        self._open: list[_OpenQuestion] = []
 
-    lend: Callable[[GateInvocation], GateInvocation] | None = None
+    route: Callable[[GateInvocation], GateInvocation] | None = None
     """Replaces a call by one that goes to the client, where the client has a better source: the files open in the editor."""
 
     def forget(self) -> None:
@@ -113,8 +113,8 @@ class Permissions:
 
     async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
         """The interceptor in the chain of a gate call."""
-        if self.lend is not None:
-            invocation = self.lend(invocation)
+        if self.route is not None:
+            invocation = self.route(invocation)
         gate = invocation.gate
         if modes.changes_something(gate):
             why = await self._gate(invocation)
@@ -129,13 +129,13 @@ class Permissions:
         def judge() -> GateReply | bool | None:
             if self.mode == modes.READ_ONLY and _writable(call):
                 # A child that already runs keeps the wards that it was started with.
-                return _no("refused", "refused: the session is in read-only mode, and this could change files")
-            said = self._said(call.tool, lambda p: patterns.fits_command(call.text, p) if shell else p == ALL)
+                return _not_allowed("refused", "refused: the session is in read-only mode, and this could change files")
+            said = self._said(call.tool, lambda p: patterns.command_matches(call.text, p) if shell else p == ALL)
             if said is None or said is True:
                 return True if said or self.mode != modes.ASK or not _asks(call) else None
             return said
 
-        pattern, shown = patterns.of_command(call.text) if shell else (ALL, "every cell")
+        pattern, shown = patterns.pattern_of_command(call.text) if shell else (ALL, "every cell")
         question = Question(
             call_id=call.call_id,
             tool=call.tool,
@@ -155,24 +155,24 @@ class Permissions:
     async def _gate(self, invocation: GateInvocation) -> GateReply | None:
         """The refusal of a gate call; None where it may run."""
         gate, context = invocation.gate, invocation.context
-        title, locations = _seen(invocation)
+        title, locations = _preview(invocation)
         paths = [place.path for place in locations]
         top = [str(folder) for folder in (context.workspace, *context.folders) if folder is not None]
-        pattern, shown = patterns.of_paths(paths, top) if gate.covers is None else gate.covers(invocation.args)
+        pattern, shown = patterns.pattern_of_paths(paths, top) if gate.covers is None else gate.covers(invocation.args)
 
         def fits(said: str) -> bool:
-            return said in (ALL, pattern) if gate.covers is not None else patterns.fits_paths(paths, said)
+            return said in (ALL, pattern) if gate.covers is not None else patterns.paths_match(paths, said)
 
         def judge() -> GateReply | bool | None:
             if self.mode == modes.READ_ONLY:
-                return _no(
+                return _not_allowed(
                     "refused", f"{gate.name} is refused: the session is in read-only mode, in which nothing is changed"
                 )
             said = self._said(gate.name, fits)
             if said is not None:
                 return said
             if (self.mode == modes.TRUSTED and self.hosts.names(invocation)) or (
-                self.mode == modes.SANDBOXED and paths and patterns.free(paths, context.wards)
+                self.mode == modes.SANDBOXED and paths and patterns.writable_in_sandbox(paths, context.wards)
             ):
                 return True
             return None
@@ -196,10 +196,10 @@ class Permissions:
             diffs=await _proposed(invocation),
         )
         why = await self._decided(question, judge)
-        if why is None and _seen(invocation)[1] != locations:
+        if why is None and _preview(invocation)[1] != locations:
             moved = f"{title} leads somewhere else now than when you were asked"
             again = f"{gate.name} is refused: {title} leads somewhere else now than when the user was asked. Try again"
-            return _no("refused", again, moved)
+            return _not_allowed("refused", again, moved)
         return why
 
     def _said(self, tool: str, fits: Callable[[str], bool]) -> GateReply | bool | None:
@@ -208,7 +208,7 @@ class Permissions:
         if not said:
             return None
         why = f"{tool} is refused: the user does not want this in this session. Go on without it"
-        return all(said) or _no("rejected_always", why)
+        return all(said) or _not_allowed("rejected_always", why)
 
     async def _decided(self, question: Question, judge: Judge) -> GateReply | None:
         """The refusal of a call, by the present state or by the user's answer; None where it may run."""
@@ -220,7 +220,7 @@ class Permissions:
 
     async def _answer(self, question: Question, judge: Judge) -> Answer | None:
         """The user's answer; None where it is no longer needed."""
-        waiting = _Open(judge)
+        waiting = _OpenQuestion(judge)
         self._open.append(waiting)
         try:
             with waiting.scope:
@@ -233,28 +233,28 @@ class Permissions:
         """Apply an answer."""
         if answer in ("allow_always", "reject_always"):
             allowed = answer == "allow_always"
-            self.granted.append(Granted(question.tool, question.pattern, allowed))
+            self.granted.append(Grant(question.tool, question.pattern, allowed))
             # A pattern that holds a secret is saved masked, so the user is asked again when the session is reopened.
-            self.remember(Granted(question.tool, shared().text(question.pattern), allowed))
+            self.remember(Grant(question.tool, shared().text(question.pattern), allowed))
             self.reconsider()
         if answer.startswith("allow"):
             # The mode may have changed meanwhile to one in which no answer allows this call.
             now = judge()
             return now if isinstance(now, GateReply) else None
         if answer == "unasked":
-            return _no(
+            return _not_allowed(
                 "unasked",
                 f"{question.tool} was not run: it needs the user's permission, and the client cannot ask for it. The user "
                 "can switch the session to another mode",
             )
-        return _no(
+        return _not_allowed(
             "rejected_always" if answer == "reject_always" else "rejected",
             f"the user refused this: {' '.join(question.title.split())[:200]}. Do not try the same in another way; go on "
             "without it, or say what you would need",
         )
 
 
-def _seen(invocation: GateInvocation) -> tuple[str, tuple[Location, ...]]:
+def _preview(invocation: GateInvocation) -> tuple[str, tuple[Location, ...]]:
     """Title and locations of a call; only the gate's name where its arguments have no preview."""
     gate = invocation.gate
     if gate.preview is None:
@@ -287,7 +287,7 @@ def _asks(call: ProgramCall) -> bool:
         return bool(call.circle.wards.code_writable_paths)
     from cantrip_acp.acp.permissions import shell_parse
 
-    words = shell_parse.plain(call.text)
+    words = shell_parse.plain_words(call.text)
     if words is None:
         return True
     from cantrip_acp.mediums.bash import _SHELL_WORDS

@@ -23,7 +23,7 @@ from cantrip_acp.files.protected_paths import why_hidden, why_protected
 from cantrip_acp.gates.confinement import one_line
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.sessions.session_store import Granted
+    from cantrip_acp.acp.sessions.session_store import Grant
     from cantrip_acp.core.wards import Wards
 
 ALL = "*"
@@ -32,7 +32,7 @@ _WORDS = {"edit_file": "edits", "write_file": "writes"}
 _PLACE = re.compile(r"/.*/\*\*?\Z|/\*\Z|host ", re.DOTALL)
 
 
-def of_paths(paths: Sequence[str], tops: Sequence[str]) -> tuple[str, str]:
+def pattern_of_paths(paths: Sequence[str], tops: Sequence[str]) -> tuple[str, str]:
     """The pattern for a write to these paths, and its description. ``tops`` are the session's folders."""
     if not paths:
         return ALL, ""
@@ -55,20 +55,20 @@ def _short(path: str) -> str:
     return path if len(path) <= _SHORT else f"…{os.sep}{os.path.basename(path)[-_SHORT:]}"
 
 
-def fits_paths(paths: Sequence[str], pattern: str) -> bool:
+def paths_match(paths: Sequence[str], pattern: str) -> bool:
     """Whether a pattern covers a call that changes these paths. Only ``*`` covers a call that names none."""
     if not paths:
         return pattern == ALL
     if pattern.startswith("="):
         return sorted(pattern[1:].split("\0")) == sorted(paths)
-    return all(_fits(path, pattern) for path in paths)
+    return all(_path_matches(path, pattern) for path in paths)
 
 
-def of_command(text: str) -> tuple[str, str]:
+def pattern_of_command(text: str) -> tuple[str, str]:
     """The pattern for a command, and its description."""
     from cantrip_acp.acp.permissions import shell_parse
 
-    prefix = shell_parse.prefix(text)
+    prefix = shell_parse.command_prefix(text)
     if prefix is None:
         return f"={text}", "this command"
     return f"{prefix} {ALL}", f"`{prefix}` commands"
@@ -79,17 +79,17 @@ def called(gate: str) -> str:
     return _WORDS.get(gate, gate)
 
 
-def fits_command(text: str, pattern: str) -> bool:
+def command_matches(text: str, pattern: str) -> bool:
     """Whether a pattern covers a command. A pattern of an older version that would not be made today covers nothing."""
     if pattern.startswith("="):
         return pattern[1:] == text
     from cantrip_acp.acp.permissions import shell_parse
 
-    prefix = shell_parse.prefix(text)
+    prefix = shell_parse.command_prefix(text)
     return prefix is not None and pattern == f"{prefix} {ALL}"
 
 
-def elsewhere(granted: Iterable[Granted]) -> list[Granted]:
+def grants_for_other_folder(granted: Iterable[Grant]) -> list[Grant]:
     """The answers that stay valid in another session folder: refusals, folder patterns and hosts.
 
     Command patterns are dropped, because the same command does something else there.
@@ -97,7 +97,7 @@ def elsewhere(granted: Iterable[Granted]) -> list[Granted]:
     return [each for each in granted if not each.allowed or _PLACE.match(each.pattern)]
 
 
-def free(paths: Sequence[str], wards: Wards) -> bool:
+def writable_in_sandbox(paths: Sequence[str], wards: Wards) -> bool:
     """Whether the sandbox itself could write all of these paths."""
     folders = [os.path.realpath(folder) for folder in (*wards.bash_writable_paths, *wards.code_writable_paths)]
     return all(any(within(os.path.realpath(path), folder) for folder in folders) for path in paths)
@@ -107,7 +107,7 @@ def within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _fits(path: str, pattern: str) -> bool:
+def _path_matches(path: str, pattern: str) -> bool:
     folder, name = os.path.split(pattern)
     if name not in (ALL, "**") or _guarded(os.path.relpath(path, folder)):
         return False

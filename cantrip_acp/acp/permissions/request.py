@@ -1,7 +1,7 @@
 """Permission requests: asks the client before a gate call (ACP, Requesting Permission).
 
 The request must follow the updates that belong before it. So the question is queued among the entity's events
-(`Asked`), and the request is sent after those events. A client that never answers blocks only that turn.
+(`PermissionAsked`), and the request is sent after those events. A client that never answers blocks only that turn.
 """
 
 from __future__ import annotations
@@ -11,8 +11,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.render.event_translator import by_child
-from cantrip_acp.acp.render.formatting import as_code, as_content, counted, headline, places, shortened
+from cantrip_acp.acp.render.event_translator import title_of_child_call
+from cantrip_acp.acp.render.formatting import (
+    code_block,
+    file_locations,
+    first_part,
+    headline,
+    text_content,
+    title_with_counts,
+)
 from cantrip_acp.acp.wire.connection import Disconnected
 from cantrip_acp.acp.wire.jsonrpc import RpcError
 from cantrip_acp.core import events
@@ -20,7 +27,7 @@ from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Answer, Question
-    from cantrip_acp.acp.render.event_translator import by_child
+    from cantrip_acp.acp.render.event_translator import title_of_child_call
 from cantrip_acp.acp.wire.connection import Connection
 
 log = logging.getLogger(__name__)
@@ -28,7 +35,7 @@ log = logging.getLogger(__name__)
 METHOD = "session/request_permission"
 
 
-class Asked(events.Event, frozen=True, kw_only=True, tag="permission"):
+class PermissionAsked(events.Event, frozen=True, kw_only=True, tag="permission"):
     """The place of a question among the events; ``shown`` is set when everything before it was sent."""
 
     question: Any
@@ -47,19 +54,19 @@ async def ask_client(connection: Connection, session_id: str, question: Question
     ]
     if question.text:
         language = "python" if question.tool == "python" else "sh"
-        content.append(as_content(as_code(shortened(visible(question.text)), language)))
-    title = counted(visible(question.title), question.diffs)
+        content.append(text_content(code_block(first_part(escape_invisible(question.text)), language)))
+    title = title_with_counts(escape_invisible(question.title), question.diffs)
     call = acp.Asking(
         tool_call_id=question.call_id,
-        title=title if question.child is None else by_child(title, question.child),
+        title=title if question.child is None else title_of_child_call(title, question.child),
         kind=question.kind,
         name=question.tool,
         status="pending",
         content=content or None,
-        locations=places(question.locations),
+        locations=file_locations(question.locations),
         raw_input=question.raw_input,
     )
-    shown = headline(visible(redact.text(question.shown)))
+    shown = headline(escape_invisible(redact.text(question.shown)))
     options = [
         acp.PermissionOption("allow_once", "Allow", "allow_once"),
         acp.PermissionOption("allow_always", f"Always allow {shown}", "allow_always"),
@@ -78,7 +85,7 @@ _INVISIBLE = re.compile(
 )
 
 
-def visible(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """Write invisible characters, and those that change the text direction, as escapes: people decide by this text.
 
     >>> visible("rm \u202egpj.a")

@@ -59,7 +59,7 @@ _OPTIONS = {
 """Programs that only read with these options. Each pattern matches a whole word; any other option may do more."""
 
 
-def plain(command: str) -> list[str] | None:
+def plain_words(command: str) -> list[str] | None:
     """The words of one plain command; None for a command with a pipe, list, redirection, substitution or assignment.
 
     A here-document with a quoted delimiter at the end of the text counts as plain, because it is only data.
@@ -111,7 +111,7 @@ def _harmless(text: str) -> bool:
     return not quote and not escaped
 
 
-def prefix(command: str) -> str | None:
+def command_prefix(command: str) -> str | None:
     """The first words of a command, if all commands with this result run the same program and nothing else. None where
     only the exact text of the command can be allowed.
 
@@ -121,7 +121,7 @@ def prefix(command: str) -> str | None:
     if "\\" in command or "\n" in command or not all(c.isalnum() or c.isascii() for c in command):
         # A shell could read other words here than this parser does.
         return None
-    words = plain(command)
+    words = plain_words(command)
     if words is None:
         return None
     if words[0] in _TAME:

@@ -17,21 +17,21 @@ from cantrip_acp.acp.render.formatting import (
     ASKED_IN_CHAT,
     CONTENT_LIMIT,
     STOPPED,
-    as_code,
-    as_content,
-    counted,
-    ended,
-    failure,
+    call_meta,
+    code_block,
+    failure_text,
+    file_locations,
+    first_part,
     headline,
-    images,
-    marks,
-    places,
-    pretty,
+    image_content,
+    last_part,
+    pretty_json,
     raw_output,
-    result,
-    shortened,
+    result_content,
+    text_content,
+    title_with_counts,
 )
-from cantrip_acp.acp.render.subagent_view import Family
+from cantrip_acp.acp.render.subagent_view import SubagentView
 from cantrip_acp.core import events
 from cantrip_acp.loom.records.turn import new_id
 
@@ -49,7 +49,7 @@ class TerminalOpened(events.Event, frozen=True, kw_only=True, tag="terminal"):
     terminal_id: str
 
 
-class Reached(events.Event, frozen=True, kw_only=True, tag="reached"):
+class Checkpoint(events.Event, frozen=True, kw_only=True, tag="reached"):
     """Marks a place among the events; ``shown`` is set when everything before it was sent."""
 
     shown: Any
@@ -64,8 +64,8 @@ class _Call:
         "command",
         "dirty",
         "done",
+        "in_client_terminal",
         "kind",
-        "lent",
         "origin",
         "started",
         "terminal",
@@ -82,7 +82,7 @@ class _Call:
         """The origin for ``_meta.cantrip``: ``via`` a command, or from a ``child``."""
         self.command = command
         self.terminal = terminal
-        self.lent = False
+        self.in_client_terminal = False
         """Whether it runs in the client's own terminal, which stays its content."""
         self.started = command
         self.dirty = False
@@ -108,7 +108,7 @@ class _Call:
         text = self.output(CONTENT_LIMIT + 1)
         if not text:
             return None
-        return [as_content(as_code(ended(text)))]
+        return [text_content(code_block(last_part(text)))]
 
     def marks(
         self, annotations: Mapping[str, Any], children: list[dict[str, str]] | None = None
@@ -118,13 +118,13 @@ class _Call:
         ``children`` is what the call's children did since the last update. Then the first content describes them.
         """
         if children is not None:
-            found = marks(annotations, **self.origin) or {"cantrip": {}}
+            found = call_meta(annotations, **self.origin) or {"cantrip": {}}
             return {"cantrip": {**found["cantrip"], "children": children}}
-        return marks(annotations, **self.origin) if marks(annotations) else None
+        return call_meta(annotations, **self.origin) if call_meta(annotations) else None
 
     def stopped(self) -> list[acp.ToolContent] | None:
         """The content of a call that ended without an end event."""
-        return self.shown() or ([as_content(STOPPED)] if self.command else None)
+        return self.shown() or ([text_content(STOPPED)] if self.command else None)
 
 
 def notice(text: str, client: acp.ClientAbilities) -> acp.Update:
@@ -142,14 +142,14 @@ class Translator:
         self._calls: dict[str, _Call] = {}
         self._message_id: str | None = None
         self._said: list[str] = []
-        self._family = Family()
+        self._subagents = SubagentView()
         self._used: tuple[int, int] | None = None
         self._spent: float | None = None
-        self._unsaid = False
+        self._cost_pending = False
         """Whether children have spent something that the client does not know yet."""
         self.dirty = False
         """Whether output of a command waits for `flush`."""
-        self._makers: dict[type[events.Event], Callable[[Any], list[acp.Update]]] = {
+        self._handlers: dict[type[events.Event], Callable[[Any], list[acp.Update]]] = {
             events.Text: self._text,
             events.Thought: self._thought,
             events.Voided: self._voided,
@@ -166,14 +166,14 @@ class Translator:
             events.UsageReported: self._usage,
             events.Folded: self._folded,
             TerminalOpened: self._terminal_opened,
-            Reached: self._reached,
+            Checkpoint: self._reached,
             events.CastEnded: self._cast_ended,
             events.ChildEvent: self._child,
         }
 
     def translate(self, event: events.Event) -> list[acp.Update]:
         """The updates for one event, in order; none for events that a client need not see."""
-        make = self._makers.get(type(event))
+        make = self._handlers.get(type(event))
         return make(event) if make is not None else []
 
     def flush(self) -> list[acp.Update]:
@@ -184,10 +184,10 @@ class Translator:
             if call.dirty:
                 call.dirty = False
                 updates.append(self._update(call_id, content=call.shown()))
-        for call_id in list(self._family.dirty):
-            children, locations = self._family.content(call_id)
+        for call_id in list(self._subagents.dirty):
+            children, locations = self._subagents.content(call_id)
             if call_id in self._calls:
-                meta = self._calls[call_id].marks({}, self._family.take_actions(call_id))
+                meta = self._calls[call_id].marks({}, self._subagents.take_actions(call_id))
                 updates.append(self._update(call_id, content=children, locations=locations, meta=meta))
         return updates
 
@@ -195,19 +195,19 @@ class Translator:
         """End of the turn: mark everything that still runs as stopped."""
         updates: list[acp.Update] = []
         for call_id, call in self._calls.items():
-            stopped = call.marks({"stopped": True}, self._family.take_actions(call_id)) or {}
+            stopped = call.marks({"stopped": True}, self._subagents.take_actions(call_id)) or {}
             if call.terminal:
                 stopped["terminal_exit"] = {"terminal_id": call_id, "exit_code": None, "signal": "SIGKILL"}
             updates.append(
                 self._update(
                     call_id,
                     status="failed",
-                    content=self._family.end(call_id)[0] or (None if call.terminal else call.stopped()),
+                    content=self._subagents.end(call_id)[0] or (None if call.terminal else call.stopped()),
                     meta=stopped,
                 )
             )
         self._calls.clear()
-        self._family.clear()
+        self._subagents.clear()
         self._message_id = None
         self._said.clear()
         self.dirty = False
@@ -270,15 +270,15 @@ class Translator:
         return [*self._answer(event), *self._rest_of_usage(), *warnings]
 
     def _rest_of_usage(self) -> list[acp.Update]:
-        if not self._unsaid or self._used is None or self._spent is None:
+        if not self._cost_pending or self._used is None or self._spent is None:
             return []
-        self._unsaid = False
+        self._cost_pending = False
         return [acp.UsageUpdate(*self._used, acp.Cost(self._spent))]
 
     def _answer(self, event: events.CastEnded) -> list[acp.Update]:
         if event.reason != "done" or event.result in (None, ""):
             return []
-        answer = event.result if isinstance(event.result, str) else as_code(pretty(event.result), "json")
+        answer = event.result if isinstance(event.result, str) else code_block(pretty_json(event.result), "json")
         if answer.strip() == "".join(self._said).strip():
             return []
         return [acp.AgentMessageChunk(acp.TextContent(answer), f"{event.cast_id}:answer")]
@@ -286,7 +286,7 @@ class Translator:
     def _usage(self, event: events.UsageReported) -> list[acp.Update]:
         cost = event.cumulative.get("cost")
         self._spent = float(cost) if isinstance(cost, int | float) else None
-        self._unsaid = False
+        self._cost_pending = False
         if not event.size:
             # The protocol requires the size of the window. A made-up size would show a window that is full, or never
             # fills. The reply to the prompt and /cost still hold the usage.
@@ -299,29 +299,29 @@ class Translator:
 
     def _child(self, event: events.ChildEvent) -> list[acp.Update]:
         inner = event.inner
-        updates = self._family.heard(event)
-        self.dirty = self.dirty or bool(self._family.dirty)
+        updates = self._subagents.add_event(event)
+        self.dirty = self.dirty or bool(self._subagents.dirty)
         if isinstance(inner, events.UsageReported):
             # The usage window is that of the session's entity, but it pays for its children too. There may be many, so
             # the cost goes out with the entity's next turn, or at the end of the prompt.
             cost = inner.usage.get("cost")
             if isinstance(cost, int | float) and cost:
                 self._spent = (self._spent or 0.0) + cost
-                self._unsaid = True
+                self._cost_pending = True
         elif getattr(inner, "call_id", None) in self._calls and not isinstance(inner, events.GateCalled):
             # The user was asked about this call, so it is a tool call.
-            updates += self._makers[type(inner)](inner)
+            updates += self._handlers[type(inner)](inner)
         return updates
 
-    def asked_by(self, question: Question) -> str | None:
+    def child_name_of(self, question: Question) -> str | None:
         """The display name of the child that asks a question; None for the session's own entity."""
-        found = self._family.spawner(question.entity_id)
+        found = self._subagents.find_child(question.entity_id)
         return found[1] if found is not None else None
 
     def _folded(self, event: events.Folded) -> list[acp.Update]:
         """A fold in the form that the client supports: a compaction, a notice, or a thought."""
         if self._client.compaction:
-            return [folded(event.turn_id, event.summary)]
+            return [fold_update(event.turn_id, event.summary)]
         # Looms of earlier versions do not say which turns a fold replaced.
         turns = "earlier turns" if not event.last else f"turn {event.last}"
         if event.last > event.first:
@@ -339,7 +339,7 @@ class Translator:
         if event.via:
             # A command calls this gate. The result is in the command's output too, so a client may hide the gate's call.
             call.origin = {"via": event.via}
-        self._family.batch(event)
+        self._subagents.batch(event)
         return [
             acp.ToolCall(
                 tool_call_id=event.call_id,
@@ -347,7 +347,7 @@ class Translator:
                 name=event.gate,
                 kind=event.kind,
                 status="pending",
-                locations=places(event.locations),
+                locations=file_locations(event.locations),
                 raw_input=event.args,
                 meta={"cantrip": call.origin} if call.origin else None,
             )
@@ -369,21 +369,21 @@ class Translator:
         self._calls.pop(event.call_id, None)
         call = call or _Call("other", headline(event.gate))
         if event.title or event.diffs:
-            call.title = counted(event.title or call.title, event.diffs)
+            call.title = title_with_counts(event.title or call.title, event.diffs)
             if event.title and call.who is not None:
-                call.title = by_child(call.title, call.who)
+                call.title = title_of_child_call(call.title, call.who)
         content: list[acp.ToolContent] = [acp.Diff(diff.path, diff.old_text, diff.new_text) for diff in event.diffs]
-        actions = self._family.take_actions(event.call_id)
-        children, changed = self._family.end(event.call_id)
-        shown_already = call.lent and not event.is_error
+        actions = self._subagents.take_actions(event.call_id)
+        children, changed = self._subagents.end(event.call_id)
+        shown_already = call.in_client_terminal and not event.is_error
         if events.ASKED_IN_CHAT in event.annotations:
-            content.append(as_content(ASKED_IN_CHAT))
+            content.append(text_content(ASKED_IN_CHAT))
         elif event.is_error or (not content and event.gate != "done" and not shown_already):
             said = event.result
             if event.is_error:
-                said = failure(said if isinstance(said, str) else pretty(said), event.annotations)
-            content += result(said, call.kind, failed=event.is_error)
-        content += images(event.attachments)
+                said = failure_text(said if isinstance(said, str) else pretty_json(said), event.annotations)
+            content += result_content(said, call.kind, failed=event.is_error)
+        content += image_content(event.attachments)
         return [
             *begun,
             self._update(
@@ -391,7 +391,7 @@ class Translator:
                 call,
                 status="failed" if event.is_error else "completed",
                 content=[*children, *content] or None,
-                locations=places(event.locations) or changed,
+                locations=file_locations(event.locations) or changed,
                 raw_output=raw_output(event.result),
                 meta=call.marks(event.annotations, actions),
             ),
@@ -400,41 +400,41 @@ class Translator:
     def _terminal_opened(self, event: TerminalOpened) -> list[acp.Update]:
         call = self._calls.get(event.call_id)
         if call is not None:
-            call.lent = True
+            call.in_client_terminal = True
         return [self._update(event.call_id, content=[acp.Terminal(event.terminal_id)])]
 
-    def _reached(self, event: Reached) -> list[acp.Update]:
+    def _reached(self, event: Checkpoint) -> list[acp.Update]:
         event.shown.set()
         return []
 
     def _plan(self, event: events.PlanChanged) -> list[acp.Update]:
-        return self._family.planned(event.entries)
+        return self._subagents.set_plan(event.entries)
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
-    def proposed(self, question: Question) -> list[acp.Update]:
+    def propose_call(self, question: Question) -> list[acp.Update]:
         """A command or cell that waits for the user's permission, or any such call of a child: a pending tool call."""
         if question.call_id in self._calls:
             return []
         made = None
         if question.program:
             made = self._command(question.call_id, question.tool, question.text, question.cwd)
-        spawner = self._family.spawner(question.entity_id)
-        if spawner is None:
+        find_child = self._subagents.find_child(question.entity_id)
+        if find_child is None:
             return [made] if made is not None else []
-        call_id, who = spawner
+        call_id, who = find_child
         if made is None:
             self._calls[question.call_id] = _Call(question.kind, "")
             made = acp.ToolCall(
                 tool_call_id=question.call_id,
-                title=counted(question.title, question.diffs),
+                title=title_with_counts(question.title, question.diffs),
                 name=question.tool,
                 kind=question.kind,
                 status="pending",
-                locations=places(tuple(question.locations)),
+                locations=file_locations(tuple(question.locations)),
                 raw_input=question.raw_input,
             )
-        made.title = by_child(made.title, who)
+        made.title = title_of_child_call(made.title, who)
         call = self._calls[question.call_id]
         call.title, call.who = made.title, who
         call.origin = {"via": call_id, "child": question.entity_id}
@@ -469,7 +469,7 @@ class Translator:
             return []
         call.add(event.data)
         if call.terminal:
-            return [self._piece(event.call_id, call, event.data)]
+            return [self._terminal_output(event.call_id, call, event.data)]
         call.dirty = self.dirty = True
         return []
 
@@ -477,18 +477,18 @@ class Translator:
         call = self._calls.pop(event.call_id, None) or _Call("execute", "", command=True)
         well = call.done or (event.exit_code == 0 and not event.timed_out and event.error is None)
         content = None if call.terminal else (call.shown() or [])
-        told: list[acp.Update] = []
+        updates: list[acp.Update] = []
         if event.timed_out or event.error is not None:
             # A traceback, or the reason of the stop. It was in no output stream, so send it to the terminal here.
             note = event.error or "stopped: it ran longer than it may"
-            said = failure(note, event.annotations)
+            said = failure_text(note, event.annotations)
             if content is not None:
-                content.append(as_content(as_code(said) if "\n" in said else said))
+                content.append(text_content(code_block(said) if "\n" in said else said))
             note = ("" if call.output(1) in ("", "\n") else "\n") + note + "\n"
             call.add(note)
             # The marks already say that a call was not allowed, or stopped.
             if call.terminal and not call.marks(event.annotations):
-                told.append(self._piece(event.call_id, call, note))
+                updates.append(self._terminal_output(event.call_id, call, note))
         raw = {
             "output": call.output(),
             "exit_code": event.exit_code,
@@ -504,7 +504,7 @@ class Translator:
                 "signal": event.signal,
             }
         return [
-            *told,
+            *updates,
             self._update(
                 event.call_id,
                 call,
@@ -515,16 +515,16 @@ class Translator:
             ),
         ]
 
-    def _piece(self, call_id: str, call: _Call, data: str) -> acp.ToolCallUpdate:
+    def _terminal_output(self, call_id: str, call: _Call, data: str) -> acp.ToolCallUpdate:
         """The next output for a display terminal."""
         return self._update(call_id, call, meta={"terminal_output": {"terminal_id": call_id, "data": data}})
 
 
-def by_child(title: str, who: str) -> str:
+def title_of_child_call(title: str, who: str) -> str:
     """The title of a call that a child made."""
     return f"{headline(title)} ({who})"
 
 
-def folded(fold_id: str, summary: str) -> acp.CompactionUpdate:
+def fold_update(fold_id: str, summary: str) -> acp.CompactionUpdate:
     """A completed fold, with the summary that replaces the turns."""
-    return acp.CompactionUpdate(fold_id, "completed", [acp.TextContent(shortened(summary))])
+    return acp.CompactionUpdate(fold_id, "completed", [acp.TextContent(first_part(summary))])

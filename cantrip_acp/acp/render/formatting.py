@@ -44,7 +44,7 @@ def headline(text: str) -> str:
     return first or "(empty)"
 
 
-def counted(title: str, diffs: Sequence[events.Diff]) -> str:
+def title_with_counts(title: str, diffs: Sequence[events.Diff]) -> str:
     """The title of a change with the number of its lines, for whoever is shown no diff.
 
     >>> from cantrip_acp.core.events import Diff
@@ -79,7 +79,7 @@ def _changed_lines(old: list[str], new: list[str]) -> tuple[int, int]:
     return len(new) - kept, len(old) - kept
 
 
-def places(locations: tuple[events.Location, ...]) -> list[acp.Location] | None:
+def file_locations(locations: tuple[events.Location, ...]) -> list[acp.Location] | None:
     """The files of a call. Folders are left out, because clients open every location as a file."""
     return [acp.Location(place.path, place.line) for place in locations if not os.path.isdir(place.path)] or None
 
@@ -99,7 +99,7 @@ _JOINED = (acp.AgentMessageChunk, acp.AgentThoughtChunk)
 """Updates whose text clients join."""
 
 
-class Breaks:
+class MessageSeparator:
     """Adds a blank line between two messages of one turn, at the start of the second.
 
     Clients join the pieces of a message by its id. A client that ignores the id would show the second message directly
@@ -114,7 +114,7 @@ class Breaks:
         """Start a turn."""
         self._last.clear()
 
-    def between(self, update: acp.Update) -> acp.Update:
+    def separate(self, update: acp.Update) -> acp.Update:
         """The update as it must be sent."""
         kind = type(update)
         if kind is acp.UserMessageChunk:
@@ -130,22 +130,22 @@ class Breaks:
         return msgspec.structs.replace(update, content=acp.TextContent(text)) if text else update
 
 
-def as_content(text: str) -> acp.Content:
+def text_content(text: str) -> acp.Content:
     return acp.Content(acp.TextContent(text))
 
 
-def images(attachments: Sequence[Attachment]) -> list[acp.ToolContent]:
+def image_content(attachments: Sequence[Attachment]) -> list[acp.ToolContent]:
     """The images of a result as content."""
     return [acp.Content(acp.ImageContent(each.data, each.mime, each.uri)) for each in attachments]
 
 
-def shortened(text: str) -> str:
+def first_part(text: str) -> str:
     if len(text) <= CONTENT_LIMIT:
         return text
     return f"{text[:CONTENT_LIMIT]}\n[{len(text) - CONTENT_LIMIT} more characters are not shown]"
 
 
-def as_code(text: str, language: str = "") -> str:
+def code_block(text: str, language: str = "") -> str:
     """The text as a code block: clients render content as Markdown, and files and outputs are not Markdown."""
     fence = "```"
     while fence in text:
@@ -153,32 +153,32 @@ def as_code(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-def ended(text: str) -> str:
+def last_part(text: str) -> str:
     """The end of an output, because the last lines say most."""
     return text if len(text) <= CONTENT_LIMIT else "[earlier output left out]\n" + text[-CONTENT_LIMIT:]
 
 
-def result(value: Any, kind: str, *, failed: bool) -> list[acp.ToolContent]:
+def result_content(value: Any, kind: str, *, failed: bool) -> list[acp.ToolContent]:
     """The result of a gate as content; empty where there is no result."""
-    text = shortened(value if isinstance(value, str) else pretty(value))
+    text = first_part(value if isinstance(value, str) else pretty_json(value))
     if not text:
         return []
-    return [as_content(as_code(text) if kind in _FENCED_KINDS and not failed else text)]
+    return [text_content(code_block(text) if kind in _FENCED_KINDS and not failed else text)]
 
 
-def failure(text: str, annotations: Mapping[str, Any]) -> str:
+def failure_text(text: str, annotations: Mapping[str, Any]) -> str:
     """The text of a failure for people. The result itself is written for the model; the annotations hold the text for
     people."""
     said = annotations.get("error")
     return said if isinstance(said, str) else STOPPED if annotations.get("stopped") else text
 
 
-def marks(annotations: Mapping[str, Any], **more: Any) -> dict[str, Any] | None:
+def call_meta(annotations: Mapping[str, Any], **more: Any) -> dict[str, Any] | None:
     """``_meta`` of a call: tells a client whether the call was not allowed, or stopped."""
     found = {key: annotations[key] for key in ("permission", "stopped") if key in annotations}
     found |= {key: value for key, value in more.items() if value}
     return {"cantrip": found} if found else None
 
 
-def pretty(value: Any) -> str:
+def pretty_json(value: Any) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False, indent=2, default=str)

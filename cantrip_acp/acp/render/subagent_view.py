@@ -11,7 +11,14 @@ from collections import deque
 from typing import Any
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.render.formatting import CONTENT_LIMIT, as_code, as_content, failure, headline, pretty
+from cantrip_acp.acp.render.formatting import (
+    CONTENT_LIMIT,
+    code_block,
+    failure_text,
+    headline,
+    pretty_json,
+    text_content,
+)
 from cantrip_acp.core import events
 
 CHILDREN = 24
@@ -25,13 +32,24 @@ _DIFFS = 64 * 1024
 class _Child:
     """The actions of one child: its last lines, and the message or output that is still growing."""
 
-    __slots__ = ("_actions", "_lines", "born", "cast_id", "entity_id", "growing", "intent", "number", "output", "state")
+    __slots__ = (
+        "_actions",
+        "_lines",
+        "cast_id",
+        "child_count",
+        "entity_id",
+        "growing",
+        "intent",
+        "number",
+        "output",
+        "state",
+    )
 
     def __init__(self, entity_id: str, number: tuple[int, ...], actions: list[dict[str, str]]) -> None:
         self._actions = actions
         self.entity_id = entity_id
         self.number = number
-        self.born = 0
+        self.child_count = 0
         self.cast_id: str | None = None
         self.intent = ""
         self.state = "running"
@@ -46,7 +64,7 @@ class _Child:
     def say(self, message_id: str, delta: str) -> None:
         known, text = self.growing
         if known != message_id:
-            self.settle()
+            self.finish_message()
             text = ""
         self.growing = (message_id, (text + delta)[-_TAIL:])
 
@@ -55,7 +73,7 @@ class _Child:
         if self.growing[0] == message_id:
             self.growing = ("", "")
 
-    def settle(self) -> None:
+    def finish_message(self) -> None:
         """End the growing message."""
         text = self.growing[1].strip()
         self.growing = ("", "")
@@ -65,7 +83,7 @@ class _Child:
 
     def did(self, line: str, plain: str, kind: str = "action") -> None:
         """Add a line: as Markdown for the view, and as plain text for `_meta.cantrip.children`."""
-        self.settle()
+        self.finish_message()
         self.output = ""
         self._lines.append(f"- {line}")
         self.report(kind, plain)
@@ -80,11 +98,11 @@ class _Child:
         if said := self.growing[1].strip():
             parts.append(_quoted(said))
         if self.output.strip():
-            parts.append(as_code(self.output.strip("\n")))
+            parts.append(code_block(self.output.strip("\n")))
         return "\n\n".join(parts)
 
 
-class _Brood:
+class _CallChildren:
     """The children of one tool call, including children of children."""
 
     def __init__(self) -> None:
@@ -102,8 +120,8 @@ class _Brood:
             if event.index is not None and above is None:
                 number: tuple[int, ...] = (event.index + 1,)
             elif above is not None:
-                above.born += 1
-                number = (*above.number, above.born)
+                above.child_count += 1
+                number = (*above.number, above.child_count)
             else:
                 # A single child has no number. If a cell made several casts in one call, nothing distinguishes them.
                 number = ()
@@ -137,14 +155,14 @@ class _Brood:
         # The children share the limit. The end of each is kept, because it shows what happens now.
         each = max(CONTENT_LIMIT // max(len(sections), 1), 400)
         parts += [s if len(s) <= each else _ends(s, each) for s in sections]
-        return [as_content("\n\n".join(parts)[:CONTENT_LIMIT]), *self.diffs]
+        return [text_content("\n\n".join(parts)[:CONTENT_LIMIT]), *self.diffs]
 
 
-class Family:
+class SubagentView:
     """All children of a prompt, by the tool call of the session that started them."""
 
     def __init__(self) -> None:
-        self._broods: dict[str, _Brood] = {}
+        self._by_call: dict[str, _CallChildren] = {}
         self._plan: tuple[acp.PlanEntry, ...] = ()
         self._batches: dict[str, list[acp.PlanEntry]] = {}
         self._over: set[str] = set()
@@ -153,14 +171,14 @@ class Family:
 
     # --- events ------------------------------------------------------------------------------------------------------
 
-    def heard(self, event: events.ChildEvent) -> list[acp.Update]:
+    def add_event(self, event: events.ChildEvent) -> list[acp.Update]:
         """Record what a child did. Returns the updates besides the view of its call, which `content` gives."""
         call_id = event.calls[0]
-        brood = self._broods.get(call_id)
-        if brood is None:
-            brood = self._broods[call_id] = _Brood()
-        child, inner = brood.child(event), event.inner
-        told: list[acp.Update] = []
+        children_of_call = self._by_call.get(call_id)
+        if children_of_call is None:
+            children_of_call = self._by_call[call_id] = _CallChildren()
+        child, inner = children_of_call.child(event), event.inner
+        updates: list[acp.Update] = []
         if isinstance(inner, events.Text):
             child.say(inner.message_id, inner.delta)
         elif isinstance(inner, events.Voided):
@@ -168,15 +186,15 @@ class Family:
         elif isinstance(inner, events.CommandOutput):
             child.output = (child.output + inner.data)[-_TAIL:]
         else:
-            if not self._did(brood, child, inner):
+            if not self._apply(children_of_call, child, inner):
                 return []
             if event.index is not None and len(event.path) == 1:
-                told = self._progress(call_id, event.index, inner)
+                updates = self._progress(call_id, event.index, inner)
         self.dirty.add(call_id)
-        return told
+        return updates
 
     @staticmethod
-    def _did(brood: _Brood, child: _Child, inner: Any) -> bool:
+    def _apply(children_of_call: _CallChildren, child: _Child, inner: Any) -> bool:
         """Apply an event to a child. Returns whether the view changed."""
         match inner:
             case events.CastStarted():
@@ -185,12 +203,12 @@ class Family:
             case events.GateCalled(gate=gate) if gate != "done":
                 child.did(_inline(inner.title or gate, code=True), headline(inner.title or gate))
             case events.GateFinished():
-                brood.changed(inner.diffs)
+                children_of_call.changed(inner.diffs)
                 if inner.is_error:
-                    said = inner.result if isinstance(inner.result, str) else pretty(inner.result)
-                    told = failure(said, inner.annotations)
-                    plain = f"{inner.gate} failed: {headline(told)}"
-                    child.did(f"{_inline(inner.gate, code=True)} failed: {_inline(told)}", plain, "failure")
+                    said = inner.result if isinstance(inner.result, str) else pretty_json(inner.result)
+                    reason = failure_text(said, inner.annotations)
+                    plain = f"{inner.gate} failed: {headline(reason)}"
+                    child.did(f"{_inline(inner.gate, code=True)} failed: {_inline(reason)}", plain, "failure")
                 elif not inner.diffs:
                     return False
             case events.CommandStarted():
@@ -200,7 +218,7 @@ class Family:
                 why = inner.error or ("it ran longer than it may" if inner.timed_out else None)
                 if why is None and inner.exit_code in (0, None):
                     return False
-                why = why and failure(why, inner.annotations)
+                why = why and failure_text(why, inner.annotations)
                 output = child.output
                 line = f"exit status {inner.exit_code}" + (f": {_inline(why)}" if why else "")
                 child.did(line, line, "failure")
@@ -213,7 +231,7 @@ class Family:
                 line = f"the model did not answer ({_inline(inner.error)}); asking again {inner.when}"
                 child.did(line, line, "retry")
             case events.CastEnded():
-                child.settle()
+                child.finish_message()
                 child.state = "done" if inner.terminated else f"stopped: {inner.reason}"
                 child.report("done" if inner.terminated else "stopped", child.state)
             case _:
@@ -222,11 +240,11 @@ class Family:
 
     def take_actions(self, call_id: str) -> list[dict[str, str]] | None:
         """What the call's children did since the last call of this method, as data; None where it has no children."""
-        brood = self._broods.get(call_id)
-        if brood is None:
+        children_of_call = self._by_call.get(call_id)
+        if children_of_call is None:
             return None
-        actions = brood.actions[:]
-        brood.actions.clear()
+        actions = children_of_call.actions[:]
+        children_of_call.actions.clear()
         return actions
 
     def end(self, call_id: str) -> tuple[list[acp.ToolContent], list[acp.Location] | None]:
@@ -234,26 +252,26 @@ class Family:
         view = self.content(call_id)
         if call_id in self._batches:
             self._over.add(call_id)
-        self._broods.pop(call_id, None)
+        self._by_call.pop(call_id, None)
         return view
 
     def content(self, call_id: str) -> tuple[list[acp.ToolContent], list[acp.Location] | None]:
         """The present view of a call's children, and the files that they changed, the latest at the end."""
         self.dirty.discard(call_id)
-        brood = self._broods.get(call_id)
-        if brood is None:
+        children_of_call = self._by_call.get(call_id)
+        if children_of_call is None:
             return [], None
-        return brood.content(), list(brood.locations.values())[-20:] or None
+        return children_of_call.content(), list(children_of_call.locations.values())[-20:] or None
 
     def clear(self) -> None:
         self.__init__()  # type: ignore[misc]
 
     # --- permission questions ----------------------------------------------------------------------------------------
 
-    def spawner(self, entity_id: str) -> tuple[str, str] | None:
+    def find_child(self, entity_id: str) -> tuple[str, str] | None:
         """The call that started the child with this id, and the child's display name; None for an unknown id."""
-        for call_id, brood in self._broods.items():
-            child = brood.children.get(entity_id)
+        for call_id, children_of_call in self._by_call.items():
+            child = children_of_call.children.get(entity_id)
             if child is not None:
                 number = f" {_dotted(child.number)}" if child.number else ""
                 return call_id, f"child{number}"
@@ -261,11 +279,11 @@ class Family:
 
     # --- the plan ----------------------------------------------------------------------------------------------------
 
-    def planned(self, entries: tuple[events.PlanEntry, ...]) -> list[acp.Update]:
+    def set_plan(self, entries: tuple[events.PlanEntry, ...]) -> list[acp.Update]:
         """The entity's own plan, with the working children below it."""
         self._plan = tuple(acp.PlanEntry(e.content, e.priority, e.status) for e in entries)
         self._drop_ended()
-        return [self._whole()]
+        return [self._plan_update()]
 
     def batch(self, event: events.GateCalled) -> None:
         """A call that starts several children: each becomes an entry of the plan, unless they are too many."""
@@ -294,14 +312,14 @@ class Family:
                 entries[index].content += f" (stopped: {inner.reason})"
         else:
             return []
-        return [self._whole()]
+        return [self._plan_update()]
 
     def _drop_ended(self) -> None:
         for call_id in self._over:
             self._batches.pop(call_id, None)
         self._over.clear()
 
-    def _whole(self) -> acp.Plan:
+    def _plan_update(self) -> acp.Plan:
         started = [b for b in self._batches.values() if any(e.status != "pending" for e in b)]
         shown = [*self._plan, *(entry for batch in started for entry in batch)]
         return acp.Plan([acp.PlanEntry(e.content, e.priority, e.status) for e in shown])

@@ -15,7 +15,7 @@ import anyio.to_thread
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.permissions.request import choose
 from cantrip_acp.acp.sessions import modes
-from cantrip_acp.acp.sessions.factory import Opening, hold
+from cantrip_acp.acp.sessions.factory import SessionFactory, apply_mode
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import CantripError, LoomError, UntrustedRecipe
@@ -35,15 +35,15 @@ MODE, MODEL, EFFORT, RECIPE = "mode", "model", "effort", "recipe"
 DEFAULT_EFFORT = "default"
 
 
-class Options:
+class SessionOptions:
     """The config options of one agent's sessions."""
 
-    def __init__(self, opening: Opening) -> None:
-        self._opening = opening
+    def __init__(self, factory: SessionFactory) -> None:
+        self._factory = factory
         self._ready: dict[str, Crystal] = {}
         """Crystals chosen for the next prompt, by session id."""
 
-    def listed(self, session: Session) -> list[acp.ConfigOption]:
+    def option_list(self, session: Session) -> list[acp.ConfigOption]:
         """Every option with its value. A choice for the next prompt already counts."""
         from cantrip_acp.recipes.build import choices as choosing
 
@@ -81,8 +81,8 @@ class Options:
                     category="thought_level",
                 )
             )
-        names = dict(self._opening.recipes.names(_folder(session)))
-        current = session.pending.get(RECIPE) or note.recipe or self._opening.recipes.own
+        names = dict(self._factory.recipes.names(_folder(session)))
+        current = session.pending.get(RECIPE) or note.recipe or self._factory.recipes.own
         if names:
             names.setdefault(current, "")
             found.append(
@@ -99,7 +99,7 @@ class Options:
 
     def models(self, session: Session) -> acp.ModelState | None:
         """The models as in the unstable field `models`, for clients that do not read the options."""
-        option = next((each for each in self.listed(session) if each.id == MODEL), None)
+        option = next((each for each in self.option_list(session) if each.id == MODEL), None)
         if option is None:
             return None
         offered = [acp.Model(each.value, each.name, each.description) for each in option.options]
@@ -123,7 +123,7 @@ class Options:
                         f"unknown option {option[:100]!r}; known: mode, model, effort, recipe", "configId"
                     )
         except LoomError as problem:
-            raise _unwritten(problem) from None
+            raise _not_saved(problem) from None
         except CantripError as problem:
             raise invalid_params(shared().diagnostic(str(problem)), "value") from None
 
@@ -142,20 +142,20 @@ class Options:
             self._append(session, {MODE: mode})
         except LoomError as problem:
             if not modes.tightens(session.note.mode, mode):
-                raise _unwritten(problem) from None
+                raise _not_saved(problem) from None
             unwritten = problem
         session.note.mode = session.permissions.mode = mode
-        hold(session.entity, mode)
+        apply_mode(session.entity, mode)
         session.permissions.reconsider()
         described = next(m.description for m in modes.MODES if m.id == mode)
-        session.told = [told for told in session.told if not told.startswith("The user switched")]
-        session.told.append(
+        session.entity_notes = [told for told in session.entity_notes if not told.startswith("The user switched")]
+        session.entity_notes.append(
             f"The user switched this session to the mode {modes.name_of(mode)!r}: {described} This stands over what you "
             "were told of your surroundings before."
         )
         self._keep(session)
         if unwritten is not None:
-            raise _unwritten(unwritten)
+            raise _not_saved(unwritten)
 
     async def _set_crystal(self, session: Session, option: str, value: str) -> None:
         from cantrip_acp.recipes.build import choices as choosing
@@ -183,14 +183,14 @@ class Options:
                 made = await anyio.to_thread.run_sync(choosing.chosen, recipe, crystal, effort)
             else:
                 effort = None
-        self._opening.recipes.admit(made)
+        self._factory.recipes.admit(made)
         note.crystal, note.effort = crystal, effort
         self._ready[session.id] = made
         self._record(session, {"crystal": crystal or current, "effort": effort or DEFAULT_EFFORT})
         if not session.running:
-            await self._take_crystal(session)
+            await self._apply_crystal(session)
 
-    async def _take_crystal(self, session: Session) -> None:
+    async def _apply_crystal(self, session: Session) -> None:
         made = self._ready.pop(session.id, None)
         if made is None:
             return
@@ -203,22 +203,22 @@ class Options:
         await http_clients.release(old, entity)
 
     async def _set_recipe(self, session: Session, value: str) -> None:
-        if value == (session.pending.get(RECIPE) or session.note.recipe or self._opening.recipes.own):
+        if value == (session.pending.get(RECIPE) or session.note.recipe or self._factory.recipes.own):
             return
         offered = [
-            name for name, _ in await anyio.to_thread.run_sync(list, self._opening.recipes.names(_folder(session)))
+            name for name, _ in await anyio.to_thread.run_sync(list, self._factory.recipes.names(_folder(session)))
         ]
-        if value not in (*offered, self._opening.recipes.own):
+        if value not in (*offered, self._factory.recipes.own):
             # A path would be a file that nobody offered or checked. To use one, start the agent with it.
             raise invalid_params(
                 f"no recipe {value[:100]!r} is offered here; known: {', '.join(map(_short, offered))}", "value"
             )
-        await self.trusted(session.connection, session.id, _folder(session), value)
+        await self.ask_for_trust(session.connection, session.id, _folder(session), value)
         session.pending[RECIPE] = value
         if not session.running:
-            await self._take_recipe(session)
+            await self._apply_recipe(session)
 
-    async def _take_recipe(self, session: Session) -> None:
+    async def _apply_recipe(self, session: Session) -> None:
         """Switch the session to an entity of another recipe."""
         from cantrip_acp.core.forking.resume import resume_entity
 
@@ -227,12 +227,12 @@ class Options:
             return
         note, old = session.note, session.entity
         self._ready.pop(session.id, None)
-        made, recipe = await anyio.to_thread.run_sync(self._opening.recipes.cantrip, _folder(session), value)
+        made, recipe = await anyio.to_thread.run_sync(self._factory.recipes.cantrip, _folder(session), value)
         cantrip = made.for_session([_path(folder) for folder in note.directories], session.permissions)
         cantrip = cantrip.replace(sources=(*cantrip.sources, *session.sources))
         begun = old.last_turn if old.sequence or session.opened.turns else None
         found = await anyio.to_thread.run_sync(resume_entity, cantrip, old.loom, new_id("e"), begun)
-        hold(found.entity, note.mode)
+        apply_mode(found.entity, note.mode)
         found.entity.state.names_requests = old.state.names_requests
         session.opened.entity, session.opened.recipe = found.entity, recipe
         note.entity_id, note.recipe, note.crystal, note.effort = found.entity.id, value, None, None
@@ -242,14 +242,14 @@ class Options:
         self._record(session, {RECIPE: value, "from_turn": begun})
         await old.close()
 
-    async def trusted(self, connection: Any, session_id: str, workspace: Path, name: str | None) -> None:
+    async def ask_for_trust(self, connection: Any, session_id: str, workspace: Path, name: str | None) -> None:
         """Ask for the user's trust where a workspace's recipe needs it. The answer holds for the present content of
         the files.
 
         Raises `RpcError` where the user does not trust it.
         """
         try:
-            await anyio.to_thread.run_sync(self._opening.recipes.cantrip, workspace, name)
+            await anyio.to_thread.run_sync(self._factory.recipes.cantrip, workspace, name)
             return
         except UntrustedRecipe as problem:
             wanted = str(problem)
@@ -257,7 +257,7 @@ class Options:
         from cantrip_acp.recipes import trust
         from cantrip_acp.recipes.build.python_files import Files
 
-        ledger = trust.Ledger(self._opening.store.folder.parent)
+        ledger = trust.Ledger(self._factory.store.folder.parent)
         shown = await anyio.to_thread.run_sync(lambda: trust.content(workspace, Files()))
         wanted = "\n".join(map(one_line, wanted.splitlines()))
         call = acp.Asking(
@@ -291,18 +291,18 @@ class Options:
         found = await anyio.to_thread.run_sync(discovery.running, abandon_on_cancel=True)
         # A session that was opened after they were found has them in its reply.
         if found != before and not session.closing and session.opened.recipe is not None:
-            session.show(acp.ConfigOptionsChanged(self.listed(session)))
+            session.show(acp.ConfigOptionsChanged(self.option_list(session)))
 
     async def before(self, session: Session) -> Sequence[ContextBlock]:
         """Before a cast: apply the pending choices, and return what the entity must know about them."""
         if session.pending:
             try:
-                await self._take_recipe(session)
+                await self._apply_recipe(session)
             finally:
                 # Another recipe has other crystals; and if the recipe could not be loaded, the previous one stays.
-                session.show(acp.ConfigOptionsChanged(self.listed(session)))
-        await self._take_crystal(session)
-        told, session.told = session.told, []
+                session.show(acp.ConfigOptionsChanged(self.option_list(session)))
+        await self._apply_crystal(session)
+        told, session.entity_notes = session.entity_notes, []
         return [ContextBlock("\n".join(told), "This session", "session")] if told else []
 
     def _record(self, session: Session, changes: dict[str, Any]) -> None:
@@ -315,13 +315,13 @@ class Options:
 
     def _keep(self, session: Session) -> None:
         try:
-            self._opening.keep(session.opened)
+            self._factory.save_note(session.opened)
         except OSError as problem:
             # The loom has it.
             log.warning("the note of session %s could not be written: %s", session.id, problem)
 
 
-def _unwritten(problem: LoomError) -> RpcError:
+def _not_saved(problem: LoomError) -> RpcError:
     text = shared().diagnostic(str(problem))
     return RpcError(INTERNAL_ERROR, f"The change cannot be recorded: {text}", {"details": text})
 

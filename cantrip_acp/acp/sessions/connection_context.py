@@ -12,13 +12,13 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.client_services.routing import services
+from cantrip_acp.acp.client_services.routing import gate_router
 from cantrip_acp.acp.errors import auth_required, unknown
 from cantrip_acp.acp.permissions.interceptor import Permissions
 from cantrip_acp.acp.sessions import modes
-from cantrip_acp.acp.sessions.factory import Opened, Opening, said
+from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory, permission_change
 from cantrip_acp.acp.sessions.session import Session
-from cantrip_acp.acp.sessions.session_store import Granted, NoSession
+from cantrip_acp.acp.sessions.session_store import Grant, NoSession
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError
 from cantrip_acp.core.errors import CantripError, LoomLocked, MissingKey, UntrustedRecipe
 from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
@@ -27,8 +27,8 @@ from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Answer, Question
-    from cantrip_acp.acp.sessions.config_options import Options
-    from cantrip_acp.acp.sessions.open_sessions import Living
+    from cantrip_acp.acp.sessions.config_options import SessionOptions
+    from cantrip_acp.acp.sessions.open_sessions import OpenSessions
     from cantrip_acp.acp.wire.connection import Connection, Request
     from cantrip_acp.gates.contract import GateSource
 
@@ -38,16 +38,16 @@ _UNNAMED = tracing.Trace("")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
-class Host:
+class ConnectionContext:
     """What one connection offers its sessions."""
 
-    def __init__(self, opening: Opening, options: Options, living: Living) -> None:
+    def __init__(self, factory: SessionFactory, options: SessionOptions, living: OpenSessions) -> None:
         self.client = acp.ClientAbilities()
         self.connection: Connection | None = None
-        self._opening = opening
-        self._store = opening.store
+        self._factory = factory
+        self._store = factory.store
         self._options = options
-        self._living = living
+        self._open_sessions = living
 
     @property
     def wire(self) -> Connection:
@@ -60,14 +60,14 @@ class Host:
         interceptors before it exists."""
 
         async def ask(question: Question) -> Answer:
-            return await self._living.sessions[session_id].ask(question)
+            return await self._open_sessions.sessions[session_id].ask(question)
 
-        def remember(granted: Granted) -> None:
-            session = self._living.sessions[session_id]
+        def remember(granted: Grant) -> None:
+            session = self._open_sessions.sessions[session_id]
             session.note.granted.append(granted)
-            changes = {"permission": said(granted)}
+            changes = {"permission": permission_change(granted)}
             session.entity.loom.append(ConfigRecord(new_id("g"), session.entity.id, changes, now()))
-            self._opening.keep(session.opened)
+            self._factory.save_note(session.opened)
 
         return Permissions(ask, remember)
 
@@ -82,9 +82,9 @@ class Host:
         except CantripError as problem:
             raise RpcError(INTERNAL_ERROR, f"The session cannot be opened: {problem}") from None
 
-    def take(
+    def add_session(
         self,
-        opened: Opened,
+        opened: OpenedSession,
         permissions: Permissions,
         trace: tracing.Trace | None,
         meta: Any,
@@ -96,11 +96,11 @@ class Host:
         session.before = self._options.before
         session.after = self._after
         permissions.mode, permissions.granted = opened.note.mode, list(opened.note.granted)
-        permissions.lend = services(session)
+        permissions.route = gate_router(session)
         opened.entity.state.names_requests = self.client.request_ids or (
             isinstance(meta, dict) and bool(meta.get(acp.EDGES))
         )
-        self._living.sessions[session.id] = session
+        self._open_sessions.sessions[session.id] = session
         return session
 
     def _after(self, session: Session) -> None:
@@ -108,12 +108,12 @@ class Host:
         if session.closing:
             return
         try:
-            self._opening.keep(session.opened)
+            self._factory.save_note(session.opened)
         except OSError as problem:
             # The loom holds all of it, and the note can be rebuilt.
             log.warning("the note of session %s could not be written: %s", session.id, problem)
 
-    def introduce(self, session: Session, request: Request, *, ahead: bool = False) -> None:
+    def after_reply(self, session: Session, request: Request, *, ahead: bool = False) -> None:
         """Schedule what follows the reply that names a session; the reply does not wait for it.
 
         With ``ahead`` the commands are sent before the reply, because the reply to ``session/load`` comes last (ACP,
@@ -143,12 +143,14 @@ class Host:
         return acp.SessionState(
             session_id=session_id,
             modes=modes.state(session.note.mode),
-            config_options=self._options.listed(session),
+            config_options=self._options.option_list(session),
             models=self._options.models(session),
             meta=about,
         )
 
-    async def in_thread(self, work: Callable[..., Opened], *args: Any, fresh: bool = False) -> Opened:
+    async def open_in_thread(
+        self, work: Callable[..., OpenedSession], *args: Any, fresh: bool = False
+    ) -> OpenedSession:
         """Open a session in a thread. If the request is cancelled meanwhile, close it again; with ``fresh`` also
         delete its files.
 
@@ -178,7 +180,7 @@ class Host:
         try:
             await anyio.lowlevel.checkpoint_if_cancelled()
         except anyio.get_cancelled_exc_class():
-            opened.leave()
+            opened.release()
             if fresh:
                 self._store.delete(opened.note.id)
             raise
@@ -191,7 +193,7 @@ def _tell_commands(session: Session) -> None:
     session.show(slash_commands.available())
 
 
-def named(meta: Any) -> tracing.Trace | None:
+def requested_trace(meta: Any) -> tracing.Trace | None:
     """The trace that a request names; None where it names none."""
     trace = tracing.trace_from(meta if isinstance(meta, dict) else None, default=_UNNAMED)
     return trace if trace is not _UNNAMED else None

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import SignedOut
-from cantrip_acp.acp.permissions.patterns import elsewhere
+from cantrip_acp.acp.permissions.patterns import grants_for_other_folder
 from cantrip_acp.acp.sessions import modes
-from cantrip_acp.acp.sessions.session_store import FORK, Granted, NoSession, Note, SessionStore
+from cantrip_acp.acp.sessions.session_store import FORK, Grant, NoSession, Note, SessionStore
 from cantrip_acp.acp.wire.jsonrpc import invalid_params
 from cantrip_acp.core.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.gates.contract import GateSource
@@ -60,7 +60,7 @@ CantripFactory = Callable[[Path], "Cantrip"]
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenedSession:
     """An opened session: its entity with what belongs to it.
 
     ``lock`` is a file descriptor that locks a session in a shared loom, or -1. ``lost`` names the problem where the
@@ -76,12 +76,12 @@ class Opened:
     kept: KeptState = "none"
     lock: int = -1
     lost: str = ""
-    left: bool = False
+    released: bool = False
     past: list[CastPart] | None = None
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Close the loom and the lock. `Entity.close` closes the medium."""
-        self.left = True
+        self.released = True
         self.entity.loom.close()
         if self.lock >= 0:
             os.close(self.lock)
@@ -135,12 +135,12 @@ class Recipes:
         from cantrip_acp.recipes import recipe as recipes
         from cantrip_acp.recipes.build import build, choices
 
-        chosen = name if name is not None else self.named
-        if chosen is None:
+        chosen_options = name if name is not None else self.named
+        if chosen_options is None:
             found = recipes.built_in(DEFAULT, state_dir=self._state_dir)
         else:
-            found = recipes.load(chosen, workspace, state_dir=self._state_dir)
-            if chosen != self.named or not self._by_path:
+            found = recipes.load(chosen_options, workspace, state_dir=self._state_dir)
+            if chosen_options != self.named or not self._by_path:
                 trust.require(found, workspace, self._state_dir)
         other = choices.chosen(found, crystal, effort) if crystal is not None or effort is not None else None
         return build.build(found, workspace=workspace, crystal=other), found
@@ -165,7 +165,7 @@ class Recipes:
             yield name, {"workspace": "in this folder's .cantrip", "user": "your own"}.get(source, "built in")
 
 
-class Opening:
+class SessionFactory:
     """Opens sessions of one agent."""
 
     def __init__(self, recipes: Recipes, store: SessionStore) -> None:
@@ -179,7 +179,7 @@ class Opening:
         directories: Sequence[Path],
         interceptor: Interceptor,
         sources: Sequence[GateSource] = (),
-    ) -> Opened:
+    ) -> OpenedSession:
         """Open a new, empty session."""
         cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources)
         loom, lock = self._loom(cantrip, session_id)
@@ -192,18 +192,18 @@ class Opening:
             directories=[str(folder) for folder in directories],
             started=self.recipes.named,
         )
-        opened = Opened(note, entity, recipe, self.store.exports, lock=lock)
-        self.keep(opened)
+        opened = OpenedSession(note, entity, recipe, self.store.exports, lock=lock)
+        self.save_note(opened)
         return opened
 
-    def again(
+    def load(
         self,
         note: Note,
         cwd: Path,
         directories: Sequence[Path],
         interceptor: Interceptor,
         sources: Sequence[GateSource] = (),
-    ) -> Opened:
+    ) -> OpenedSession:
         """Open a session from disk.
 
         Raises `LoomLocked` where another process has it open, `NoSession` where another process has deleted it.
@@ -211,9 +211,9 @@ class Opening:
         from cantrip_acp.core.forking.resume import resume_entity
 
         if note.cwd != str(cwd):
-            note.granted = elsewhere(note.granted)
+            note.granted = grants_for_other_folder(note.granted)
         note.cwd, note.directories = str(cwd), [str(folder) for folder in directories]
-        cantrip, recipe, lost = self._as_chosen(cwd, directories, interceptor, sources, note)
+        cantrip, recipe, lost = self._cantrip_with_choices(cwd, directories, interceptor, sources, note)
         loom, lock = self._loom(cantrip, note.id, note)
         try:
             if not self.store.has(note.id):
@@ -225,8 +225,8 @@ class Opening:
             if lock >= 0:
                 os.close(lock)
             raise
-        hold(found.entity, note.mode)
-        opened = Opened(note, found.entity, recipe, self.store.exports, found.turns, found.kept, lock, lost)
+        apply_mode(found.entity, note.mode)
+        opened = OpenedSession(note, found.entity, recipe, self.store.exports, found.turns, found.kept, lock, lost)
         opened.past = found.parts
         if lost:
             crystal = found.entity.crystal
@@ -234,23 +234,23 @@ class Opening:
             with suppress(LoomError):
                 loom.append(ConfigRecord(new_id("g"), note.entity_id, changes, now()))
         try:
-            self.keep(opened)
+            self.save_note(opened)
         except OSError as problem:
             # A session can be read even when the disk is full.
             log.warning("the note of session %s could not be written: %s", note.id, problem)
         return opened
 
-    def forked(
+    def fork(
         self,
         session_id: str,
-        source: Opened,
+        source: OpenedSession,
         turn_id: str,
         cwd: Path,
         directories: Sequence[Path],
         interceptor: Interceptor,
         sources: Sequence[GateSource] = (),
         resumes: str | None = None,
-    ) -> Opened:
+    ) -> OpenedSession:
         """Open a fork: a session that continues from a turn of another one, which does not change (LOOM-4).
 
         ``resumes`` names the cast that the fork is to continue without a new message. If the loom is a file, the
@@ -272,13 +272,13 @@ class Opening:
             recipe=before.recipe,
             crystal=before.crystal,
             effort=before.effort,
-            granted=list(before.granted) if before.cwd == str(cwd) else elsewhere(before.granted),
+            granted=list(before.granted) if before.cwd == str(cwd) else grants_for_other_folder(before.granted),
         )
         cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources, note)
         loom, lock = self._loom(cantrip, session_id)
         try:
             if loom.location is None or loom.location != source.entity.loom.location:
-                for record in path_of(source.entity.loom, turn_id, resumes):
+                for record in records_on_path(source.entity.loom, turn_id, resumes):
                     loom.append(record)
             note.loom = loom.location or ""
             found = resume_entity(cantrip, loom, note.entity_id, at=turn_id)
@@ -293,26 +293,28 @@ class Opening:
                     resumes=UNSET if resumes is None else resumes,
                 )
             )
-            changes = {"fork_of": before.id, "from_turn": turn_id, **chosen(note)}
+            changes = {"fork_of": before.id, "from_turn": turn_id, **chosen_options(note)}
             loom.append(ConfigRecord(new_id("g"), note.entity_id, changes, now()))
             for granted in note.granted:
-                loom.append(ConfigRecord(new_id("g"), note.entity_id, {"permission": said(granted)}, now()))
+                loom.append(
+                    ConfigRecord(new_id("g"), note.entity_id, {"permission": permission_change(granted)}, now())
+                )
         except BaseException:
             loom.close()
             if lock >= 0:
                 os.close(lock)
             raise
-        hold(found.entity, note.mode)
-        opened = Opened(note, found.entity, recipe, self.store.exports, found.turns, found.kept, lock)
-        self.keep(opened)
+        apply_mode(found.entity, note.mode)
+        opened = OpenedSession(note, found.entity, recipe, self.store.exports, found.turns, found.kept, lock)
+        self.save_note(opened)
         return opened
 
-    def keep(self, opened: Opened) -> None:
+    def save_note(self, opened: OpenedSession) -> None:
         """Save a session's note, where its loom is on disk."""
-        if opened.entity.loom.location is not None and not opened.left:
+        if opened.entity.loom.location is not None and not opened.released:
             self.store.save(opened.note)
 
-    def _as_chosen(
+    def _cantrip_with_choices(
         self,
         cwd: Path,
         directories: Sequence[Path],
@@ -376,12 +378,12 @@ class Opening:
             raise
 
 
-def hold(entity: Entity, mode: str) -> None:
+def apply_mode(entity: Entity, mode: str) -> None:
     """Apply the wards of a mode."""
     entity.set_wards(lambda circle: modes.wards_of(mode, circle))
 
 
-def chosen(note: Note) -> dict[str, str]:
+def chosen_options(note: Note) -> dict[str, str]:
     """The chosen options of a session, as changes for a ``config`` record."""
     found = {"mode": note.mode, "recipe": note.recipe, "crystal": note.crystal, "effort": note.effort}
     return {
@@ -389,19 +391,19 @@ def chosen(note: Note) -> dict[str, str]:
     }
 
 
-def said(granted: Granted) -> dict[str, Any]:
+def permission_change(granted: Grant) -> dict[str, Any]:
     """A remembered permission, as a change for a ``config`` record."""
     return {"tool": granted.tool, "pattern": granted.pattern, "allowed": granted.allowed}
 
 
-def path_of(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Record]:
+def records_on_path(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Record]:
     """The records on the path to a turn, in the order they were written, plus the start of ``cast_id``.
 
     The children that turns of the path spawned belong to it, with all below them.
     """
     on_it = set(loom.path(turn_id))
     casts: set[str] = set() if cast_id is None else {cast_id}
-    below, turns = _below(loom, on_it)
+    below, turns = _descendants(loom, on_it)
     casts |= below
     on_it |= turns
     cantrips: set[str] = set()
@@ -431,7 +433,7 @@ def path_of(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Re
             yield record
 
 
-def _below(loom: Loom, above: set[str]) -> tuple[set[str], set[str]]:
+def _descendants(loom: Loom, above: set[str]) -> tuple[set[str], set[str]]:
     """The casts and turns of the children that these turns spawned, and of their children."""
     spoken: dict[str, list[str]] = {}
     born: dict[str, list[str]] = {}
@@ -455,7 +457,7 @@ def _below(loom: Loom, above: set[str]) -> tuple[set[str], set[str]]:
     return casts, turns
 
 
-def turn_named(entity: Entity, named: object) -> str | None:
+def find_turn(entity: Entity, named: object) -> str | None:
     """Find a turn by its id or number (1 is the first) and return its id; None where the entity has no such turn.
 
     Numbers count the crystal's turns; 0 is the ``call`` turn before them. An id may name any turn: also a fold, and a
@@ -525,9 +527,9 @@ def _declared(server: acp.McpServer, place: int, state_dir: Path) -> McpServer:
         if server.type != "stdio":
             raise invalid_params(f"{server.type[:40]!r} is none of stdio, http, sse", f"mcpServers[{place}].type")
         argv = (server.command or "", *(server.args or ()))
-        trusted = Ledger(state_dir).trusts_command(argv)
+        ask_for_trust = Ledger(state_dir).trusts_command(argv)
         env = {pair.name: pair.value for pair in server.env or ()}
-        return McpServer(name=server.name, command=argv[0], args=argv[1:], env=env, sandboxed=not trusted)
+        return McpServer(name=server.name, command=argv[0], args=argv[1:], env=env, sandboxed=not ask_for_trust)
     except DefinitionError as error:
         if error.where:
             raise

@@ -19,12 +19,12 @@ import anyio.to_thread
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import busy, unknown
-from cantrip_acp.acp.login import with_a_key
+from cantrip_acp.acp.login import with_missing_key
 from cantrip_acp.acp.sessions import modes
-from cantrip_acp.acp.sessions.config_options import MODEL, Options
-from cantrip_acp.acp.sessions.connection_context import Host, named
-from cantrip_acp.acp.sessions.factory import Opened, Opening, first_cast, turn_named
-from cantrip_acp.acp.sessions.open_sessions import Living, Waiting
+from cantrip_acp.acp.sessions.config_options import MODEL, SessionOptions
+from cantrip_acp.acp.sessions.connection_context import ConnectionContext, requested_trace
+from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory, find_turn, first_cast
+from cantrip_acp.acp.sessions.open_sessions import OpenSessions, UntrustedSession
 from cantrip_acp.acp.sessions.prompt_content import read_prompt
 from cantrip_acp.acp.sessions.session import Session
 from cantrip_acp.acp.sessions.session_store import BadCursor
@@ -50,51 +50,51 @@ _UNNAMED = tracing.Trace("")
 class Sessions:
     """The open sessions of this connection by id, and the methods that load those on disk."""
 
-    def __init__(self, opening: Opening) -> None:
-        self._opening = opening
-        self._store = opening.store
-        self._options = Options(opening)
-        self._living = Living()
-        self.host = Host(opening, self._options, self._living)
+    def __init__(self, factory: SessionFactory) -> None:
+        self._factory = factory
+        self._store = factory.store
+        self._options = SessionOptions(factory)
+        self._open_sessions = OpenSessions()
+        self.context = ConnectionContext(factory, self._options, self._open_sessions)
 
     def running(self) -> list[Session]:
         """The sessions that work on a prompt."""
-        return [session for session in self._living.sessions.values() if session.running]
+        return [session for session in self._open_sessions.sessions.values() if session.running]
 
     async def close_all(self) -> None:
         """Close every session. Only what is on disk remains."""
         async with anyio.create_task_group() as tasks:
-            for session in tuple(self._living.sessions.values()):
+            for session in tuple(self._open_sessions.sessions.values()):
                 tasks.start_soon(session.close)
 
     # --- opening sessions --------------------------------------------------------------------------------------------
 
     async def new(self, params: acp.NewSession, request: Request) -> acp.SessionState:
         """``session/new``"""
-        trace = named(params.meta)
+        trace = requested_trace(params.meta)
         session_id = f"sess_{os.urandom(12).hex()}"
         try:
-            begin = partial(self._begun, session_id, params, trace)
-            session = await with_a_key(self.host.wire, self.host.client, request, begin)
+            begin = partial(self._create_session, session_id, params, trace)
+            session = await with_missing_key(self.context.wire, self.context.client, request, begin)
         except UntrustedRecipe as problem:
-            self._living.waiting[session_id] = Waiting(session_id, params, trace)
+            self._open_sessions.untrusted[session_id] = UntrustedSession(session_id, params, trace)
             about = {"untrusted": shared().diagnostic(str(problem))}
             return acp.SessionState(session_id=session_id, modes=modes.state(modes.DEFAULT), meta={"cantrip": about})
-        self.host.introduce(session, request)
-        return self.host.state(session, session_id=session_id)
+        self.context.after_reply(session, request)
+        return self.context.state(session, session_id=session_id)
 
-    async def _begun(self, session_id: str, params: acp.NewSession, trace: tracing.Trace | None) -> Session:
+    async def _create_session(self, session_id: str, params: acp.NewSession, trace: tracing.Trace | None) -> Session:
         cwd, folders = _folders(params.cwd, params.additional_directories)
-        permissions = self.host.permissions(session_id)
-        sources = await self.host.sources(params)
-        opened = await self.host.in_thread(
-            self._opening.new, session_id, cwd, folders, permissions, sources, fresh=True
+        permissions = self.context.permissions(session_id)
+        sources = await self.context.sources(params)
+        opened = await self.context.open_in_thread(
+            self._factory.new, session_id, cwd, folders, permissions, sources, fresh=True
         )
-        return self.host.take(opened, permissions, trace, params.meta, sources)
+        return self.context.add_session(opened, permissions, trace, params.meta, sources)
 
     def load(self, params: acp.LoadSession, request: Request) -> Awaitable[acp.SessionState]:
         """``session/load``: sends the whole history before the reply."""
-        self._living.loading[params.session_id] += 1
+        self._open_sessions.loading[params.session_id] += 1
         return self._while_loading(params.session_id, self._load(params, request))
 
     async def _while_loading(self, session_id: str, work: Awaitable[acp.SessionState]) -> acp.SessionState:
@@ -102,26 +102,26 @@ class Sessions:
         try:
             return await work
         finally:
-            self._living.loading[session_id] -= 1
-            if not self._living.loading[session_id]:
-                del self._living.loading[session_id]
+            self._open_sessions.loading[session_id] -= 1
+            if not self._open_sessions.loading[session_id]:
+                del self._open_sessions.loading[session_id]
 
     async def _load(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
-        session = await self._found(params)
+        session = await self._find_session(params)
         await session.replay()
-        self.host.introduce(session, request, ahead=True)
-        return self.host.state(session)
+        self.context.after_reply(session, request, ahead=True)
+        return self.context.state(session)
 
     def resume(self, params: acp.LoadSession, request: Request) -> Awaitable[acp.SessionState]:
         """``session/resume``: like `load`, without replay of the history."""
-        self._living.loading[params.session_id] += 1
+        self._open_sessions.loading[params.session_id] += 1
         return self._while_loading(params.session_id, self._resume(params, request))
 
     async def _resume(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
-        session = await self._found(params)
+        session = await self._find_session(params)
         session.opened.past = None
-        self.host.introduce(session, request)
-        return self.host.state(session)
+        self.context.after_reply(session, request)
+        return self.context.state(session)
 
     async def fork(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
         """``session/fork``: fork from the last turn, or from the turn that ``_meta.cantrip.turn`` names by id or number.
@@ -135,36 +135,36 @@ class Sessions:
         resume = asked.get("resume", False) if isinstance(asked, dict) else False
         if not isinstance(resume, bool):
             raise invalid_params(f"resume is true or false, not {str(resume)[:100]!r}", "_meta.cantrip.resume")
-        source = self._living.sessions.get(params.session_id)
+        source = self._open_sessions.sessions.get(params.session_id)
         if source is None or source.closing:
-            source = await self._from_disk(params, cwd, folders, await self.host.sources(params))
-            source.taken = False
-        source.borrowed += 1
+            source = await self._from_disk(params, cwd, folders, await self.context.sources(params))
+            source.in_use_by_client = False
+        source.fork_count += 1
         try:
             if wanted is None:
                 turn_id: str | None = source.entity.last_turn or None
             else:
                 async with source.loom_read:
-                    turn_id = await anyio.to_thread.run_sync(turn_named, source.entity, wanted)
+                    turn_id = await anyio.to_thread.run_sync(find_turn, source.entity, wanted)
                 if turn_id is None and (wanted != 0 or isinstance(wanted, bool) or source.entity.last_turn):
                     raise invalid_params(f"the session has no turn {str(wanted)[:100]!r}", "_meta.cantrip.turn")
             where: Point | None = None
             if resume:
                 where = await self._point(source, turn_id)
                 turn_id = where.turn_id
-            session = await self._forked(
-                source, turn_id, cwd, folders, await self.host.sources(params), params.meta, where
+            session = await self._create_fork(
+                source, turn_id, cwd, folders, await self.context.sources(params), params.meta, where
             )
         finally:
-            source.borrowed -= 1
-            if not source.taken and not source.borrowed:
+            source.fork_count -= 1
+            if not source.in_use_by_client and not source.fork_count:
                 # The source was opened only for its forks.
-                await self._living.end(source)
-        self.host.introduce(session, request)
+                await self._open_sessions.close(source)
+        self.context.after_reply(session, request)
         if session.note.title is not None:
             title = acp.SessionInfoChanged(session.note.title)
             request.after.append(lambda: session.show(title))
-        return self.host.state(session, session_id=session.id)
+        return self.context.state(session, session_id=session.id)
 
     async def _point(self, source: Session, turn_id: str | None) -> Point:
         """The point where a fork continues without a new message. Raises `RpcError` where it cannot."""
@@ -185,7 +185,7 @@ class Sessions:
             return find_point(entity.loom, turn_id)
         return find_point(entity.loom, turn_id, first_cast(entity, turn_id))
 
-    async def _forked(
+    async def _create_fork(
         self,
         source: Session,
         turn_id: str | None,
@@ -196,16 +196,16 @@ class Sessions:
         where: Point | None = None,
     ) -> Session:
         session_id = f"sess_{os.urandom(12).hex()}"
-        permissions = self.host.permissions(session_id)
+        permissions = self.context.permissions(session_id)
         if turn_id is None or turn_id not in source.entity.loom:
             # No prompt yet: the fork of an empty session is a new session.
-            opened = await self.host.in_thread(
-                self._opening.new, session_id, cwd, folders, permissions, sources, fresh=True
+            opened = await self.context.open_in_thread(
+                self._factory.new, session_id, cwd, folders, permissions, sources, fresh=True
             )
         else:
             async with source.loom_read:
-                opened = await self.host.in_thread(
-                    self._opening.forked,
+                opened = await self.context.open_in_thread(
+                    self._factory.fork,
                     session_id,
                     source.opened,
                     turn_id,
@@ -216,15 +216,15 @@ class Sessions:
                     where.cast.id if where is not None else None,
                     fresh=True,
                 )
-            await self._living_state(source, opened, turn_id)
+            await self._copy_live_state(source, opened, turn_id)
         from cantrip_acp.core.forking.resume import STATE_NOTES
 
-        session = self.host.take(opened, permissions, source.trace, meta, sources)
+        session = self.context.add_session(opened, permissions, source.trace, meta, sources)
         if opened.kept == "lost":
-            session.remarks.append(f"Of this fork's Python, {STATE_NOTES['lost']}.")
+            session.user_notes.append(f"Of this fork's Python, {STATE_NOTES['lost']}.")
         return session
 
-    async def _living_state(self, source: Session, opened: Opened, turn_id: str) -> None:
+    async def _copy_live_state(self, source: Session, opened: OpenedSession, turn_id: str) -> None:
         """Copy the live variables, where the source is exactly at the fork's turn."""
         live, entity = source.entity, opened.entity
         if (
@@ -251,51 +251,53 @@ class Sessions:
 
     # --- sessions on disk --------------------------------------------------------------------------------------------
 
-    async def _found(self, params: acp.LoadSession) -> Session:
+    async def _find_session(self, params: acp.LoadSession) -> Session:
         """Find a session that existed before, open here or on disk."""
         cwd, folders = _folders(params.cwd, params.additional_directories)
-        sources = await self.host.sources(params)
-        while (live := self._living.sessions.get(params.session_id)) is not None:
+        sources = await self.context.sources(params)
+        while (live := self._open_sessions.sessions.get(params.session_id)) is not None:
             if live.closing:
-                await self._living.end(live)
+                await self._open_sessions.close(live)
                 continue
             if live.running:
                 raise busy(live.id)
             same = live.note.cwd == str(cwd) and live.note.directories == [str(f) for f in folders]
             if live.entity.loom.location is None or (same and list(live.sources) == list(sources)):
-                live.taken = True
+                live.in_use_by_client = True
                 return live
-            await self._living.end(live)
+            await self._open_sessions.close(live)
         return await self._from_disk(params, cwd, folders, sources)
 
     async def _from_disk(
         self, params: acp.LoadSession, cwd: Path, folders: Sequence[Path], sources: Sequence[GateSource]
     ) -> Session:
-        return await self._living.opened(params.session_id, partial(self._again, params, cwd, folders, sources))
+        return await self._open_sessions.open(
+            params.session_id, partial(self._load_session, params, cwd, folders, sources)
+        )
 
-    async def _again(
+    async def _load_session(
         self, params: acp.LoadSession, cwd: Path, folders: Sequence[Path], sources: Sequence[GateSource]
     ) -> Session:
         note = await anyio.to_thread.run_sync(self._store.find, params.session_id)
         if note is None:
             raise unknown(params.session_id)
-        permissions = self.host.permissions(note.id)
+        permissions = self.context.permissions(note.id)
         permissions.mode, permissions.granted = note.mode, list(note.granted)
         try:
-            opened = await self.host.in_thread(self._opening.again, note, cwd, folders, permissions, sources)
+            opened = await self.context.open_in_thread(self._factory.load, note, cwd, folders, permissions, sources)
         except UntrustedRecipe:
-            await self._options.trusted(self.host.wire, note.id, cwd, note.recipe)
-            opened = await self.host.in_thread(self._opening.again, note, cwd, folders, permissions, sources)
+            await self._options.ask_for_trust(self.context.wire, note.id, cwd, note.recipe)
+            opened = await self.context.open_in_thread(self._factory.load, note, cwd, folders, permissions, sources)
         from cantrip_acp.core.forking.resume import STATE_NOTES
 
-        session = self.host.take(opened, permissions, named(params.meta), params.meta, sources)
+        session = self.context.add_session(opened, permissions, requested_trace(params.meta), params.meta, sources)
         if opened.kept in STATE_NOTES:
-            session.told.append(f"This session was opened again in a new process: {STATE_NOTES[opened.kept]}.")
+            session.entity_notes.append(f"This session was opened again in a new process: {STATE_NOTES[opened.kept]}.")
         if opened.kept == "lost":
-            session.remarks.append(f"This session was opened again: {STATE_NOTES['lost']}.")
+            session.user_notes.append(f"This session was opened again: {STATE_NOTES['lost']}.")
         if opened.lost:
             crystal = opened.entity.crystal
-            session.remarks.append(
+            session.user_notes.append(
                 f"The crystal that was chosen in this session is not to be had any more ({shared().diagnostic(opened.lost)}); "
                 f"{crystal.name}:{crystal.model}, the recipe's own, has its place."
             )
@@ -305,14 +307,14 @@ class Sessions:
         """``session/list``"""
         if params.cwd is not None and not os.path.isabs(params.cwd):
             raise invalid_params(f"must be an absolute path, not {params.cwd[:200]!r}", "cwd")
-        live = frozenset(self._living.sessions)
+        live = frozenset(self._open_sessions.sessions)
         try:
             page, cursor = await anyio.to_thread.run_sync(
                 lambda: self._store.list(params.cwd, params.cursor, also=live)
             )
         except BadCursor as problem:
             raise invalid_params(str(problem), "cursor") from None
-        listed = [
+        option_list = [
             acp.SessionInfo(
                 session_id=each.note.id,
                 cwd=each.note.cwd,
@@ -322,17 +324,17 @@ class Sessions:
             )
             for each in page
         ]
-        return acp.SessionList(listed, cursor)
+        return acp.SessionList(option_list, cursor)
 
     async def close(self, params: acp.OneSession, request: Request) -> dict[str, Any]:
         """``session/close``: cancels and records what runs. The session stays on disk."""
-        if not await self._living.clear(params.session_id):
+        if not await self._open_sessions.close_id(params.session_id):
             raise unknown(params.session_id)
         return {}
 
     async def delete(self, params: acp.OneSession, request: Request) -> dict[str, Any]:
         """``session/delete``: deleting twice is no error."""
-        async with self._living.deleting(params.session_id):
+        async with self._open_sessions.deleting(params.session_id):
             try:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(self._store.delete, params.session_id)
@@ -344,32 +346,32 @@ class Sessions:
 
     def set_mode(self, params: acp.SetMode, request: Request) -> dict[str, Any]:
         """``session/set_mode``: the mode is active when the reply comes."""
-        session = self._living.session(params.session_id)
+        session = self._open_sessions.session(params.session_id)
         self._options.set_mode(session, params.mode_id)
-        request.after.append(lambda: session.show(acp.ConfigOptionsChanged(self._options.listed(session))))
+        request.after.append(lambda: session.show(acp.ConfigOptionsChanged(self._options.option_list(session))))
         return {}
 
     async def set_option(self, params: acp.SetConfigOption, request: Request) -> acp.ConfigOptions:
         """``session/set_config_option``: the reply lists every option."""
-        session = self._living.session(params.session_id)
+        session = self._open_sessions.session(params.session_id)
         await self._options.set(session, params.config_id, params.value)
-        return acp.ConfigOptions(self._options.listed(session))
+        return acp.ConfigOptions(self._options.option_list(session))
 
     async def set_model(self, params: acp.SetModel, request: Request) -> dict[str, Any]:
         """``session/set_model``: same as the option `model`, for clients that do not read the options."""
-        session = self._living.session(params.session_id)
+        session = self._open_sessions.session(params.session_id)
         await self._options.set(session, MODEL, params.model_id)
-        request.after.append(lambda: session.show(acp.ConfigOptionsChanged(self._options.listed(session))))
+        request.after.append(lambda: session.show(acp.ConfigOptionsChanged(self._options.option_list(session))))
         return {}
 
     # --- prompts -------------------------------------------------------------------------------------------------------
 
     def prompt(self, params: acp.Prompt, request: Request) -> Awaitable[acp.PromptResult]:
         """``session/prompt``: marks the session as busy before it reads anything else."""
-        waiting = self._living.waiting.get(params.session_id)
+        waiting = self._open_sessions.untrusted.get(params.session_id)
         if waiting is not None:
-            return self._trusted_first(waiting, params, request)
-        session = self._living.session(params.session_id)
+            return self._ask_for_trust(waiting, params, request)
+        session = self._open_sessions.session(params.session_id)
         # An empty prompt continues without a new message.
         intent, context = read_prompt(params.prompt) if params.prompt else (None, ())
         command = None
@@ -380,7 +382,7 @@ class Sessions:
         trace = tracing.trace_from(params.meta if isinstance(params.meta, dict) else None, default=session.trace)
         trace = replace(trace, conversation=session.id)
         session.begin(request)
-        session.taken = True
+        session.in_use_by_client = True
         work = session.cast(intent, context, trace) if command is None else self._answered(session, *command)
         return session.run(work, trace.trace_id)
 
@@ -396,36 +398,36 @@ class Sessions:
         if source.entity.loom.location is None:
             raise RpcError(INVALID_REQUEST, "This session's loom is in memory; only one that is kept can be forked so.")
         folders = [Path(folder) for folder in source.note.directories]
-        session = await self._forked(source, turn_id, Path(source.note.cwd), folders, source.sources)
-        await self._living.end(session)
+        session = await self._create_fork(source, turn_id, Path(source.note.cwd), folders, source.sources)
+        await self._open_sessions.close(session)
         return session.id
 
-    async def _trusted_first(self, waiting: Waiting, params: acp.Prompt, request: Request) -> acp.PromptResult:
+    async def _ask_for_trust(self, waiting: UntrustedSession, params: acp.Prompt, request: Request) -> acp.PromptResult:
         """The first prompt of a session with an untrusted recipe: asks the user for trust, then opens the session."""
         if waiting.running:
             raise busy(waiting.id)
         with anyio.CancelScope() as scope:
             waiting.asking = scope
             try:
-                await self._options.trusted(self.host.wire, waiting.id, Path(waiting.params.cwd), None)
+                await self._options.ask_for_trust(self.context.wire, waiting.id, Path(waiting.params.cwd), None)
             finally:
                 waiting.asking = None
         if scope.cancelled_caught:
             return acp.PromptResult("cancelled")
-        if self._living.waiting.pop(waiting.id, None) is None:
+        if self._open_sessions.untrusted.pop(waiting.id, None) is None:
             return await self.prompt(params, request)
-        begin = partial(self._begun, waiting.id, waiting.params, waiting.trace)
-        session = await self._living.opened(waiting.id, begin)
-        self.host.introduce(session, request, ahead=True)
-        session.show(acp.ConfigOptionsChanged(self._options.listed(session)))
+        begin = partial(self._create_session, waiting.id, waiting.params, waiting.trace)
+        session = await self._open_sessions.open(waiting.id, begin)
+        self.context.after_reply(session, request, ahead=True)
+        session.show(acp.ConfigOptionsChanged(self._options.option_list(session)))
         return await self.prompt(params, request)
 
     def cancel(self, params: acp.Cancel, request: Request) -> None:
         """``session/cancel``"""
-        waiting = self._living.waiting.get(params.session_id)
+        waiting = self._open_sessions.untrusted.get(params.session_id)
         # A closing session is already cancelled.
-        closing = self._living.sessions.get(params.session_id)
-        (waiting or closing or self._living.session(params.session_id)).cancel()
+        closing = self._open_sessions.sessions.get(params.session_id)
+        (waiting or closing or self._open_sessions.session(params.session_id)).cancel()
 
 
 def _folders(cwd: str, additional: Sequence[str] | None) -> tuple[Path, list[Path]]:

@@ -6,7 +6,7 @@
 ``ask``        the default: asks before each call of a gate that writes, and before each command; it asks before a
                Python cell only where cells can write files, since otherwise a cell changes only its own variables
 ``sandboxed``  commands, cells and writes run freely in the sandbox's writable paths; a write outside of them asks
-``trusted``    asks only before a request to a host that nobody named (the user in an intent or a permission, the recipe,
+``ask_for_trust``    asks only before a request to a host that nobody named (the user in an intent or a permission, the recipe,
                the settings); the sandbox and all wards stay on
 =============  =====================================================================================================
 """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cantrip_acp.telemetry import tracing
 
 
-class Waiting:
+class UntrustedSession:
     """A session whose recipe the user must trust first. It has no entity; its first prompt asks the user."""
 
     def __init__(self, session_id: str, params: acp.NewSession, trace: tracing.Trace | None) -> None:
@@ -42,7 +42,7 @@ class Waiting:
             self.asking.cancel()
 
 
-class _Passage:
+class _BeingOpened:
     """A session that is being opened."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class _Passage:
         self.over = anyio.Event()
 
 
-class _Deletion:
+class _BeingDeleted:
     """A session that is being deleted, by one or several requests."""
 
     def __init__(self) -> None:
@@ -58,14 +58,14 @@ class _Deletion:
         self.requests = 0
 
 
-class Living:
+class OpenSessions:
     """The sessions of one connection by id: the open ones, and those that wait for the user's trust."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}
-        self.waiting: dict[str, Waiting] = {}
-        self._opening: dict[str, _Passage] = {}
-        self._deleting: dict[str, _Deletion] = {}
+        self.untrusted: dict[str, UntrustedSession] = {}
+        self._being_opened: dict[str, _BeingOpened] = {}
+        self._being_deleted: dict[str, _BeingDeleted] = {}
         self.loading: Counter[str] = Counter()
         """How many requests to load a session are not answered yet, by session id."""
 
@@ -75,15 +75,15 @@ class Living:
         Raises `RpcError` where there is none, its recipe is not trusted yet, or it is being opened, closed or deleted.
         """
         session = self.sessions.get(session_id)
-        if session_id in self._deleting:
+        if session_id in self._being_deleted:
             raise unready(session_id, "deleted")
-        if session_id in self._opening or (session is None and self.loading[session_id]):
+        if session_id in self._being_opened or (session is None and self.loading[session_id]):
             raise unready(session_id, "loaded")
         if session is not None:
             if session.closing:
                 raise unready(session_id, "closed")
             return session
-        if session_id in self.waiting:
+        if session_id in self.untrusted:
             raise RpcError(
                 INVALID_REQUEST,
                 "Invalid request: the session's recipe is not trusted yet; its first prompt asks for that",
@@ -91,41 +91,41 @@ class Living:
             )
         raise unknown(session_id)
 
-    async def opened(self, session_id: str, make: Callable[[], Awaitable[Session]]) -> Session:
+    async def open(self, session_id: str, make: Callable[[], Awaitable[Session]]) -> Session:
         """Open a session. ``make`` returns it, and adds it to `sessions` as its last step.
 
         Raises `RpcError` while another request opens it, and where it is closed or deleted meanwhile.
         """
-        if session_id in self._deleting:
+        if session_id in self._being_deleted:
             raise unknown(session_id)
-        if session_id in self._opening:
+        if session_id in self._being_opened:
             raise unready(session_id, "loaded")
-        mine = self._opening[session_id] = _Passage()
+        mine = self._being_opened[session_id] = _BeingOpened()
         try:
             with mine.scope:
                 return await make()
             raise unknown(session_id)
         finally:
-            del self._opening[session_id]
+            del self._being_opened[session_id]
             mine.over.set()
 
-    async def end(self, session: Session) -> None:
+    async def close(self, session: Session) -> None:
         """Close a session. Its id is free when everything of it is closed."""
         with anyio.CancelScope(shield=True):
             await session.close()
         if self.sessions.get(session.id) is session:
             del self.sessions[session.id]
 
-    async def clear(self, session_id: str) -> bool:
+    async def close_id(self, session_id: str) -> bool:
         """Close what is open or being opened under an id; False where there was nothing."""
-        found = self.waiting.pop(session_id, None) is not None
+        found = self.untrusted.pop(session_id, None) is not None
         while True:
-            passage, session = self._opening.get(session_id), self.sessions.get(session_id)
+            passage, session = self._being_opened.get(session_id), self.sessions.get(session_id)
             if passage is not None:
                 passage.scope.cancel()
                 await passage.over.wait()
             elif session is not None:
-                await self.end(session)
+                await self.close(session)
             else:
                 return found
             found = True
@@ -134,13 +134,13 @@ class Living:
     async def deleting(self, session_id: str) -> AsyncIterator[None]:
         """Block opening while a session is deleted, after closing what is open of it. Deletions of one session run in
         turn."""
-        mine = self._deleting.setdefault(session_id, _Deletion())
+        mine = self._being_deleted.setdefault(session_id, _BeingDeleted())
         mine.requests += 1
         try:
             async with mine.lock:
-                await self.clear(session_id)
+                await self.close_id(session_id)
                 yield
         finally:
             mine.requests -= 1
             if not mine.requests:
-                del self._deleting[session_id]
+                del self._being_deleted[session_id]

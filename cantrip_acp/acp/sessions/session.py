@@ -17,9 +17,9 @@ import msgspec
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import busy, unready
-from cantrip_acp.acp.permissions.request import Asked, ask_client
+from cantrip_acp.acp.permissions.request import PermissionAsked, ask_client
 from cantrip_acp.acp.render.event_translator import Translator, notice
-from cantrip_acp.acp.render.formatting import Breaks
+from cantrip_acp.acp.render.formatting import MessageSeparator
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params
 from cantrip_acp.core.errors import CantripError, IntentRequired
 from cantrip_acp.crystals.preload import prepare_beside
@@ -28,7 +28,7 @@ from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Answer, Permissions, Question
-    from cantrip_acp.acp.sessions.factory import Opened
+    from cantrip_acp.acp.sessions.factory import OpenedSession
     from cantrip_acp.acp.sessions.prompt_content import Link
     from cantrip_acp.acp.sessions.session_store import Note
     from cantrip_acp.acp.wire.connection import Connection, Request
@@ -69,7 +69,7 @@ class Session:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenedSession,
         permissions: Permissions,
         connection: Connection,
         client: acp.ClientAbilities,
@@ -87,31 +87,31 @@ class Session:
         """Gate sources that the client named in addition to the recipe: MCP servers."""
         self.pending: dict[str, str] = {}
         """Options that were chosen while a prompt ran, for the next prompt: option and value."""
-        self.told: list[str] = []
+        self.entity_notes: list[str] = []
         """Notes for the entity, sent before its next intent."""
-        self._told: list[str] = []
+        self._sent_notes: list[str] = []
         """Notes that were sent before the last intent."""
-        self.remarks: list[str] = []
+        self.user_notes: list[str] = []
         """Notes for the user, shown after the reply that names the session."""
         self.running = False
         """Whether a prompt runs."""
         self.closing = False
-        self.taken = True
+        self.in_use_by_client = True
         """Whether a client uses this session; False for one that was opened only to fork it."""
-        self.borrowed = 0
+        self.fork_count = 0
         """Number of forks that are being made of it."""
         self.loom_read = anyio.Lock()
         """Held while a thread reads the loom, so that the loom is not closed meanwhile: its file descriptor could then
         be another file."""
-        self._leaves_late = False
+        self._close_loom_at_end = False
         """Whether the prompt that still runs closes the loom when it ends."""
         self._replaying = False
         self._cancelled = False
         self._ended = anyio.Event()
         self._closed = anyio.Event()
-        self._patience: set[anyio.CancelScope] = set()
+        self._cancellable_waits: set[anyio.CancelScope] = set()
         self._output = anyio.Event()
-        self._breaks = Breaks()
+        self._separator = MessageSeparator()
 
     @property
     def note(self) -> Note:
@@ -137,7 +137,7 @@ class Session:
         self.running = True
         self.opened.past = None
         self._cancelled = False
-        self._breaks.begin()
+        self._separator.begin()
         self._ended = anyio.Event()
         request.on_cancel = self.cancel
 
@@ -149,7 +149,7 @@ class Session:
             if self._cancelled:
                 return acp.PromptResult("cancelled")
             # The client may send a failed intent again, so keep the notes that went with it.
-            self.told = self.told or self._told
+            self.entity_notes = self.entity_notes or self._sent_notes
             text = shared().diagnostic(str(problem))
             raise RpcError(
                 INTERNAL_ERROR,
@@ -165,8 +165,8 @@ class Session:
         finally:
             self.running = False
             self._ended.set()
-            if self._leaves_late:
-                self.opened.leave()
+            if self._close_loom_at_end:
+                self.opened.release()
             elif self.after is not None:
                 self.after(self)
 
@@ -176,14 +176,14 @@ class Session:
             return
         self._cancelled = True
         self.entity.cancel()
-        for scope in self._patience:
+        for scope in self._cancellable_waits:
             scope.cancel()
 
     async def warm(self) -> None:
         """Prepare what the first prompt would wait for. The reply that names this session goes out first."""
         await anyio.lowlevel.checkpoint()
-        remarks, self.remarks = self.remarks, []
-        for text in remarks:
+        user_notes, self.user_notes = self.user_notes, []
+        for text in user_notes:
             self.show(notice(text, self.client))
         prepare_beside(self.entity.crystal)
         try:
@@ -216,10 +216,10 @@ class Session:
                     await self._ended.wait()
             async with self.loom_read:
                 if self.running:
-                    self._leaves_late = True
+                    self._close_loom_at_end = True
                     log.warning("a prompt of session %s does not end; its loom stays open until it does", self.id)
                 else:
-                    self.opened.leave()
+                    self.opened.release()
         finally:
             self._closed.set()
 
@@ -231,7 +231,7 @@ class Session:
         if self.running or self._replaying:
             raise busy(self.id)
         self._replaying, self._cancelled = True, False
-        self._breaks.begin()
+        self._separator.begin()
         try:
             async with self.loom_read:
                 updates = () if self.closing else await anyio.to_thread.run_sync(self._past, loaded_updates)
@@ -254,7 +254,7 @@ class Session:
 
     def show(self, update: acp.Update) -> None:
         """Send one update without waiting."""
-        self.connection.notify_now("session/update", acp.SessionNotification(self.id, self._breaks.between(update)))
+        self.connection.notify_now("session/update", acp.SessionNotification(self.id, self._separator.separate(update)))
 
     async def send(self, updates: Sequence[acp.Update]) -> None:
         """Send updates, and wait while the client is slow."""
@@ -262,11 +262,11 @@ class Session:
             self.show(update)
         if self.connection.congested and not self._cancelled:
             with anyio.CancelScope() as scope:
-                self._patience.add(scope)
+                self._cancellable_waits.add(scope)
                 try:
                     await self.connection.room()
                 finally:
-                    self._patience.discard(scope)
+                    self._cancellable_waits.discard(scope)
 
     async def cast(
         self, intent: str | None, context: Sequence[ContextBlock | Link], trace: tracing.Trace
@@ -274,7 +274,7 @@ class Session:
         """Run a prompt as a cast of the entity. Without an intent (None) it continues without a new message
         (`Entity.resume`)."""
         context = await self._pinned(context)
-        self._told = list(self.told)
+        self._sent_notes = list(self.entity_notes)
         if self.before is not None:
             context = (*context, *await self.before(self))
         if self._stopped():
@@ -298,7 +298,7 @@ class Session:
             raise RpcError(
                 INTERNAL_ERROR, f"The prompt failed: {result.summary or result.reason}", {"details": result.reason}
             )
-        about = _about(result, self.entity.last_turn)
+        about = _prompt_meta(result, self.entity.last_turn)
         if self.entity.state.names_requests:
             about[acp.EDGES] = {"edges": self.entity.state.requests.take()}
         return acp.PromptResult(reason, about)
@@ -320,11 +320,11 @@ class Session:
 
         blocks: tuple[ContextBlock, ...] = ()
         with anyio.CancelScope() as scope:
-            self._patience.add(scope)
+            self._cancellable_waits.add(scope)
             try:
-                blocks = await read_links(self.entity, self.permissions.lend, context)
+                blocks = await read_links(self.entity, self.permissions.route, context)
             finally:
-                self._patience.discard(scope)
+                self._cancellable_waits.discard(scope)
         return blocks
 
     def _stopped(self) -> bool:
@@ -340,11 +340,13 @@ class Session:
             text=mask.text(question.text),
             raw_input=mask.data(question.raw_input),
         )
-        asked = Asked(entity_id=question.entity_id, cast_id=question.cast_id, question=question, shown=anyio.Event())
+        asked = PermissionAsked(
+            entity_id=question.entity_id, cast_id=question.cast_id, question=question, shown=anyio.Event()
+        )
         if self.entity.hub.active:
             await self.entity.hub.send(asked)
             await asked.shown.wait()
-        who = self.translator.asked_by(question)
+        who = self.translator.child_name_of(question)
         if who is not None:
             question = msgspec.structs.replace(question, child=who)
         answer = await ask_client(self.connection, self.id, question)
@@ -364,8 +366,8 @@ class Session:
                 if self._cancelled:
                     # A cancel before the start of the cast had nothing to cancel.
                     self.entity.cancel()
-                if isinstance(event, Asked):
-                    await self.send(translator.proposed(event.question))
+                if isinstance(event, PermissionAsked):
+                    await self.send(translator.propose_call(event.question))
                     event.shown.set()
                     continue
                 updates = translator.translate(event)
@@ -384,7 +386,7 @@ class Session:
             await self.send(self.translator.flush())
 
 
-def _about(result: CastResult, turn: str) -> dict[str, Any]:
+def _prompt_meta(result: CastResult, turn: str) -> dict[str, Any]:
     """The ``_meta`` of a reply to a prompt. ``turn`` is the turn from which a fork would continue."""
     return {
         "cantrip_trace_id": result.trace_id,

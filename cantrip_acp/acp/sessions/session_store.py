@@ -51,7 +51,7 @@ _LOOM = ".loom.jsonl"
 _BESIDE = (".loom.jsonl.index", ".lock", _NOTE)
 
 
-class Granted(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     """An "always" answer of the user: for a gate or a medium's tool, and a pattern (see `permissions`)."""
 
     tool: str
@@ -79,7 +79,7 @@ class Note(msgspec.Struct, kw_only=True, omit_defaults=True):
     recipe: str | None = None
     crystal: str | None = None
     effort: str | None = None
-    granted: list[Granted] = []
+    granted: list[Grant] = []
 
 
 class Listed(msgspec.Struct):
@@ -174,7 +174,7 @@ class SessionStore:
             if not status.st_size or not stat.S_ISREG(status.st_mode) or self._nothing.get(session_id) == stamp:
                 return None
             with Loom.open(path, readonly=True) as loom:
-                note = noted(session_id, loom)
+                note = note_from_loom(session_id, loom)
                 damage = [str(problem) for problem in loom.problems]
         except FileNotFoundError:
             return None
@@ -285,17 +285,17 @@ class SessionStore:
             held.append(self._held(path, session_id))
             if (self.folder / f"{session_id}.lock").exists():
                 held.append(self._held(self.folder / f"{session_id}.lock", session_id))
-            self._take_away(session_id)
+            self._delete_files(session_id)
             path.unlink(missing_ok=True)
             # A process that lists sessions may have written the note again.
-            self._take_away(session_id)
+            self._delete_files(session_id)
         except OSError as problem:
             raise DefinitionError(f"cannot be deleted: {problem.strerror}", where=str(path)) from None
         finally:
             for descriptor in held:
                 os.close(descriptor)
 
-    def _take_away(self, session_id: str) -> None:
+    def _delete_files(self, session_id: str) -> None:
         for suffix in _BESIDE:
             (self.folder / f"{session_id}{suffix}").unlink(missing_ok=True)
         for more in (f"{session_id}{_LOOM}.torn-*", f"{session_id}.session.*.new"):
@@ -346,7 +346,7 @@ def _worked(status: os.stat_result) -> int:
     return min(max(status.st_mtime_ns, 1), _LAST)
 
 
-def noted(session_id: str, loom: Loom) -> Note | None:
+def note_from_loom(session_id: str, loom: Loom) -> Note | None:
     """Build a session's note from its loom: folder and intent of the first cast, and the later choices; None for an
     empty loom."""
     from cantrip_acp.acp.sessions.title import renewed
@@ -372,11 +372,11 @@ def noted(session_id: str, loom: Loom) -> Note | None:
     if note is not None:
         # Some of them may come before the first prompt.
         for change in chosen:
-            take_in(note, change)
+            apply_record(note, change)
     return note
 
 
-def take_in(note: Note, record: ConfigRecord) -> None:
+def apply_record(note: Note, record: ConfigRecord) -> None:
     """Apply a ``config`` record of the loom to a note."""
     changes = record.changes
     for key in ("mode", "recipe", "crystal", "effort"):
@@ -393,7 +393,7 @@ def take_in(note: Note, record: ConfigRecord) -> None:
     granted = changes.get("permission")
     if isinstance(granted, dict):
         with contextlib.suppress(msgspec.ValidationError):
-            note.granted.append(codecs.convert(granted, Granted))
+            note.granted.append(codecs.convert(granted, Grant))
     if changes.get("permissions") == "forgotten":
         note.granted.clear()
 

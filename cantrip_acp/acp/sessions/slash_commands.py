@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.permissions.request import visible
+from cantrip_acp.acp.permissions.request import escape_invisible
 from cantrip_acp.acp.sessions import modes
-from cantrip_acp.acp.sessions.factory import turn_named
+from cantrip_acp.acp.sessions.factory import find_turn
 from cantrip_acp.acp.wire.jsonrpc import RpcError
 from cantrip_acp.core.errors import CantripError
 from cantrip_acp.loom.query.history import lived, spoken
@@ -140,7 +140,7 @@ async def _turn(session: Session, text: str) -> str:
         raise Mistake("There is no turn yet in this session.")
     if not text:
         return turns[-1][1]
-    found = await anyio.to_thread.run_sync(turn_named, session.entity, wanted)
+    found = await anyio.to_thread.run_sync(find_turn, session.entity, wanted)
     if found is None:
         raise Mistake(
             f"There is no turn {text!r} in this thread: name one from 1 to {len(turns)}, or an id that /loom shows."
@@ -210,7 +210,7 @@ def _quoted(pattern: str) -> str:
     """A pattern on one line of Markdown."""
     if pattern == "*":
         return "(any call)"
-    text = " ".join(visible(pattern.replace("\0", " ")).removeprefix("=").replace("`", "'").split())
+    text = " ".join(escape_invisible(pattern.replace("\0", " ")).removeprefix("=").replace("`", "'").split())
     return f"`{text[:200]}{'…' if len(text) > 200 else ''}`"
 
 

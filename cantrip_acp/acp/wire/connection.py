@@ -40,7 +40,7 @@ from cantrip_acp.acp.wire.jsonrpc import (
     read_id,
 )
 from cantrip_acp.acp.wire.ndjson import MAX_LINE, LineSplitter, TooLong
-from cantrip_acp.acp.wire.send_queue import HIGH_WATER, ByteSender, Outbox
+from cantrip_acp.acp.wire.send_queue import HIGH_WATER, ByteSender, SendQueue
 from cantrip_acp.text import codecs
 
 __all__ = ["Connection", "Disconnected", "Method", "Request", "RpcError"]
@@ -146,7 +146,7 @@ class Connection:
         self._splitter = LineSplitter(max_line)
         self._max_line = max_line
         self._admit = admit
-        self._outbox = Outbox(send)
+        self._outbox = SendQueue(send)
         self._requests: set[Request] = set()
         self._answered = anyio.Event()
         self._pending: dict[int, _Pending] = {}

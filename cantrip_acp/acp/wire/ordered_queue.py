@@ -12,7 +12,7 @@ WAITING: Final = 256
 """Items that may wait before `room` makes producers wait."""
 
 
-class InOrder:
+class OrderedQueue:
     """A queue of async calls. `put` never waits; one task runs the calls with `run`."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Send queue: writes outgoing messages in order, many in one write, and no faster than the reader reads.
 
-A sender of many messages waits for `Outbox.room`; a reply or an error never waits. So a slow client slows only the
+A sender of many messages waits for `SendQueue.room`; a reply or an error never waits. So a slow client slows only the
 entity that talks to it, and a cancelled turn can still be answered while the client is slow.
 """
 
@@ -22,7 +22,7 @@ class ByteSender(Protocol):
     async def send(self, item: bytes, /) -> None: ...
 
 
-class Outbox:
+class SendQueue:
     """The only writer of a connection. `put` keeps the order, `run` writes. Once it is `broken`, everything is dropped."""
 
     def __init__(self, stream: ByteSender) -> None:

@@ -139,7 +139,7 @@ class EventTranslator:
 def _failure(text: str, annotations: Mapping[str, Any]) -> str:
     """The text of a failure for people. A refusal that nobody was asked about keeps its whole text, because that says how the
     user can allow the call."""
-    return text if annotations.get("permission") == "refused" else formatting.failure(text, annotations)
+    return text if annotations.get("permission") == "refused" else formatting.failure_text(text, annotations)
 
 
 def _gate_call(event: events.GateCalled | events.GateStarted | events.GateFinished) -> ToolCall:

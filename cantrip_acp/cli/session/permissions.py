@@ -178,12 +178,12 @@ def permissions(hosts: NamedHosts, mode: str | None = None) -> Permissions:
     """
     from cantrip_acp.acp.permissions.interceptor import Permissions
     from cantrip_acp.acp.sessions import modes
-    from cantrip_acp.acp.sessions.session_store import Granted
+    from cantrip_acp.acp.sessions.session_store import Grant
     from cantrip_acp.cli.render.terminal import Screen
 
     made = Permissions(TerminalQuestions(Screen(sys.stderr)).ask, lambda granted: None)
     made.mode = modes.READ_ONLY if mode == modes.READ_ONLY else modes.ASK
-    made.granted = [Granted("fetch", pattern, True) for pattern in sorted(hosts.patterns)]
+    made.granted = [Grant("fetch", pattern, True) for pattern in sorted(hosts.patterns)]
     return made
 
 
@@ -288,24 +288,24 @@ class TerminalQuestions:
                 return "reject_once"
 
     def _show(self, question: Question) -> None:
-        from cantrip_acp.acp.permissions.request import visible
+        from cantrip_acp.acp.permissions.request import escape_invisible
         from cantrip_acp.cli.render.renderer import unified_diff
         from cantrip_acp.text.redaction import shared
 
         screen, redact = self._screen, shared().text
-        title = visible(redact(" ".join(question.title.split())))
+        title = escape_invisible(redact(" ".join(question.title.split())))
         screen.blank()
         screen.line(("? ", "bold yellow"), (f"{question.tool}: ", "bold"), title if not question.text else "")
-        lines = visible(redact(question.text)).splitlines() if question.text else []
+        lines = escape_invisible(redact(question.text)).splitlines() if question.text else []
         for line in lines[:_MOST_LINES]:
             screen.barred(line, indent=4)
         if len(lines) > _MOST_LINES:
             screen.line((f"… {len(lines) - _MOST_LINES:,} more lines …", "dim italic"), indent=4)
         for diff in question.diffs:
-            old = None if diff.old_text is None else visible(redact(diff.old_text))
-            for line, style in unified_diff(diff.path, old, visible(redact(diff.new_text)), limit=_MOST_LINES):
+            old = None if diff.old_text is None else escape_invisible(redact(diff.old_text))
+            for line, style in unified_diff(diff.path, old, escape_invisible(redact(diff.new_text)), limit=_MOST_LINES):
                 screen.barred(line, style, indent=4)
-        always = visible(redact(question.shown))
+        always = escape_invisible(redact(question.shown))
         screen.line(
             ("1", "bold green"),
             " once   ",

@@ -197,7 +197,7 @@ def open_session(
     """
     import click
 
-    from cantrip_acp.acp.sessions.factory import hold
+    from cantrip_acp.acp.sessions.factory import apply_mode
     from cantrip_acp.acp.sessions.session_store import SessionStore
     from cantrip_acp.core.forking.resume import STATE_NOTES, resume_entity
     from cantrip_acp.files import paths
@@ -254,7 +254,7 @@ def open_session(
         ) from None
     begun = loom.last_turn(note.entity_id) is not None
     again = resume_entity(cantrip, loom, note.entity_id, at=None if begun else note.from_turn)
-    hold(again.entity, note.mode)
+    apply_mode(again.entity, note.mode)
     hosts.hear_thread(loom, again.entity.last_turn)
     if again.kept in STATE_NOTES:
         # The first cell says this too, but the user needs to read it now.

@@ -60,6 +60,7 @@ def seen(agent: RawClient) -> tuple[list[tuple[str, str]], dict[str, dict[str, A
     """What was said and called in order, and each call as it stood in the end."""
     order: list[tuple[str, str]] = []
     calls: dict[str, dict[str, Any]] = {}
+    children: dict[str, list[dict[str, Any]]] = {}
     spoken = None
     for update in agent.updates():
         kind = update.pop("sessionUpdate")
@@ -75,7 +76,15 @@ def seen(agent: RawClient) -> tuple[list[tuple[str, str]], dict[str, dict[str, A
             calls[update["toolCallId"]] = update
             spoken = None
         elif kind == "tool_call_update":
+            # An update has what children did since the last one.
+            new = update.get("_meta", {}).get("cantrip", {}).pop("children", [])
+            children.setdefault(update["toolCallId"], []).extend(new)
             calls[update["toolCallId"]].update(update)
+        if kind == "tool_call":
+            children[update["toolCallId"]] = update.get("_meta", {}).get("cantrip", {}).pop("children", [])
+    for call_id, actions in children.items():
+        # Children that ran beside each other are loaded one after the other.
+        calls[call_id]["children"] = sorted(actions, key=lambda action: str(action["number"]))
     return order, calls
 
 

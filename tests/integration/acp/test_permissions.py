@@ -273,14 +273,14 @@ def test_a_strange_answer_allows_nothing(start: Start, folder: Path, result: Any
 
 
 def test_a_document_that_goes_on_behind_its_end_is_no_plain_command() -> None:
-    assert shell_parse.plain("write_file a <<'E'\nx\nE") == ["write_file", "a"]
+    assert shell_parse.plain_words("write_file a <<'E'\nx\nE") == ["write_file", "a"]
     for command in (
         "write_file a <<E\n$(rm)\nE",
         "write_file a <<'E'\nx\nE\nrm b",
         "write_file a <<'E'\nx",
         "w <<'E'; rm\nE",
     ):
-        assert shell_parse.plain(command) is None
+        assert shell_parse.plain_words(command) is None
 
 
 def test_always_to_fetch_is_for_a_host(start_process: Start, folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cantrip_acp.acp.render.subagent_view import Family
+from cantrip_acp.acp.render.subagent_view import SubagentView
 from cantrip_acp.core import events
 from tests.integration.client.test_transcript import content, more, shown, tool
 
@@ -11,11 +11,11 @@ class Agent:
     """The agent's side: what a child does, and how the call's content then reads."""
 
     def __init__(self) -> None:
-        self.family = Family()
+        self.family = SubagentView()
 
     def did(self, inner: Any, *path: str, index: int | None = None) -> None:
         calls = ("g", *(f"c{n}" for n in range(1, len(path))))
-        self.family.heard(
+        self.family.add_event(
             events.ChildEvent(
                 entity_id=path[-1], cast_id="k", depth=len(path), path=path, calls=calls, inner=inner, index=index
             )

@@ -201,30 +201,30 @@ TEXTS = [line for line in ALONE.strip("\n").split("\n") if line] + CONTROLS
 @pytest.mark.parametrize("words", SAME)
 def test_what_runs_the_same_is_one(words: str) -> None:
     for text in SAME[words]:
-        assert shell_parse.prefix(text) == words, text
-        pattern, shown = patterns.of_command(text)
+        assert shell_parse.command_prefix(text) == words, text
+        pattern, shown = patterns.pattern_of_command(text)
         assert words in shown
-        assert all(patterns.fits_command(other, pattern) for other in SAME[words])
+        assert all(patterns.command_matches(other, pattern) for other in SAME[words])
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_what_may_run_anything_is_remembered_by_its_whole_text(text: str) -> None:
-    assert shell_parse.prefix(text) is None
-    pattern, shown = patterns.of_command(text)
+    assert shell_parse.command_prefix(text) is None
+    pattern, shown = patterns.pattern_of_command(text)
     assert (pattern, shown) == (f"={text}", "this command")
-    assert patterns.fits_command(text, pattern)
+    assert patterns.command_matches(text, pattern)
     for changed in (text + " ", text + " x", text[:-1], f"{text}\n./evil", f"{text}; ./evil"):
-        assert not patterns.fits_command(changed, pattern)
+        assert not patterns.command_matches(changed, pattern)
 
 
 def test_no_word_for_one_holds_for_another() -> None:
     everything = [*itertools.chain.from_iterable(SAME.values()), *TEXTS]
     family = {text: words for words, texts in SAME.items() for text in texts}
     for one, other in itertools.permutations(everything, 2):
-        if patterns.fits_command(other, patterns.of_command(one)[0]):
+        if patterns.command_matches(other, patterns.pattern_of_command(one)[0]):
             assert family.get(one, one) == family.get(other, other), (one, other)
 
 
 @pytest.mark.parametrize("kept", ["git *", "npm run *", "python3 *", "make *", "*", "ls; *", " *", "", "sort -o *"])
 def test_what_an_older_version_kept_holds_for_nothing_more(kept: str) -> None:
-    assert not any(patterns.fits_command(text, kept) for text in TEXTS)
+    assert not any(patterns.command_matches(text, kept) for text in TEXTS)

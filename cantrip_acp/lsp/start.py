@@ -11,13 +11,16 @@ import logging
 import os
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO
 
-from cantrip_acp.lsp.server import wire
 from cantrip_acp.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cantrip_acp.lsp.server.server import Server
+
+_log = logging.getLogger(__name__)
 
 USAGE = """\
 Usage: cantrip lsp [OPTIONS]
@@ -50,7 +53,7 @@ Example (asks for the handshake, then hangs up):
 def main(argv: list[str] | None = None) -> int:
     """Serve until the client disconnects; return the exit status."""
     log_file = _parse(sys.argv[1:] if argv is None else argv)
-    source, sink = wire.take_streams()
+    source, sink = _take_streams()
     # Looms are read in threads: switch threads every 1 ms, not every 5 ms, so that requests wait less.
     sys.setswitchinterval(0.001)
     # A keystroke creates thousands of objects, and nearly all are freed soon: collect garbage less often.
@@ -62,58 +65,61 @@ def main(argv: list[str] | None = None) -> int:
     )
     # pygls logs whole messages, and a recipe may contain secrets.
     logging.getLogger("pygls").setLevel(logging.WARNING if log_file else logging.CRITICAL)
-    from cantrip_acp.lsp.server.features import server
+    from pygls.io_ import StdoutWriter
 
-    made = server()
+    from cantrip_acp.lsp.server.features import make_server
+
+    server = make_server()
     gc.freeze()
-    made.protocol.set_writer(wire.Sink(sink))
+    server.protocol.set_writer(StdoutWriter(sink))
     try:
-        return asyncio.run(_serve(made, source))
+        return asyncio.run(_serve(server, source))
     except KeyboardInterrupt:
         return 130
 
 
-async def _serve(server: Server, source: int) -> int:
+def _take_streams() -> tuple[BinaryIO, BinaryIO]:
+    """The protocol's input and output. After this, descriptor 0 is /dev/null and 1 is stderr: what a library prints
+    never reaches the client."""
+    source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    os.close(nowhere)
+    os.dup2(2, 1)
+    return source, sink
+
+
+async def _serve(server: Server, source: BinaryIO) -> int:
+    from pygls.io_ import StdinAsyncReader, run_async
+
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 
-    def take(body: bytes) -> None:
-        try:
-            server.protocol.take(body)
-        except BrokenPipeError:
-            end(0)
-        except SystemExit as left:
-            end(left.code if isinstance(left.code, int) else 1)
-
-    def end(status: int) -> None:
+    def end(status: int = 0) -> None:
         if not ended.done():
             ended.set_result(status)
 
-    def read() -> None:
-        status = 0
+    def client_ended() -> None:
         try:
-            for body in wire.bodies(lambda size: os.read(source, size)):
-                loop.call_soon_threadsafe(take, body)
-        except ValueError as error:
-            sys.stderr.write(f"cantrip lsp: the input is not framed as the protocol has it: {error}\n")
-            status = 1
-        except OSError:
-            status = 1
-        try:
-            loop.call_soon_threadsafe(end, status)
+            loop.call_soon_threadsafe(end)
         except RuntimeError:  # the loop has ended already
             pass
 
-    def leave() -> None:
+    async def read() -> None:
+        # A thread of its own for input: readers of files cannot delay it.
+        reader = StdinAsyncReader(source, ThreadPoolExecutor(1, "input"))
         try:
-            loop.call_soon_threadsafe(end, 0)
-        except RuntimeError:  # the loop has ended already
-            pass
+            await run_async(threading.Event(), reader, server.protocol, _log, server.report_server_error)
+        except SystemExit as left:
+            end(left.code if isinstance(left.code, int) else 1)
+        else:
+            end()
 
-    server.leave = leave
-    threading.Thread(target=read, name="input", daemon=True).start()
+    server.leave = client_ended
+    reading = asyncio.create_task(read())
     status = await ended
     await server.close()
+    del reading
     # Do not wait for threads that still read a text; they have nothing to lose.
     sys.stderr.flush()
     os._exit(status)

@@ -73,7 +73,7 @@ async def _cast(server: Server, given: Given, work: Work, path: Path, intent: st
     finally:
         server.casts.end(path, running, how)
         server.lenses_changed()
-    work.say(summary(ended))
+    work.say(casts.summary(ended))
     return ended.record
 
 
@@ -93,7 +93,7 @@ async def last_result(server: Server, given: Given, work: Work) -> dict[str, Any
         server.window_show_message(types.ShowMessageParams(types.MessageType.Error, how))
         return {"error": how}
     kind = types.MessageType.Info if how.well else types.MessageType.Warning
-    server.window_show_message(types.ShowMessageParams(kind, summary(how, whole=True)))
+    server.window_show_message(types.ShowMessageParams(kind, casts.summary(how, whole=True)))
     return how.record
 
 
@@ -141,27 +141,6 @@ def recipe_path(server: Server, given: Given) -> Path:
         "which recipe? Name it by the argument uri: "
         + (", ".join(path.as_uri() for path in opened[:5]) if opened else "no recipe is open")
     )
-
-
-def summary(ended: casts.Ended, *, whole: bool = False) -> str:
-    """A text of one line: how a cast ended."""
-    import json
-
-    from cantrip_acp.lsp.commands.progress import money
-    from cantrip_acp.text.redaction import shared
-
-    record = ended.record
-    result = record["result"]
-    words = result if isinstance(result, str) else "" if result is None else json.dumps(result, default=str)
-    words = shared().text(words)
-    if not whole:
-        words = " ".join(words.split())
-        words = words if len(words) <= 60 else f"{words[:59]}…"
-    parts = [f"{record['reason']}: {words}" if words else str(record["reason"])]
-    parts.append("1 turn" if record["turns"] == 1 else f"{record['turns']} turns")
-    if record["cost"] is not None:
-        parts.append(money(record["cost"]))
-    return " · ".join(parts)
 
 
 def _known(server: Server, path: Path) -> list[str]:

@@ -185,3 +185,24 @@ class Casts:
         waiting = [cast.ended for casts in self.running.values() for cast in casts]
         if waiting:
             await asyncio.wait(waiting, timeout=patience)
+
+
+def summary(ended: Ended, *, whole: bool = False) -> str:
+    """A text of one line: how a cast ended."""
+    import json
+
+    from cantrip_acp.lsp.commands.progress import money
+    from cantrip_acp.text.redaction import shared
+
+    record = ended.record
+    result = record["result"]
+    words = result if isinstance(result, str) else "" if result is None else json.dumps(result, default=str)
+    words = shared().text(words)
+    if not whole:
+        words = " ".join(words.split())
+        words = words if len(words) <= 60 else f"{words[:59]}…"
+    parts = [f"{record['reason']}: {words}" if words else str(record["reason"])]
+    parts.append("1 turn" if record["turns"] == 1 else f"{record['turns']} turns")
+    if record["cost"] is not None:
+        parts.append(money(record["cost"]))
+    return " · ".join(parts)

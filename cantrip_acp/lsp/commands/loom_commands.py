@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lsprotocol import types
 
 from cantrip_acp.core.errors import CantripError, DefinitionError, IntentRequired, LoomLocked, UntrustedRecipe
-from cantrip_acp.lsp.commands import cast_commands, casts, trust
+from cantrip_acp.lsp.commands import casts, trust
 from cantrip_acp.lsp.commands.arguments import Given
 from cantrip_acp.lsp.commands.command_run import Work
 from cantrip_acp.lsp.commands.runner import Failed
@@ -79,7 +79,7 @@ async def _lived(server: Server, work: Work, recipe: Path, running: casts.Cast, 
     finally:
         server.casts.end(recipe, running, how)
         server.lenses_changed()
-    work.say(cast_commands.summary(ended))
+    work.say(casts.summary(ended))
     return ended
 
 

@@ -11,7 +11,6 @@ from lsprotocol import types
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.lsp.looms.cache import path_of
 from cantrip_acp.lsp.looms.document import Book
-from cantrip_acp.lsp.server.wire import Prepared, prepared
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.server.server import Server
@@ -36,50 +35,50 @@ def closed(ls: Server, uri: str) -> None:
     ls.looms.closed(uri)
 
 
-async def _told(ls: Server, uri: str, tell: Callable[[Book], Any]) -> Prepared | None:
+async def _told(ls: Server, uri: str, tell: Callable[[Book], Any]) -> Any:
     """What ``tell`` returns for the loom at a URI. None if the loom cannot be read; its diagnostics then say so."""
     path = path_of(uri)
     if path is None:
         return None
     book = await ls.looms.book(path)
 
-    def told() -> Prepared | None:
+    def told() -> Any:
         try:
             with book.lock:
-                return prepared(tell(book)) if book.broken is None else None
+                return tell(book) if book.broken is None else None
         except LoomError:
             return None
 
     return await asyncio.to_thread(told)
 
 
-async def symbols(ls: Server, params: types.DocumentSymbolParams) -> Prepared | None:
+async def symbols(ls: Server, params: types.DocumentSymbolParams) -> Any:
     from cantrip_acp.lsp.looms import outline
 
     return await _told(ls, params.text_document.uri, outline.symbols)
 
 
-async def folds(ls: Server, params: types.FoldingRangeParams) -> Prepared | None:
+async def folds(ls: Server, params: types.FoldingRangeParams) -> Any:
     from cantrip_acp.lsp.looms import outline
 
     return await _told(ls, params.text_document.uri, outline.folds)
 
 
-async def lenses(ls: Server, params: types.CodeLensParams) -> Prepared | None:
+async def lenses(ls: Server, params: types.CodeLensParams) -> Any:
     from cantrip_acp.lsp.looms import lenses
 
     uri = params.text_document.uri
     return await _told(ls, uri, lambda book: lenses.lenses(book, uri))
 
 
-async def links(ls: Server, params: types.DocumentLinkParams) -> Prepared | None:
+async def links(ls: Server, params: types.DocumentLinkParams) -> Any:
     from cantrip_acp.lsp.looms import links
 
     uri, encoding = params.text_document.uri, ls.documents.encoding
     return await _told(ls, uri, lambda book: links.links(book, uri, encoding))
 
 
-async def hover(ls: Server, params: types.HoverParams) -> Prepared | None:
+async def hover(ls: Server, params: types.HoverParams) -> Any:
     from cantrip_acp.lsp.looms import damage, links
     from cantrip_acp.lsp.looms import hover as hovering
 
@@ -105,7 +104,7 @@ async def hover(ls: Server, params: types.HoverParams) -> Prepared | None:
     return await _told(ls, params.text_document.uri, tell)
 
 
-async def definition(ls: Server, params: types.DefinitionParams) -> Prepared | None:
+async def definition(ls: Server, params: types.DefinitionParams) -> Any:
     from cantrip_acp.lsp.looms import links
 
     uri, where, encoding = params.text_document.uri, params.position, ls.documents.encoding
@@ -122,7 +121,7 @@ async def definition(ls: Server, params: types.DefinitionParams) -> Prepared | N
     return await _told(ls, uri, tell)
 
 
-async def references(ls: Server, params: types.ReferenceParams) -> Prepared | None:
+async def references(ls: Server, params: types.ReferenceParams) -> Any:
     from cantrip_acp.lsp.looms import links
 
     uri, where, encoding = params.text_document.uri, params.position, ls.documents.encoding
@@ -143,6 +142,6 @@ async def references(ls: Server, params: types.ReferenceParams) -> Prepared | No
     return await _told(ls, uri, tell)
 
 
-def diagnostics(ls: Server, params: types.DocumentDiagnosticParams) -> Prepared:
+def diagnostics(ls: Server, params: types.DocumentDiagnosticParams) -> Any:
     """An empty report: damage is published when it is found, also for clients that pull diagnostics."""
-    return prepared({"kind": "full", "items": []})
+    return types.RelatedFullDocumentDiagnosticReport([])

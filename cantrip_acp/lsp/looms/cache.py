@@ -8,9 +8,11 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from lsprotocol import types
 from pygls.uris import from_fs_path, to_fs_path
 
 from cantrip_acp.core.errors import LoomError
@@ -18,7 +20,6 @@ from cantrip_acp.lsp.looms.document import Book
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.view import View
-    from cantrip_acp.lsp.server.server import Server
 
 _log = logging.getLogger(__name__)
 
@@ -31,10 +32,21 @@ CHANGED = "cantrip/loom/changed"
 LIST_CHANGED = "cantrip/loom/listChanged"
 
 
-class Shelf:
+class LoomClient(Protocol):
+    """What the cache needs of the server: background tasks, and messages to the client."""
+
+    @property
+    def protocol(self) -> Any: ...
+    def keep(self, work: Coroutine[Any, Any, None]) -> None: ...
+    def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]: ...
+    def lenses_changed(self) -> None: ...
+    def text_document_publish_diagnostics(self, params: types.PublishDiagnosticsParams) -> None: ...
+
+
+class LoomCache:
     """One server's looms, by path."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: LoomClient) -> None:
         self._server = server
         self._books: dict[Path, Book] = {}
         self._loading: dict[Path, asyncio.Task[None]] = {}
@@ -43,7 +55,7 @@ class Shelf:
         self._used: dict[Path, float] = {}
         self._seen: dict[Path, int] = {}
         """The version that the client knows."""
-        self._told: dict[Path, list[dict[str, Any]]] = {}
+        self._told: dict[Path, list[types.Diagnostic]] = {}
         self._folders: dict[Path, int] = {}
         self._following: asyncio.Task[None] | None = None
         self._moved = 0.0
@@ -151,12 +163,12 @@ class Shelf:
             if state != folders[folder]:
                 self._folders[folder] = state
                 self._moved = time.monotonic()
-                self._server.protocol.tell(LIST_CHANGED, {"folder": from_fs_path(str(folder))})
+                self._server.protocol.notify(LIST_CHANGED, {"folder": from_fs_path(str(folder))})
 
     def _changed(self, path: Path, book: Book) -> None:
         uri = self._shown.get(path) or from_fs_path(str(path))
         about = {"uri": uri, "version": book.version, "turns": len(book.index), "casts": len(book.index.casts)}
-        self._server.protocol.tell(CHANGED, {**about, "problem": book.broken})
+        self._server.protocol.notify(CHANGED, {**about, "problem": book.broken})
         if path in self._shown:
             self._server.lenses_changed()
 
@@ -171,8 +183,8 @@ class Shelf:
             self._told[path] = found
             self._publish(uri, found)
 
-    def _publish(self, uri: str, found: list[dict[str, Any]]) -> None:
-        self._server.protocol.tell("textDocument/publishDiagnostics", {"uri": uri, "diagnostics": found})
+    def _publish(self, uri: str, found: list[types.Diagnostic]) -> None:
+        self._server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, found))
 
     def _let_go(self) -> None:
         now = time.monotonic()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from lsprotocol import types
 
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.lsp.looms.document import Book
-from cantrip_acp.lsp.looms.outline import span
 from cantrip_acp.lsp.recipes import rules
 from cantrip_acp.text.sanitize import clean_line
 
 MOST = 250
 """The most diagnostics for one file."""
 
-_WARNING, _INFORMATION = 2, 3
+_WARNING, _INFORMATION = types.DiagnosticSeverity.Warning, types.DiagnosticSeverity.Information
 
 _ADVICE = {
     "torn-line": "the next session that writes this loom sets it aside; nothing before it is lost",
@@ -27,7 +26,7 @@ _ADVICE = {
 """What to do, by the problem's rule."""
 
 
-def findings(book: Book) -> list[dict[str, Any]]:
+def findings(book: Book) -> list[types.Diagnostic]:
     """The damage as the protocol's diagnostics."""
     out = []
     if book.broken is not None:
@@ -42,11 +41,11 @@ def findings(book: Book) -> list[dict[str, Any]]:
 
 def of_line(book: Book, line: int) -> str:
     """What is wrong with a line, as text; empty if nothing is."""
-    found = [_told(problem)["message"] for problem in book.problems(MOST, line)]
+    found = [_told(problem).message for problem in book.problems(MOST, line)]
     return "\n".join(found)
 
 
-def _told(problem: Problem) -> dict[str, Any]:
+def _told(problem: Problem) -> types.Diagnostic:
     rule, advice = problem.rule, _ADVICE[problem.rule]
     line = max(0, (problem.line or 1) - 1)
     severity = _INFORMATION if rule in ("empty-line", "torn-line") else _WARNING
@@ -54,12 +53,12 @@ def _told(problem: Problem) -> dict[str, Any]:
     return _finding(line, max(1, min(problem.length or 1, 1 << 30)), rule, message, severity)
 
 
-def _finding(line: int, length: int, rule: str, message: str, severity: int) -> dict[str, Any]:
-    return {
-        "range": span(line, line, length),
-        "severity": severity,
-        "code": rule,
-        "codeDescription": {"href": rules.link(rule)},
-        "source": "cantrip",
-        "message": message,
-    }
+def _finding(line: int, length: int, rule: str, message: str, severity: types.DiagnosticSeverity) -> types.Diagnostic:
+    return types.Diagnostic(
+        types.Range(types.Position(line, 0), types.Position(line, length)),
+        message,
+        severity=severity,
+        code=rule,
+        code_description=types.CodeDescription(rules.link(rule)),
+        source="cantrip",
+    )

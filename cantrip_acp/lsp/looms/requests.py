@@ -1,4 +1,4 @@
-"""Requests of a tree view of looms, one page at a time: the looms, their casts, their turns, and one whole turn.
+"""Requests of a tree view of looms, one page at a time: the looms, their casts and their turns.
 Each is a request of its own (``cantrip/loom/…``); the client need not have the file open. The language server's README.md
 lists parameters and answers.
 """
@@ -18,15 +18,12 @@ from cantrip_acp.core.errors import LoomError
 from cantrip_acp.lsp.looms import labels
 from cantrip_acp.lsp.looms.cache import path_of
 from cantrip_acp.lsp.looms.document import Book
-from cantrip_acp.lsp.server.wire import Prepared, prepared
 from cantrip_acp.text import codecs
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.server.server import Server
 
 PAGE, LARGEST_PAGE = 100, 1_000
-TEXT, LONGEST_TEXT = 20_000, 1_000_000
-"""Characters of one text in a turn: the default limit and the largest one."""
 ENDING = ".loom.jsonl"
 _HEAD = 65_536
 """The bytes at a loom's beginning that are searched for its first intent."""
@@ -42,9 +39,11 @@ class Asked:
     """The parameters of a request. Each reader raises `JsonRpcInvalidParams`."""
 
     def __init__(self, params: object) -> None:
-        if not isinstance(params, Mapping):
+        # pygls makes an object of the parameters of requests that the protocol does not define.
+        values = params._asdict() if hasattr(params, "_asdict") else params
+        if not isinstance(values, Mapping):
             raise JsonRpcInvalidParams("the parameters are an object")
-        self._params = params
+        self._params = values
 
     def path(self) -> Path:
         uri = self._params.get("uri")
@@ -72,16 +71,16 @@ class Asked:
         return slice(offset, offset + self.count("limit", PAGE, LARGEST_PAGE))
 
 
-async def _told(ls: Server, asked: Asked, tell: Callable[[Book], dict[str, Any]]) -> Prepared:
+async def _told(ls: Server, asked: Asked, tell: Callable[[Book], dict[str, Any]]) -> dict[str, Any]:
     path = asked.path()
     book = await ls.looms.book(path)
 
-    def told() -> Prepared:
+    def told() -> dict[str, Any]:
         with book.lock:
             if book.broken is not None:
                 raise LoomError(book.broken)
             about = {"version": book.version, "problems": book.damage}
-            return prepared({**about, **tell(book)})
+            return {**about, **tell(book)}
 
     try:
         return await asyncio.to_thread(told)
@@ -89,7 +88,7 @@ async def _told(ls: Server, asked: Asked, tell: Callable[[Book], dict[str, Any]]
         raise Failed(str(error), data={"error": type(error).__name__}) from None
 
 
-async def casts(ls: Server, params: object) -> Prepared:
+async def casts(ls: Server, params: object) -> dict[str, Any]:
     """A page of casts: those of entities that are not children, or with ``turn`` those of the children that it spawned."""
     asked = Asked(params)
     page, turn = asked.page(), asked.text("turn")
@@ -102,7 +101,7 @@ async def casts(ls: Server, params: object) -> Prepared:
     return await _told(ls, asked, tell)
 
 
-async def turns(ls: Server, params: object) -> Prepared:
+async def turns(ls: Server, params: object) -> dict[str, Any]:
     """A page of turns in the order of writing: of one ``cast``, or all."""
     asked = Asked(params)
     page, cast = asked.page(), asked.text("cast")
@@ -121,43 +120,14 @@ async def turns(ls: Server, params: object) -> Prepared:
     return await _told(ls, asked, tell)
 
 
-async def turn(ls: Server, params: object) -> Prepared:
-    """One whole turn. Texts start at ``offset`` and have at most ``limit`` characters each; ``cut`` lists those with more."""
-    asked = Asked(params)
-    name = asked.text("turn")
-    if name is None:
-        raise JsonRpcInvalidParams("'turn' is a turn's id")
-    offset, limit = asked.count("offset", 0, 1 << 31), asked.count("limit", TEXT, LONGEST_TEXT)
-
-    def tell(book: Book) -> dict[str, Any]:
-        number = _turn(book, name)
-        body = book.body(number)
-        cut: list[dict[str, Any]] = []
-        data = msgspec.to_builtins(body)
-        whole = {key: data[key] for key in ("utterance", "observation", "metadata")}
-        shown = _part(whole, offset, limit, "", cut)
-        at = book.index.cast_of[number]
-        start = book.cast(at)[0] if at >= 0 else None
-        return {
-            "turn": labels.turn(book, number, body),
-            "intent": start.intent if start is not None else None,
-            **shown,
-            "offset": offset,
-            "cut": cut,
-            "spawned": [book.index.casts[cast].id for cast in book.spawned(number)],
-        }
-
-    return await _told(ls, asked, tell)
-
-
-async def listed(ls: Server, params: object) -> Prepared:
+async def list_looms(ls: Server, params: object) -> dict[str, Any]:
     """A page of the looms in the state folder and the workspace folders, the most recently written first."""
     asked = Asked(params if params is not None else {})
     page = asked.page()
     folders = [_state_looms(), *ls.documents.folders]
     found = await asyncio.to_thread(_looms, folders)
     ls.looms.folders(folders)
-    return await asyncio.to_thread(lambda: prepared(_list(found, page)))
+    return await asyncio.to_thread(_list, found, page)
 
 
 def _state_looms() -> Path:
@@ -218,21 +188,8 @@ def _turn(book: Book, name: str) -> int:
     return number
 
 
-def _part(value: Any, offset: int, limit: int, path: str, cut: list[dict[str, Any]]) -> Any:
-    if isinstance(value, str):
-        if len(value) > offset + limit:
-            cut.append({"path": path, "characters": len(value)})
-        return value[offset : offset + limit] if offset and len(value) > limit else value[:limit]
-    if isinstance(value, dict):
-        return {key: _part(inner, offset, limit, f"{path}.{key}" if path else key, cut) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_part(inner, offset, limit, f"{path}[{number}]", cut) for number, inner in enumerate(value)]
-    return value
-
-
 REQUESTS: dict[str, Callable[[Server, object], Any]] = {
-    "cantrip/loom/list": listed,
-    "cantrip/loom/casts": casts,
-    "cantrip/loom/turns": turns,
-    "cantrip/loom/turn": turn,
+    "list": list_looms,
+    "casts": casts,
+    "turns": turns,
 }

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from cantrip_acp.lsp.recipes.call_hierarchy import Family
     from cantrip_acp.lsp.server.documents import Held
     from cantrip_acp.lsp.server.server import Server
-    from cantrip_acp.lsp.server.wire import Prepared
 
 T = TypeVar("T")
 
@@ -82,11 +81,10 @@ def lenses(ls: Server, held: Held, params: types.CodeLensParams) -> list[types.C
 
 
 @_opened
-def symbols(ls: Server, held: Held, params: types.DocumentSymbolParams) -> Prepared:
+def symbols(ls: Server, held: Held, params: types.DocumentSymbolParams) -> list[dict[str, Any]]:
     from cantrip_acp.lsp.recipes.outline import symbols
-    from cantrip_acp.lsp.server.wire import prepared
 
-    return prepared(symbols(held))
+    return symbols(held)
 
 
 @_opened
@@ -177,36 +175,26 @@ def linked(ls: Server, held: Held, params: types.LinkedEditingRangeParams) -> ty
 
 
 @_opened
-def tokens(ls: Server, held: Held, params: types.SemanticTokensParams) -> Prepared:
+def tokens(ls: Server, held: Held, params: types.SemanticTokensParams) -> types.SemanticTokens:
     from cantrip_acp.lsp.recipes import semantic_tokens
 
-    return _colored(semantic_tokens.whole(held))
+    return semantic_tokens.whole(held)
 
 
 @_opened
-def tokens_changed(ls: Server, held: Held, params: types.SemanticTokensDeltaParams) -> Prepared:
+def tokens_changed(
+    ls: Server, held: Held, params: types.SemanticTokensDeltaParams
+) -> types.SemanticTokens | types.SemanticTokensDelta:
     from cantrip_acp.lsp.recipes import semantic_tokens
 
-    return _colored(semantic_tokens.changed(held, params.previous_result_id))
+    return semantic_tokens.changed(held, params.previous_result_id)
 
 
 @_opened
-def tokens_of_part(ls: Server, held: Held, params: types.SemanticTokensRangeParams) -> Prepared:
+def tokens_of_part(ls: Server, held: Held, params: types.SemanticTokensRangeParams) -> types.SemanticTokens:
     from cantrip_acp.lsp.recipes import semantic_tokens
 
-    return _colored(semantic_tokens.part(held, params.range))
-
-
-def _colored(made: types.SemanticTokens | types.SemanticTokensDelta) -> Prepared:
-    """Return the many numbers already encoded, because converting each of them again would be slow."""
-    from cantrip_acp.lsp.server.wire import prepared
-
-    if isinstance(made, types.SemanticTokens):
-        out: dict[str, Any] = {"data": made.data}
-    else:
-        edits = [{"start": e.start, "deleteCount": e.delete_count, "data": e.data or []} for e in made.edits]
-        out = {"edits": edits}
-    return prepared(out if made.result_id is None else {"resultId": made.result_id, **out})
+    return semantic_tokens.part(held, params.range)
 
 
 @_opened

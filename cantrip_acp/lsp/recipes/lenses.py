@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from cantrip_acp.lsp.commands.casts import Ended
+from cantrip_acp.lsp.commands.casts import Ended, summary
 from cantrip_acp.lsp.server.positions import Text
 
 if TYPE_CHECKING:
@@ -56,8 +56,6 @@ def lenses(server: Server, held: Held) -> list[types.CodeLens]:
         add(top, f"Trust… ({count} for it)", "cantrip.trust")
     last = server.casts.last.get(held.path)
     if isinstance(last, Ended):
-        from cantrip_acp.lsp.commands.cast_commands import summary
-
         add(top, f"{'✓' if last.well else '✗'} {summary(last)}", "cantrip.lastResult")
         if last.loom:
             add(top, "Open loom", "cantrip.openLoom", loom=last.loom)

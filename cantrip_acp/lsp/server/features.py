@@ -1,4 +1,8 @@
-"""The server's features: a table of methods. The module of the document's kind answers each (`document_kinds`)."""
+"""The server's features: a table of methods. The module of the document's kind answers each.
+
+A module's functions have the names in `METHODS` and take the server and the parameters. A function returns its answer,
+or a coroutine for slow work. A request without a function is answered with null.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from lsprotocol import types
 from cantrip_acp.lsp.commands.registry import COMMANDS
 from cantrip_acp.lsp.recipes.semantic_tokens import MODIFIERS, TYPES
 from cantrip_acp.lsp.server import document_kinds
+from cantrip_acp.lsp.server.file_watch import FileWatch
 from cantrip_acp.lsp.server.server import Server
 
 METHODS: dict[str, tuple[str, Any]] = {
@@ -51,9 +56,12 @@ METHODS: dict[str, tuple[str, Any]] = {
 """Each method: the name of the function in a kind's module, and the method's options."""
 
 
-def server() -> Server:
+def make_server() -> Server:
     """Make a server with all features."""
     made = Server()
+    watch = FileWatch(made)
+    made.documents_read = watch.update_soon
+    made.run_command = _run_command
 
     @made.feature(types.INITIALIZE)
     def initialize(ls: Server, params: types.InitializeParams) -> None:
@@ -61,7 +69,7 @@ def server() -> Server:
 
     @made.feature(types.INITIALIZED)
     def initialized(ls: Server, params: types.InitializedParams) -> None:
-        ls.keep(ls.watching.begin())
+        ls.keep(watch.begin())
 
     @made.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
     def folders(ls: Server, params: types.DidChangeWorkspaceFoldersParams) -> None:
@@ -73,22 +81,53 @@ def server() -> Server:
 
     @made.feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)
     def watched(ls: Server, params: types.DidChangeWatchedFilesParams) -> None:
-        ls.watching.told([change.uri for change in params.changes])
+        watch.changed([change.uri for change in params.changes])
 
     for method, (name, options) in METHODS.items():
         made.feature(method, options)(_asking(name))
 
+    @made.feature(types.WINDOW_WORK_DONE_PROGRESS_CANCEL)
+    def cancelled(ls: Server, params: types.WorkDoneProgressCancelParams) -> None:
+        cancel = ls.works.get(params.token)
+        if cancel is not None:
+            cancel()
+
     @made.feature(types.WORKSPACE_SYMBOL)
     async def symbols(ls: Server, params: types.WorkspaceSymbolParams) -> list[types.WorkspaceSymbol]:
-        return [symbol for answer in document_kinds.answers("workspace_symbols") for symbol in await answer(ls, params)]
+        from cantrip_acp.lsp.recipes import answers
+
+        return await answers.workspace_symbols(ls, params)
 
     @made.feature(types.WORKSPACE_DIAGNOSTIC)
     async def diagnostics(ls: Server, params: types.WorkspaceDiagnosticParams) -> types.WorkspaceDiagnosticReport:
-        reports = [await answer(ls, params) for answer in document_kinds.answers("workspace_diagnostics")]
-        return types.WorkspaceDiagnosticReport([item for report in reports for item in report.items])
+        from cantrip_acp.lsp.recipes import answers
+
+        return await answers.workspace_diagnostics(ls, params)
+
+    for name in LOOM_REQUESTS:
+        made.feature(f"cantrip/loom/{name}")(_asking_looms(name))
 
     made.protocol.fm.commands.update(dict.fromkeys(COMMANDS))
     return made
+
+
+LOOM_REQUESTS = ("list", "casts", "turns")
+"""Requests of a tree view of looms, each a function in `looms.requests`."""
+
+
+async def _run_command(ls: Server, params: types.ExecuteCommandParams) -> Any:
+    from cantrip_acp.lsp.commands.runner import execute
+
+    return await execute(ls, params)
+
+
+def _asking_looms(name: str) -> Callable[[Server, Any], Any]:
+    def asked(ls: Server, params: Any) -> Any:
+        from cantrip_acp.lsp.looms import requests
+
+        return requests.REQUESTS[name](ls, params)
+
+    return asked
 
 
 def _asking(name: str) -> Callable[[Server, Any], Any]:

@@ -32,7 +32,7 @@ GLOBS = (*(f"**/*{suffix}" for suffix in SUFFIXES), "**/*.loom.jsonl", "**/.cant
 """What a client watches in its folders."""
 
 
-class Watching:
+class FileWatch:
     """The file watch of one server."""
 
     def __init__(self, server: Server) -> None:
@@ -57,9 +57,9 @@ class Watching:
                 # If the client refuses, the server watches.
                 await self._server.client_register_capability_async(types.RegistrationParams([registration]))
                 self._client = True
-        self.soon()
+        self.update_soon()
 
-    def told(self, uris: list[str]) -> None:
+    def changed(self, uris: list[str]) -> None:
         """The client reports changed files. A loom grows with every turn and does not affect recipes."""
         if all(uri.endswith(".loom.jsonl") for uri in uris):
             if "looms" in self._server.__dict__:
@@ -67,7 +67,7 @@ class Watching:
         else:
             self._server.files_changed()
 
-    def soon(self) -> None:
+    def update_soon(self) -> None:
         """Update the watched folders soon: the open documents or the files that they name have changed."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SOON_S, self._renew)
@@ -113,13 +113,13 @@ class Watching:
                 # This machine's limit of watches is reached, or a folder was removed at this moment.
                 _log.info("files are not watched for a while: %s", error)
             await asyncio.sleep(AGAIN_S)
-            self.soon()
+            self.update_soon()
 
     def _heard(self, paths: set[Path]) -> None:
         if any(path in self._names or path.name.endswith((*SUFFIXES, "models.toml")) or _kept(path) for path in paths):
             self._server.files_changed()
             # A folder that did not exist may exist now.
-            self.soon()
+            self.update_soon()
 
 
 def _kept(path: Path) -> bool:

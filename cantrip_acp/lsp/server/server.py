@@ -6,9 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
+import json
 import logging
 import os
-from collections.abc import Callable, Coroutine, Sequence
+import select
+import threading
+import time
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,22 +23,19 @@ from weakref import WeakKeyDictionary
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
+from pygls.protocol import LanguageServerProtocol, lsp_method
 from pygls.uris import to_fs_path
 
 from cantrip_acp.lsp.commands.casts import Casts
 from cantrip_acp.lsp.commands.trust import Trusting
 from cantrip_acp.lsp.server import document_kinds as kinds
 from cantrip_acp.lsp.server.documents import Documents, Held
-from cantrip_acp.lsp.server.large_messages import left_out
-from cantrip_acp.lsp.server.protocol import Protocol
-from cantrip_acp.recipes.parse.document import MAX_BYTES
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
-    from cantrip_acp.lsp.looms.cache import Shelf
+    from cantrip_acp.lsp.looms.cache import LoomCache
     from cantrip_acp.lsp.recipes.diagnostics import Finding, Reading
     from cantrip_acp.lsp.recipes.workspace_recipes import Library
-    from cantrip_acp.lsp.server.file_watch import Watching
     from cantrip_acp.lsp.server.positions import Text
     from cantrip_acp.recipes.build.python_files import Files
 
@@ -49,6 +52,121 @@ _SEVERITY = {
 }
 
 
+PARSE_ERROR = -32700
+_INVALID, _PARAMS, _NOT_INITIALIZED = -32600, -32602, -32002
+
+
+def _whole(params: object) -> None:
+    """Remove ``"range": null``: some clients send it for a change of the whole text, which must have no range."""
+    changes = params.get("contentChanges") if isinstance(params, dict) else None
+    for change in changes if isinstance(changes, list) else ():
+        for name in ("range", "rangeLength"):
+            if isinstance(change, dict) and change.get(name, change) is None:
+                del change[name]
+
+
+class Protocol(LanguageServerProtocol):
+    """pygls' protocol with our own documents, whose lines end as the protocol says."""
+
+    _server: Server
+
+    def structure_message(self, data: dict[str, Any]) -> Any:
+        """As pygls, but an invalid request is answered with an error, and an invalid notification is logged; both give
+        None."""
+        if "jsonrpc" not in data:
+            return data
+        method, number = data.get("method"), data.get("id")
+        asks = isinstance(method, str) and number is not None
+        if asks and (wrong := self._out_of_order(method)) is not None:
+            self.refuse(number, *wrong)
+            return None
+        if not asks and isinstance(method, str) and self._workspace is None and method != types.EXIT:
+            return None  # notifications before initialize are dropped, as the protocol says
+        if method == types.TEXT_DOCUMENT_DID_CHANGE:
+            _whole(data.get("params"))
+        try:
+            return super().structure_message(data)
+        except JsonRpcException:
+            wrong_params = f"the parameters of {str(method)[:100]} do not have the protocol's form"
+            if asks:
+                self.refuse(number, _PARAMS, wrong_params)
+            else:
+                _log.warning("%s; the message was ignored", wrong_params)
+            return None
+
+    def _out_of_order(self, method: object) -> tuple[int, str] | None:
+        """The error of a request that comes before initialize or after shutdown, or that initializes again."""
+        if (method == types.INITIALIZE) != (self._workspace is None):
+            if method == types.INITIALIZE:
+                return _INVALID, "the server is initialized already"
+            return _NOT_INITIALIZED, "initialize comes first"
+        return (_INVALID, "the server is shutting down") if self._shutdown else None
+
+    def handle_message(self, message: Any) -> None:
+        """As pygls; None is a message that was refused."""
+        if isinstance(message, dict | list) or (not hasattr(message, "jsonrpc") and message is not None):
+            number = message.get("id") if isinstance(message, dict) else None
+            self.refuse(number, _INVALID, "not a JSON-RPC 2.0 message")
+        elif message is not None:
+            super().handle_message(message)
+
+    def _execute_handler(
+        self,
+        msg_id: str | int,
+        handler: Callable[..., Any],
+        callback: Callable[[Future[Any]], None],
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        """As in pygls, but a handler may also return a coroutine: it sees the current text, and may take longer."""
+        if asyncio.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
+            super()._execute_handler(msg_id, handler, callback, args, kwargs)
+            return
+        future: Any = Future()
+        try:
+            result = handler(*(args or ()), **(kwargs or {}))
+        except Exception as error:  # noqa: BLE001 - it is the request's answer
+            future.set_exception(error)
+        else:
+            if inspect.iscoroutine(result):
+                future = asyncio.ensure_future(result)
+                self._request_futures[msg_id] = future
+            else:
+                future.set_result(result)
+        future.add_done_callback(callback)
+
+    def refuse(self, number: Any, code: int, why: str) -> None:
+        """Answer a request with an error."""
+        self._send_data({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": why}})
+
+    @lsp_method(types.INITIALIZE)
+    def lsp_initialize(self, params: types.InitializeParams) -> Generator[Any, Any, types.InitializeResult]:
+        result = yield from super().lsp_initialize(params)
+        if result.capabilities.execute_command_provider is not None:
+            result.capabilities.execute_command_provider.work_done_progress = True
+        if not self._server.pulls:
+            result.capabilities.diagnostic_provider = None
+        return result
+
+    @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
+    def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> None:
+        self._server.opened(params.text_document)
+
+    @lsp_method(types.TEXT_DOCUMENT_DID_CHANGE)
+    def lsp_text_document__did_change(self, params: types.DidChangeTextDocumentParams) -> None:
+        self._server.edited(params.text_document, list(params.content_changes))
+
+    @lsp_method(types.TEXT_DOCUMENT_DID_CLOSE)
+    def lsp_text_document__did_close(self, params: types.DidCloseTextDocumentParams) -> None:
+        self._server.closed(params.text_document.uri)
+
+    @lsp_method(types.WORKSPACE_EXECUTE_COMMAND)
+    async def lsp_workspace__execute_command(  # type: ignore[override]
+        self, params: types.ExecuteCommandParams
+    ) -> Any:
+        return await self._server.execute(params)
+
+
 class Server(LanguageServer):
     """The server of one client."""
 
@@ -63,11 +181,26 @@ class Server(LanguageServer):
         self.trusting = Trusting()
         self.leave: Callable[[], None] = lambda: os._exit(0)
         """Called when the client's process is gone."""
+        self.run_command: Callable[[Server, types.ExecuteCommandParams], Coroutine[Any, Any, Any]] | None = None
+        self.documents_read: Callable[[], None] = lambda: None
+        """Called when a recipe was read: it may name other files now."""
         self._had_folders = False
         self._settled = False
         self._told: WeakKeyDictionary[Held, tuple[Text, Reading]] = WeakKeyDictionary()
         """The text and the reading whose findings the client has. In another text the same spans are other places."""
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def execute(self, params: types.ExecuteCommandParams) -> Any:
+        """Run a command; `features` says how."""
+        assert self.run_command is not None
+        return await self.run_command(self, params)
+
+    def report_server_error(self, error: Exception, source: Any) -> None:
+        """As pygls, but a message that is not JSON is answered."""
+        if isinstance(error, json.JSONDecodeError | RecursionError | UnicodeDecodeError):
+            self.protocol.refuse(None, PARSE_ERROR, "the message is not JSON")
+        else:
+            super().report_server_error(error, source)
 
     def begin(self, params: types.InitializeParams) -> None:
         """Store what the client said in ``initialize``."""
@@ -76,9 +209,7 @@ class Server(LanguageServer):
         self.documents.encoding = "utf-8" if name == "utf-8" else "utf-32" if name == "utf-32" else "utf-16"
         self.roots()
         if params.process_id is not None:
-            from cantrip_acp.lsp.server import client_watch
-
-            client_watch.watch(params.process_id, lambda: self.leave())
+            _watch_client(params.process_id, lambda: self.leave())
 
     def roots(self) -> None:
         """Update the workspace's folders, and check open recipes again."""
@@ -93,8 +224,6 @@ class Server(LanguageServer):
         """The client opened a document."""
         if self._of_kind(item.uri, "opened", item):
             return
-        if self._too_large(item.uri, item.text):
-            return
         held = self.documents.open(item)
         if held.recipe:
             self.keep(self.first(held))
@@ -107,9 +236,6 @@ class Server(LanguageServer):
             return
         held = self.documents.held.get(about.uri)
         if held is None:
-            return
-        if any(self._too_large(about.uri, change.text) for change in changes):
-            self.documents.close(about.uri)
             return
         held.change(changes, about.version)
         if held.recipe:
@@ -126,35 +252,16 @@ class Server(LanguageServer):
             self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
 
     @cached_property
-    def looms(self) -> Shelf:
+    def looms(self) -> LoomCache:
         """The looms in use."""
-        from cantrip_acp.lsp.looms.cache import Shelf
+        from cantrip_acp.lsp.looms.cache import LoomCache
 
-        return Shelf(self)
-
-    @cached_property
-    def watching(self) -> Watching:
-        """Notices files that change outside the editor."""
-        from cantrip_acp.lsp.server.file_watch import Watching
-
-        return Watching(self)
+        return LoomCache(self)
 
     def files_changed(self) -> None:
         """Files around the recipes changed: check recipes again and refresh lenses."""
         self.again()
         self.lenses_changed()
-
-    def _too_large(self, uri: str, text: str) -> bool:
-        """Whether a text was left out of its message because it is too long; if so, publish a diagnostic."""
-        size = left_out(text)
-        if size:
-            why = f"this file is too large to be looked at ({size / 1e6:.1f} MB; a recipe has at most {MAX_BYTES / 1e6:.1f})"
-            where = types.Range(types.Position(0, 0), types.Position(0, 1))
-            said = types.Diagnostic(
-                where, why, severity=types.DiagnosticSeverity.Warning, source="cantrip", code="schema"
-            )
-            self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, [said]))
-        return size > 0
 
     def _of_kind(self, uri: str, name: str, *given: Any) -> bool:
         """Whether a document is not a recipe; if so, call its kind's function ``name``."""
@@ -317,7 +424,7 @@ class Server(LanguageServer):
     def _publish(self, held: Held) -> None:
         if held.reading is None:
             return
-        self.watching.soon()
+        self.documents_read()
         self._told[held] = held.text, held.reading
         if self.pulls:
             workspace = self.client_capabilities.workspace
@@ -353,3 +460,45 @@ class Server(LanguageServer):
             ]
             or None,
         )
+
+
+# --- Ends the server when the client's process ends. It runs in a thread, so a busy event loop cannot block it.
+
+_CHECK_S = 2.0
+"""Seconds between two checks, on systems without pidfd."""
+
+
+_END_S = 10.0
+"""Seconds that an orderly end may take before the process is ended by force."""
+
+
+def _watch_client(process: int, gone: Callable[[], None]) -> None:
+    """When process ``process`` ends, call ``gone`` in a thread; if this process still runs `_END_S` seconds later, exit at once."""
+    threading.Thread(target=_wait_for_client, args=(process, gone), name="client watch", daemon=True).start()
+
+
+def _wait_for_client(process: int, gone: Callable[[], None]) -> None:
+    if process <= 0 or process == os.getpid():
+        return
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        pass
+    except (AttributeError, OSError):
+        while _is_running(process):
+            time.sleep(_CHECK_S)
+    else:
+        select.select([descriptor], [], [])
+    gone()
+    time.sleep(_END_S)
+    os._exit(0)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -9,14 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cantrip_acp.core.errors import RecipeError
-from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Places, Problem
+from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Places, Problem, broken
 
 MAX_BYTES = 2 * 1024 * 1024
 """Bytes; a larger file is no recipe. Scripts of long sessions are smaller."""
-
-MAX_DEPTH = 100
-"""The most levels of nested lists and mappings."""
 
 SUFFIXES = (".cantrip.yaml", ".cantrip.yml")
 """The suffixes of recipe files; if two files exist, the first suffix is used."""
@@ -65,7 +61,7 @@ def parse(raw: bytes, path: Path, *, file: str | None = None) -> Document:
         raise broken(name, 1, 1, f"the file is {len(raw):,} bytes long; a recipe has at most {MAX_BYTES:,}")
     if path.suffix == ".toml":
         raise broken(name, 1, 1, TOML)
-    from cantrip_acp.recipes.parse import yaml_text
+    from cantrip_acp.recipes.parse import yaml_text  # loads the YAML parser
 
     data, places = yaml_text.read(_decode(raw, name), name)
     return Document(name, path, data, places)
@@ -83,10 +79,3 @@ def _decode(raw: bytes, name: str) -> str:
             name, line, column, f"not UTF-8 (byte 0x{byte:02x}); save the file in the encoding UTF-8"
         ) from None
     return text
-
-
-def broken(
-    name: str, line: int, column: int, message: str, *, rule: str = "syntax", mend: Mend | None = None
-) -> RecipeError:
-    """The error for a text that could not be parsed."""
-    return RecipeError(problems=[Problem(name, line, column, "", message, rule, mend)])

@@ -10,8 +10,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from cantrip_acp.core.errors import RecipeError
+
 KeyPath = tuple[str | int, ...]
 Place = tuple[int, int]
+
+MAX_DEPTH = 100
+"""The most levels of nested lists and mappings."""
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 
@@ -77,3 +82,10 @@ class Problem:
     def __str__(self) -> str:
         at = f"{self.file}:{self.line}:{self.column}: "
         return f"{at}{self.key}: {self.message}" if self.key else f"{at}{self.message}"
+
+
+def broken(
+    name: str, line: int, column: int, message: str, *, rule: str = "syntax", mend: Mend | None = None
+) -> RecipeError:
+    """The error for a text that could not be parsed."""
+    return RecipeError(problems=[Problem(name, line, column, "", message, rule, mend)])

@@ -25,8 +25,7 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.reader import ReaderError
 
-from cantrip_acp.recipes.parse.document import MAX_DEPTH, broken
-from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Place, Places
+from cantrip_acp.recipes.parse.source_map import MAX_DEPTH, KeyPath, Mend, Place, Places, broken
 
 MAX_ALIASED = 100_000
 """How many nodes aliases may add to a document, after expanding all of them."""

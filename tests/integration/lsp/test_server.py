@@ -154,7 +154,7 @@ def test_several_roots(client: Client) -> None:
 
 def test_framing_and_refusals(client: Client) -> None:
     body = b'{"jsonrpc":"2.0","id":900,"method":"textDocument/hover","params":{}}'
-    client.raw(b"content-type: application/vscode-jsonrpc; charset=utf-8\r\ncontent-length: %d\r\n\r\n" % len(body))
+    client.raw(b"Content-Type: application/vscode-jsonrpc; charset=utf-8\r\nContent-Length: %d\r\n\r\n" % len(body))
     for at in range(0, len(body), 7):  # in small pieces
         client.raw(body[at : at + 7])
     assert client.reply(900)["error"]["code"] in (-32602, -32601)

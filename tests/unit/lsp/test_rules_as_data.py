@@ -123,7 +123,7 @@ def _loom_rules(rule: str, folder: Path) -> set[str]:
         path.write_bytes(path.read_bytes() + own.get(done, done))
     book = Book(path)
     book.load()
-    return {finding["code"] for finding in damage.findings(book)}
+    return {finding.code for finding in damage.findings(book)}
 
 
 def _orphan(line: bytes) -> bytes:
@@ -143,7 +143,7 @@ def _no_loom(folder: Path) -> set[str]:
     path.write_text("something else\n")
     book = Book(path)
     book.load()
-    return {finding["code"] for finding in damage.findings(book)}
+    return {finding.code for finding in damage.findings(book)}
 
 
 @pytest.mark.parametrize("rule", MADE)
@@ -172,4 +172,4 @@ def test_other_words_change_no_rule_and_no_fix(tmp_path: Path) -> None:
                     assert list(made(held, other)) == list(made(held, finding)), rule
     for rule in LOOMS:
         of_loom = [damage._told(Problem("X", 1, 0, 1, rule=rule))]
-        assert [each["code"] for each in of_loom] == [rule]
+        assert [each.code for each in of_loom] == [rule]

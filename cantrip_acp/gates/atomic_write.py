@@ -14,12 +14,12 @@ import stat
 from contextlib import suppress
 
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.gates.confinement import Place, failure
+from cantrip_acp.gates.confinement import PathHandle, os_failure
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def replace_file(place: Place, data: bytes) -> None:
+def replace_file(place: PathHandle, data: bytes) -> None:
     """Make ``data`` the content of the file at ``place``; its permissions and owner stay, missing folders are made.
 
     Raises `GateError` where that fails or where the file has changed since ``place`` was found; the old file is then
@@ -37,7 +37,7 @@ def replace_file(place: Place, data: bytes) -> None:
         try:
             _write(descriptor, data)
             if old is not None:
-                _dress(descriptor, old)
+                _copy_owner_and_mode(descriptor, old)
         finally:
             os.close(descriptor)
         _check_unchanged(place)
@@ -46,7 +46,7 @@ def replace_file(place: Place, data: bytes) -> None:
     except OSError as error:
         if error.errno in (errno.EISDIR, errno.ENOTEMPTY):
             raise GateError(f"{place.shown!r} became a folder meanwhile; nothing was written") from None
-        refusal = failure(error, place.path, "write")
+        refusal = os_failure(error, place.path, "write")
         raise GateError(
             f"{refusal}; {'the old file is unchanged' if old is not None else 'no file was made'}"
         ) from None
@@ -78,7 +78,7 @@ def least_free(free: int, total: int) -> int:
     return least if free >= least else free // 2
 
 
-def _check_room(place: Place, size: int) -> None:
+def _check_room(place: PathHandle, size: int) -> None:
     """Raise `GateError` where a file of this size would fill the disk."""
     if size <= _ALWAYS_FITS:
         return
@@ -86,7 +86,7 @@ def _check_room(place: Place, size: int) -> None:
     free = disk.f_bavail * disk.f_frsize
     least = least_free(free, disk.f_blocks * disk.f_frsize)
     if least and size >= free:
-        refusal = failure(OSError(errno.ENOSPC, ""), place.path, "write")
+        refusal = os_failure(OSError(errno.ENOSPC, ""), place.path, "write")
         raise GateError(f"{refusal}; {'the old file is unchanged' if place.status is not None else 'no file was made'}")
     if free - size < least:
         raise GateError(
@@ -95,17 +95,17 @@ def _check_room(place: Place, size: int) -> None:
         )
 
 
-def check_writable(place: Place) -> None:
+def check_writable(place: PathHandle) -> None:
     """Raise `GateError` where ``place`` is no regular file, or one that may not be written."""
     old = place.status
     if old is not None and not stat.S_ISREG(old.st_mode):
         place.open_file()
-    if old is not None and not os.access(place.name, os.W_OK, dir_fd=place.folder, **_ITSELF):
+    if old is not None and not os.access(place.name, os.W_OK, dir_fd=place.folder, **_ACCESS_OPTIONS):
         raise GateError(f"{place.shown!r} is read-only: permission denied; the file was not changed")
 
 
 # Check the file itself with our effective user, where the system supports it.
-_ITSELF = {
+_ACCESS_OPTIONS = {
     "effective_ids": os.access in os.supports_effective_ids,
     "follow_symlinks": os.access not in os.supports_follow_symlinks,
 }
@@ -117,7 +117,7 @@ def _write(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def _dress(descriptor: int, old: os.stat_result) -> None:
+def _copy_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
     """Give the new file the old one's owner and permissions, without set-user-id: the new content was not approved
     for it."""
     own = os.fstat(descriptor)
@@ -127,7 +127,7 @@ def _dress(descriptor: int, old: os.stat_result) -> None:
     os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & 0o777)
 
 
-def _check_unchanged(place: Place) -> None:
+def _check_unchanged(place: PathHandle) -> None:
     """Raise if another program changed the file since it was read: this write would undo its changes."""
     old = place.status
     try:

@@ -119,7 +119,7 @@ class Root:
         return os.path.join(self.path, *parts)
 
     @contextmanager
-    def find(self, path: str, *, writing: bool = False) -> Iterator[Place]:
+    def find(self, path: str, *, writing: bool = False) -> Iterator[PathHandle]:
         """The handle of ``path``, for a ``with`` block. It need not exist.
 
         Raises `GateError` for paths that leave the root or are hidden, and, with ``writing``, for protected ones.
@@ -135,10 +135,10 @@ class Root:
         folder = self._open_base()
         try:
             for name in names:
-                folder = exchange(folder, os.open(name, WALK, dir_fd=folder))
+                folder = replace_descriptor(folder, os.open(name, WALK, dir_fd=folder))
             return os.open(".", LIST, dir_fd=folder)
         except OSError as error:
-            raise failure(error, "/".join(names) or ".") from None
+            raise os_failure(error, "/".join(names) or ".") from None
         finally:
             os.close(folder)
 
@@ -148,10 +148,10 @@ class Root:
         held = scratch_copy.current()
         return self.path if held is None else held.at(self.path)
 
-    def _walk(self, path: str, writing: bool) -> Place:
+    def _walk(self, path: str, writing: bool) -> PathHandle:
         if not path:
             raise GateError("the path is empty", "give a path below the gate's folder, such as 'README.md' or '.'")
-        shown = spelled(path)
+        shown = quoted_path(path)
         if "\0" in path:
             raise GateError(f"the path {shown} has a NUL character, which no file name can have")
         try:
@@ -186,7 +186,7 @@ class Root:
                     done.pop()
                     if not pending or pending[-1] != "..":
                         steps += len(done)
-                        folder = exchange(folder, self._open(tuple(done)))
+                        folder = replace_descriptor(folder, self._open(tuple(done)))
                     continue
                 if pending:
                     try:
@@ -199,7 +199,7 @@ class Root:
                         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                             raise
                     else:
-                        folder = exchange(folder, child)
+                        folder = replace_descriptor(folder, child)
                         done.append(name)
                         continue
                 else:
@@ -223,12 +223,12 @@ class Root:
                     self._escape(shown, link="/".join([*done, name]))
                 if target.startswith("/"):
                     done.clear()
-                    folder = exchange(folder, self._open(()))
+                    folder = replace_descriptor(folder, self._open(()))
                 pending += onward[::-1]
             return self._place(path, done, [], links, folder, os.stat(".", dir_fd=folder), writing, name=".")
         except OSError as error:
             os.close(folder)
-            raise failure(error, path) from None
+            raise os_failure(error, path) from None
         except BaseException:
             os.close(folder)
             raise
@@ -243,25 +243,25 @@ class Root:
         status: os.stat_result | None,
         writing: bool,
         name: str | None = None,
-    ) -> Place:
+    ) -> PathHandle:
         parts = (*done, *missing)
         if len(os.fsencode(os.path.join(self.path, *parts))) >= _LONGEST:
-            raise GateError(f"{spelled(path)} is too long for a path")
+            raise GateError(f"{quoted_path(path)} is too long for a path")
         if parts and parts[0] in _KERNEL and self.path == "/":
-            raise GateError(f"{spelled(path)} is the kernel's, not a file of a project; gates do not go there")
+            raise GateError(f"{quoted_path(path)} is the kernel's, not a file of a project; gates do not go there")
         inner = (*self.inner, *parts)
         mode = status.st_mode if status is not None else None
-        why = why_hidden(inner, mode) or self._why_ours(parts, writing)
+        why = why_hidden(inner, mode) or self._why_own_folder(parts, writing)
         for link in links:
             # For a link named .env, the target is an environment file with another name.
             why = why or (why_hidden((link,), mode) if mode is None or stat.S_ISREG(mode) else None)
         if why is None and writing:
             why = why_protected(inner, self._allowed)
         if why is not None:
-            raise GateError(f"{spelled(path)} {why}.")
-        return Place(self, path, parts, folder, name or parts[-1], status, tuple(missing))
+            raise GateError(f"{quoted_path(path)} {why}.")
+        return PathHandle(self, path, parts, folder, name or parts[-1], status, tuple(missing))
 
-    def _why_ours(self, parts: Sequence[str], writing: bool) -> str | None:
+    def _why_own_folder(self, parts: Sequence[str], writing: bool) -> str | None:
         """Why the program's own folders are closed: their files decide what is allowed elsewhere."""
         for names, only_writing in self._own:
             if (writing or not only_writing) and tuple(map(plain, parts[: len(names)])) == tuple(map(plain, names)):
@@ -290,12 +290,12 @@ class Root:
         folder = self._open_base()
         try:
             for name in (*self.inner, *parts):
-                folder = exchange(folder, os.open(name, WALK, dir_fd=folder))
+                folder = replace_descriptor(folder, os.open(name, WALK, dir_fd=folder))
         except OSError as error:
             os.close(folder)
             where = repr("/".join(parts)) if parts else "the gate's folder"
             linked = error.errno in (errno.ENOTDIR, errno.ELOOP)
-            why = "it leads through a symbolic link, or is no folder" if linked else reason(error)
+            why = "it leads through a symbolic link, or is no folder" if linked else os_reason(error)
             raise GateError(f"{where} cannot be used: {why}") from None
         return folder
 
@@ -304,7 +304,7 @@ class Root:
             held = scratch_copy.current()
             return os.open(self.base if held is None else held.at(self.base), WALK & ~os.O_NOFOLLOW)
         except OSError as error:
-            raise GateError(f"the gate's folder cannot be used: {reason(error)}") from None
+            raise GateError(f"the gate's folder cannot be used: {os_reason(error)}") from None
 
     def _escape(self, shown: str, link: str | None = None) -> NoReturn:
         by = f" (by the symbolic link {link!r})" if link else ""
@@ -341,7 +341,7 @@ def _root(
     return Root(path, changeable, absolute_is_root=absolute_is_root, others=others, own=own, allowed=allowed)
 
 
-def located(path: str, context: GateContext, line: int | None = None) -> tuple[str, tuple[Location, ...]]:
+def display_path(path: str, context: GateContext, line: int | None = None) -> tuple[str, tuple[Location, ...]]:
     """The path for a title, and its location (none where it leads out of the root).
 
     A person decides by this whether a write may happen, so a link is shown with its target.
@@ -351,12 +351,12 @@ def located(path: str, context: GateContext, line: int | None = None) -> tuple[s
         with root.find(path) as place:
             shown, absolute = place.shown, place.absolute
         lexical = root.lexical(path)
-        if lexical is not None and valid(lexical) != absolute:
+        if lexical is not None and valid_text(lexical) != absolute:
             shown = f"{one_line(path)} → {shown}"
         return shown, (Location(absolute, line),)
     except GateError:
         lexical = root.lexical(path)
-        return one_line(path), (Location(valid(lexical), line),) if lexical is not None else ()
+        return one_line(path), (Location(valid_text(lexical), line),) if lexical is not None else ()
 
 
 WALK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -382,7 +382,7 @@ _KINDS = (
 )
 
 
-class Place:
+class PathHandle:
     """A path's target: ``name`` in the open folder ``folder``, never a link.
 
     ``parts`` are its real names below the root. ``status`` is None where nothing exists; then ``missing`` holds the
@@ -411,7 +411,7 @@ class Place:
 
     @property
     def absolute(self) -> str:
-        return valid(os.path.join(self.root.path, *self.parts))
+        return valid_text(os.path.join(self.root.path, *self.parts))
 
     def location(self, line: int | None = None) -> Location:
         from cantrip_acp.core.events import Location
@@ -423,23 +423,23 @@ class Place:
         if self.status is None:
             raise self.no_such("file")
         if not stat.S_ISREG(self.status.st_mode):
-            raise self._unfit(self.status, "file")
+            raise self._wrong_kind(self.status, "file")
         try:
             descriptor = os.open(self.name, READ, dir_fd=self.folder)
         except OSError as error:
-            raise failure(error, self.path) from None
+            raise os_failure(error, self.path) from None
         status = os.fstat(descriptor)
         problem = None
         if not stat.S_ISREG(status.st_mode):
-            problem = self._unfit(status, "file")
+            problem = self._wrong_kind(status, "file")
         else:
             why = why_hidden(self.parts, status.st_mode)
-            problem = GateError(f"{spelled(self.path)} {why}.") if why is not None else None
+            problem = GateError(f"{quoted_path(self.path)} {why}.") if why is not None else None
         if problem is not None:
             os.close(descriptor)
             raise problem
         if is_git_config((*self.root.inner, *self.parts)):
-            return scrubbed(descriptor)
+            return copy_without_credentials(descriptor)
         return descriptor, status
 
     def open_folder(self) -> int:
@@ -447,11 +447,11 @@ class Place:
         if self.status is None:
             raise self.no_such("folder")
         if not stat.S_ISDIR(self.status.st_mode):
-            raise self._unfit(self.status, "folder")
+            raise self._wrong_kind(self.status, "folder")
         try:
             return os.open(self.name, LIST, dir_fd=self.folder)
         except OSError as error:
-            raise failure(error, self.path) from None
+            raise os_failure(error, self.path) from None
 
     def make_parents(self) -> None:
         """Create the missing parent folders."""
@@ -460,9 +460,9 @@ class Place:
             try:
                 with suppress(FileExistsError):
                     os.mkdir(name, dir_fd=self.folder)
-                self.folder = exchange(self.folder, os.open(name, WALK, dir_fd=self.folder))
+                self.folder = replace_descriptor(self.folder, os.open(name, WALK, dir_fd=self.folder))
             except OSError as error:
-                raise failure(error, self.path, "make its folder") from None
+                raise os_failure(error, self.path, "make its folder") from None
             self.missing = self.missing[1:]
 
     def no_such(self, kind: str) -> GateError:
@@ -471,7 +471,7 @@ class Place:
 
         name, parent = self.missing[0], self.parts[: len(self.parts) - len(self.missing)]
         what = kind if len(self.missing) == 1 else "folder"
-        where = valid("/".join([*parent, name]))
+        where = valid_text("/".join([*parent, name]))
         near: list[str] = []
         with suppress(OSError):
             listing = os.open(".", LIST, dir_fd=self.folder)
@@ -481,13 +481,13 @@ class Place:
                 near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
             finally:
                 os.close(listing)
-        hint = ", ".join(repr(valid("/".join([*parent, n]))) for n in near)
+        hint = ", ".join(repr(valid_text("/".join([*parent, n]))) for n in near)
         named = f"no such {what}: {where!r}"
         if where not in self.path:
-            named += f", where {spelled(self.path)} leads"
+            named += f", where {quoted_path(self.path)} leads"
         return GateError(named, f"Did you mean {hint}?" if hint else "")
 
-    def _unfit(self, status: os.stat_result, wanted: str) -> GateError:
+    def _wrong_kind(self, status: os.stat_result, wanted: str) -> GateError:
         kind = next((text for test, text in _KINDS if test(status.st_mode)), "a file")
         hint = ""
         if wanted == "file" and stat.S_ISDIR(status.st_mode):
@@ -495,7 +495,7 @@ class Place:
         return GateError(f"{self.shown!r} is {kind}, not a {wanted}", hint)
 
 
-def scrubbed(descriptor: int) -> tuple[int, os.stat_result]:
+def copy_without_credentials(descriptor: int) -> tuple[int, os.stat_result]:
     """A copy of a repository's settings without the credentials, for gates to show. Closes the descriptor."""
     import tempfile
 
@@ -509,22 +509,24 @@ def scrubbed(descriptor: int) -> tuple[int, os.stat_result]:
     return own, os.fstat(own)
 
 
-def failure(error: OSError, path: str, doing: str = "") -> GateError:
+def os_failure(error: OSError, path: str, doing: str = "") -> GateError:
     """A gate error from an OSError."""
-    return GateError(f"cannot {doing or 'use'} {spelled(path)}: {reason(error)}")
+    return GateError(f"cannot {doing or 'use'} {quoted_path(path)}: {os_reason(error)}")
 
 
-def valid(text: str) -> str:
+def valid_text(text: str) -> str:
     """Text that can be sent anywhere: bytes of a file name that are not UTF-8 are shown as ``\\xff``."""
     if text.isascii():
         return text
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") if _odd(text) else text
+    return (
+        text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") if _has_surrogates(text) else text
+    )
 
 
 def one_line(text: str) -> str:
-    """`valid`, and control characters as ``\\x0a``: a file name must not look like another line or control a
+    """`valid_text`, and control characters as ``\\x0a``: a file name must not look like another line or control a
     terminal."""
-    text = valid(text)
+    text = valid_text(text)
     return text if text.isprintable() else _CONTROL.sub(lambda match: _escaped(match[0]), text)
 
 
@@ -543,16 +545,16 @@ def _escaped(character: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def spelled(path: str) -> str:
+def quoted_path(path: str) -> str:
     """The original path, quoted, and cut if it is very long."""
     return repr(path if len(path) <= 300 else path[:300] + "…")
 
 
-def _odd(text: str) -> bool:
+def _has_surrogates(text: str) -> bool:
     return any("\ud800" <= c <= "\udfff" for c in text)
 
 
-def reason(error: OSError) -> str:
+def os_reason(error: OSError) -> str:
     known = {
         errno.EACCES: "permission denied",
         errno.EPERM: "permission denied",
@@ -567,7 +569,7 @@ def reason(error: OSError) -> str:
     return known.get(error.errno or 0) or (error.strerror or str(error)).lower()
 
 
-def exchange(old: int, new: int) -> int:
+def replace_descriptor(old: int, new: int) -> int:
     """Close the old descriptor and return the new one."""
     os.close(old)
     return new

@@ -95,7 +95,7 @@ class Hostile(RawClient):
 
     # --- what comes in
 
-    def hear(self, timeout: float = PATIENCE) -> dict[str, Any]:
+    def add_from_text(self, timeout: float = PATIENCE) -> dict[str, Any]:
         """One message, held against the rules."""
         message = self.next(timeout)
         self.seen.clear()
@@ -235,7 +235,7 @@ class Hostile(RawClient):
         self.request("_sync", {}, id=marker)
         while self.owed:
             try:
-                self.hear(timeout)
+                self.add_from_text(timeout)
             except AssertionError as problem:
                 told = "\n".join(self.said)
                 raise AssertionError(f"{problem}\nstill open: {dict(self.owed)}\n{told}") from problem

@@ -31,14 +31,14 @@ from cantrip_acp.gates.atomic_write import check_writable
 from cantrip_acp.gates.confinement import Root, one_line
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.files import edit_file, file_content, read_file, write_file
-from cantrip_acp.gates.files.edit_file import Replaced, replace_exactly
-from cantrip_acp.gates.files.file_content import image_type, sendable
+from cantrip_acp.gates.files.edit_file import Replacement, replace_exactly
+from cantrip_acp.gates.files.file_content import image_type, valid_unicode
 from cantrip_acp.gates.search import search
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.wire.connection import Connection
     from cantrip_acp.core.events import Diff
-    from cantrip_acp.gates.confinement import Place
+    from cantrip_acp.gates.confinement import PathHandle
     from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class EditorFiles:
         if answer is None:
             self.reads = False
             return None
-        return sendable(str(answer.content))
+        return valid_unicode(str(answer.content))
 
     async def write(self, path: str, shown: str, content: str) -> bool:
         """Replace the text of a file with ``content``; False where the client lacks the method. Raises as `read`."""
@@ -161,7 +161,7 @@ class EditorFileGates:
     # --- the gates -----------------------------------------------------------------------------------------------------
 
     async def _read(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
-        offset, limit = read_file.asked_lines(args)
+        offset, limit = read_file.requested_lines(args)
         with Root.of(context).find(args["path"]) as place:
             if not self._ours(place):
                 return await _disk(read_file.READ_FILE, args, context)
@@ -178,7 +178,7 @@ class EditorFileGates:
                     self._compare(place, given)
             if given is None:
                 return await _disk(read_file.READ_FILE, args, context)
-            work = partial(read_file.excerpt, place, given, context, args, before=before)
+            work = partial(read_file.reply_for_text, place, given, context, args, before=before)
             return await anyio.to_thread.run_sync(work) if len(given) > read_file.INLINE else work()
 
     async def _write(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
@@ -190,11 +190,11 @@ class EditorFileGates:
             _check_write(args, place, context)
             before = await self._present(place, context)
             if before is not None and before == content:
-                return write_file.written("unchanged:", place, content, before, _size(content), "")
+                return write_file.write_reply("unchanged:", place, content, before, _size(content), "")
             if not await self._put(place, content, before, context):
                 return await _disk(write_file.WRITE_FILE, args, context)
             verb = "updated" if exists or before is not None else "created"
-            return write_file.written(verb, place, content, before, _size(content), self._compare(place, content))
+            return write_file.write_reply(verb, place, content, before, _size(content), self._compare(place, content))
 
     async def _edit(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
         with Root.of(context).find(args["path"], writing=True) as place:
@@ -208,7 +208,7 @@ class EditorFileGates:
             replaced = await _replaced(args, before, place, context)
             if not await self._put(place, replaced.text, before, context):
                 return await _disk(edit_file.EDIT_FILE, args, context)
-            return edit_file.edited(place, replaced, before, self._compare(place, replaced.text))
+            return edit_file.edit_reply(place, replaced, before, self._compare(place, replaced.text))
 
     async def _search(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
         """Search the disk, and add a note about files that are known to differ in the editor."""
@@ -229,7 +229,7 @@ class EditorFileGates:
                 return await _disk_proposes(write_file.WRITE_FILE, args, context)
             _check_write(args, place, context)
             before = await self._present(place, context)
-            return write_file.shown_diff(place, before, args["content"])
+            return write_file.diff_for_editor(place, before, args["content"])
 
     async def _proposed_edit(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
         with Root.of(context).find(args["path"], writing=True) as place:
@@ -240,11 +240,11 @@ class EditorFileGates:
             before = await self._present(place, context, strictly=True)
             if before is None or len(before) > write_file.MAX_DIFF:
                 return ()
-            return write_file.shown_diff(place, before, (await _replaced(args, before, place, context)).text)
+            return write_file.diff_for_editor(place, before, (await _replaced(args, before, place, context)).text)
 
     # --- the client's text and the disk ------------------------------------------------------------------------------
 
-    def _ours(self, place: Place) -> bool:
+    def _ours(self, place: PathHandle) -> bool:
         if is_git_config((*place.root.inner, *place.parts)):
             # The editor has the whole text of this file; the disk gate removes credentials from it.
             return False
@@ -252,7 +252,7 @@ class EditorFileGates:
         path = os.path.join(real, *place.parts)
         return any(_below(path, folder) for folder in self._folders)
 
-    async def _asked(self, place: Place, line: int | None = None, limit: int | None = None) -> str | None:
+    async def _asked(self, place: PathHandle, line: int | None = None, limit: int | None = None) -> str | None:
         """The client's text; None where only the disk can answer."""
         if not self._buffers.reads:
             return None
@@ -270,7 +270,7 @@ class EditorFileGates:
             raise place.no_such("file")
         return given
 
-    async def _present(self, place: Place, context: GateContext, *, strictly: bool = False) -> str | None:
+    async def _present(self, place: PathHandle, context: GateContext, *, strictly: bool = False) -> str | None:
         """The present text of the file: the client's, else the disk's. None where there is no file, or no text in it.
 
         With ``strictly`` it raises where the client cannot answer. Otherwise the file then counts as saved, since the
@@ -297,7 +297,7 @@ class EditorFileGates:
             raise GateError(f"{place.shown!r} is larger than the {largest:,} bytes that this gate changes")
         return given
 
-    async def _put(self, place: Place, content: str, before: str | None, context: GateContext) -> bool:
+    async def _put(self, place: PathHandle, content: str, before: str | None, context: GateContext) -> bool:
         """Write the text through the client; False where the disk must be used."""
         if self._buffers.writes:
             place.make_parents()
@@ -311,7 +311,7 @@ class EditorFileGates:
             )
         return False
 
-    def _compare(self, place: Place, given: str) -> str:
+    def _compare(self, place: PathHandle, given: str) -> str:
         """Remember whether the client's text is saved. Returns the note for a text that is not."""
         path = place.absolute
         self._unsaved.pop(path, None)
@@ -342,7 +342,7 @@ async def _disk_proposes(gate: Gate, args: Mapping[str, Any], context: GateConte
     return found
 
 
-async def _replaced(args: Mapping[str, Any], before: str, place: Place, context: GateContext) -> Replaced:
+async def _replaced(args: Mapping[str, Any], before: str, place: PathHandle, context: GateContext) -> Replacement:
     _check_new(args["new_text"], "new_text", context)
     largest = int(context.dependencies.get("max_bytes", write_file.MAX_BYTES))
     work = partial(
@@ -360,7 +360,7 @@ async def _replaced(args: Mapping[str, Any], before: str, place: Place, context:
     return replaced
 
 
-def _check_write(args: Mapping[str, Any], place: Place, context: GateContext) -> None:
+def _check_write(args: Mapping[str, Any], place: PathHandle, context: GateContext) -> None:
     """Raise where a file cannot be written here."""
     if args["path"].endswith("/") and place.status is None:
         raise GateError(f"{args['path']!r} names a folder", "give the path of a file in it")
@@ -381,7 +381,7 @@ def _check_new(content: str, name: str, context: GateContext) -> None:
         raise GateError(f"{name} has {size:,} bytes; this gate writes files of up to {largest:,}")
 
 
-def _check_text(place: Place) -> None:
+def _check_text(place: PathHandle) -> None:
     """Raise where the path on the disk is not a file, is hidden, or is not text. A missing file may still be open in
     the editor."""
     if place.status is None:
@@ -391,15 +391,15 @@ def _check_text(place: Place) -> None:
         raise GateError(f"{place.shown!r} is a binary file ({kind}, {place.status.st_size:,} bytes), not text")
 
 
-def _is_text(place: Place) -> bool:
+def _is_text(place: PathHandle) -> bool:
     return _binary(place) is None
 
 
-def _binary(place: Place) -> str | None:
+def _binary(place: PathHandle) -> str | None:
     return file_content.binary_kind(_head(place))
 
 
-def _head(place: Place) -> bytes:
+def _head(place: PathHandle) -> bytes:
     descriptor, _ = place.open_file()
     try:
         return os.read(descriptor, _HEAD)
@@ -409,7 +409,7 @@ def _head(place: Place) -> bytes:
         os.close(descriptor)
 
 
-def _saved(place: Place, largest: int = write_file.MAX_DIFF) -> str | None:
+def _saved(place: PathHandle, largest: int = write_file.MAX_DIFF) -> str | None:
     if place.status is None:
         return None
     data = write_file.read_whole(place, largest)

@@ -19,7 +19,7 @@ from cantrip_acp.acp.wire.jsonrpc import RpcError
 from cantrip_acp.core import events
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.interaction.ask_user import in_chat, title
+from cantrip_acp.gates.interaction.ask_user import question_text, title
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.wire.connection import Connection
@@ -102,7 +102,7 @@ class UserQuestions:
                 raise GateError(
                     "the user cannot be asked from here", "decide by what you know, or answer with the question"
                 )
-            said = in_chat(asked, choices)
+            said = question_text(asked, choices)
             message_id = f"{context.call_id}:question"
             await context.turn.emit(
                 events.Text(entity_id=context.entity_id, cast_id=context.cast_id, delta=said, message_id=message_id)

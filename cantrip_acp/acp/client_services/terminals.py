@@ -22,7 +22,7 @@ from cantrip_acp.acp.wire.jsonrpc import RpcError
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.files.file_content import sendable
+from cantrip_acp.gates.files.file_content import valid_unicode
 from cantrip_acp.gates.interaction.client_terminal import SECONDS
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class ClientTerminals:
                 self._connection.beside(partial(self._end, one))
         if output.exit_status is not None and ended.exit_code is None and ended.signal is None:
             ended = output.exit_status
-        text = sendable(output.output)
+        text = valid_unicode(output.output)
         result = {
             "output": text[-OUTPUT_BYTES:],
             "exit_code": ended.exit_code,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cantrip_acp.core.entity import Entity
-    from cantrip_acp.gates.confinement import Place
+    from cantrip_acp.gates.confinement import PathHandle
     from cantrip_acp.gates.contract import Gate
 
     Route = Callable[[GateInvocation], GateInvocation]
@@ -399,7 +399,7 @@ class _Reader:
         return result if isinstance(result, str) else str(result)
 
 
-def _attachment_file(place: Place) -> bytes | None:
+def _attachment_file(place: PathHandle) -> bytes | None:
     """The content of an image, an audio file or a PDF; None for other files. Raises `GateError` where it is too large."""
     descriptor, status = place.open_file()
     with os.fdopen(descriptor, "rb") as file:

@@ -282,7 +282,7 @@ class Session:
         options: dict[str, Any] = {"trace": trace}
         if intent is not None:
             self._name(intent)
-            self.permissions.hosts.hear(intent)
+            self.permissions.hosts.add_from_text(intent)
             options["context"] = context
         try:
             async with self.entity.stream(intent, **options) as stream:

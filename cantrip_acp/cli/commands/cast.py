@@ -102,7 +102,7 @@ def _run(
     if not isinstance(output, CastJson):
         output.show_intent(intent)
     cantrip = context.to(opening.cantrip).for_session((), permissions(hosts) if ask else hosts)
-    hosts.hear(intent)
+    hosts.add_from_text(intent)
     say_what_is_allowed(cantrip, cantrip.circle, hosts, ask=ask)
     entity = cantrip.invoke(loom=opening.loom)
     try:

@@ -142,7 +142,7 @@ def _talk(
             elif words:
                 if not asked:
                     output.show_intent(words)
-                hosts.hear(words)
+                hosts.add_from_text(words)
                 good, signalled = _one(run, words, output, context)
                 context = ()  # the first cast pins it for the entity's whole life
                 status = status if good or asked else FAILED

@@ -136,8 +136,8 @@ def fork(
     opening = open_recipe(recipe, cwd, path, state_dir)
     try:
         origin = find_turn(opening.loom, turn or None)
-        hosts.hear_thread(opening.loom, origin)
-        hosts.hear(intent)
+        hosts.add_from_thread(opening.loom, origin)
+        hosts.add_from_text(intent)
         opening = replace(opening, cantrip=opening.cantrip.for_session((), hosts))
         if samples is None:
             entity_id = new_id("e")

@@ -255,7 +255,7 @@ def open_session(
     begun = loom.last_turn(note.entity_id) is not None
     again = resume_entity(cantrip, loom, note.entity_id, at=None if begun else note.from_turn)
     apply_mode(again.entity, note.mode)
-    hosts.hear_thread(loom, again.entity.last_turn)
+    hosts.add_from_thread(loom, again.entity.last_turn)
     if again.kept in STATE_NOTES:
         # The first cell says this too, but the user needs to read it now.
         click.echo(f"opened again: {STATE_NOTES[again.kept]}", err=True)

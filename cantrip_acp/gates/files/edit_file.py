@@ -19,11 +19,11 @@ import anyio.to_thread
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Diff
 from cantrip_acp.gates.atomic_write import check_writable, replace_file
-from cantrip_acp.gates.confinement import Place, Root, located
+from cantrip_acp.gates.confinement import PathHandle, Root, display_path
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.files import file_content as text
-from cantrip_acp.gates.files.file_content import newline_of, sendable
-from cantrip_acp.gates.files.write_file import MAX_BYTES, read_whole, shown_diff
+from cantrip_acp.gates.files.file_content import newline_of, valid_unicode
+from cantrip_acp.gates.files.write_file import MAX_BYTES, diff_for_editor, read_whole
 from cantrip_acp.gates.registry import FILE_OPTIONS
 
 INLINE = 262_144
@@ -44,10 +44,10 @@ def _edit(args: Mapping[str, Any], context: GateContext) -> GateReply:
     with Root.of(context).find(args["path"], writing=True) as place:
         before, replaced, written = _prepared(args, place, context)
         replace_file(place, written)
-        return edited(place, replaced, before)
+        return edit_reply(place, replaced, before)
 
 
-def _prepared(args: Mapping[str, Any], place: Place, context: GateContext) -> tuple[str, Replaced, bytes]:
+def _prepared(args: Mapping[str, Any], place: PathHandle, context: GateContext) -> tuple[str, Replacement, bytes]:
     """The current text, the replacement, and the new bytes. Raises `GateError` for what cannot be edited."""
     largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
     data = read_whole(place, largest)
@@ -67,17 +67,17 @@ def _prepared(args: Mapping[str, Any], place: Place, context: GateContext) -> tu
     return before, replaced, written
 
 
-def edited(place: Place, replaced: Replaced, before: str, note: str = "") -> GateReply:
+def edit_reply(place: PathHandle, replaced: Replacement, before: str, note: str = "") -> GateReply:
     """The reply for an edited file."""
     return GateReply(
-        _said(place.shown, replaced.lines) + note,
+        _summary(place.shown, replaced.lines) + note,
         locations=(place.location(replaced.lines[0]),),
-        diffs=shown_diff(place, before, replaced.text),
+        diffs=diff_for_editor(place, before, replaced.text),
         title=f"Edit {place.shown}",
     )
 
 
-def _said(shown: str, lines: tuple[int, ...]) -> str:
+def _summary(shown: str, lines: tuple[int, ...]) -> str:
     if len(lines) == 1:
         return f"edited {shown} at line {lines[0]}"
     listed = ", ".join(map(str, lines[:10])) + (", …" if len(lines) > 10 else "")
@@ -100,7 +100,7 @@ def _encode(changed: str, encoding: text.Encoding, new: str, shown: str) -> byte
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    shown, locations = located(args["path"], context)
+    shown, locations = display_path(args["path"], context)
     return GateReply(None, title=f"Edit {shown}", locations=locations)
 
 
@@ -108,7 +108,7 @@ def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]
     with Root.of(context).find(args["path"], writing=True) as place:
         before, replaced, _ = _prepared(args, place, context)
         check_writable(place)
-        return shown_diff(place, before, replaced.text)
+        return diff_for_editor(place, before, replaced.text)
 
 
 EDIT_FILE = Gate(
@@ -151,14 +151,14 @@ _LINE = 160
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class Replacement:
     """The new text, and the lines (from 1) of the old text in which something was replaced."""
 
     text: str
     lines: tuple[int, ...]
 
 
-def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str, largest: int = MOST) -> Replaced:
+def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str, largest: int = MOST) -> Replacement:
     """``content`` with ``old`` replaced by ``new``: the only occurrence, or with ``every`` all of them.
 
     Raises `GateError` where ``old`` is empty, missing, ambiguous, or equal to ``new``, and where the result would be
@@ -170,7 +170,7 @@ def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str
         raise GateError("old_text and new_text are the same; nothing would change")
     spans = _spans(content, old, overlapping=not every)
     if not spans:
-        raise GateError(*_missing(content, old, shown))
+        raise GateError(*_not_found_error(content, old, shown))
     many = f"more than {_MOST_PLACES:,}" if len(spans) > _MOST_PLACES else str(len(spans))
     if len(spans) > 1 and not every:
         lines = _line_numbers(content, [start for start, _ in spans[: _SHOWN_PLACES + 1]])
@@ -195,7 +195,7 @@ def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str
     changed = "".join(pieces)
     if changed == content:
         raise GateError("old_text and new_text differ only in line endings, which stay as the file has them")
-    return Replaced(changed, tuple(_line_numbers(content, [start for start, _ in spans])))
+    return Replacement(changed, tuple(_line_numbers(content, [start for start, _ in spans])))
 
 
 def _spans(content: str, old: str, *, overlapping: bool) -> list[tuple[int, int]]:
@@ -244,20 +244,20 @@ def _line_numbers(content: str, positions: list[int]) -> list[int]:
     return lines
 
 
-def _missing(content: str, old: str, shown: str) -> tuple[str, str]:
+def _not_found_error(content: str, old: str, shown: str) -> tuple[str, str]:
     """The error for a missing ``old``: the likely reason, and the nearest lines."""
     message = f"old_text is not found in {shown!r}"
     if not content:
         return f"{message}: the file is empty", ""
     lines = [line.rstrip("\r") for line in content.split("\n")]
     wanted = [line.rstrip("\r") for line in old.split("\n")]
-    spaced = _but_for_spaces(lines, wanted)
+    spaced = _find_ignoring_spaces(lines, wanted)
     if spaced is not None:
         last = spaced + len(wanted)
         found = "\n".join(lines[spaced : min(last, spaced + _SHOWN_PLACES)])
         return (
             f"{message}, but lines {spaced + 1} to {last} differ from it only in white space",
-            f"They are:\n{sendable(found)}",
+            f"They are:\n{valid_unicode(found)}",
         )
     broken = (
         "\nThe file has bytes that are no text, shown as \ufffd: leave them out of old_text." if "\ufffd" in old else ""
@@ -265,11 +265,11 @@ def _missing(content: str, old: str, shown: str) -> tuple[str, str]:
     near = _nearest(lines, next((line for line in wanted if line.strip()), ""))
     if not near:
         return message, f"read the file again and copy the text exactly{broken}"
-    listed = "\n".join(f"  {number}: {sendable(lines[number - 1])[:_LINE]}" for number in near)
+    listed = "\n".join(f"  {number}: {valid_unicode(lines[number - 1])[:_LINE]}" for number in near)
     return message, f"The nearest lines to its first one:\n{listed}{broken}"
 
 
-def _but_for_spaces(lines: list[str], wanted: list[str]) -> int | None:
+def _find_ignoring_spaces(lines: list[str], wanted: list[str]) -> int | None:
     """The index at which the wanted lines occur with different white space."""
     squeezed = [" ".join(line.split()) for line in wanted]
     while len(squeezed) > 1 and not squeezed[-1]:

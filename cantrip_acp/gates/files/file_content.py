@@ -83,14 +83,14 @@ _LATIN = Encoding("latin-1", label="Latin-1")
 
 def binary_kind(head: bytes) -> str | None:
     """The kind of a binary file that begins like this; None where it is text. ``head``: the first 8 KB or more."""
-    if marked(head):
+    if has_byte_order_mark(head):
         return None
     if b"\0" not in head[:_HEAD] and not head.startswith(_CERTAIN):
         return None
     return next((kind for sign, kind in _BINARY_SIGNATURES if head.startswith(sign)), "binary data")
 
 
-def marked(head: bytes) -> bool:
+def has_byte_order_mark(head: bytes) -> bool:
     """Whether these bytes begin with a byte order mark."""
     return head.startswith(_ANY_MARK)
 
@@ -129,10 +129,10 @@ def _unmarked(data: bytes) -> tuple[str, Encoding]:
 
 def display(data: bytes) -> str:
     """A piece of a text file's bytes as display text; invalid bytes become the replacement character."""
-    return sendable(_unmarked(data)[0])
+    return valid_unicode(_unmarked(data)[0])
 
 
-def sendable(text: str) -> str:
+def valid_unicode(text: str) -> str:
     """Text that JSON can carry: surrogates for invalid bytes become the replacement character."""
     try:
         text.encode("utf-8")
@@ -147,7 +147,7 @@ def as_utf8(chunks: Iterator[bytes]) -> Iterator[bytes]:
     In the output, lines always end at ``\\n`` bytes.
     """
     first = next(chunks, b"")
-    for mark, codec, _ in _MARKS if marked(first) else ():
+    for mark, codec, _ in _MARKS if has_byte_order_mark(first) else ():
         if first.startswith(mark):
             if codec == "utf-8":
                 first = first[len(mark) :]
@@ -190,7 +190,7 @@ def image_type(head: bytes) -> str | None:
     return next((mime for sign, mime in _IMAGE_SIGNATURES if head.startswith(sign)), None)
 
 
-def image_of(mime: str, data: str) -> Attachment | None:
+def image_attachment(mime: str, data: str) -> Attachment | None:
     """An untrusted base64 image; None where it is not of its stated type, or too large."""
     if len(data) > LARGEST_IMAGE * 4 // 3 + 4:
         return None

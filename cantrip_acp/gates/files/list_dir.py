@@ -16,7 +16,7 @@ from typing import Any
 import anyio.to_thread
 
 from cantrip_acp.files.protected_paths import PROTECTED_FILES, plain, protected_by, why_hidden
-from cantrip_acp.gates.confinement import Place, Root, located, one_line, valid
+from cantrip_acp.gates.confinement import PathHandle, Root, display_path, one_line, valid_text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.registry import FILE_OPTIONS
 from cantrip_acp.gates.search.ignore_files import Level, level_of
@@ -50,7 +50,7 @@ class _Entry:
 
     @property
     def name(self) -> str:
-        return valid("/".join(self.parts)) + ("/" if self.folder else "")
+        return valid_text("/".join(self.parts)) + ("/" if self.folder else "")
 
     def detailed(self) -> str:
         status = self.status
@@ -72,15 +72,15 @@ def _list_dir(args: Mapping[str, Any], context: GateContext) -> GateReply | Awai
         listing = _Listing(place, depth, details, most)
         size = place.status.st_size if place.status is not None else 0
         if depth == 1 and not details and size <= _LARGE_FOLDER:
-            return listing.take(place.open_folder())
+            return listing.run(place.open_folder())
         folder = place.open_folder()
-    return listing.take_in_thread(folder)
+    return listing.run_in_thread(folder)
 
 
 class _Listing:
     """One running call."""
 
-    def __init__(self, place: Place, depth: int, details: bool, most: int) -> None:
+    def __init__(self, place: PathHandle, depth: int, details: bool, most: int) -> None:
         self.shown, self.location = place.shown, place.location()
         self.depth, self.details, self.most = depth, details, most
         self.inside, self.root = place.parts, place.root
@@ -89,11 +89,11 @@ class _Listing:
         self.deadline = time.monotonic() + _SECONDS
         self.complete = True
 
-    async def take_in_thread(self, folder: int) -> GateReply:
+    async def run_in_thread(self, folder: int) -> GateReply:
         # Not abandoned on a cancel: it is limited, and so only one place closes the descriptor.
-        return await anyio.to_thread.run_sync(self.take, folder)
+        return await anyio.to_thread.run_sync(self.run, folder)
 
-    def take(self, folder: int) -> GateReply:
+    def run(self, folder: int) -> GateReply:
         try:
             self._collect(folder)
         finally:
@@ -167,7 +167,7 @@ class _Listing:
         except OSError:
             return None
         assert status is not None
-        if _stand_in(name, status):
+        if _is_placeholder(name, status):
             return None
         if stat.S_ISLNK(status.st_mode):
             try:
@@ -195,7 +195,7 @@ def _open_below(folder: int, parts: tuple[str, ...]) -> int | None:
     return opened
 
 
-def _stand_in(name: str, status: os.stat_result) -> bool:
+def _is_placeholder(name: str, status: os.stat_result) -> bool:
     """Whether this is a placeholder: an empty folder that keeps a command from making a protected name."""
     if protected_by(plain(name)) is None or not stat.S_ISDIR(status.st_mode):
         return False
@@ -203,7 +203,7 @@ def _stand_in(name: str, status: os.stat_result) -> bool:
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    shown, locations = located(args.get("path", "."), context)
+    shown, locations = display_path(args.get("path", "."), context)
     return GateReply(None, title=f"List {shown}", locations=locations)
 
 

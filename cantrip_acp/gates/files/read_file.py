@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.crystals.contract import Attachment
-from cantrip_acp.gates.confinement import Place, Root, located
+from cantrip_acp.gates.confinement import PathHandle, Root, display_path
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.files import file_content
 from cantrip_acp.gates.files.file_content import LARGEST_IMAGE, image_type
@@ -33,20 +33,22 @@ _SECONDS = 30.0
 
 
 def _read_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
-    offset, limit = asked_lines(args)
+    offset, limit = requested_lines(args)
     largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
     with Root.of(context).find(args["path"]) as place:
         descriptor, status = place.open_file()
-        reply = _Reading(place, descriptor, status.st_size, offset, limit, largest)
+        reply = _FileRead(place, descriptor, status.st_size, offset, limit, largest)
     if status.st_size <= INLINE:
-        return reply.take()
-    return reply.take_in_thread()
+        return reply.run()
+    return reply.run_in_thread()
 
 
-class _Reading:
+class _FileRead:
     """One running call; it owns the descriptor."""
 
-    def __init__(self, place: Place, descriptor: int, size: int, offset: int, limit: int | None, largest: int) -> None:
+    def __init__(
+        self, place: PathHandle, descriptor: int, size: int, offset: int, limit: int | None, largest: int
+    ) -> None:
         self.shown, self.location = place.shown, place.location(offset if offset > 1 else None)
         self.descriptor, self.size = descriptor, size
         self.offset, self.limit, self.largest = offset, limit, largest
@@ -58,15 +60,15 @@ class _Reading:
         """Its holder reads and closes the descriptor: the thread, or the call if it is cancelled before the thread
         begins."""
 
-    async def take_in_thread(self) -> GateReply:
+    async def run_in_thread(self) -> GateReply:
         try:
-            return await anyio.to_thread.run_sync(self.take, abandon_on_cancel=True)
+            return await anyio.to_thread.run_sync(self.run, abandon_on_cancel=True)
         finally:
             self.stopped.set()
             if self.mine.acquire(blocking=False):
                 os.close(self.descriptor)
 
-    def take(self) -> GateReply:
+    def run(self) -> GateReply:
         if not self.mine.acquire(blocking=False):
             raise GateError("the call was cancelled")
         try:
@@ -86,9 +88,7 @@ class _Reading:
 
     def _image(self, mime: str, head: bytes) -> GateReply:
         if self.size > LARGEST_IMAGE:
-            raise GateError(
-                f"{self.shown!r} is an image of {self.size:,} bytes; {LARGEST_IMAGE:,} is the most to be read"
-            )
+            raise GateError(f"{self.shown!r} is an image of {self.size:,} bytes; the limit is {LARGEST_IMAGE:,} bytes")
         data = head
         while len(data) <= LARGEST_IMAGE and (chunk := os.read(self.descriptor, _CHUNK)):
             data += chunk
@@ -153,14 +153,14 @@ class _Reading:
         )
 
 
-class _Given(_Reading):
+class _KnownText(_FileRead):
     """A text that is already known, not from the disk."""
 
-    def __init__(self, place: Place, data: bytes, size: int, offset: int, limit: int | None, largest: int) -> None:
+    def __init__(self, place: PathHandle, data: bytes, size: int, offset: int, limit: int | None, largest: int) -> None:
         super().__init__(place, -1, size, offset, limit, largest)
         self._data = data
 
-    def take(self) -> GateReply:
+    def run(self) -> GateReply:
         kind = file_content.binary_kind(self._data)
         if kind is not None:
             raise GateError(f"{self.shown!r} is a binary file ({kind}, {self.size:,} bytes), not text")
@@ -170,18 +170,20 @@ class _Given(_Reading):
         yield head
 
 
-def excerpt(place: Place, given: str, context: GateContext, args: Mapping[str, Any], *, before: int = 0) -> GateReply:
+def reply_for_text(
+    place: PathHandle, given: str, context: GateContext, args: Mapping[str, Any], *, before: int = 0
+) -> GateReply:
     """What `read_file` returns for a known text, without the first ``before`` lines of the file.
 
     Raises `GateError` as the gate does.
     """
-    offset, limit = asked_lines(args)
+    offset, limit = requested_lines(args)
     data = given.encode("utf-8", "replace")
     on_disk = place.status.st_size if place.status is not None else 0
     size = max(on_disk, len(data)) if before or limit is not None else len(data)
-    reading = _Given(place, data, size, offset, limit, int(context.dependencies.get("max_bytes", MAX_BYTES)))
+    reading = _KnownText(place, data, size, offset, limit, int(context.dependencies.get("max_bytes", MAX_BYTES)))
     reading.before = before
-    return reading.take()
+    return reading.run()
 
 
 def _after(chunk: bytes, count: int, start: int = 0) -> int:
@@ -212,7 +214,7 @@ def _whole_characters(piece: bytes) -> bytes:
     return piece
 
 
-def asked_lines(args: Mapping[str, Any]) -> tuple[int, int | None]:
+def requested_lines(args: Mapping[str, Any]) -> tuple[int, int | None]:
     """The first requested line, from 1, and the number of lines; None for all."""
     limit = args.get("limit")
     # In JSON, 2.0 is an integer too.
@@ -226,8 +228,8 @@ def _title(shown: str, offset: int, limit: int | None) -> str:
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    offset, limit = asked_lines(args)
-    shown, locations = located(args["path"], context, line=offset if offset > 1 else None)
+    offset, limit = requested_lines(args)
+    shown, locations = display_path(args["path"], context, line=offset if offset > 1 else None)
     return GateReply(None, title=_title(shown, offset, limit), locations=locations)
 
 

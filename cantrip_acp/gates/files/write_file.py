@@ -12,7 +12,7 @@ import anyio.to_thread
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Diff
 from cantrip_acp.gates.atomic_write import check_writable, replace_file
-from cantrip_acp.gates.confinement import Place, Root, located
+from cantrip_acp.gates.confinement import PathHandle, Root, display_path
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.files import file_content as text
 from cantrip_acp.gates.registry import FILE_OPTIONS
@@ -43,11 +43,11 @@ def _write(args: Mapping[str, Any], context: GateContext) -> GateReply:
             verb = "unchanged:"
         else:
             replace_file(place, data)
-        return written(verb, place, content, before, len(data), note)
+        return write_reply(verb, place, content, before, len(data), note)
 
 
 def _prepared(
-    args: Mapping[str, Any], place: Place, context: GateContext
+    args: Mapping[str, Any], place: PathHandle, context: GateContext
 ) -> tuple[str | None, bytes | None, bytes, str]:
     """The current text and bytes, the new bytes, and a note on the encoding. Raises `GateError` for what cannot be
     written."""
@@ -68,13 +68,13 @@ def _prepared(
     return before, old, data, note
 
 
-def written(verb: str, place: Place, content: str, before: str | None, size: int, note: str) -> GateReply:
+def write_reply(verb: str, place: PathHandle, content: str, before: str | None, size: int, note: str) -> GateReply:
     """The reply for a written file: ``verb`` is created, updated or ``unchanged:``."""
     lines = content.count("\n") + (0 if content.endswith("\n") or not content else 1)
     return GateReply(
         f"{verb} {place.shown} ({lines:,} line{'' if lines == 1 else 's'}, {size:,} bytes{note})",
         locations=(place.location(first_change(before, content)),),
-        diffs=shown_diff(place, before, content) if verb != "unchanged:" else (),
+        diffs=diff_for_editor(place, before, content) if verb != "unchanged:" else (),
         title=f"Write {place.shown}",
     )
 
@@ -88,7 +88,7 @@ def first_change(before: str | None, after: str) -> int | None:
     return next((number for number, (old, new) in enumerate(pairs, 1) if old != new), shorter + 1)
 
 
-def read_whole(place: Place, largest: int) -> bytes | None:
+def read_whole(place: PathHandle, largest: int) -> bytes | None:
     """A file's content; None where it is larger than ``largest`` or may not be read."""
     descriptor, status = place.open_file()
     place.status = status
@@ -106,11 +106,13 @@ def read_whole(place: Place, largest: int) -> bytes | None:
         os.close(descriptor)
 
 
-def shown_diff(place: Place, before: str | None, after: str) -> tuple[Diff, ...]:
+def diff_for_editor(place: PathHandle, before: str | None, after: str) -> tuple[Diff, ...]:
     """The change as editors show it; empty where it is too long to show."""
     if len(after) + len(before or "") > MAX_DIFF:
         return ()
-    return (Diff(place.absolute, text.sendable(before) if before is not None else None, text.sendable(after)),)
+    return (
+        Diff(place.absolute, text.valid_unicode(before) if before is not None else None, text.valid_unicode(after)),
+    )
 
 
 def _encode(content: str, encoding: text.Encoding, shown: str) -> tuple[bytes, str]:
@@ -130,7 +132,7 @@ def _encode(content: str, encoding: text.Encoding, shown: str) -> tuple[bytes, s
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    shown, locations = located(args["path"], context)
+    shown, locations = display_path(args["path"], context)
     return GateReply(None, title=f"Write {shown}", locations=locations)
 
 
@@ -139,7 +141,7 @@ def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]
         before, old, data, _ = _prepared(args, place, context)
         if old is None or old != data:
             check_writable(place)
-        return shown_diff(place, before, args["content"])
+        return diff_for_editor(place, before, args["content"])
 
 
 WRITE_FILE = Gate(

@@ -19,9 +19,9 @@ from cantrip_acp.gates.confinement import one_line, quoted
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 
 if TYPE_CHECKING:
-    from cantrip_acp.gates.git.git_copies import Work
+    from cantrip_acp.gates.git.git_copies import GitWorkspace
 
-_UNDER_WAY = {
+_OPERATIONS = {
     "MERGE_HEAD": "a merge",
     "CHERRY_PICK_HEAD": "a cherry-pick",
     "REVERT_HEAD": "a revert",
@@ -38,37 +38,37 @@ async def _git_commit(args: Mapping[str, Any], context: GateContext) -> GateRepl
 
 def _commit(args: Mapping[str, Any], context: GateContext) -> GateReply:
     # Imported at the first call: a session's start must not wait for modules that start programs.
-    from cantrip_acp.gates.git.git_copies import Work
+    from cantrip_acp.gates.git.git_copies import GitWorkspace
 
     try:
-        return _made(args, Work(context))
+        return _commit_files(args, GitWorkspace(context))
     except GitError as error:
         raise GateError(str(error)) from None
 
 
-def _made(args: Mapping[str, Any], work: Work) -> GateReply:
-    from cantrip_acp.gates.git.git_copies import Copies
+def _commit_files(args: Mapping[str, Any], work: GitWorkspace) -> GateReply:
+    from cantrip_acp.gates.git.git_copies import FileCopies
     from cantrip_acp.git.safe_config import Plain
 
-    message, repository = _begun(args, work), work.repository
+    message, repository = _check_message(args, work), work.repository
     identity = _identity(work)
     head = repository.commit()
-    paths = work.named(args["paths"])
+    paths = work.git_paths(args["paths"])
     with Plain(repository, exact=False) as plain:
         if head is not None:
             plain.git("read-tree", head)
-        names = sorted({*work.changed(plain, paths), *work.fresh(plain, paths)})
+        names = sorted({*work.changed_files(plain, paths), *work.untracked_files(plain, paths)})
     if not names:
         listed = ", ".join(args["paths"])[:300]
         raise GateError(
             f"there is nothing to commit in {listed}: unchanged since the last commit, ignored, or not there"
         )
-    _unfiltered(work, names)
-    with Copies(work, head, names) as copies:
+    _check_filters(work, names)
+    with FileCopies(work, head, names) as copies:
         # Remove files first: a new file may replace a folder.
         gone = [name for name in names if not os.path.lexists(os.path.join(copies.files, name))]
-        copies.git("update-index", "-z", "--force-remove", "--stdin", stdin=_listing(gone))
-        copies.git("update-index", "-z", "--add", "--stdin", stdin=_listing([n for n in names if n not in gone]))
+        copies.git("update-index", "-z", "--force-remove", "--stdin", stdin=_nul_separated(gone))
+        copies.git("update-index", "-z", "--add", "--stdin", stdin=_nul_separated([n for n in names if n not in gone]))
         tree = copies.git("write-tree").text
         entries = copies.git("ls-files", "-z", "--stage", "--", *names).out
     parents = ["-p", head] if head is not None else []
@@ -82,9 +82,9 @@ def _made(args: Mapping[str, Any], work: Work) -> GateReply:
     )
     if moved.status:
         raise GateError(
-            f"the branch was moved meanwhile, so nothing was committed: {' '.join(moved.err.split())[:300]}"
+            f"another git process moved the branch, so nothing was committed: {' '.join(moved.err.split())[:300]}"
         )
-    note = _staged(work, names, entries, len(made))
+    note = _update_index(work, names, entries, len(made))
     branch = repository.branch() or "detached HEAD"
     shown = [work.shown(name) for name in names]
     listed = ", ".join(shown[:20]) + (f" and {len(shown) - 20} more" if len(shown) > 20 else "")
@@ -96,45 +96,45 @@ def _made(args: Mapping[str, Any], work: Work) -> GateReply:
     )
 
 
-def _begun(args: Mapping[str, Any], work: Work) -> str:
+def _check_message(args: Mapping[str, Any], work: GitWorkspace) -> str:
     """The commit's message. Raises `GateError` for an empty one, and during a merge, rebase or the like."""
     message: str = args["message"].strip()
     if not message or "\0" in message:
         raise GateError("the message is empty, or holds a NUL character", "say what was changed and why")
-    for name, what in _UNDER_WAY.items():
+    for name, what in _OPERATIONS.items():
         if os.path.lexists(os.path.join(work.repository.git_dir, name)):
             raise GateError(f"{what} is under way in this repository", "finish or abort it in a shell first")
     return message
 
 
-def _listing(names: Iterable[str]) -> bytes:
+def _nul_separated(names: Iterable[str]) -> bytes:
     return b"".join(os.fsencode(name) + b"\0" for name in names)
 
 
-def _identity(work: Work) -> dict[str, str]:
+def _identity(work: GitWorkspace) -> dict[str, str]:
     """Author and committer from the user's settings."""
     values: dict[str, str] = {}
     for what, key in (("NAME", "user.name"), ("EMAIL", "user.email")):
         value = work.repository.setting(key)
         if not value:
-            raise GateError(f"git does not know who commits: set {key}, as in `git config --global {key} …`")
+            raise GateError(f"git has no {key} for the commit", f"set it with `git config --global {key} …`")
         values |= {f"GIT_AUTHOR_{what}": value, f"GIT_COMMITTER_{what}": value}
     return values
 
 
-def _unfiltered(work: Work, names: list[str]) -> None:
+def _check_filters(work: GitWorkspace, names: list[str]) -> None:
     """Raise `GateError` for files that the repository stores in a converted form."""
     asked = ("check-attr", "-z", "--stdin", "filter", "working-tree-encoding")
-    told = [os.fsdecode(word) for word in work.repository.git(*asked, stdin=_listing(names)).out.split(b"\0")]
+    told = [os.fsdecode(word) for word in work.repository.git(*asked, stdin=_nul_separated(names)).out.split(b"\0")]
     for name, attribute, value in zip(told[0::3], told[1::3], told[2::3], strict=False):
         if value not in ("unspecified", "unset"):
             raise GateError(
-                f"{work.shown(name)} is kept by git through {attribute} {value!r}, which this gate does not run; the user "
+                f"{work.shown(name)} is stored by git through {attribute} {value!r}, which this gate does not run; the user "
                 "can commit it in a shell"
             )
 
 
-def _staged(work: Work, names: list[str], entries: bytes, width: int) -> str:
+def _update_index(work: GitWorkspace, names: list[str], entries: bytes, width: int) -> str:
     """Update the user's index for the committed files; returns a note where that failed."""
     there = {entry.split(b"\t", 1)[1] for entry in entries.split(b"\0") if entry}
     gone = [os.fsencode(name) for name in names if os.fsencode(name) not in there]
@@ -143,17 +143,17 @@ def _staged(work: Work, names: list[str], entries: bytes, width: int) -> str:
         with suppress(GitError):
             work.repository.git("update-index", "-z", "--index-info", stdin=lines)
             return ""
-    return "; the index could not be told (another git holds it): `git reset -q -- PATHS` mends what git status shows"
+    return "; git's index could not be updated (another git process holds it), so git status is wrong until `git reset -q -- PATHS`"
 
 
 def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
     """No file changes to show: only the history changes. Raises `GateError` where no commit can be made."""
-    from cantrip_acp.gates.git.git_copies import Work
+    from cantrip_acp.gates.git.git_copies import GitWorkspace
 
     try:
-        work = Work(context)
-        _begun(args, work)
-        work.named(args["paths"])
+        work = GitWorkspace(context)
+        _check_message(args, work)
+        work.git_paths(args["paths"])
     except GitError as error:
         raise GateError(str(error)) from None
     return ()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cantrip_acp.core.errors import GateError, GitError
 from cantrip_acp.files.protected_paths import why_hidden
-from cantrip_acp.gates.confinement import Root, one_line, spelled
+from cantrip_acp.gates.confinement import Root, one_line, quoted_path
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.git.safe_config import Plain
@@ -25,7 +25,7 @@ MOST_FILES = 5_000
 _SCOPED = 1_000
 
 
-class Work:
+class GitWorkspace:
     """The repository of a call's workspace, and the part of it that the workspace is. Blocking: use it in a thread.
 
     Raises `GateError` where the workspace is in no repository.
@@ -51,19 +51,21 @@ class Work:
         """The workspace as a git path; empty where it is the whole repository."""
         return ["/".join(self.below)] if self.below else []
 
-    def named(self, paths: Iterable[str]) -> list[str]:
+    def git_paths(self, paths: Iterable[str]) -> list[str]:
         """The paths of a call as git paths from the repository's top; raises `GateError` for paths outside or hidden."""
         found = []
         for path in paths:
             absolute = self.root.lexical(path) if path and "\0" not in path else None
             if absolute is None:
-                raise GateError(f"{spelled(path)} is outside of the workspace", "give paths in it, such as src/main.py")
+                raise GateError(
+                    f"{quoted_path(path)} is outside of the workspace", "give paths in it, such as src/main.py"
+                )
             parts = tuple(p for p in absolute[len(self.root.path) :].split("/") if p)
             if ".git" in parts:
-                raise GateError(f"{spelled(path)} is git's own, not a file of the project")
+                raise GateError(f"{quoted_path(path)} is git's own, not a file of the project")
             why = why_hidden(parts, None)
             if why is not None:
-                raise GateError(f"{spelled(path)} {why}.")
+                raise GateError(f"{quoted_path(path)} {why}.")
             found.append("/".join((*self.below, *parts)) or ".")
         return found
 
@@ -72,7 +74,7 @@ class Work:
         inner = name[len("/".join(self.below)) + 1 :] if self.below else name
         return one_line(inner)
 
-    def hidden(self, name: str) -> bool:
+    def is_hidden(self, name: str) -> bool:
         """Whether the file gates hide it."""
         parts = name.split("/")[len(self.below) :]
         return why_hidden(parts, None) is not None
@@ -81,9 +83,9 @@ class Work:
         """The names in git's NUL-separated output, without hidden ones and those outside of the workspace."""
         prefix = "".join(f"{part}/" for part in self.below)
         told = [os.fsdecode(name) for name in out.split(b"\0") if name]
-        return [name for name in dict.fromkeys(told) if name.startswith(prefix) and not self.hidden(name)]
+        return [name for name in dict.fromkeys(told) if name.startswith(prefix) and not self.is_hidden(name)]
 
-    def changed(self, plain: Plain, paths: Sequence[str]) -> list[str]:
+    def changed_files(self, plain: Plain, paths: Sequence[str]) -> list[str]:
         """Files of the commit in ``plain``'s index that changed or are gone. Names only, sorted.
 
         Without submodules, which are other repositories, and files that a sparse checkout leaves out.
@@ -105,7 +107,7 @@ class Work:
                     kept.discard(os.fsdecode(entry[2:]))
         return sorted(kept)
 
-    def fresh(self, plain: Plain, paths: Sequence[str]) -> list[str]:
+    def untracked_files(self, plain: Plain, paths: Sequence[str]) -> list[str]:
         """Files that are neither in ``plain``'s index nor ignored, sorted; nested repositories are left out."""
         told = plain.git("ls-files", "-z", "-o", "--exclude-standard", "--", *paths).out
         return sorted(name for name in self.names(told) if not name.endswith("/"))
@@ -113,14 +115,14 @@ class Work:
     def commit(self, revision: str) -> str:
         """The id of the commit that a revision names. Raises `GateError`."""
         if not revision or revision.startswith("-") or any(c in revision for c in "\0\n\r"):
-            raise GateError(f"{spelled(revision)} is no revision", "give a branch, a tag, a commit or HEAD~1")
+            raise GateError(f"{quoted_path(revision)} is not a revision", "give a branch, a tag, a commit or HEAD~1")
         found = self.repository.commit(revision)
         if found is None:
             where = " (it has no commits yet)" if self.repository.commit() is None else ""
-            raise GateError(f"no commit is named {spelled(revision)} in this repository{where}")
+            raise GateError(f"no commit is named {quoted_path(revision)} in this repository{where}")
         return found
 
-    def copied(self, names: Sequence[str], into: Path) -> None:
+    def copy_files(self, names: Sequence[str], into: Path) -> None:
         """Copy files, which need not exist, to a folder that only we know; links stay links. Raises `GateError`."""
         if len(names) > MOST_FILES:
             raise GateError(f"{len(names):,} files are more than this gate works on", "name fewer paths")
@@ -156,21 +158,23 @@ def _copy(folder: int, name: str, target: Path) -> None:
         if not stat.S_ISREG(status.st_mode):
             return
         if status.st_size > LARGEST:
-            raise GateError(f"{one_line(name)} is larger than {LARGEST // 1024 // 1024} MiB; this gate leaves it alone")
+            raise GateError(
+                f"{one_line(name)} is larger than {LARGEST // 1024 // 1024} MiB, which is the limit of this gate"
+            )
         data = file.read(LARGEST + 1)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(data)
     target.chmod(0o755 if status.st_mode & 0o100 else 0o644)
 
 
-class Copies:
+class FileCopies:
     """A folder of copies with an index of one commit (or empty), in which git works. Use it in a ``with`` block."""
 
-    def __init__(self, work: Work, commit: str | None, names: Sequence[str]) -> None:
+    def __init__(self, work: GitWorkspace, commit: str | None, names: Sequence[str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="cantrip-work-")
         files = Path(self._folder.name)
         try:
-            work.copied(names, files)
+            work.copy_files(names, files)
             self.plain = Plain(work.repository, files=str(files), exact=False)
         except BaseException:
             self._folder.cleanup()

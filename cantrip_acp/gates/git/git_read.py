@@ -18,7 +18,7 @@ from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.files import file_content
 
 if TYPE_CHECKING:
-    from cantrip_acp.gates.git.git_copies import Work
+    from cantrip_acp.gates.git.git_copies import GitWorkspace
 
 MAX_CHARS = 60_000
 MAX_COMMITS = 20
@@ -28,7 +28,7 @@ _PATCH = ("--no-color", "--src-prefix=a/", "--dst-prefix=b/", "--find-renames", 
 _NOTHING = "the working tree is clean"
 
 
-def _status(args: Mapping[str, Any], work: Work) -> str:
+def _status(args: Mapping[str, Any], work: GitWorkspace) -> str:
     from cantrip_acp.git.safe_config import Plain
 
     repository = work.repository
@@ -52,17 +52,17 @@ def _status(args: Mapping[str, Any], work: Work) -> str:
                 plain.git("read-tree", head)
             out = plain.git(*asked).out
     entries = [os.fsdecode(entry) for entry in out.split(b"\0") if entry]
-    changes = [f"{e[:2]} {work.shown(e[3:])}" for e in entries if not work.hidden(e[3:])]
+    changes = [f"{e[:2]} {work.shown(e[3:])}" for e in entries if not work.is_hidden(e[3:])]
     lines += changes or [_NOTHING]
-    return _bounded("\n".join(lines), "name a path of git_diff to see a part")
+    return _shorten("\n".join(lines), "name a path of git_diff to see a part")
 
 
-def _diff(args: Mapping[str, Any], work: Work) -> str:
-    from cantrip_acp.gates.git.git_copies import Copies
+def _diff(args: Mapping[str, Any], work: GitWorkspace) -> str:
+    from cantrip_acp.gates.git.git_copies import FileCopies
     from cantrip_acp.git.safe_config import Plain
 
     repository = work.repository
-    paths = work.named([args["path"]] if args.get("path") else []) or work.scope or ["."]
+    paths = work.git_paths([args["path"]] if args.get("path") else []) or work.scope or ["."]
     staged, target = bool(args.get("staged", False)), args.get("to")
     base = work.commit(args["base"]) if args.get("base") else repository.commit()
     shape = ["--stat=120"] if args.get("stat") else ["--patch", *_PATCH]
@@ -74,41 +74,41 @@ def _diff(args: Mapping[str, Any], work: Work) -> str:
         commits = [base, work.commit(target)]
         names = work.names(repository.git("diff", "--name-only", "--no-renames", "-z", *commits, "--", *paths).out)
         out = repository.git("diff", *shape, *_relative(work), *commits, "--", *names).out if names else b""
-        return _shown(out, "no differences")
+        return _output_text(out, "no differences")
     against = [base] if base is not None else [_empty_tree(work)]
     if staged:
         told = repository.git("diff", "--cached", "--name-only", "--no-renames", "-z", *against, "--", *paths)
         names = work.names(told.out)
         asked = ["diff", "--cached", *shape, *_relative(work), *against, "--", *names]
-        return _shown(repository.git(*asked).out if names else b"", "nothing is staged")
+        return _output_text(repository.git(*asked).out if names else b"", "nothing is staged")
     # git only lists names from the real files.
     with Plain(repository, exact=False) as plain:
         if base is not None:
             plain.git("read-tree", base)
-        names, fresh = work.changed(plain, paths), work.fresh(plain, paths)
+        names, fresh = work.changed_files(plain, paths), work.untracked_files(plain, paths)
     out = b""
     if names:
-        with Copies(work, base, names) as copies:
+        with FileCopies(work, base, names) as copies:
             out = copies.git("diff", *shape, *_relative(work), *against, "--", *names).out
     note = ""
     if fresh:
         listed = "\n".join(f"?? {work.shown(name)}" for name in fresh[:50])
         more = f"\n… and {len(fresh) - 50} more" if len(fresh) > 50 else ""
         note = f"\n\nnew files, not in the diff (read_file shows them):\n{listed}{more}"
-    return _shown(out, "no changes of tracked files") + note
+    return _output_text(out, "no changes of tracked files") + note
 
 
-def _log(args: Mapping[str, Any], work: Work) -> str:
+def _log(args: Mapping[str, Any], work: GitWorkspace) -> str:
     start = work.commit(args.get("revision", "HEAD"))
-    paths = work.named([args["path"]]) if args.get("path") else work.scope
+    paths = work.git_paths([args["path"]]) if args.get("path") else work.scope
     options = [f"--max-count={int(args.get('max_count', MAX_COMMITS))}", "--date=short", "--no-color", "--no-decorate"]
     if args.get("grep"):
         options += ["--fixed-strings", "--regexp-ignore-case", f"--grep={args['grep']}"]
     out = work.repository.git("log", _FORMAT, *options, start, "--", *paths).out
-    return _shown(out, "no commits")
+    return _output_text(out, "no commits")
 
 
-def _show(args: Mapping[str, Any], work: Work) -> str:
+def _show(args: Mapping[str, Any], work: GitWorkspace) -> str:
     commit = work.commit(args.get("revision", "HEAD"))
     repository = work.repository
     if args.get("path"):
@@ -119,11 +119,11 @@ def _show(args: Mapping[str, Any], work: Work) -> str:
     out = head.out.rstrip(b"\n") + b"\n"
     if names:
         out += b"\n" + repository.git(*asked, "--patch-with-stat", *_PATCH, *_relative(work), commit, "--", *names).out
-    return _shown(out, "nothing")
+    return _output_text(out, "nothing")
 
 
-def _file_at(commit: str, path: str, work: Work) -> str:
-    (name,) = work.named([path])
+def _file_at(commit: str, path: str, work: GitWorkspace) -> str:
+    (name,) = work.git_paths([path])
     repository = work.repository
     if name == ".":
         kind, identity = b"tree", commit
@@ -134,7 +134,7 @@ def _file_at(commit: str, path: str, work: Work) -> str:
         kind, identity = entry.split()[1], entry.split()[2].decode()
     if kind == b"tree":
         out = repository.git("ls-tree", "-z", "--name-only", identity).out
-        inside = [n for n in (os.fsdecode(e) for e in out.split(b"\0") if e) if not work.hidden(f"{name}/{n}")]
+        inside = [n for n in (os.fsdecode(e) for e in out.split(b"\0") if e) if not work.is_hidden(f"{name}/{n}")]
         return "\n".join(map(one_line, inside)) or "an empty folder"
     if kind != b"blob":
         raise GateError(f"{path!r} is a submodule in commit {commit[:10]}")
@@ -145,37 +145,39 @@ def _file_at(commit: str, path: str, work: Work) -> str:
     decoded = file_content.decode(data)
     if decoded is None:
         raise GateError(f"{path!r} is a binary file ({size:,} bytes) in commit {commit[:10]}")
-    return _bounded(decoded[0].encode("utf-8", "replace").decode(), "read_file reads the present one in parts")
+    return _shorten(decoded[0].encode("utf-8", "replace").decode(), "read_file reads the present one in parts")
 
 
-def _relative(work: Work) -> list[str]:
+def _relative(work: GitWorkspace) -> list[str]:
     return [f"--relative={work.scope[0]}/"] if work.scope else []
 
 
-def _empty_tree(work: Work) -> str:
+def _empty_tree(work: GitWorkspace) -> str:
     return work.repository.git("hash-object", "-t", "tree", "--stdin").text
 
 
-def _shown(out: bytes, nothing: str) -> str:
+def _output_text(out: bytes, nothing: str) -> str:
     said = out.decode("utf-8", "replace").strip("\n")
-    return _bounded(said, "name a path, or ask for stat") if said else nothing
+    return _shorten(said, "name a path, or ask for stat") if said else nothing
 
 
-def _bounded(said: str, mend: str) -> str:
+def _shorten(said: str, mend: str) -> str:
     if len(said) <= MAX_CHARS:
         return said
     return f"{said[:MAX_CHARS]}\n[cut: {len(said) - MAX_CHARS:,} more characters; {mend}]"
 
 
-def _reading(work_on: Callable[[Mapping[str, Any], Work], str]) -> Callable[[Mapping[str, Any], GateContext], Any]:
+def _handler(
+    work_on: Callable[[Mapping[str, Any], GitWorkspace], str],
+) -> Callable[[Mapping[str, Any], GateContext], Any]:
     """Make a handler that runs in a thread and turns git errors into gate errors."""
 
     def work(args: Mapping[str, Any], context: GateContext) -> str:
         # Imported at the first call: a session's start must not wait for modules that start programs.
-        from cantrip_acp.gates.git.git_copies import Work
+        from cantrip_acp.gates.git.git_copies import GitWorkspace
 
         try:
-            return work_on(args, Work(context))
+            return work_on(args, GitWorkspace(context))
         except GitError as error:
             raise GateError(str(error)) from None
 
@@ -186,7 +188,7 @@ def _reading(work_on: Callable[[Mapping[str, Any], Work], str]) -> Callable[[Map
     return handler
 
 
-def _titled(verb: str) -> Callable[[Mapping[str, Any], GateContext], GateReply]:
+def _previewer(verb: str) -> Callable[[Mapping[str, Any], GateContext], GateReply]:
     def preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
         words = [str(args[name]) for name in ("base", "to", "revision", "path") if args.get(name)]
         return GateReply(None, title=" ".join([verb, *words])[:200])
@@ -195,16 +197,16 @@ def _titled(verb: str) -> Callable[[Mapping[str, Any], GateContext], GateReply]:
 
 
 def _gate(
-    name: str, work: Callable[[Mapping[str, Any], Work], str], description: str, **properties: Mapping[str, Any]
+    name: str, work: Callable[[Mapping[str, Any], GitWorkspace], str], description: str, **properties: Mapping[str, Any]
 ) -> Gate:
     parameters = {"type": "object", "properties": properties, "additionalProperties": False}
     return Gate(
         name=name,
         description=description,
         parameters=parameters,
-        handler=_reading(work),
+        handler=_handler(work),
         kind="read",
-        preview=_titled(name.replace("_", " ")),
+        preview=_previewer(name.replace("_", " ")),
     )
 
 

@@ -16,9 +16,9 @@ from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 MOST_CHOICES = 20
 
 
-def _nobody(args: Mapping[str, Any], context: GateContext) -> GateReply:
+def _no_user(args: Mapping[str, Any], context: GateContext) -> GateReply:
     raise GateError(
-        "nobody can be asked here before the task ends",
+        "the user cannot be asked here while the task runs",
         "Decide by what you know, or end with the question as your answer",
     )
 
@@ -28,7 +28,7 @@ def title(question: str) -> str:
     return f"Ask {quoted(question)}"
 
 
-def in_chat(question: str, choices: Sequence[str]) -> str:
+def question_text(question: str, choices: Sequence[str]) -> str:
     """The question as chat text, for clients without forms."""
     return "\n".join([question, *(f"- {choice}" for choice in choices)])
 
@@ -59,7 +59,7 @@ ASK_USER = Gate(
         "required": ["question"],
         "additionalProperties": False,
     },
-    handler=_nobody,
+    handler=_no_user,
     kind="other",
     main_text="question",
     preview=_preview,

@@ -19,16 +19,16 @@ SECONDS = 120
 MOST_SECONDS = 3_600
 
 
-def _nowhere(args: Mapping[str, Any], context: GateContext) -> GateReply:
+def _no_terminal(args: Mapping[str, Any], context: GateContext) -> GateReply:
     raise GateError(
-        "there is no terminal of the user's here: client_terminal works in an editor's session whose editor lends terminals. "
-        "Do the work with the other gates, or say which command the user should run"
+        "no terminal of the user is available here: client_terminal works only in an editor that offers terminals",
+        "Use the other gates, or tell the user which command to run",
     )
 
 
 def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
     """No file changes to show. Without a terminal it raises the error here, so that the user is not asked."""
-    _nowhere(args, context)
+    _no_terminal(args, context)
     return ()
 
 
@@ -70,7 +70,7 @@ CLIENT_TERMINAL = Gate(
         "required": ["command"],
         "additionalProperties": False,
     },
-    handler=_nowhere,
+    handler=_no_terminal,
     writes=True,
     kind="execute",
     main_text="command",

@@ -24,11 +24,11 @@ def _plan(args: Mapping[str, Any], context: GateContext) -> GateReply:
         entries = plan_entries(args)
     except ValueError as problem:
         raise GateError(str(problem), "say in a few words what is to be done") from None
-    said = _said(entries)
+    said = _summary(entries)
     return GateReply(f"plan: {said}", title=f"Plan, {said.replace('now: ', 'now ')}", plan=entries)
 
 
-def _said(entries: Sequence[PlanEntry]) -> str:
+def _summary(entries: Sequence[PlanEntry]) -> str:
     if not entries:
         return "empty"
     done = sum(entry.status == "completed" for entry in entries)

@@ -27,22 +27,22 @@ _DESCRIPTION = (
 )
 
 
-def _opens(registrar: GateRegistrar, circle: CircleView) -> GateSession:
-    from cantrip_acp.gates.loaded.modules import HotModules
+def _open_session(registrar: GateRegistrar, circle: CircleView) -> GateSession:
+    from cantrip_acp.gates.loaded.modules import LoadedModules
 
-    return HotModules(registrar, circle)
-
-
-def _unopened(args: Mapping[str, Any], context: GateContext) -> Any:
-    raise GateError("compile_and_load is called by an entity, which keeps what was loaded")
+    return LoadedModules(registrar, circle)
 
 
-def _warded(gate: Gate, wards: Wards) -> Gate:
+def _no_session(args: Mapping[str, Any], context: GateContext) -> Any:
+    raise GateError("compile_and_load works only in a running entity, which keeps the loaded modules")
+
+
+def _with_wards(gate: Gate, wards: Wards) -> Gate:
     """The gate, with what these wards allow in its description. Raises `DefinitionError` for wards that can allow
     nothing."""
-    from cantrip_acp.gates.loaded.policy import check
+    from cantrip_acp.gates.loaded.policy import check_wards
 
-    check(wards)
+    check_wards(wards)
     asked = []
     if wards.allow_compile_modules is not None:
         asked.append(f"its name is one of: {', '.join(wards.allow_compile_modules) or 'none'}")
@@ -60,9 +60,9 @@ def _warded(gate: Gate, wards: Wards) -> Gate:
 
 def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
     """No file changes to show. Raises `GateError` for a module that the wards do not allow."""
-    from cantrip_acp.gates.loaded.policy import admit
+    from cantrip_acp.gates.loaded.policy import check_module
 
-    admit(args, context.wards, context.workspace)
+    check_module(args, context.wards, context.workspace)
     return ()
 
 
@@ -99,13 +99,13 @@ COMPILE_AND_LOAD = Gate(
         "required": ["module"],
         "additionalProperties": False,
     },
-    handler=_unopened,
+    handler=_no_session,
     writes=True,
     kind="execute",
     main_text="source",
     preview=_preview,
     proposes=_proposes,
     covers=_covers,
-    opens=_opens,
-    warded=_warded,
+    opens=_open_session,
+    warded=_with_wards,
 )

@@ -16,8 +16,8 @@ import msgspec
 
 from cantrip_acp.core.errors import DefinitionError, GateError, SandboxError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.loaded.policy import Module, admit
-from cantrip_acp.gates.loaded.worker_process import HotProcess, Lost, Said
+from cantrip_acp.gates.loaded.policy import Module, check_module
+from cantrip_acp.gates.loaded.worker_process import ModuleWorker, WorkerAnswer, WorkerLost
 from cantrip_acp.sandbox.launch.output import clean
 from cantrip_acp.sandbox.worker import messages
 
@@ -38,24 +38,26 @@ class _Loaded:
     gates: Mapping[str, Gate]
 
 
-class HotModules:
+class LoadedModules:
     """The session of `compile_and_load` for one entity."""
 
     def __init__(self, registrar: GateRegistrar, circle: CircleView) -> None:
         self._registrar = registrar
         self._circle = circle
-        self._process = HotProcess(circle)
+        self._process = ModuleWorker(circle)
         self._lock = anyio.Lock()
         self._loaded: dict[str, _Loaded] = {}
         self._closed = False
 
     async def call(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
         """Load a module. Raises `GateError` with the ward that refused it, or the module's own error."""
-        module = admit(args, context.wards, context.workspace)
+        module = check_module(args, context.wards, context.workspace)
         async with self._lock:
             before = self._loaded.get(module.name)
             if before is None and len(self._loaded) >= MOST_MODULES:
-                raise GateError(f"{MOST_MODULES} modules are loaded, and more there cannot be", "load one of them anew")
+                raise GateError(
+                    f"{MOST_MODULES} modules are loaded, which is the limit", "load one of them again to replace it"
+                )
             notes = await self._ready(without=module.name)
             try:
                 gates = await self._load(module)
@@ -102,7 +104,7 @@ class HotModules:
         try:
             await self._process.start()
         except (SandboxError, DefinitionError) as error:
-            raise GateError(f"no worker could be started for modules: {error}") from error
+            raise GateError(f"the worker process for modules could not be started: {error}") from error
         notes: list[str] = []
         for name, loaded in list(self._loaded.items()):
             if name == without:
@@ -129,7 +131,7 @@ class HotModules:
         command = {"t": "load", "module": module.name, "source": module.source, "taken": taken}
         try:
             said = await self._process.ask(command)
-        except Lost as error:
+        except WorkerLost as error:
             raise GateError(f"{module.name} ended its worker while it was loaded: {error}. {_LOST}") from None
         answer = said.answer
         if answer.error is not None or not isinstance(answer, messages.Loaded):
@@ -182,10 +184,10 @@ class HotModules:
             notes = await self._ready()
             loaded = self._loaded.get(name)
             if loaded is None or gate not in loaded.gates:
-                raise GateError("\n".join([f"{gate} is not there any more", *notes]))
+                raise GateError("\n".join([f"{gate} does not exist any more", *notes]))
             try:
                 said = await self._process.ask({"t": "call", "module": name, "gate": gate, "args": dict(args)})
-            except Lost as error:
+            except WorkerLost as error:
                 raise GateError(f"{gate} ended the worker of {name}: {error}. {_LOST}") from None
         if said.answer.error is not None or not isinstance(said.answer, messages.Answered):
             raise GateError(_failure(said, self._circle))
@@ -201,11 +203,11 @@ def _unfit(offer: messages.Offer) -> str | None:
     """What is wrong with a function's arguments; None where they can be shown and checked."""
     names = [each.name for each in offer.parameters]
     if len(set(names)) < len(names) or not all(n.isidentifier() and n.isascii() for n in names):
-        return "its arguments must have plain names, each its own"
+        return "its arguments must have different names of ASCII letters, digits and _"
     if any(_depth(each.schema) > _DEEPEST for each in offer.parameters):
-        return "the types of its arguments are too deep"
+        return "the types of its arguments are nested too deeply"
     if len(msgspec.json.encode(offer.parameters)) > _LARGEST_SCHEMA:
-        return "what it says of its arguments is too long"
+        return "the schema of its arguments is too long"
     return None
 
 
@@ -218,9 +220,9 @@ def _depth(schema: messages.Schema) -> int:
     return deepest
 
 
-def _failure(said: Said, circle: CircleView) -> str:
+def _failure(said: WorkerAnswer, circle: CircleView) -> str:
     """The error, and what was printed before it."""
-    parts = [clean(said.answer.error or "it gave an answer to another question")]
+    parts = [clean(said.answer.error or "it answered another call")]
     if said.timed_out:
         parts.append(f"timed out after {circle.wards.code_timeout_ms} ms (code_timeout_ms)")
     if said.printed.strip():

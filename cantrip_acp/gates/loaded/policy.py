@@ -35,11 +35,11 @@ def full_name(name: str) -> str:
     """The full name: ``textkit`` and ``cantrip_acp.hot.textkit`` give the latter. Raises `NameRefused`."""
     shown = repr(name if len(name) <= LONGEST else name[:LONGEST] + "…")
     if len(name) > LONGEST:
-        raise NameRefused(f"{shown} is too long for a module's name: {LONGEST} characters at most")
+        raise NameRefused(f"{shown} is too long for a module name: the limit is {LONGEST} characters")
     segments = name.split(".")
     if not all(_SEGMENT.match(each) and not keyword.iskeyword(each) for each in segments):
         raise NameRefused(
-            f"{shown} is no module's name: use ASCII letters, digits and '_', with '.' between words, such as {PREFIX}textkit"
+            f"{shown} is not a valid module name: use ASCII letters, digits, '_' and '.', such as {PREFIX}textkit"
         )
     first = segments[0].lower()
     if first == "cantrip_acp" or first.startswith("cantrip"):
@@ -83,7 +83,7 @@ class Module:
         return {"module": self.name, "sha256": self.sha256, **{k: v for k, v in optional.items() if v is not None}}
 
 
-def admit(args: Mapping[str, Any], wards: Wards, workspace: Path | None) -> Module:
+def check_module(args: Mapping[str, Any], wards: Wards, workspace: Path | None) -> Module:
     """The module of a call, after every ward has allowed it. Raises `GateError` that names the ward that refused."""
     try:
         name = full_name(args["module"])
@@ -98,7 +98,7 @@ def admit(args: Mapping[str, Any], wards: Wards, workspace: Path | None) -> Modu
     # it.
     if wards.allow_compile_modules is not None and name not in _names(wards.allow_compile_modules):
         raise GateError(
-            f"{name} is not allowed by the ward allow_compile_modules ({_listed(wards.allow_compile_modules)})"
+            f"{name} is not allowed by the ward allow_compile_modules ({_join(wards.allow_compile_modules)})"
         )
     raw, path = _source(args, wards, workspace)
     if len(raw) > LARGEST:
@@ -131,7 +131,7 @@ def _source(args: Mapping[str, Any], wards: Wards, workspace: Path | None) -> tu
         if allowed is not None:
             raise GateError(
                 "the ward allow_compile_paths asks for a file",
-                f"write the module into {_listed(allowed)}, and give its path",
+                f"write the module into {_join(allowed)}, and give its path",
             )
         return str(source).encode("utf-8", "surrogatepass"), None
     if allowed is None:
@@ -160,7 +160,7 @@ def _read(path: str, allowed: tuple[str, ...], wards: Wards, workspace: Path | N
                 raise GateError(f"{path!r} is a link to a file that allow_compile_paths does not allow")
             with os.fdopen(descriptor, "rb") as file:
                 return file.read(LARGEST + 1), place.absolute
-    raise GateError(f"{path!r} is not allowed by the ward allow_compile_paths ({_listed(allowed)})")
+    raise GateError(f"{path!r} is not allowed by the ward allow_compile_paths ({_join(allowed)})")
 
 
 def _signer(given: str | None, allowed: tuple[str, ...], raw: bytes) -> str:
@@ -169,7 +169,7 @@ def _signer(given: str | None, allowed: tuple[str, ...], raw: bytes) -> str:
             "the ward allow_compile_signers asks for a signature", "give the Ed25519 signature of the source"
         )
     try:
-        found = signed_by(allowed, raw, signature(given))
+        found = find_signer(allowed, raw, signature(given))
     except ValueError as error:
         raise GateError(f"the signature cannot be read: {error}") from None
     if found is None:
@@ -177,7 +177,7 @@ def _signer(given: str | None, allowed: tuple[str, ...], raw: bytes) -> str:
     return found
 
 
-def check(wards: Wards) -> None:
+def check_wards(wards: Wards) -> None:
     """Refuse wards that can never allow anything because of a mistake. Raises `DefinitionError`."""
     for digest in wards.allow_compile_sha256 or ():
         if len(_digest(digest)) != 64 or not set(_digest(digest)) <= set("0123456789abcdef"):
@@ -186,7 +186,7 @@ def check(wards: Wards) -> None:
             )
     for signer in wards.allow_compile_signers or ():
         try:
-            key(signer)
+            parse_key(signer)
         except ValueError as error:
             raise DefinitionError(f"{signer!r} is no public key: {error}", where="allow_compile_signers") from None
 
@@ -206,7 +206,7 @@ def _digest(text: str) -> str:
     return text.strip().lower().removeprefix("sha256:")
 
 
-def _listed(allowed: tuple[str, ...]) -> str:
+def _join(allowed: tuple[str, ...]) -> str:
     return ", ".join(allowed) if allowed else "nothing is"
 
 
@@ -221,15 +221,15 @@ _HEAD = b"\0\0\0\x0bssh-ed25519\0\0\0\x20"
 _LONGEST = 1_000
 
 
-def key(text: str) -> bytes:
+def parse_key(text: str) -> bytes:
     """The 32 bytes of a public key. Raises ValueError for anything else."""
     words = text.split()
     if words[:1] == [_SSH] and len(words) > 1:
-        blob = _bytes(words[1])
+        blob = _decode_bytes(words[1])
         if len(blob) != len(_HEAD) + 32 or not blob.startswith(_HEAD):
             raise ValueError("it is no ssh-ed25519 key")
         return blob[len(_HEAD) :]
-    found = _bytes(text)
+    found = _decode_bytes(text)
     if len(found) != 32:
         raise ValueError(f"an Ed25519 public key has 32 bytes, this is {len(found)}")
     return found
@@ -237,13 +237,13 @@ def key(text: str) -> bytes:
 
 def signature(text: str) -> bytes:
     """The 64 bytes of a signature. Raises ValueError for anything else."""
-    found = _bytes(text)
+    found = _decode_bytes(text)
     if len(found) != 64:
         raise ValueError(f"an Ed25519 signature has 64 bytes, this is {len(found)}")
     return found
 
 
-def _bytes(text: str) -> bytes:
+def _decode_bytes(text: str) -> bytes:
     text = "".join(text.split())
     if len(text) > _LONGEST:
         raise ValueError("it is too long")
@@ -259,7 +259,7 @@ def _bytes(text: str) -> bytes:
         raise ValueError("it is neither base64 nor hexadecimal digits") from None
 
 
-def signed_by(signers: Iterable[str], source: bytes, given: bytes) -> str | None:
+def find_signer(signers: Iterable[str], source: bytes, given: bytes) -> str | None:
     """The first signer whose signature this is; None where there is none.
 
     Raises `GateError` where the library that checks signatures is missing.
@@ -273,7 +273,7 @@ def signed_by(signers: Iterable[str], source: bytes, given: bytes) -> str | None
         ) from None
     for signer in signers:
         try:
-            Ed25519PublicKey.from_public_bytes(key(signer)).verify(given, source)
+            Ed25519PublicKey.from_public_bytes(parse_key(signer)).verify(given, source)
         except (InvalidSignature, ValueError):
             continue
         return signer

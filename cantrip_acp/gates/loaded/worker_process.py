@@ -32,7 +32,7 @@ Answer = messages.Loaded | messages.Answered
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class WorkerAnswer:
     """An answer, the text printed meanwhile, and whether the call had to be interrupted."""
 
     answer: Answer
@@ -46,15 +46,15 @@ _PRINTED = 4_000
 """Bytes of a call's printed output that are kept."""
 
 
-class Lost(SandboxError):
+class WorkerLost(SandboxError):
     """The worker ended before it answered; the text says how."""
 
 
-class _HotWorker(Worker):
+class _ModuleWorkerProgram(Worker):
     program = "module_worker"
 
 
-class HotProcess:
+class ModuleWorker:
     """The worker: `ask` one thing at a time, and always `close` it. ``alive`` is False before the start and after its
     end."""
 
@@ -87,7 +87,7 @@ class HotProcess:
         sandbox, found = self._sandbox, self._interpreter
         assert sandbox is not None
         assert found is not None
-        worker = self._worker = _HotWorker(
+        worker = self._worker = _ModuleWorkerProgram(
             sandbox,
             found,
             self._circle.wards.code_memory_mb,
@@ -121,11 +121,11 @@ class HotProcess:
                 return
             self._answer = self._answer or message
 
-    async def ask(self, command: dict[str, Any]) -> Said:
-        """Send a ``load`` or ``call`` command. Raises `Lost` where no answer came; a cancel kills the worker."""
+    async def ask(self, command: dict[str, Any]) -> WorkerAnswer:
+        """Send a ``load`` or ``call`` command. Raises `WorkerLost` where no answer came; a cancel kills the worker."""
         worker = self._worker
         if worker is None or not self.alive:
-            raise Lost("it does not run")
+            raise WorkerLost("it does not run")
         # A random number, so that the worker cannot answer a later question in advance.
         self._number = secrets.randbits(50)
         self._answer = None
@@ -142,8 +142,8 @@ class HotProcess:
                 why = await self._settle(worker)
         answer = self._heard()
         if answer is None:
-            raise Lost(why)
-        return Said(answer, self._printed.finish(), self._timed_out)
+            raise WorkerLost(why)
+        return WorkerAnswer(answer, self._printed.finish(), self._timed_out)
 
     def _heard(self) -> Answer | None:
         """Read the answer again: it may have come during a wait."""
@@ -161,7 +161,7 @@ class HotProcess:
             worker.end("it was stopped")
             with anyio.move_on_after(2):
                 await worker.gone()
-        why = _how(worker)
+        why = _ending(worker)
         if not rested:
             self.close()
         return why
@@ -197,7 +197,7 @@ class HotProcess:
             worker.close()
 
 
-def _how(worker: Worker) -> str:
+def _ending(worker: Worker) -> str:
     """How a worker ended, as text for the entity."""
     status = worker.tree.status
     if status.ended_because is not None:

@@ -65,8 +65,8 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._opening = anyio.Lock()
         self._ready: asyncio.Future[None] | None = None
-        self._leave = asyncio.Event()
-        self._gone = asyncio.Event()
+        self._close_requested = asyncio.Event()
+        self._closed_event = asyncio.Event()
         self._starts = 0
         self._service: Service | UserProcess | None = None
         self._status: int | None = None
@@ -76,7 +76,7 @@ class Connection:
     @property
     def alive(self) -> bool:
         """Whether it can be called without a new start."""
-        return self._client is not None and not self._gone.is_set()
+        return self._client is not None and not self._closed_event.is_set()
 
     async def open(self) -> None:
         """Connect and list its tools. Raises `McpError`."""
@@ -86,19 +86,19 @@ class Connection:
 
     async def _open(self) -> None:
         if self._closed:
-            raise self._wrong("has been closed")
+            raise self._error("has been closed")
         await self._end()
         self._starts += 1
         self._status = None
-        self._leave, self._gone = asyncio.Event(), asyncio.Event()
+        self._close_requested, self._closed_event = asyncio.Event(), asyncio.Event()
         self._ready = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._live(), name=f"mcp {self.server.name}")
+        self._task = asyncio.create_task(self._hold_connection(), name=f"mcp {self.server.name}")
         try:
             with anyio.fail_after(self.server.start_s):
                 await asyncio.shield(self._ready)
         except TimeoutError:
             await self._end()
-            raise self._wrong(f"did not start within {self.server.start_s:g} s") from None
+            raise self._error(f"did not start within {self.server.start_s:g} s") from None
         except McpError:
             await self._end()
             raise
@@ -107,7 +107,7 @@ class Connection:
                 await self._end()
             raise
 
-    async def _live(self) -> None:
+    async def _hold_connection(self) -> None:
         """Hold the connection until it must close or has ended."""
         ready = self._ready
         assert ready is not None
@@ -115,17 +115,17 @@ class Connection:
         try:
             # If the server closes its end between calls, the next call notices.
             async with Client(
-                _Reached(self._reached()),
-                list_roots_callback=self._roots,
+                _TransportAdapter(self._open_transport()),
+                list_roots_callback=self._list_roots,
                 client_info=mcp_types.Implementation(name="cantrip-acp", version=__version__),
-                logging_callback=self._logged,
+                logging_callback=self._on_log_message,
                 cache=None,
             ) as client:
-                await self._learn(client)
+                await self._list_tools(client)
                 self._client = client
                 if not ready.done():
                     ready.set_result(None)
-                await self._leave.wait()
+                await self._close_requested.wait()
         except asyncio.CancelledError as cancelled:
             why = cancelled
         except BaseException as error:  # noqa: BLE001
@@ -133,19 +133,19 @@ class Connection:
             why = error
         finally:
             self._client = None
-            self._gone.set()
+            self._closed_event.set()
             if not ready.done():
-                ready.set_exception(self._wrong(f"cannot be reached: {self._explained(why)}"))
+                ready.set_exception(self._error(f"cannot be reached: {self._describe_failure(why)}"))
                 # Mark the exception as read: maybe nobody waits for it any more.
                 ready.exception()
 
     @asynccontextmanager
-    async def _reached(self) -> AsyncIterator[Any]:
+    async def _open_transport(self) -> AsyncIterator[Any]:
         server, circle = self.server, self._circle
         if server.transport == "http":
-            opened: Any = transport.over_http(server, self._heard_status)
+            opened: Any = transport.over_http(server, self._set_http_status)
         elif server.transport == "sse":
-            opened = transport.over_sse(server, self._heard_status)
+            opened = transport.over_sse(server, self._set_http_status)
         elif server.sandboxed:
             await runner.check()
             sandbox = await anyio.to_thread.run_sync(_sandbox, server, circle)
@@ -159,7 +159,7 @@ class Connection:
         async with opened as streams:
             yield streams
 
-    async def _learn(self, client: Client) -> None:
+    async def _list_tools(self, client: Client) -> None:
         found: list[mcp_types.Tool] = []
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
@@ -173,12 +173,12 @@ class Connection:
             self.left_out = f"offers more than {MOST_TOOLS} tools; the first {MOST_TOOLS} were taken"
         self.tools = found[:MOST_TOOLS]
 
-    async def _roots(self, context: object) -> mcp_types.ListRootsResult:
+    async def _list_roots(self, context: object) -> mcp_types.ListRootsResult:
         folders = [f for f in (self._circle.workspace, *self._circle.folders) if f is not None]
         roots = [mcp_types.Root(uri=Path(f).as_uri(), name=f.name) for f in folders]
         return mcp_types.ListRootsResult(roots=roots)
 
-    async def _logged(self, params: mcp_types.LoggingMessageNotificationParams) -> None:
+    async def _on_log_message(self, params: mcp_types.LoggingMessageNotificationParams) -> None:
         log.debug("MCP server %s: %s", self.server.name, shared().diagnostic(str(params.data)[:1000]))
 
     async def call(
@@ -187,24 +187,24 @@ class Connection:
         """A tool's answer. Raises `GateError` where there is none; the text names the server and the reason."""
         if not self.alive:
             if self._starts > _RESTARTS:
-                raise GateError(str(self._wrong(f"ended {self._starts} times and is not started again")))
+                raise GateError(str(self._error(f"ended {self._starts} times, so it is not started again")))
             try:
                 await self.open()
             except McpError as error:
                 raise GateError(str(error)) from None
         client = self._client
         if client is None:
-            raise GateError(str(self._wrong("is gone")))
+            raise GateError(str(self._error("is not connected")))
         meta: Any = {"traceparent": traceparent} if traceparent else None
         try:
             with anyio.fail_after(self.server.call_s):
                 return await client.call_tool(tool, dict(args), meta=meta)
         except TimeoutError:
-            raise GateError(str(self._wrong(f"did not answer {tool} within {self.server.call_s:g} s"))) from None
+            raise GateError(str(self._error(f"did not answer {tool} within {self.server.call_s:g} s"))) from None
         except MCPError as error:
             if await self._is_gone(error):
-                raise GateError(str(self._wrong(f"ended during {tool}: {self._explained(error)}"))) from None
-            raise GateError(str(self._wrong(f"refused {tool}: {_short(error)}"))) from None
+                raise GateError(str(self._error(f"ended during {tool}: {self._describe_failure(error)}"))) from None
+            raise GateError(str(self._error(f"refused {tool}: {_one_line_error(error)}"))) from None
         except (
             ValueError,
             RuntimeError,
@@ -214,8 +214,8 @@ class Connection:
             anyio.BrokenResourceError,
         ) as error:
             if await self._is_gone(error):
-                raise GateError(str(self._wrong(f"ended during {tool}: {self._explained(error)}"))) from None
-            raise GateError(str(self._wrong(f"answered {tool} with nonsense: {_short(error)}"))) from None
+                raise GateError(str(self._error(f"ended during {tool}: {self._describe_failure(error)}"))) from None
+            raise GateError(str(self._error(f"sent an invalid answer to {tool}: {_one_line_error(error)}"))) from None
 
     async def _is_gone(self, error: BaseException) -> bool:
         """Whether a call failed because the server ended: then the connection is closed, and a later call starts it
@@ -225,9 +225,9 @@ class Connection:
             with anyio.move_on_after(0.2):
                 await service.gone()
         closed = isinstance(error, MCPError) and error.code == mcp_types.CONNECTION_CLOSED
-        gone = closed or self._gone.is_set() or (service is not None and service.ending is not None)
+        gone = closed or self._closed_event.is_set() or (service is not None and service.ending is not None)
         if gone:
-            self._gone.set()
+            self._closed_event.set()
         return gone
 
     async def close(self) -> None:
@@ -240,7 +240,7 @@ class Connection:
         task, self._task = self._task, None
         if task is None:
             return
-        self._leave.set()
+        self._close_requested.set()
         if self._ready is not None and not self._ready.done():
             task.cancel()
         done, _ = await asyncio.wait({task}, timeout=_LEAVES_WITHIN)
@@ -248,34 +248,34 @@ class Connection:
             task.cancel()
             await asyncio.wait({task}, timeout=_LEAVES_WITHIN)
 
-    def _heard_status(self, status: int) -> None:
+    def _set_http_status(self, status: int) -> None:
         self._status = status
 
-    def _explained(self, error: BaseException | None) -> str:
+    def _describe_failure(self, error: BaseException | None) -> str:
         """Why it ended, with the end of its standard error."""
         parts: list[str] = []
         service = self._service
-        error = _first(error)
+        error = _first_error(error)
         cut = error is None or (isinstance(error, MCPError) and error.code == mcp_types.CONNECTION_CLOSED)
         if cut and service is not None and service.ending is not None:
             parts.append(service.ending)
         elif error is not None:
-            parts.append(_short(error))
+            parts.append(_one_line_error(error))
         if self._status is not None:
             told = f"HTTP status {self._status} {httpx2.codes.get_reason_phrase(self._status)}".rstrip()
-            parts.append(told + (", so look at its headers" if self._status in (401, 403) else ""))
+            parts.append(told + (", so check its headers" if self._status in (401, 403) else ""))
         words = service.last_words if service is not None else ""
         if words:
-            parts.append(f"its last words: {words[-1000:]}")
+            parts.append(f"the end of its standard error: {words[-1000:]}")
         if cut and isinstance(service, Service):
-            parts.append(f"it ran in the sandbox ({_reach(self._circle)})")
+            parts.append(f"it ran in the sandbox ({_describe_network(self._circle)})")
         return "; ".join(parts) or "it ended"
 
-    def _wrong(self, why: str) -> McpError:
+    def _error(self, why: str) -> McpError:
         return McpError(shared().diagnostic(f"MCP server {self.server.name!r} {why}"))
 
 
-class _Reached:
+class _TransportAdapter:
     """A transport in the form that the SDK enters."""
 
     def __init__(self, opened: Any) -> None:
@@ -299,7 +299,7 @@ def _sandbox(server: McpServer, circle: CircleView) -> Sandbox:
     return Sandbox(circle.wards, circle.workspace, host=host)
 
 
-def _reach(circle: CircleView) -> str:
+def _describe_network(circle: CircleView) -> str:
     network = circle.wards.bash_network
     if network is True:
         return "with the network open"
@@ -308,16 +308,16 @@ def _reach(circle: CircleView) -> str:
     return "without a network: the ward bash_network opens one"
 
 
-def _first(error: BaseException | None) -> BaseException | None:
+def _first_error(error: BaseException | None) -> BaseException | None:
     """The first error inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
-def _short(error: BaseException) -> str:
+def _one_line_error(error: BaseException) -> str:
     """The first real error, in one line."""
-    error = _first(error) or error
+    error = _first_error(error) or error
     if isinstance(error, SandboxError | MCPError):
         text = str(error)
     elif isinstance(error, FileNotFoundError):

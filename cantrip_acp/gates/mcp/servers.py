@@ -53,31 +53,31 @@ class McpServer:
     call_s: float = CALL_SECONDS
 
     def __post_init__(self) -> None:
-        if not plain(self.name):
-            raise self._wrong(f"its name {self.name[:100]!r} has no letter or digit")
+        if not gate_name_part(self.name):
+            raise self._error(f"its name {self.name[:100]!r} has no letter or digit")
         if self.transport == "stdio":
             if not self.command.strip() or "\0" in self.command:
-                raise self._wrong("command is required: the program to start")
+                raise self._error("command is required: the program to start")
             if any("\0" in text for text in (*self.args, *self.env.keys(), *self.env.values())):
-                raise self._wrong("args and env cannot hold a NUL character")
+                raise self._error("args and env cannot hold a NUL character")
             bad = next((name for name in self.env if not name or "=" in name), None)
             if bad is not None:
-                raise self._wrong(f"{bad!r} is no name of a variable")
+                raise self._error(f"{bad!r} is no name of a variable")
         else:
             parts = urlsplit(self.url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise self._wrong("url must begin with http:// or https:// and name a host")
+                raise self._error("url must begin with http:// or https:// and name a host")
             bad = next((n for n, v in self.headers.items() if not n.isascii() or set(n + v) & set("\r\n\0")), None)
             if bad is not None:
-                raise self._wrong(f"the header {bad!r} cannot be sent")
+                raise self._error(f"the header {bad!r} cannot be sent")
 
-    def _wrong(self, why: str) -> DefinitionError:
+    def _error(self, why: str) -> DefinitionError:
         return DefinitionError(f"MCP server {self.name[:100]!r}: {why}")
 
     @property
     def prefix(self) -> str:
         """The prefix of its gates' names."""
-        return plain(self.name)
+        return gate_name_part(self.name)
 
     def hide(self, redactor: Redactor) -> None:
         """Register its secrets with a redactor: header values, values with secret names, and keys in the URL."""
@@ -86,11 +86,11 @@ class McpServer:
             secrets += [value, value.rpartition(" ")[2]]
         for before, argument in zip(("", *self.args), self.args, strict=False):
             name, equals, value = argument.partition("=")
-            if equals and _for_a_secret(name):
+            if equals and _is_secret_name(name):
                 secrets.append(value)
-            elif before.startswith("-") and "=" not in before and _for_a_secret(before):
+            elif before.startswith("-") and "=" not in before and _is_secret_name(before):
                 secrets.append(argument)
-        secrets += _secrets_of(self.url)
+        secrets += _secrets_in_url(self.url)
         redactor.add(*secrets)
 
     def record(self) -> dict[str, Any]:
@@ -106,20 +106,20 @@ class McpServer:
         return shown
 
 
-def _secrets_of(url: str) -> list[str]:
+def _secrets_in_url(url: str) -> list[str]:
     """Parts of a URL that look like secrets: user and password, values with secret names, and long words of letters
     and digits."""
     parts = urlsplit(url)
     found = [parts.password or parts.username or ""]
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if _for_a_secret(name) or _KEY.fullmatch(value):
+        if _is_secret_name(name) or _KEY.fullmatch(value):
             # Also in the encoded forms that are sent.
             found += [value, quote(value, safe=""), quote_plus(value)]
     found += [piece for piece in parts.path.split("/") if _KEY.fullmatch(piece)]
     return found
 
 
-def _for_a_secret(name: str) -> bool:
+def _is_secret_name(name: str) -> bool:
     """Whether an option or a field is for a secret: ``--api-key``, ``accessToken``."""
     return looks_secret(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", "_", name))
 
@@ -127,14 +127,14 @@ def _for_a_secret(name: str) -> bool:
 _KEY = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[^/\s]{20,}")
 
 
-def plain(name: str) -> str:
+def gate_name_part(name: str) -> str:
     """A name as part of a gate's name: letters, digits and ``_``, with a letter or ``_`` first; empty where none is
     left."""
     found = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")[:64]
     return f"_{found}" if found[:1].isdigit() else found
 
 
-def distinct(servers: Sequence[McpServer]) -> list[str]:
+def unique_prefixes(servers: Sequence[McpServer]) -> list[str]:
     """The prefixes of several servers, in order, made unique by a number at the end."""
     taken: list[str] = []
     for server in servers:
@@ -180,7 +180,7 @@ class McpServers:
             async with anyio.create_task_group() as group:
                 for index in range(len(connections)):
                     group.start_soon(one, index)
-            for index, prefix in enumerate(distinct(self.servers)):
+            for index, prefix in enumerate(unique_prefixes(self.servers)):
                 opened.take(connections[index], prefix, failures.get(index))
         except BaseException:
             with anyio.CancelScope(shield=True):

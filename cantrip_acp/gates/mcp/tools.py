@@ -11,8 +11,8 @@ import mcp_types
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.files.file_content import image_of
-from cantrip_acp.gates.mcp.servers import plain
+from cantrip_acp.gates.files.file_content import image_attachment
+from cantrip_acp.gates.mcp.servers import gate_name_part
 from cantrip_acp.sandbox.launch.output import clean
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def gates(connection: Connection, prefix: str) -> tuple[list[Gate], list[str]]:
     problems: list[str] = []
     taken: set[str] = set()
     for tool in connection.tools:
-        name = plain(tool.name)
+        name = gate_name_part(tool.name)
         if not name:
             problems.append(f"a tool has the name {clean(tool.name)[:60]!r}, which no gate can have")
             continue
@@ -39,7 +39,7 @@ def gates(connection: Connection, prefix: str) -> tuple[list[Gate], list[str]]:
         while unique in taken:
             unique, number = f"{name}_{number}", number + 1
         taken.add(unique)
-        parameters, problem = schema(tool.input_schema)
+        parameters, problem = checked_schema(tool.input_schema)
         if problem is not None:
             problems.append(f"tool {clean(tool.name)[:60]!r} was left out: {problem}")
             continue
@@ -56,7 +56,7 @@ def _gate(connection: Connection, tool: mcp_types.Tool, name: str, parameters: M
 
     async def handler(args: Mapping[str, Any], context: GateContext) -> GateReply:
         traceparent = context.turn.traceparent if context.turn is not None else None
-        return reply(await connection.call(tool.name, args, traceparent=traceparent))
+        return tool_reply(await connection.call(tool.name, args, traceparent=traceparent))
 
     def preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
         return GateReply(None, title=f"{shown} ({server.name})")
@@ -75,7 +75,7 @@ def _gate(connection: Connection, tool: mcp_types.Tool, name: str, parameters: M
     )
 
 
-def schema(given: Any) -> tuple[dict[str, Any], str | None]:
+def checked_schema(given: Any) -> tuple[dict[str, Any], str | None]:
     """A tool's schema as a gate's, or why it cannot be used. It must be self-contained, not too large, and of type
     object."""
     if not isinstance(given, dict):
@@ -123,7 +123,7 @@ def _references(value: Any, depth: int) -> Iterator[tuple[int, str | None]]:
             yield from _references(item, depth + 1)
 
 
-def reply(result: mcp_types.CallToolResult) -> GateReply:
+def tool_reply(result: mcp_types.CallToolResult) -> GateReply:
     """An answer as an observation: its data if it has any, else its text; and its images. Other content is named.
 
     Raises `GateError` with its text where the tool failed.
@@ -131,7 +131,7 @@ def reply(result: mcp_types.CallToolResult) -> GateReply:
     images: list[Attachment] = []
     text = "\n".join(_shown(block, images) for block in result.content)
     if result.is_error:
-        raise GateError(_bounded(text) or "the tool failed and said nothing")
+        raise GateError(_shorten(text) or "the tool failed and said nothing")
     data = result.structured_content
     if data is not None:
         # The SDKs wrap values that are no object under this key.
@@ -140,7 +140,7 @@ def reply(result: mcp_types.CallToolResult) -> GateReply:
         if not (value is not data and _are_blocks(value)) and len(json.dumps(value, default=str)) <= LARGEST_RESULT:
             return GateReply(value, attachments=tuple(images))
     text = text if text or data is None else json.dumps(data, default=str)
-    return GateReply(_bounded(text), attachments=tuple(images))
+    return GateReply(_shorten(text), attachments=tuple(images))
 
 
 def _are_blocks(value: Any) -> bool:
@@ -152,7 +152,10 @@ def _shown(block: Any, images: list[Attachment]) -> str:
     """A block as text. An image that models accept is added to ``images``."""
     if isinstance(block, mcp_types.TextContent):
         return str(block.text)
-    if isinstance(block, mcp_types.ImageContent) and (image := image_of(block.mime_type, block.data)) is not None:
+    if (
+        isinstance(block, mcp_types.ImageContent)
+        and (image := image_attachment(block.mime_type, block.data)) is not None
+    ):
         images.append(image)
         return f"[image: {block.mime_type}, {len(block.data) * 3 // 4} bytes]"
     if isinstance(block, mcp_types.ImageContent | mcp_types.AudioContent):
@@ -168,7 +171,7 @@ def _shown(block: Any, images: list[Attachment]) -> str:
     return f"[{type(block).__name__}; not shown]"
 
 
-def _bounded(text: str) -> str:
+def _shorten(text: str) -> str:
     text = clean(text)
     if len(text) <= LARGEST_RESULT:
         return text

@@ -47,7 +47,7 @@ async def over_stdio(service: Service | UserProcess) -> AsyncIterator[Any]:
                         if not line.strip():
                             continue
                         try:
-                            await into.send(parsed(line))
+                            await into.send(parse_message(line))
                         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
                             return
                     if len(held) > LARGEST:
@@ -76,7 +76,7 @@ async def over_stdio(service: Service | UserProcess) -> AsyncIterator[Any]:
                 group.cancel_scope.cancel()
 
 
-def parsed(line: bytes) -> SessionMessage | Exception:
+def parse_message(line: bytes) -> SessionMessage | Exception:
     """One line as a message, or as an error: a server that prints other text to its output must not stop the
     connection."""
     try:

@@ -23,7 +23,7 @@ from cantrip_acp.sandbox.launch.output import clean
 _ASKED_TO_LEAVE = 0.5
 """Seconds that it gets to exit after its input was closed; half as many after SIGTERM."""
 _LAST_WORDS = 4096
-_MOURNER = 'read -r _; kill -s KILL -- "-$1"'
+_WATCHDOG_SCRIPT = 'read -r _; kill -s KILL -- "-$1"'
 """Waits until its input is closed, that is until our process has ended, and then kills a group."""
 
 
@@ -79,7 +79,7 @@ class UserProcess:
         )
         # No await from here to the task group, because a cancel would lose the process.
         try:
-            held, mourner = _mourned(process.pid)
+            held, watchdog = _start_watchdog(process.pid)
         except BaseException:
             # Its group was killed; close its pipes.
             with anyio.CancelScope(shield=True):
@@ -87,7 +87,7 @@ class UserProcess:
             raise
         failure: Exception | None = None
         async with anyio.create_task_group() as group:
-            group.start_soon(self._listen, process)
+            group.start_soon(self._read_stderr, process)
             try:
                 yield self
             except Exception as error:  # noqa: BLE001
@@ -96,9 +96,9 @@ class UserProcess:
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._stop(process)
-                    mourner.kill()
+                    watchdog.kill()
                     os.close(held)
-                    mourner.wait()
+                    watchdog.wait()
                 group.cancel_scope.cancel()
         if failure is not None:
             raise failure
@@ -126,7 +126,7 @@ class UserProcess:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as gone:
             raise OSError(self.ending or "it takes no input") from gone
 
-    async def _listen(self, process: anyio.abc.Process) -> None:
+    async def _read_stderr(self, process: anyio.abc.Process) -> None:
         assert process.stderr is not None
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             async for data in process.stderr:
@@ -140,7 +140,7 @@ class UserProcess:
             await process.stdin.aclose()
         async with anyio.create_task_group() as group:
             # It may have to write its last output before it can exit.
-            group.start_soon(self._drop)
+            group.start_soon(self._drain_output)
             for seconds, then in ((_ASKED_TO_LEAVE, signal.SIGTERM), (_ASKED_TO_LEAVE / 2, signal.SIGKILL)):
                 with anyio.move_on_after(seconds):
                     await self._exited(process)
@@ -163,7 +163,7 @@ class UserProcess:
             with contextlib.suppress(PermissionError):
                 transport.close()
 
-    async def _drop(self) -> None:
+    async def _drain_output(self) -> None:
         while await self.receive():
             pass
 
@@ -179,7 +179,7 @@ def _signal(group: int, which: signal.Signals) -> None:
         os.killpg(group, which)
 
 
-def _mourned(group: int) -> tuple[int, subprocess.Popen[bytes]]:
+def _start_watchdog(group: int) -> tuple[int, subprocess.Popen[bytes]]:
     """A descriptor whose closing, for any reason, kills a process group; and the shell that does this."""
     try:
         theirs, ours = os.pipe2(os.O_CLOEXEC)
@@ -187,8 +187,8 @@ def _mourned(group: int) -> tuple[int, subprocess.Popen[bytes]]:
         _signal(group, signal.SIGKILL)
         raise
     try:
-        mourner = subprocess.Popen(
-            ["/bin/sh", "-c", _MOURNER, "sh", str(group)],
+        watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCHDOG_SCRIPT, "sh", str(group)],
             stdin=theirs,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -202,4 +202,4 @@ def _mourned(group: int) -> tuple[int, subprocess.Popen[bytes]]:
         raise
     finally:
         os.close(theirs)
-    return ours, mourner
+    return ours, watchdog

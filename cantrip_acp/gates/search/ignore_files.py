@@ -35,7 +35,7 @@ class Rule:
     """One line. ``keeps``: it starts with ``!`` and cancels earlier lines."""
 
     match: re.Pattern[str]
-    keeps: bool
+    negated: bool
     folders_only: bool
 
 
@@ -55,7 +55,7 @@ class Rules:
         """Whether ``path`` is ignored; None where no line matches."""
         for rule in self._rules:
             if (folder or not rule.folders_only) and rule.match.match(path):
-                return not rule.keeps
+                return not rule.negated
         return None
 
 
@@ -143,7 +143,7 @@ class Globs:
         if not self._rules:
             raise GateError(f"the glob {glob!r} names nothing; examples: '*.py', 'src/**/*.{{ts,tsx}}', '!*.md'")
 
-    def wants(self, path: str, folder: bool) -> bool | None:
+    def selects(self, path: str, folder: bool) -> bool | None:
         """True: always; False: never; None: ask the ignore files. ``path`` is relative to the gate's folder."""
         for rule in self._rules:
             if (folder or not rule.folders_only) and rule.match.match(path):

@@ -22,13 +22,13 @@ from cantrip_acp.gates.files import file_content
 from cantrip_acp.gates.search.search_types import (
     MAX_FILE,
     MAX_LINE,
-    UNSEARCHED,
+    VERSION_CONTROL_FOLDERS,
     EngineRefused,
     Hit,
     Search,
-    excerpt,
+    is_below,
+    line_excerpt,
     read_until,
-    within,
 )
 
 _LONGEST = 2 * MAX_LINE
@@ -37,7 +37,7 @@ _WHOLE = 67_108_864
 _decode = msgspec.json.Decoder().decode
 
 
-def program(own: tuple[str, ...]) -> str | None:
+def find_ripgrep(own: tuple[str, ...]) -> str | None:
     """Path of ripgrep; never one in a folder of ``own``, where the entity could have put it."""
     return _program(os.environ.get("PATH", os.defpath), own)
 
@@ -49,7 +49,7 @@ def _program(path: str, own: tuple[str, ...]) -> str | None:
             continue
         found = os.path.join(folder, "rg")
         real = os.path.realpath(found)
-        if within(os.path.normpath(found), own) or within(real, own):
+        if is_below(os.path.normpath(found), own) or is_below(real, own):
             continue
         try:
             status = os.stat(real)
@@ -80,19 +80,19 @@ def arguments(program: str, search: Search) -> list[str]:
     ]
     if search.glob:
         given.append(f"--glob={search.glob}")
-    given += [f"--iglob=!{name}" for name in sorted(UNSEARCHED)]
+    given += [f"--iglob=!{name}" for name in sorted(VERSION_CONTROL_FOLDERS)]
     return [*given, f"--regexp={search.pattern}", "--", "/".join([".", *search.parts])]
 
 
 def hits(program: str, search: Search) -> Iterator[Hit]:
-    """The hits in path order. Raises `EngineRefused` before the first hit, or `TimeUp`."""
+    """The hits in path order. Raises `EngineRefused` before the first hit, or `SearchTimeout`."""
     environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
     search.root.check()
     with search.child.running(arguments(program, search), environment, search.root.opened) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         found = False
-        lines = _Lines(search)
+        lines = _LineReader(search)
         try:
             for line in _messages(process.stdout.fileno(), search):
                 hit = lines.hit(line)
@@ -121,7 +121,7 @@ def _messages(descriptor: int, search: Search) -> Iterator[bytes]:
             rest, skipping = b"", True
 
 
-class _Lines:
+class _LineReader:
     """Reads the lines again that ripgrep reported; keeps the last file open, because hits come file by file."""
 
     def __init__(self, search: Search) -> None:
@@ -160,7 +160,9 @@ class _Lines:
         elif self._whole is None or number > len(self._whole) or self._whole[number - 1] != line.rstrip(b"\r\n"):
             return None
         line = line.rstrip(b"\r\n")
-        return Hit(self._parts, number, excerpt(len(line), column, lambda start, count: line[start : start + count]))
+        return Hit(
+            self._parts, number, line_excerpt(len(line), column, lambda start, count: line[start : start + count])
+        )
 
     def _open(self, path: str) -> None:
         """Open the file, confined; skip it where it is not what ripgrep saw, is hidden, or is no text."""
@@ -176,7 +178,7 @@ class _Lines:
             head = os.pread(descriptor, 8_192, 0)
             if file_content.binary_kind(head) is None:
                 self._parts = names
-                if not file_content.marked(head):
+                if not file_content.has_byte_order_mark(head):
                     self._file, descriptor = descriptor, -1
                 elif status.st_size <= _WHOLE:
                     decoded = file_content.decode(os.pread(descriptor, _WHOLE, 0))

@@ -15,12 +15,19 @@ import anyio.to_thread
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Location
-from cantrip_acp.gates.confinement import Root, located, valid
+from cantrip_acp.gates.confinement import Root, display_path, valid_text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.registry import FILE_OPTIONS, TIMEOUT
 from cantrip_acp.gates.search import ripgrep, search_python
 from cantrip_acp.gates.search.ignore_files import Globs
-from cantrip_acp.gates.search.search_types import Child, EngineRefused, Hit, Search, TimeUp, entitys_own
+from cantrip_acp.gates.search.search_types import (
+    EngineRefused,
+    Hit,
+    Search,
+    SearchProcess,
+    SearchTimeout,
+    writable_folders,
+)
 
 MAX_RESULTS = 200
 MOST_RESULTS = 5_000
@@ -58,10 +65,10 @@ async def _search(args: Mapping[str, Any], context: GateContext) -> GateReply:
         glob=glob or None,
         limit=int(args.get("max_results", MAX_RESULTS)),
         deadline=time.monotonic() + seconds,
-        own=entitys_own(context, root.path),
-        child=Child(),
+        own=writable_folders(context, root.path),
+        child=SearchProcess(),
     )
-    program = ripgrep.program(search.own)
+    program = ripgrep.find_ripgrep(search.own)
     try:
         hits, note = await anyio.to_thread.run_sync(_collect, search, program, seconds, abandon_on_cancel=True)
     finally:
@@ -70,7 +77,7 @@ async def _search(args: Mapping[str, Any], context: GateContext) -> GateReply:
         where = f" in {shown}" + (f" (files {glob})" if glob else "")
         return GateReply(f"no matches{where}", locations=(location,), title=_title(args))
     lines = [*map(str, hits), note] if note else map(str, hits)
-    places = tuple(Location(valid(os.path.join(root.path, *h.parts)), h.line) for h in hits[:_SHOWN_LOCATIONS])
+    places = tuple(Location(valid_text(os.path.join(root.path, *h.parts)), h.line) for h in hits[:_SHOWN_LOCATIONS])
     return GateReply("\n".join(lines), locations=places or (location,), title=_title(args))
 
 
@@ -88,7 +95,7 @@ def _collect(search: Search, program: str | None, seconds: float) -> tuple[list[
                     f"[cut: these are the first {len(found):,} matching lines; narrow pattern, path or glob{more}]"
                 )
             found.append(hit)
-    except TimeUp:
+    except SearchTimeout:
         return found, (
             f"[stopped after {seconds:g} seconds, so this is not all; narrow path or glob, or use a pattern that matches "
             "in fewer ways]"
@@ -116,7 +123,7 @@ def _title(args: Mapping[str, Any], shown: str | None = None) -> str:
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    shown, locations = located(args.get("path", "."), context)
+    shown, locations = display_path(args.get("path", "."), context)
     return GateReply(None, title=_title(args, shown), locations=locations)
 
 

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.files.protected_paths import is_git_config, why_hidden
-from cantrip_acp.gates.confinement import scrubbed
+from cantrip_acp.gates.confinement import copy_without_credentials
 from cantrip_acp.gates.files import file_content
 from cantrip_acp.gates.search.ignore_files import Globs, Level, level_of
 from cantrip_acp.gates.search.search_types import (
     MAX_FILE,
     MAX_LINE,
-    UNSEARCHED,
+    VERSION_CONTROL_FOLDERS,
     EngineRefused,
     Hit,
     Search,
-    TimeUp,
+    SearchTimeout,
     bad_pattern,
     check_time,
-    excerpt,
+    is_below,
+    line_excerpt,
     read_until,
-    within,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def hits(search: Search) -> Iterator[Hit]:
-    """The hits in path order. Raises `GateError` for an invalid pattern, or `TimeUp`."""
+    """The hits in path order. Raises `GateError` for an invalid pattern, or `SearchTimeout`."""
     if "\n" in search.pattern or "\\n" in search.pattern.replace("\\\\", ""):
         raise bad_pattern(search.pattern, "it holds a line end, and search looks at one line at a time")
     with _matcher(search) as matcher:
@@ -118,7 +118,7 @@ class _Matcher:
         self._rest = b""
 
     def ask(self, frame: bytes) -> str:
-        """Send a frame and wait for the answer line. Raises `TimeUp`."""
+        """Send a frame and wait for the answer line. Raises `SearchTimeout`."""
         given, taken = self._process.stdin, self._process.stdout
         assert given is not None
         assert taken is not None
@@ -126,11 +126,11 @@ class _Matcher:
             given.write(len(frame).to_bytes(8, "big") + frame)
             given.flush()
         except BrokenPipeError:
-            raise TimeUp from None
+            raise SearchTimeout from None
         while b"\n" not in self._rest:
             data = read_until(taken.fileno(), self._search.deadline, self._search.child)
             if not data:
-                raise TimeUp
+                raise SearchTimeout
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
         return line.decode("utf-8", "replace")
@@ -138,7 +138,7 @@ class _Matcher:
 
 @contextmanager
 def _matcher(search: Search) -> Iterator[_Matcher]:
-    if within(_PYTHON, search.own):
+    if is_below(_PYTHON, search.own):
         raise GateError("search needs ripgrep (rg) here: the interpreter itself lies where commands may write")
     case = "i" if search.ignore_case else "c"
     command = [_PYTHON, "-I", "-S", "-c", _SOURCE, case, str(search.limit + 1)]
@@ -163,7 +163,7 @@ def _in_file(search: Search, matcher: _Matcher, parts: tuple[str, ...], descript
             lines = piece.split(b"\n") if lines is None else lines
             line = lines[int(number)]
             line = line.removesuffix(b"\r")
-            shown = excerpt(len(line), int(column), lambda start, count, line=line: line[start : start + count])  # type: ignore[misc]
+            shown = line_excerpt(len(line), int(column), lambda start, count, line=line: line[start : start + count])  # type: ignore[misc]
             yield Hit(parts, before + int(number) + 1, shown)
         before += piece.count(b"\n")
 
@@ -238,7 +238,7 @@ def _below(
     for _, name, is_folder in sorted(entries):
         check_time(search)
         place = (*parts, name)
-        if name.lower() in UNSEARCHED or not _wanted(globs, level, place, is_folder):
+        if name.lower() in VERSION_CONTROL_FOLDERS or not _is_selected(globs, level, place, is_folder):
             continue
         if is_folder:
             if len(place) > _DEEPEST:
@@ -257,8 +257,8 @@ def _below(
                 yield place, descriptor
 
 
-def _wanted(globs: Globs | None, level: Level, parts: tuple[str, ...], is_folder: bool) -> bool:
-    chosen = globs.wants("/".join(parts), is_folder) if globs is not None else None
+def _is_selected(globs: Globs | None, level: Level, parts: tuple[str, ...], is_folder: bool) -> bool:
+    chosen = globs.selects("/".join(parts), is_folder) if globs is not None else None
     return chosen if chosen is not None else not level.ignores(parts[-1], is_folder)
 
 
@@ -276,6 +276,6 @@ def _open(folder: int, name: str, parts: tuple[str, ...]) -> int | None:
         return None
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE and why_hidden(parts, status.st_mode) is None:
-        return scrubbed(descriptor)[0] if is_git_config(parts) else descriptor
+        return copy_without_credentials(descriptor)[0] if is_git_config(parts) else descriptor
     os.close(descriptor)
     return None

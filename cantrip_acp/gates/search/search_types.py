@@ -31,11 +31,11 @@ _BEFORE = 120
 _MEMORY = 2_147_483_648
 """Bytes of memory for the search process."""
 
-UNSEARCHED = frozenset({".git", ".hg", ".svn", ".jj"})
+VERSION_CONTROL_FOLDERS = frozenset({".git", ".hg", ".svn", ".jj"})
 """Version control folders: search enters them only if the path names one."""
 
 
-class TimeUp(Exception):
+class SearchTimeout(Exception):
     """The search's time is over, or it was cancelled."""
 
 
@@ -60,7 +60,7 @@ class Search:
     limit: int
     deadline: float
     own: tuple[str, ...]
-    child: Child = field(repr=False)
+    child: SearchProcess = field(repr=False)
 
     @property
     def globs(self) -> Globs | None:
@@ -79,7 +79,7 @@ class Hit:
         return f"{one_line('/'.join(self.parts))}:{self.line}:{self.text}"
 
 
-def entitys_own(context: GateContext, root: str) -> tuple[str, ...]:
+def writable_folders(context: GateContext, root: str) -> tuple[str, ...]:
     """Real paths of the folders in which the entity can put its own programs."""
     base = os.fspath(context.workspace) if context.workspace is not None else "/"
     places = [base] if context.workspace is not None else []
@@ -87,11 +87,11 @@ def entitys_own(context: GateContext, root: str) -> tuple[str, ...]:
     return tuple(sorted({os.path.realpath(os.path.join(base, place)) for place in places}))
 
 
-def within(path: str, folders: Sequence[str]) -> bool:
+def is_below(path: str, folders: Sequence[str]) -> bool:
     return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
 
 
-def excerpt(length: int, column: int, read: Callable[[int, int], bytes]) -> str:
+def line_excerpt(length: int, column: int, read: Callable[[int, int], bytes]) -> str:
     """A line of ``length`` bytes for display. ``read(start, count)`` returns bytes of it; ``column`` is the position
     of the match."""
     if length <= _SHOWN:
@@ -110,7 +110,7 @@ def excerpt(length: int, column: int, read: Callable[[int, int], bytes]) -> str:
     return f"{before}{display(piece).rstrip(chr(10) + chr(13))}{after}"
 
 
-class Child:
+class SearchProcess:
     """At most one process at a time, killed when the search ends for any reason; thread-safe."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class Child:
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         with self._lock:
             if self._stopped:
-                raise TimeUp
+                raise SearchTimeout
             try:
                 process = subprocess.Popen(
                     arguments,
@@ -179,17 +179,17 @@ def _limit_memory(process: int) -> None:
         pass
 
 
-def read_until(descriptor: int, deadline: float, child: Child) -> bytes:
-    """The next bytes of a pipe, empty at its end. Raises `TimeUp`."""
+def read_until(descriptor: int, deadline: float, child: SearchProcess) -> bytes:
+    """The next bytes of a pipe, empty at its end. Raises `SearchTimeout`."""
     remaining = deadline - time.monotonic()
     if child.stopped or remaining <= 0 or not select.select([descriptor], [], [], remaining)[0]:
-        raise TimeUp
+        raise SearchTimeout
     return os.read(descriptor, 262_144)
 
 
 def check_time(search: Search) -> None:
     if search.child.stopped or time.monotonic() > search.deadline:
-        raise TimeUp
+        raise SearchTimeout
 
 
 def bad_pattern(pattern: str, why: str) -> GateError:

@@ -32,7 +32,7 @@ _HEX = re.compile(r"[0-9a-f]{32}\Z")
 _TARGETS = "{targets}"
 
 
-class TestRuns:
+class TestSession:
     """The gate's session for one entity: one sandbox and the runs in it."""
 
     __test__ = False
@@ -59,7 +59,7 @@ class TestRuns:
     ) -> GateReply:
         from cantrip_acp.gates.testing import test_report
 
-        sandbox = await self._opened(context)
+        sandbox = await self._get_sandbox(context)
         most = context.wards.bash_timeout_ms
         asked = args.get("timeout_s") or context.dependencies.get("timeout_s")
         limit = min(most, int(float(asked) * 1000)) if asked else most
@@ -83,7 +83,7 @@ class TestRuns:
         result = _result(runner, command, also, outcome, report, output, limit)
         return GateReply(result, title=_summary(result), locations=_locations(report, context))
 
-    async def _opened(self, context: GateContext) -> Sandbox:
+    async def _get_sandbox(self, context: GateContext) -> Sandbox:
         """The sandbox under the current wards: they may have become stricter since the last run."""
         if self._sandbox is None or self._wards != context.wards:
             from cantrip_acp.files.paths import persistent_home, private_folders
@@ -111,12 +111,12 @@ class TestRuns:
 def _command(args: Mapping[str, Any], context: GateContext) -> tuple[str, str, tuple[str, ...]]:
     """Runner, command, and other runners of the workspace. Runs in a thread, because it reads files."""
     from cantrip_acp.gates.confinement import Root
-    from cantrip_acp.gates.testing.test_command import chosen
+    from cantrip_acp.gates.testing.test_command import find_test_command
 
     targets, match = list(args.get("targets", ())), args.get("match", "")
     declared = context.dependencies.get("command")
     if declared is None:
-        found = chosen(Root.of(context), args.get("runner"), targets, match)
+        found = find_test_command(Root.of(context), args.get("runner"), targets, match)
         return found.runner, found.command, found.also
     import shlex
 
@@ -206,12 +206,12 @@ def _locations(report: Report, context: GateContext) -> tuple[Location, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _opens(registrar: GateRegistrar, circle: CircleView) -> GateSession:
-    return TestRuns(circle)
+def _open_session(registrar: GateRegistrar, circle: CircleView) -> GateSession:
+    return TestSession(circle)
 
 
-def _unopened(args: Mapping[str, Any], context: GateContext) -> Any:
-    raise GateError("run_tests is called by an entity, in whose sandbox the tests run")
+def _no_session(args: Mapping[str, Any], context: GateContext) -> Any:
+    raise GateError("run_tests works only in a running entity, in whose sandbox the tests run")
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
@@ -224,7 +224,7 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     return GateReply(None, title=f"Run the tests{by}{what[:120]}", locations=places)
 
 
-def _runs(args: Mapping[str, Any], context: GateContext) -> str:
+def _command_line(args: Mapping[str, Any], context: GateContext) -> str:
     """The command that a call runs. Raises `GateError` where there is none: the call would fail the same way."""
     return _command(args, context)[1]
 
@@ -264,11 +264,11 @@ RUN_TESTS = Gate(
         },
         "additionalProperties": False,
     },
-    handler=_unopened,
+    handler=_no_session,
     writes=True,
     kind="execute",
     preview=_preview,
-    runs=_runs,
+    runs=_command_line,
     covers=_covers,
-    opens=_opens,
+    opens=_open_session,
 )

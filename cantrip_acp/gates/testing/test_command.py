@@ -39,7 +39,7 @@ class Project:
         self._root = root
         self.names = frozenset(self._listed("."))
 
-    def found(self) -> list[str]:
+    def find_runners(self) -> list[str]:
         """The runners that fit, the most likely first."""
         fitting = []
         if self._pytest():
@@ -180,7 +180,7 @@ def _no_targets(runner: str, words: Sequence[str]) -> None:
         )
 
 
-def chosen(root: Root, runner: str | None, targets: Sequence[str], match: str) -> TestCommand:
+def find_test_command(root: Root, runner: str | None, targets: Sequence[str], match: str) -> TestCommand:
     """The command for a workspace. Raises `GateError` where no file shows how its tests are run."""
     for given in (*targets, match):
         if "\0" in given or "\n" in given:
@@ -191,7 +191,7 @@ def chosen(root: Root, runner: str | None, targets: Sequence[str], match: str) -
     if match.startswith("-"):
         raise GateError(f"{match!r} is an option, not a filter")
     project = Project(root)
-    found = project.found()
+    found = project.find_runners()
     if runner is None:
         if not found:
             raise GateError(

@@ -48,11 +48,11 @@ class Answer:
     content_type: str
     body: bytes
     cut: bool
-    onward: str | None = None
+    redirect: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
+class _Address:
     """A parsed address. ``host`` is in its normal form."""
 
     url: str
@@ -71,7 +71,7 @@ class _Target:
         return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
 
 
-def _is_same_site(before: _Target, after: _Target) -> bool:
+def _is_same_site(before: _Address, after: _Address) -> bool:
     """Whether a permission for one applies to the other: same host and port, and never from TLS to no TLS."""
     if before.secure == after.secure:
         return before.header == after.header
@@ -89,7 +89,7 @@ def check(url: str, private: Allowed) -> None:
         _check_public(target, [target.host])
 
 
-def _check_public(target: _Target, addresses: list[str]) -> None:
+def _check_public(target: _Address, addresses: list[str]) -> None:
     # One non-public address is enough to refuse: an honest public name has none.
     closed = [address for address in addresses if not is_public(address)]
     if closed:
@@ -129,29 +129,29 @@ class Download:
             try:
                 answer, onward = self._once(target)
             except ssl.SSLCertVerificationError as error:
-                raise GateError(f"{target.shown} has no certificate that holds: {error.verify_message}") from None
+                raise GateError(f"{target.shown} has no valid TLS certificate: {error.verify_message}") from None
             except ssl.SSLError as error:
-                raise GateError(f"no TLS with {target.shown}: {error.reason or error}") from None
+                raise GateError(f"the TLS connection to {target.shown} failed: {error.reason or error}") from None
             except TimeoutError:
                 raise GateError(f"{target.shown} did not answer in time") from None
             except OSError as error:
                 raise GateError(f"{target.shown} cannot be reached: {error.strerror or error}") from None
             except http.client.HTTPException as error:
-                raise GateError(f"{target.shown} gave no answer of HTTP ({type(error).__name__})") from None
+                raise GateError(f"{target.shown} did not answer with valid HTTP ({type(error).__name__})") from None
             if onward is None:
                 return answer
             try:
                 found = target_of(urljoin(target.url, onward))
             except (GateError, ValueError) as problem:
-                raise GateError(f"{target.url} redirects to where this gate does not go: {problem}") from None
+                raise GateError(f"{target.url} redirects to an address that this gate refuses: {problem}") from None
             if not _is_same_site(target, found):
                 # Its address may carry data to a host that nobody allowed. The caller decides again.
                 check(found.url, self._private)
-                return replace(answer, onward=found.url)
+                return replace(answer, redirect=found.url)
             target = found
         raise GateError(f"{url} redirects more than {MOST_REDIRECTS} times")
 
-    def _once(self, target: _Target) -> tuple[Answer, str | None]:
+    def _once(self, target: _Address) -> tuple[Answer, str | None]:
         """One request: the answer, and the target of a redirect."""
         line = self._connect(target)
         try:
@@ -178,7 +178,7 @@ class Download:
             self._socket = None
             line.close()
 
-    def _connect(self, target: _Target) -> socket.socket:
+    def _connect(self, target: _Address) -> socket.socket:
         """Connect to a checked address. Raises `GateError` where that is not allowed."""
         failure: OSError | None = None
         for address in self._addresses(target)[:4]:
@@ -199,7 +199,7 @@ class Download:
             return line
         raise failure or OSError("it has no address")
 
-    def _addresses(self, target: _Target) -> list[str]:
+    def _addresses(self, target: _Address) -> list[str]:
         try:
             found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
@@ -221,7 +221,7 @@ class Download:
         """The unpacked body, and whether it was cut."""
         packing = (response.getheader("Content-Encoding") or "identity").strip().lower()
         if packing not in ("", "identity") and packing not in _PACKED:
-            raise GateError(f"the answer is packed by {packing[:40]!r}, which this gate does not unpack")
+            raise GateError(f"the answer has the content encoding {packing[:40]!r}, which this gate does not support")
         packed, cut = bytearray(), False
         line = self._socket
         while True:
@@ -252,7 +252,7 @@ def _unpacked(data: bytes, bits: int, cut: bool) -> tuple[bytes, bool]:
     return out, cut or bool(unpacker.unconsumed_tail)
 
 
-def target_of(url: str) -> _Target:
+def target_of(url: str) -> _Address:
     """Parse an address and check its text. Raises `GateError`."""
     url = url.strip()
     if len(url) > _LONGEST_URL:
@@ -287,4 +287,4 @@ def target_of(url: str) -> _Target:
         path += "?" + quote(parts.query, safe="/%:@!$&'()*+,;=~-._?[]|{}^`")
     shown = f"[{host}]" if ":" in host else host
     at = "" if port == (443 if secure else 80) else f":{port}"
-    return _Target(f"{parts.scheme}://{shown}{at}{path}", secure, host, port, path)
+    return _Address(f"{parts.scheme}://{shown}{at}{path}", secure, host, port, path)

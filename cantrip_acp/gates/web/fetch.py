@@ -37,19 +37,19 @@ async def _fetch(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
     seconds = float(context.dependencies.get("timeout_s", SECONDS))
     raw, offset = bool(args.get("raw", False)), int(args.get("offset", 0))
-    download = Download(_private(context), seconds)
+    download = Download(_private_hosts(context), seconds)
     try:
         with anyio.fail_after(seconds):
             answer = await anyio.to_thread.run_sync(download.get, args["url"], abandon_on_cancel=True)
             failed = answer.status >= 400
             text = await anyio.to_thread.run_sync(_text, page, answer, raw or failed, abandon_on_cancel=True)
     except TimeoutError:
-        raise GateError(f"{args['url'][:200]} took longer than {seconds:g} seconds, so it was given up") from None
+        raise GateError(f"{args['url'][:200]} took longer than {seconds:g} seconds and was stopped") from None
     finally:
         download.abort()
-    if answer.onward is not None:
+    if answer.redirect is not None:
         said = (
-            f"[{answer.url[:500]} redirects to another host: {answer.onward[:2000]}. It was not followed, and nothing was sent "
+            f"[{answer.url[:500]} redirects to another host: {answer.redirect[:2000]}. It was not followed, and nothing was sent "
             "there. Fetch that address itself if it is what you want]"
         )
         return GateReply(said, title=_title(args))
@@ -60,14 +60,14 @@ async def _fetch(args: Mapping[str, Any], context: GateContext) -> GateReply:
     notes = []
     if not shown:
         notes.append(
-            "nothing: the text is empty" if not text else f"nothing there: the text has {len(text):,} characters"
+            "the text is empty" if not text else f"nothing at this offset: the text has {len(text):,} characters"
         )
     elif offset or len(shown) < len(text) - offset:
         end = offset + len(shown)
         onward = f"; go on with offset={end}" if end < len(text) else ""
         notes.append(f"characters {offset:,} to {end:,} of {len(text):,}{onward}")
     if answer.cut:
-        notes.append("the answer was cut: it is larger than this gate takes")
+        notes.append("the answer was cut: it is larger than the limit of this gate")
     if answer.url.rstrip("/") != args["url"].strip().partition("#")[0].rstrip("/"):
         notes.append(f"from {answer.url}")
     if notes:
@@ -76,7 +76,7 @@ async def _fetch(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 
 def _text(page: Any, answer: Any, raw: bool) -> str:
-    text: str = page.read(answer, raw=raw)
+    text: str = page.answer_text(answer, raw=raw)
     return text
 
 
@@ -85,7 +85,7 @@ def _excerpt(text: str) -> str:
     return f": {text[:300]}{'…' if len(text) > 300 else ''}" if text else ""
 
 
-def _private(context: GateContext) -> Allowed:
+def _private_hosts(context: GateContext) -> Allowed:
     """Non-public hosts named by the user, or by the program that binds this gate; recipes and entities cannot name
     any."""
     from cantrip_acp.sandbox.network.hosts import Allowed
@@ -108,7 +108,7 @@ def is_named(args: Mapping[str, Any], context: GateContext) -> bool:
         # The gate itself refuses it, even with permission.
         return True
     network = context.wards.bash_network
-    if network is True or _private(context).admits(target.host, target.port):
+    if network is True or _private_hosts(context).admits(target.host, target.port):
         return True
     return isinstance(network, tuple) and Allowed.of(network).admits(target.host, target.port)
 
@@ -150,7 +150,7 @@ def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]
     that."""
     from cantrip_acp.gates.web.download import check
 
-    check(args["url"], _private(context))
+    check(args["url"], _private_hosts(context))
     return ()
 
 

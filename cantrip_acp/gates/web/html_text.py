@@ -38,7 +38,7 @@ _LONG_LINK = re.compile(r"\]\((data|javascript|vbscript|blob):[^)\s\]]*\)", re.I
 _EMPTY_LINES = re.compile(r"\n{3,}")
 
 
-def read(answer: Answer, *, raw: bool) -> str:
+def answer_text(answer: Answer, *, raw: bool) -> str:
     """The text of an answer; with ``raw`` a page's source. Raises `GateError` for anything but text."""
     kind = answer.content_type.partition(";")[0].strip().lower()
     page = kind in _PAGES
@@ -65,7 +65,7 @@ def markdown(html: str, url: str) -> str:
         text = converter.convert(short, options).content or ""
     except Exception as error:  # noqa: BLE001
         # The converter raises many kinds of errors. All mean that this page cannot be converted.
-        raise GateError(f"the page cannot be made into text ({error})", "fetch it with raw=true") from None
+        raise GateError(f"the page cannot be converted to text ({error})", "fetch it with raw=true") from None
     text = _LONG_LINK.sub(r"](\1:…)", text)
     text = _EMPTY_LINES.sub("\n\n", _CONTROL.sub("", text)).strip()
     found = _TITLE.search(short)

@@ -30,19 +30,19 @@ class NamedHosts:
         self.allowed: list[str] = []
         """The texts passed to `allow`."""
 
-    def hear(self, intent: str | None) -> None:
+    def add_from_text(self, intent: str | None) -> None:
         """Name the hosts of the addresses in the user's text."""
         if intent and "://" in intent:
             from cantrip_acp.gates.web.fetch import hosts_in
 
             self.patterns |= hosts_in(intent)
 
-    def hear_thread(self, loom: Loom, turn_id: str | None) -> None:
+    def add_from_thread(self, loom: Loom, turn_id: str | None) -> None:
         """Name the hosts in the intents of the thread that ends in this turn."""
         if turn_id is not None:
             for cast_id in dict.fromkeys(turn.cast_id for turn in loom.thread(turn_id) if turn.cast_id is not None):
                 begun, _ = loom.cast_of(cast_id)
-                self.hear(begun.intent if begun is not None else None)
+                self.add_from_text(begun.intent if begun is not None else None)
 
     def allow(self, hosts: Iterable[str]) -> None:
         """Name hosts by ``NAME``, ``NAME:PORT`` or an address. Raises `DefinitionError`."""

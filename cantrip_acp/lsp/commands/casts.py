@@ -43,7 +43,7 @@ class Cast:
         from cantrip_acp.gates.web.named_hosts import NamedHosts
 
         self._hosts = NamedHosts()
-        self._hosts.hear(intent)
+        self._hosts.add_from_text(intent)
         self._cantrip = cantrip.for_session((), self._hosts)
         self._loom, self._intent, self._say = loom, intent, say
         self._server = asyncio.get_running_loop()

@@ -36,7 +36,7 @@ class Fork(casts.Cast):
     state: str
 
     async def _begin(self) -> Entity:
-        self._hosts.hear_thread(self._loom, self.turn)
+        self._hosts.add_from_thread(self._loom, self.turn)
         return await self._cantrip.fork(self.turn, loom=self._loom, state=self.state)  # type: ignore[arg-type]
 
 

@@ -75,7 +75,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
     client = Hostile("--recipe", str(recipe), "--state-dir", str(base / "state"), "--log-file", str(base / "log"))
     client.base = base  # type: ignore[attr-defined]
     client.request("initialize", {"protocolVersion": 1, "clientCapabilities": EVERYTHING})
-    client.hear()
+    client.add_from_text()
     client.places = [client.place(base, number) for number in range(PLACES)]  # type: ignore[attr-defined]
     yield client
     try:
@@ -210,7 +210,7 @@ def listen(agent: Hostile, silence: float, most: int) -> bool:
     """Hear, and answer what is asked, until so many messages came; False where nothing did for so long."""
     for _ in range(most):
         try:
-            agent.hear(silence)
+            agent.add_from_text(silence)
         except Silence:
             return False
     return True

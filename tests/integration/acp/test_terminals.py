@@ -182,7 +182,7 @@ def test_without_a_terminal_it_says_so(start: Start, folder: Path) -> None:
     for capabilities in ({}, {"terminal": False}, {"terminal": "yes"}):
         agent = start([run("true"), END], gates=LENDS["gates"], capabilities=capabilities)
         agent.prompt(agent.session(folder))
-        assert "no terminal of the user's here" in results(agent)[0]
+        assert "no terminal of the user is available here" in results(agent)[0]
 
 
 def test_cwd_stays_within_reach(start: Start, folder: Path, terminals: Terminals) -> None:

@@ -18,7 +18,7 @@ from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.folding.policy import ATTACHMENT_TOKENS, Digest, tokens_of, transcript
 from cantrip_acp.crystals.contract import Attachment, Message
 from cantrip_acp.gates.contract import Gate, GateReply
-from cantrip_acp.gates.files.file_content import LARGEST_IMAGE, image_of
+from cantrip_acp.gates.files.file_content import LARGEST_IMAGE, image_attachment
 from cantrip_acp.gates.files.read_file import READ_FILE
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import GateRecord
@@ -75,8 +75,8 @@ def test_a_text_that_begins_like_an_image_is_text(tmp_path: Path) -> None:
 )
 def test_a_stranger_s_image_must_be_what_it_says(mime: str, data: str) -> None:
     """A provider that cannot read an image refuses every later request that has it."""
-    assert image_of("image/png", DATA) == IMAGE
-    assert image_of(mime, data) is None
+    assert image_attachment("image/png", DATA) == IMAGE
+    assert image_attachment(mime, data) is None
 
 
 # --- a cast

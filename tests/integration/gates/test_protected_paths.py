@@ -50,7 +50,7 @@ def test_settings_of_git_are_shown_without_credentials(
         for where in (path, os.path.dirname(path), "alias"):
             found = call(SEARCH, pattern="hidden-value|bare", path=where).result
             assert "hidden-value" not in found.replace("hidden-value|bare", "")
-        monkeypatch.setattr(ripgrep, "program", lambda *_: None)
+        monkeypatch.setattr(ripgrep, "find_ripgrep", lambda *_: None)
     assert target.read_text() == _CONFIG
 
 
@@ -95,7 +95,7 @@ def test_hidden_files(call: Call, workspace: Path, path: str, monkeypatch: pytes
         assert "hidden-value" not in str(caught.value)
     assert target.read_text() == "TOKEN=hidden-value\n"
     assert "no matches" in call(SEARCH, pattern="TOKEN").result
-    monkeypatch.setattr(ripgrep, "program", lambda *_: None)
+    monkeypatch.setattr(ripgrep, "find_ripgrep", lambda *_: None)
     assert "no matches" in call(SEARCH, pattern="TOKEN").result
 
 

@@ -126,8 +126,8 @@ def test_writing(field: Path, folder: str, names: tuple[str, str], gate: object)
 def test_searching(field: Path, names: tuple[str, str], engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     context = context_of(field)
     if engine == "python":
-        monkeypatch.setattr(ripgrep, "program", lambda *_: None)
-    elif ripgrep.program(()) is None:
+        monkeypatch.setattr(ripgrep, "find_ripgrep", lambda *_: None)
+    elif ripgrep.find_ripgrep(()) is None:
         pytest.skip("ripgrep is not installed")
     seen: set[str] = set()
     with exchanging(field / names[0], field / names[1]):

@@ -17,18 +17,18 @@ from cantrip_acp.core.events import Location
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.search import ripgrep, search_python
 from cantrip_acp.gates.search.search import SEARCH
-from cantrip_acp.gates.search.search_types import entitys_own
+from cantrip_acp.gates.search.search_types import writable_folders
 from tests.support.fixtures.gates import call_in, context_of
 
 Call = Callable[..., GateReply]
-HAVE = ripgrep.program(()) is not None
+HAVE = ripgrep.find_ripgrep(()) is not None
 needs_ripgrep = pytest.mark.skipif(not HAVE, reason="ripgrep (rg) is not installed")
 
 
 @pytest.fixture(params=[pytest.param("ripgrep", marks=needs_ripgrep), "python"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "python":
-        monkeypatch.setattr(ripgrep, "program", lambda *_: None)
+        monkeypatch.setattr(ripgrep, "find_ripgrep", lambda *_: None)
     else:
 
         def never(*_: object) -> None:
@@ -177,7 +177,7 @@ def test_patterns_that_are_none(
     call: Call, workspace: Path, pattern: str, says: str, have: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not have:
-        monkeypatch.setattr(ripgrep, "program", lambda *_: None)
+        monkeypatch.setattr(ripgrep, "find_ripgrep", lambda *_: None)
     with pytest.raises(GateError, match=f"not a regular expression that search can use: .*{says}"):
         call(SEARCH, pattern=pattern)
 
@@ -186,7 +186,7 @@ def test_what_only_one_engine_has(call: Call, corpus: Path, monkeypatch: pytest.
     """Look-around is Python's: ripgrep refuses it, and the search goes on without."""
     assert call(SEARCH, pattern=r"TODO(?=: w)").result == "README.md:2:TODO: write"
     assert call(SEARCH, pattern=r"(\w)\1\w+", path="src/app.py").result == "no matches in src/app.py"
-    monkeypatch.setattr(ripgrep, "program", lambda *_: None)
+    monkeypatch.setattr(ripgrep, "find_ripgrep", lambda *_: None)
     with pytest.raises(GateError, match=r"bad escape \\p"):
         call(SEARCH, pattern=r"\p{Lu}")
     with pytest.raises(GateError, match="nested set"):
@@ -210,7 +210,7 @@ def test_refusals(engine: str, call: Call, corpus: Path, args: dict[str, str], s
 
 
 def test_a_pattern_that_never_ends(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ripgrep, "program", lambda *_: None)
+    monkeypatch.setattr(ripgrep, "find_ripgrep", lambda *_: None)
     (workspace / "a.txt").write_text("found first aab\n")
     (workspace / "b.txt").write_text("a" * 60 + "!\n")
     before, began = set(children()), time.monotonic()
@@ -250,9 +250,9 @@ def test_a_cancelled_search_leaves_nothing(
         slow = tmp_path / "rg"
         slow.write_text("#!/bin/sh\nexec sleep 1000\n")
         slow.chmod(0o755)
-        monkeypatch.setattr(ripgrep, "program", lambda *_: str(slow))
+        monkeypatch.setattr(ripgrep, "find_ripgrep", lambda *_: str(slow))
     else:
-        monkeypatch.setattr(ripgrep, "program", lambda *_: None)
+        monkeypatch.setattr(ripgrep, "find_ripgrep", lambda *_: None)
     before, descriptors = children(), len(os.listdir("/proc/self/fd"))
 
     async def cancelled() -> float:
@@ -273,7 +273,7 @@ def test_a_hanging_ripgrep_is_ended_by_the_time_limit(
     slow = tmp_path / "rg"
     slow.write_text("#!/bin/sh\nexec sleep 1000\n")
     slow.chmod(0o755)
-    monkeypatch.setattr(ripgrep, "program", lambda *_: str(slow))
+    monkeypatch.setattr(ripgrep, "find_ripgrep", lambda *_: str(slow))
     began = time.monotonic()
     assert "[stopped after 0.5 seconds" in call_in(context_of(workspace, timeout_s=0.5), SEARCH, pattern="x").result
     assert time.monotonic() - began < 3
@@ -307,7 +307,7 @@ def test_ripgrep_is_not_believed(workspace: Path, tmp_path: Path, monkeypatch: p
     fake = tmp_path / "rg"
     fake.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(lies) + "\nEND\n")
     fake.chmod(0o755)
-    monkeypatch.setattr(ripgrep, "program", lambda *_: str(fake))
+    monkeypatch.setattr(ripgrep, "find_ripgrep", lambda *_: str(fake))
     assert call_in(context_of(workspace), SEARCH, pattern="x").result == "a.txt:2:two"
 
 
@@ -329,7 +329,7 @@ def test_no_ripgrep_from_where_the_entity_writes(
 
     def found(*folders: object) -> str | None:
         monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders)))
-        return ripgrep.program(entitys_own(context, str(workspace)))
+        return ripgrep.find_ripgrep(writable_folders(context, str(workspace)))
 
     assert found(planted, shared, tmp_path / "linked", ".", "", "bin", good) == str(good / "rg")
     assert found(planted, shared, tmp_path / "linked", ".venv/bin") is None
@@ -387,7 +387,7 @@ def test_both_engines_find_the_same(seed: int, workspace: Path, monkeypatch: pyt
     if rng.random() < 0.5:
         (rng.choice(folders) / ".git").mkdir(exist_ok=True)
     context = context_of(workspace)
-    real = ripgrep.program
+    real = ripgrep.find_ripgrep
     for pattern in PATTERNS:
         for more in (
             {},
@@ -396,9 +396,9 @@ def test_both_engines_find_the_same(seed: int, workspace: Path, monkeypatch: pyt
             {"path": rng.choice(folders).relative_to(workspace).as_posix()},
         ):
             args = {"pattern": pattern, "max_results": 5000, **more}
-            monkeypatch.setattr(ripgrep, "program", real)
+            monkeypatch.setattr(ripgrep, "find_ripgrep", real)
             one = call_in(context, SEARCH, **args).result
-            monkeypatch.setattr(ripgrep, "program", lambda *_: None)
+            monkeypatch.setattr(ripgrep, "find_ripgrep", lambda *_: None)
             two = call_in(context, SEARCH, **args).result
             assert one == two, args
 
@@ -422,7 +422,7 @@ def test_previews(corpus: Path) -> None:
 
 def test_the_matching_process_has_nothing_of_ours(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that the entity wrote into the workspace is not imported by it."""
-    monkeypatch.setattr(ripgrep, "program", lambda *_: None)
+    monkeypatch.setattr(ripgrep, "find_ripgrep", lambda *_: None)
     (workspace / "re.py").write_text("raise SystemExit\n")
     monkeypatch.setenv("PYTHONPATH", str(workspace))
     monkeypatch.chdir(workspace)

@@ -11,7 +11,7 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.entity import Entity
-from cantrip_acp.gates.loaded.modules import HotModules
+from cantrip_acp.gates.loaded.modules import LoadedModules
 from cantrip_acp.loom.records.turn import GateRecord
 from cantrip_acp.telemetry.tracing import trace_from
 
@@ -75,9 +75,9 @@ class Loader:
         return record.result
 
     @property
-    def modules(self) -> HotModules:
+    def modules(self) -> LoadedModules:
         session = self.entity.executor._sessions["compile_and_load"]
-        assert isinstance(session, HotModules)
+        assert isinstance(session, LoadedModules)
         return session
 
     @property

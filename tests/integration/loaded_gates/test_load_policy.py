@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cantrip_acp import Circle, DefinitionError, GateError, Wards
 from cantrip_acp.core.wards import COMPILE, compose
-from cantrip_acp.gates.loaded.policy import Module, NameRefused, admit, full_name
+from cantrip_acp.gates.loaded.policy import Module, NameRefused, check_module, full_name
 from tests.integration.loaded_gates.conftest import KIT, Make
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
@@ -38,7 +38,7 @@ def judged(wards: dict[str, Any], workspace: Path | None = None, **args: Any) ->
     """The module, or why it is refused."""
     args = {"module": "textkit", **({} if "path" in args else {"source": KIT}), **args}
     try:
-        return admit(args, Wards.of(wards, base=workspace), workspace)
+        return check_module(args, Wards.of(wards, base=workspace), workspace)
     except GateError as error:
         return str(error)
 
@@ -251,7 +251,7 @@ def test_different_wards_of_parent_and_child_both_hold() -> None:
 
 def admitted_by(wards: Wards, **args: Any) -> Module | str:
     try:
-        return admit({"module": "textkit", "source": KIT, **args}, wards, None)
+        return check_module({"module": "textkit", "source": KIT, **args}, wards, None)
     except GateError as error:
         return str(error)
 

@@ -14,7 +14,7 @@ from cantrip_acp import Circle
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.mcp.servers import McpServer, McpServers
-from cantrip_acp.gates.mcp.tools import schema
+from cantrip_acp.gates.mcp.tools import checked_schema
 
 pytestmark = pytest.mark.anyio
 
@@ -77,10 +77,10 @@ async def test_noise_between_messages_is_passed_over(circle: Circle, tmp_path: P
     ("said", "told"),
     [
         (answer('"nonsense"'), "did not answer"),
-        (answer('{"content": [{"type": "unheard of"}]}'), "nonsense|refused"),
+        (answer('{"content": [{"type": "unheard of"}]}'), "invalid answer|refused"),
         ('say({"jsonrpc": "2.0", "id": id, "error": {"code": 1, "message": "not today"}})', "not today"),
         ("sys.exit(4)", "ended during go: it left with exit status 4"),
-        ('say("x" * 17_000_000)', "ended|nonsense"),
+        ('say("x" * 17_000_000)', "ended|invalid answer"),
         ('say({"jsonrpc": "2.0", "id": "another", "result": {"content": []}})', "did not answer"),
     ],
     ids=["no object", "unknown content", "error", "leaves", "a line without end", "another's answer"],
@@ -151,7 +151,7 @@ def test_a_schema_that_reaches_out_is_refused_and_nothing_is_fetched() -> None:
             {"type": "object", "allOf": [{"$dynamicRef": f"{base}/dynamic"}]},
             {"type": "object", "properties": {"a": {"$id": f"{base}/x", "type": "string"}}},
         ):
-            assert schema(given)[1] is not None
+            assert checked_schema(given)[1] is not None
         # The control: the same library does fetch where nobody asked before.
         import jsonschema_rs
 
@@ -163,7 +163,7 @@ def test_a_schema_that_reaches_out_is_refused_and_nothing_is_fetched() -> None:
 
 def test_a_property_may_be_called_as_a_keyword() -> None:
     given = {"type": "object", "properties": {"id": {"type": "string"}, "$ref": {"type": "string"}}}
-    taken, problem = schema(given)
+    taken, problem = checked_schema(given)
     assert problem is None
     assert taken["properties"] == given["properties"]
 
@@ -172,8 +172,8 @@ def test_a_deep_or_large_schema_is_refused() -> None:
     deep: dict[str, Any] = {}
     for _ in range(100):
         deep = {"properties": {"a": deep}}
-    assert "deeper" in (schema({"type": "object", **deep})[1] or "")
-    assert "characters" in (schema({"type": "object", "description": "x" * 70_000})[1] or "")
+    assert "deeper" in (checked_schema({"type": "object", **deep})[1] or "")
+    assert "characters" in (checked_schema({"type": "object", "description": "x" * 70_000})[1] or "")
 
 
 async def test_an_answer_over_http_is_bounded(circle: Circle) -> None:

@@ -19,7 +19,7 @@ from cantrip_acp import Circle
 from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.mcp.connection import McpError
-from cantrip_acp.gates.mcp.servers import McpServer, McpServers, OpenServers, distinct
+from cantrip_acp.gates.mcp.servers import McpServer, McpServers, OpenServers, unique_prefixes
 from cantrip_acp.text.redaction import shared
 from tests.support.images import png
 
@@ -286,7 +286,7 @@ def test_declarations_refuse_what_cannot_be_and_hide_what_is_secret() -> None:
     assert "-of-the-args" not in shared().text("x --api-key one-of-the-args --token=two-of-the-args")
     assert "blue" in shared().text("team=blue")
     assert "very-secret" not in shared().text("it says very-secret-header")
-    assert distinct([server, McpServer(name="my-server", command="x")]) == ["my_server", "my_server_2"]
+    assert unique_prefixes([server, McpServer(name="my-server", command="x")]) == ["my_server", "my_server_2"]
 
 
 def test_gate_names_fit_circles(circle: Circle) -> None:

@@ -61,7 +61,7 @@ def test_a_rule_file_that_is_a_link_or_a_pipe_is_none(tmp_path: Path) -> None:
     ],
 )
 def test_globs(glob: str, path: str, wanted: bool | None) -> None:
-    assert Globs(glob).wants(path, False) is wanted
+    assert Globs(glob).selects(path, False) is wanted
 
 
 @pytest.mark.parametrize(

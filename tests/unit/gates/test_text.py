@@ -33,7 +33,7 @@ def test_what_counts_as_text_encodes_to_the_same_bytes(mark: bytes, data: bytes)
         return
     content, encoding = decoded
     assert encoding.encode(content) == mark + data
-    text.sendable(content).encode("utf-8")
+    text.valid_unicode(content).encode("utf-8")
 
 
 @pytest.mark.parametrize(

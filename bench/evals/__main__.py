@@ -22,7 +22,7 @@ from bench.evals.attempt import Attempt, attempt
 from bench.evals.task import Task, tasks
 from cantrip_acp.core.errors import CantripError, MissingKey
 from cantrip_acp.recipes import DEFAULT, load
-from cantrip_acp.recipes.build import crystals
+from cantrip_acp.recipes.build import crystal_factory, crystals
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -71,7 +71,7 @@ def _plays_recorded(options: argparse.Namespace) -> bool:
     if options.recorded:
         return True
     if options.crystal:
-        os.environ[crystals.VARIABLE] = options.crystal
+        os.environ[crystal_factory.VARIABLE] = options.crystal
     try:
         crystals.crystal_for(load(options.recipe))
     except MissingKey as missing:

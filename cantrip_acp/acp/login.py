@@ -19,7 +19,7 @@ from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, RpcError
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.local import discovery
 from cantrip_acp.files.paths import private
-from cantrip_acp.recipes.build.crystals import KEYS, VARIABLE
+from cantrip_acp.recipes.build.crystal_factory import KEYS, VARIABLE
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.protocol import ClientAbilities

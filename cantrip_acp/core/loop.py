@@ -30,7 +30,7 @@ from cantrip_acp.core.scoring import Scoring
 from cantrip_acp.core.state import CastState
 from cantrip_acp.core.turn_builder import TurnBuilder
 from cantrip_acp.crystals.contract import NO_USAGE, Query, RequestParameters, Response, ToolCall, Usage
-from cantrip_acp.crystals.preload import prepared
+from cantrip_acp.crystals.http_clients import prepare
 from cantrip_acp.crystals.retry import query_with_retries
 from cantrip_acp.gates.contract import ProgramCall
 from cantrip_acp.loom.query.thread import answer
@@ -379,7 +379,7 @@ class CastRun:
         stream = self._stream = QueryStream(entity, self.cast)
         if entity.hub.active:
             await entity.hub.send(events.QueryStarted(**self.cast.ids, message_id=stream.message_id))
-        await prepared(entity.crystal)
+        await prepare(entity.crystal)
         with genai_spans.chat(entity, self.cast.trace, query, stream.emit) as span:
             emit = stream.emit if span is None else span.emit
 

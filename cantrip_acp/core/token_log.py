@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cantrip_acp.crystals.logprobs import Sampled, common
+from cantrip_acp.crystals.logprobs import SampledTokens, common
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Message
@@ -28,8 +28,8 @@ class TokenLog:
         self._secret = False
 
     def reduce(
-        self, sampled: Sampled, messages: Sequence[Message], folded: int, redactor: Redactor, *, masked: bool
-    ) -> Sampled | None:
+        self, sampled: SampledTokens, messages: Sequence[Message], folded: int, redactor: Redactor, *, masked: bool
+    ) -> SampledTokens | None:
         """The tokens to store in the turn's record.
 
         ``messages`` are those of its query; ``folded`` is the number of turns that a summary replaced. Tokens can be

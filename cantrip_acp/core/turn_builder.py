@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.events import Event
     from cantrip_acp.core.state import CastState, EntityState
     from cantrip_acp.core.wards import Wards
-    from cantrip_acp.crystals.logprobs import Sampled
+    from cantrip_acp.crystals.logprobs import SampledTokens
     from cantrip_acp.gates.executor import GateExecutor
 
 
@@ -309,7 +309,7 @@ class TurnBuilder:
         """The parameters as they were sent. If the crystal does not report them, those of the call."""
         return self.response.request or self.cast.parameters
 
-    def _metadata(self, sampled: Sampled | msgspec.UnsetType = msgspec.UNSET) -> TurnMetadata:
+    def _metadata(self, sampled: SampledTokens | msgspec.UnsetType = msgspec.UNSET) -> TurnMetadata:
         response = self.response
         own = self.used
         return metadata_of(
@@ -378,7 +378,7 @@ class TurnBuilder:
             reason=reason,
         )
 
-    def _sampled_record(self, *, masked: bool) -> Sampled | msgspec.UnsetType:
+    def _sampled_record(self, *, masked: bool) -> SampledTokens | msgspec.UnsetType:
         """The response's tokens as the record stores them; usually absent."""
         if self.response.sampled is None:
             return msgspec.UNSET

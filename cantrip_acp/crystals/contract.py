@@ -13,7 +13,7 @@ import msgspec
 
 from cantrip_acp.core.call import Call, ToolChoice
 from cantrip_acp.core.errors import MalformedResponse
-from cantrip_acp.crystals.logprobs import Sampled
+from cantrip_acp.crystals.logprobs import SampledTokens
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -286,7 +286,7 @@ class Response(msgspec.Struct, frozen=True):
     tool_results: tuple[str, ...] = ()
     provider: Any = None
     id: str | None = None
-    sampled: Sampled | None = None
+    sampled: SampledTokens | None = None
     text_calls: bool = False
     problem: str | None = None
     notices: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ _MOST = 1_000_000
 """More tokens than any response or prompt has."""
 
 
-class Sampled(msgspec.Struct, frozen=True, omit_defaults=True):
+class SampledTokens(msgspec.Struct, frozen=True, omit_defaults=True):
     """The known data about the tokens of one response, in the order of sampling.
 
     Those of ``ids``, ``texts`` and ``logprobs`` (natural logarithms) that are not empty have the same length. ``raw``
@@ -87,14 +87,14 @@ class Tokens:
         self._texts.append(text)
         self._logprobs.append(float(logprob) if math.isfinite(logprob) else UNLIKELY)
 
-    def whole(self) -> Sampled | None:
+    def whole(self) -> SampledTokens | None:
         """All collected data; None where nothing came. Lists of different lengths are left out, ids stay."""
         ids, texts = self._ids, self._texts
         if self._lost or len(texts) > _MOST or (ids and texts and len(ids) != len(texts)):
             texts = []
         if not ids and not texts:
             return None
-        return Sampled(
+        return SampledTokens(
             tuple(ids),
             tuple(texts),
             tuple(self._logprobs) if texts else (),

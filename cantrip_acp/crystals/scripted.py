@@ -19,7 +19,7 @@ from cantrip_acp.crystals.contract import NO_USAGE, Crystal, Delta, Emit, Query,
 from cantrip_acp.crystals.openai.tool_names import wire_name
 
 if TYPE_CHECKING:
-    from cantrip_acp.crystals.text_tools.text_filter import Spoken
+    from cantrip_acp.crystals.text_tools import StreamedTextFilter
 
 KEYS = frozenset(
     {
@@ -154,14 +154,14 @@ class ScriptedCrystal:
             tool_results=step.tool_results,
         )
 
-    def _reader(self, query: Query) -> Spoken | None:
+    def _reader(self, query: Query) -> StreamedTextFilter | None:
         """The reader that finds calls in the text of a response; None for a script whose text holds no calls."""
         if not self.text_calls:
             return None
-        from cantrip_acp.crystals.text_tools.text_filter import Spoken
+        from cantrip_acp.crystals.text_tools import StreamedTextFilter
 
         names = [wire_name(tool.name) for tool in query.tools] if query.tool_choice != "none" else []
-        return Spoken(names, tags=False)
+        return StreamedTextFilter(names, tags=False)
 
     def child(self, number: int, depth: int) -> Crystal:
         """The crystal for an entity's child of that number, from 0: its own script, or this one where there are no

@@ -18,7 +18,7 @@ from cantrip_acp.crystals.contract import ToolCall
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Crystal, Response
-    from cantrip_acp.crystals.text_tools.parse import Block
+    from cantrip_acp.crystals.text_tools import Block
     from cantrip_acp.mediums.contract import Medium
 
 MOST_PROBLEMS = 2
@@ -72,7 +72,7 @@ class TextPrograms:
             return response
         if "```" not in content and "~~~" not in content:
             return response
-        from cantrip_acp.crystals.text_tools.parse import LONGEST, normalized, top_level_blocks
+        from cantrip_acp.crystals.text_tools import LONGEST, normalized, top_level_blocks
 
         text = normalized(content)
         if len(text) > LONGEST:
@@ -95,7 +95,7 @@ class TextPrograms:
 
     def _problem(self, text: str, every: list[Block], blocks: list[Block]) -> str | None:
         """Why it is not clear what to run, and what the crystal can do about it."""
-        from cantrip_acp.crystals.text_tools.parse import around, in_comment
+        from cantrip_acp.crystals.text_tools import around, in_comment
 
         again = (
             f"To run a program, send a message with exactly one closed ```{self.tag} block; to show code, use ```text."

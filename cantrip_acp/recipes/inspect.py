@@ -10,7 +10,7 @@ from typing import Any
 from cantrip_acp.core.circle import Circle
 from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.recipes import trust
-from cantrip_acp.recipes.build import build, crystals
+from cantrip_acp.recipes.build import build, crystal_factory, crystals
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath
@@ -72,7 +72,7 @@ def _check(path: Path, shown: str, source: Source, workspace: Path | None) -> Re
         notes += unfit.places if unfit is not None else ()
     given = recipe.data.get("crystal")
     # A script is part of the recipe; a missing provider key on this machine is no problem of the recipe.
-    if given is not None and crystals.options_of(given)["provider"] == "scripted":
+    if given is not None and crystal_factory.options_of(given)["provider"] == "scripted":
         try:
             crystals.crystal_for(recipe)
         except RecipeError as error:
@@ -80,7 +80,7 @@ def _check(path: Path, shown: str, source: Source, workspace: Path | None) -> Re
         except DefinitionError as error:
             problems.append(str(error))
     for name, each in recipe.data.get("crystals", {}).items():
-        if crystals.options_of(each)["provider"] == "scripted":
+        if crystal_factory.options_of(each)["provider"] == "scripted":
             try:
                 crystals.named(recipe, name)
             except RecipeError as error:
@@ -97,7 +97,7 @@ def _models(recipe: Recipe) -> Iterator[str]:
     given: list[tuple[KeyPath, Any]] = [(("crystal",), recipe.data.get("crystal"))]
     given += [(("crystals", name), each) for name, each in recipe.data.get("crystals", {}).items()]
     for at, crystal in given:
-        options = crystals.options_of(crystal) if crystal is not None else {}
+        options = crystal_factory.options_of(crystal) if crystal is not None else {}
         if options.get("provider") in names.MODEL_PROVIDERS and "base_url" not in options:
             try:
                 remark = lookup.remark(options["provider"], options["model"])
@@ -158,8 +158,8 @@ def crystal_line(recipe: Recipe) -> str:
     """The crystal as one line, without secrets."""
     given = recipe.data.get("crystal")
     if given is None:
-        return f"none named: ${crystals.VARIABLE}, else a provider whose key is set"
-    options: dict[str, Any] = crystals.options_of(given)
+        return f"none named: ${crystal_factory.VARIABLE}, else a provider whose key is set"
+    options: dict[str, Any] = crystal_factory.options_of(given)
     provider = options["provider"]
     if provider == "scripted":
         script = options.get("script")
@@ -173,7 +173,7 @@ def writes_calls(recipe: Recipe) -> bool:
     given = recipe.data.get("crystal")
     if given is None:
         return False
-    options: dict[str, Any] = crystals.options_of(given)
+    options: dict[str, Any] = crystal_factory.options_of(given)
     if options.get("tools", "auto") != "auto":
         return bool(options["tools"] == "text")
     from cantrip_acp.crystals.catalog import lookup

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from cantrip_acp.core.errors import CantripError, DefinitionError, RecipeError, UntrustedRecipe
 from cantrip_acp.files.paths import private
 from cantrip_acp.loom.records.turn import now
-from cantrip_acp.recipes.build import crystals
+from cantrip_acp.recipes.build import crystal_factory
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath
@@ -66,7 +66,7 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
         return not (found == inside or found.startswith(inside.rstrip(os.sep) + os.sep))
 
     for path, crystal in _crystals(data):
-        options = crystals.options_of(crystal)
+        options = crystal_factory.options_of(crystal)
         provider = options.pop("provider")
         if provider in names.added_crystals():
             for key in options.keys() - {"model"}:
@@ -160,7 +160,7 @@ def powers(recipe: Recipe) -> Iterator[str]:
     data, circle = recipe.data, recipe.data["circle"]
     medium = circle.get("medium", "conversation")
     for _, crystal in _crystals(data):
-        options = crystals.options_of(crystal)
+        options = crystal_factory.options_of(crystal)
         where = f" at {options['base_url']}" if "base_url" in options else ""
         key = options.get("api_key_env")
         yield f"send prompts to {options['provider']}:{options.get('model', 'its own model')}{where}" + (
@@ -275,7 +275,7 @@ def content(workspace: Path, files: Files) -> Content:
 def named_by(recipe: Recipe) -> Iterator[Path]:
     """The files that a recipe names."""
     for _, crystal in _crystals(recipe.data):
-        script = crystals.options_of(crystal).get("script")
+        script = crystal_factory.options_of(crystal).get("script")
         if script is not None:
             yield recipe.beside(script)
     prompt = recipe.data.get("call", {}).get("system_prompt_file")

@@ -45,7 +45,7 @@ class SessionOptions:
 
     def option_list(self, session: Session) -> list[acp.ConfigOption]:
         """Every option with its value. A choice for the next prompt already counts."""
-        from cantrip_acp.recipes.build import choices as choosing
+        from cantrip_acp.recipes.build import crystal_choices as choosing
 
         note, entity = session.note, session.entity
         crystal = self._ready.get(session.id, entity.crystal)
@@ -158,7 +158,7 @@ class SessionOptions:
             raise _not_saved(unwritten)
 
     async def _set_crystal(self, session: Session, option: str, value: str) -> None:
-        from cantrip_acp.recipes.build import choices as choosing
+        from cantrip_acp.recipes.build import crystal_choices as choosing
 
         note, recipe = session.note, session.opened.recipe
         current = choosing.value_of(self._ready.get(session.id, session.entity.crystal))

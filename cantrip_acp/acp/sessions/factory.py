@@ -96,9 +96,9 @@ class Recipes:
     """
 
     def __init__(self, named: str | None, state_dir: Path, factory: CantripFactory | None = None) -> None:
-        from cantrip_acp.recipes.build import choices
+        from cantrip_acp.recipes.build import crystal_choices
 
-        self._by_path = named is not None and choices.is_file(named)
+        self._by_path = named is not None and crystal_choices.is_file(named)
         # Relative to the folder where the agent was started, not to a session's folder.
         self.named = os.path.abspath(os.path.expanduser(named)) if named is not None and self._by_path else named
         self._state_dir = state_dir
@@ -121,7 +121,7 @@ class Recipes:
         """Raise `SignedOut` for a crystal that needs a key, where the user has signed out."""
         if not self.signed_out:
             return
-        from cantrip_acp.recipes.build.crystals import KEYS
+        from cantrip_acp.recipes.build.crystal_factory import KEYS
 
         if crystal.name in KEYS:
             raise SignedOut("you have signed out; choose a way to sign in again")
@@ -133,7 +133,7 @@ class Recipes:
             return self._factory(workspace), None
         from cantrip_acp.recipes import DEFAULT, trust
         from cantrip_acp.recipes import recipe as recipes
-        from cantrip_acp.recipes.build import build, choices
+        from cantrip_acp.recipes.build import build, crystal_choices
 
         chosen_options = name if name is not None else self.named
         if chosen_options is None:
@@ -142,7 +142,7 @@ class Recipes:
             found = recipes.load(chosen_options, workspace, state_dir=self._state_dir)
             if chosen_options != self.named or not self._by_path:
                 trust.require(found, workspace, self._state_dir)
-        other = choices.chosen(found, crystal, effort) if crystal is not None or effort is not None else None
+        other = crystal_choices.chosen(found, crystal, effort) if crystal is not None or effort is not None else None
         return build.build(found, workspace=workspace, crystal=other), found
 
     @property

@@ -22,7 +22,7 @@ from cantrip_acp.acp.render.event_translator import Translator, notice
 from cantrip_acp.acp.render.formatting import MessageSeparator
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params
 from cantrip_acp.core.errors import CantripError, IntentRequired
-from cantrip_acp.crystals.preload import prepare_beside
+from cantrip_acp.crystals.http_clients import prepare_in_background
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
 
@@ -185,7 +185,7 @@ class Session:
         user_notes, self.user_notes = self.user_notes, []
         for text in user_notes:
             self.show(notice(text, self.client))
-        prepare_beside(self.entity.crystal)
+        prepare_in_background(self.entity.crystal)
         try:
             await self.entity.warm()
             for text in self.entity.take_notices():

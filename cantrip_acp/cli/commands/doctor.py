@@ -23,26 +23,26 @@ def look(*, probe: bool) -> Iterator[Finding]:
     """Findings for the chosen crystal, for each provider with a key, and for the settings files. Never shows a key."""
     from cantrip_acp.crystals import keys
     from cantrip_acp.crystals.catalog import lookup
-    from cantrip_acp.recipes.build import crystals
+    from cantrip_acp.recipes.build import crystal_factory
 
     yield from _files()
-    found = {provider: keys.find(names, keyring=False) for provider, names in crystals.KEYS.items()}
-    missing = {p: names for p, names in crystals.KEYS.items() if found[p] is None}
+    found = {provider: keys.find(names, keyring=False) for provider, names in crystal_factory.KEYS.items()}
+    missing = {p: names for p, names in crystal_factory.KEYS.items() if found[p] is None}
     if missing:
         held = keys.in_keyring([name for names in missing.values() for name in names])
         found |= {p: next((held[n] for n in names if n in held), None) for p, names in missing.items()}
     for provider, key in found.items():
         if key is not None:
             yield Finding(f"provider.{provider}", "ok", f"{key.name} from {key.source}")
-    chosen = keys.setting(crystals.VARIABLE)
+    chosen = keys.setting(crystal_factory.VARIABLE)
     first = next((provider for provider, key in found.items() if key is not None), None)
     if chosen:
-        yield Finding("crystal", "ok", f"{chosen} ({crystals.VARIABLE}), where a recipe names none")
+        yield Finding("crystal", "ok", f"{chosen} ({crystal_factory.VARIABLE}), where a recipe names none")
     elif first is not None:
         model = lookup.default(first)
         yield Finding("crystal", "ok", f"{first}:{model} (the first provider with a key), where a recipe names none")
     else:
-        names = [names[0] for names in crystals.KEYS.values()]
+        names = [names[0] for names in crystal_factory.KEYS.values()]
         yield Finding(
             "providers",
             "note",
@@ -56,7 +56,7 @@ def look(*, probe: bool) -> Iterator[Finding]:
 def _files() -> Iterator[Finding]:
     from cantrip_acp.crystals import keys
     from cantrip_acp.crystals.catalog import lookup
-    from cantrip_acp.recipes.build import crystals, providers
+    from cantrip_acp.recipes.build import crystal_factory, providers
 
     path = keys.dotenv_file()
     try:
@@ -76,9 +76,9 @@ def _files() -> Iterator[Finding]:
             own = lookup.users_own()
             count = sum(len(models) for models in own.values())
             yield Finding("models", "ok", f"{lookup.users_file()} says something of {count} models")
-            if odd := sorted(set(own) - set(crystals.available())):
+            if odd := sorted(set(own) - set(crystal_factory.available())):
                 text = f"{lookup.users_file()} speaks of {', '.join(odd)}, which is no provider here"
-                mend = f"Name one of {', '.join(crystals.available())}: what it says there is not used."
+                mend = f"Name one of {', '.join(crystal_factory.available())}: what it says there is not used."
                 yield Finding("models.provider", "note", text, mend)
         except CantripError as error:
             yield Finding("models", "note", str(error), "Mend or remove the file: no crystal can be made until then.")
@@ -132,10 +132,10 @@ def _need() -> Any:
     from pathlib import Path
 
     from cantrip_acp.core.errors import DefinitionError
-    from cantrip_acp.recipes.build.crystals import Need
+    from cantrip_acp.recipes.build.crystal_factory import FactoryContext
     from cantrip_acp.recipes.build.python_files import Files
 
-    return Need(Path.cwd(), Files(), None, lambda path, message: DefinitionError(message))
+    return FactoryContext(Path.cwd(), Files(), None, lambda path, message: DefinitionError(message))
 
 
 _NO_SANDBOX = 3

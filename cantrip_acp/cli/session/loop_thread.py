@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from cantrip_acp.crystals.preload import prepare_beside
+from cantrip_acp.crystals.http_clients import prepare_in_background
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock
@@ -73,7 +73,7 @@ class Running:
 
     def warm(self) -> None:
         """Start early what the first cast would otherwise wait for."""
-        prepare_beside(self.entity.crystal)
+        prepare_in_background(self.entity.crystal)
         self._portal.start_task_soon(self.entity.warm)
 
     def close(self) -> None:

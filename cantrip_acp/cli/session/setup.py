@@ -83,8 +83,7 @@ def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, stat
     """Load a recipe and build its cantrip, ready to be invoked.
     A file named by its path is trusted for this run; a workspace's recipe found by name is not.
     """
-    from cantrip_acp.recipes.build.build import build
-    from cantrip_acp.recipes.build.loom_location import open_loom
+    from cantrip_acp.recipes.build.build import build, open_loom
 
     recipe, workspace, state = _judged(name_or_path, cwd, state_dir)
     cantrip = build(recipe, workspace=workspace)
@@ -204,7 +203,7 @@ def open_session(
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.stores.address import is_address, shown
     from cantrip_acp.recipes import DEFAULT, load, trust
-    from cantrip_acp.recipes.build import build, choices
+    from cantrip_acp.recipes.build import build, crystal_choices
     from cantrip_acp.recipes.recipe import built_in, is_path
 
     state = paths.state_dir(state_dir)
@@ -225,7 +224,7 @@ def open_session(
     crystal = None
     if recipe is None and (note.crystal is not None or note.effort is not None):
         try:
-            crystal = choices.chosen(found, note.crystal, note.effort)
+            crystal = crystal_choices.chosen(found, note.crystal, note.effort)
         except MissingKey:
             raise
         except DefinitionError as problem:

@@ -23,8 +23,8 @@ from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.contract import Emit, Query, RequestParameters, Response
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.google.messages import body_of, signatures
+from cantrip_acp.crystals.google.request import check, with_less
 from cantrip_acp.crystals.google.response import Reading
-from cantrip_acp.crystals.google.thinking import check, with_less
 from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, watch
 from cantrip_acp.crystals.openai.tool_names import names_back
 
@@ -54,7 +54,7 @@ class _Client:
 
 
 class GoogleCrystal:
-    """A Gemini model at an endpoint. ``options``: ``effort``, ``thinking_budget`` (see `google.thinking`)."""
+    """A Gemini model at an endpoint. ``options``: ``effort``, ``thinking_budget`` (see `google.request`)."""
 
     name = "google"
 

@@ -14,8 +14,7 @@ import msgspec
 
 from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, takes
 from cantrip_acp.crystals.contract import Attachment, Message, Query, ToolCall
-from cantrip_acp.crystals.google.schema import accepted
-from cantrip_acp.crystals.google.thinking import thinking
+from cantrip_acp.crystals.google.request import accepted, thinking
 from cantrip_acp.crystals.openai.tool_names import wire_name
 
 FAMILY = "google"

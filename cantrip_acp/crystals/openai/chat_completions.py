@@ -21,8 +21,7 @@ from cantrip_acp.crystals.openai.chat_messages import Dialect, render, render_to
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 from cantrip_acp.crystals.openai.client import OpenAISdk
 from cantrip_acp.crystals.openai.tool_names import minted, names_back, wire_name
-from cantrip_acp.crystals.text_tools.prompt import RESULT, as_text
-from cantrip_acp.crystals.text_tools.text_filter import Spoken
+from cantrip_acp.crystals.text_tools import RESULT, StreamedTextFilter, as_text
 
 PATH = "/chat/completions"
 TOOLS = ("auto", "native", "text")
@@ -48,7 +47,7 @@ class _Answer:
     """One answer while it streams: the parsed protocol, and the filter for its text."""
 
     chat: ChatAnswer
-    spoken: Spoken
+    spoken: StreamedTextFilter
     emit: Emit
 
     async def feed(self, chunk: Mapping[str, Any]) -> None:
@@ -174,7 +173,7 @@ class ChatCrystal:
     async def _answer(self, body: dict[str, Any], query: Query, emit: Emit, *, by_text: bool) -> Response:
         offered = query.tools if query.tool_choice != "none" and by_text else ()
         names = {wire_name(tool.name) for tool in offered}
-        answer = _Answer(ChatAnswer(), Spoken(names, tags=self.think_tags), emit)
+        answer = _Answer(ChatAnswer(), StreamedTextFilter(names, tags=self.think_tags), emit)
         async with self.sdk.events(PATH, body, query) as events:
             whole = await events.whole()
             if whole is None:

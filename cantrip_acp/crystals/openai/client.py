@@ -1,6 +1,6 @@
 """OpenAI client: sends requests through the official ``openai`` SDK, to OpenAI and to every server with its protocol.
 
-The SDK gives the client, the connection, the keys and the events. `chat_stream` and `responses_stream` read the events
+The SDK gives the client, the connection, the keys and the events. `chat_stream` and `responses_api` read the events
 as plain JSON, because many servers omit fields that the SDK's types require.
 """
 

@@ -1,4 +1,6 @@
-"""OpenAI crystal: the Responses API at OpenAI's own address, Chat Completions elsewhere or with ``api: chat``.
+"""OpenAI crystal, and the messages, tools and stream of its Responses API.
+
+It uses the Responses API at OpenAI's own address, Chat Completions elsewhere or with ``api: chat``.
 
 Options: ``api`` (responses | chat), ``effort`` (none, minimal, low, medium, high, xhigh, max), ``summary`` (auto,
 concise, detailed, none: how its reasoning is shown). The Responses API has no stop sequences, so a call with some uses
@@ -8,7 +10,8 @@ Chat Completions.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -16,15 +19,25 @@ import msgspec
 from cantrip_acp.core.errors import CrystalError, DefinitionError
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.catalog import unsupported_params
-from cantrip_acp.crystals.catalog.types import priced
-from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Emit, Query, RequestParameters, Response
+from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, priced
+from cantrip_acp.crystals.contract import (
+    UNKNOWN_USAGE,
+    Attachment,
+    Delta,
+    Emit,
+    Message,
+    Query,
+    RequestParameters,
+    Response,
+    ToolDefinition,
+)
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
+from cantrip_acp.crystals.logprobs import SampledTokens, Tokens
 from cantrip_acp.crystals.openai.chat_completions import ChatCrystal, cache_key, said_something
+from cantrip_acp.crystals.openai.chat_messages import as_words, file_name
 from cantrip_acp.crystals.openai.chat_stream import usage_of
 from cantrip_acp.crystals.openai.client import OpenAISdk, address, is_own
-from cantrip_acp.crystals.openai.responses_messages import FAMILY, keep, render_input, render_tools
-from cantrip_acp.crystals.openai.responses_stream import ResponsesAnswer
-from cantrip_acp.crystals.openai.tool_names import minted, names_back
+from cantrip_acp.crystals.openai.tool_names import minted, names_back, wire_args, wire_id, wire_name
 
 PATH = "/responses"
 APIS = ("responses", "chat")
@@ -239,3 +252,267 @@ class ResponsesCrystal:
             request=asked,
         )
         return said_something(self.sdk.who, response)
+
+
+FAMILY = "openai-responses"
+
+
+def render_input(messages: Sequence[Message], info: ModelInfo, model: str) -> list[dict[str, Any]]:
+    """The ``input`` items. The API's own earlier items go back unchanged, including reasoning."""
+    out: list[dict[str, Any]] = []
+    asked: set[str] = set()
+    for message in messages:
+        text = message.content or ""
+        match message.role:
+            case "system":
+                out.append({"type": "message", "role": "developer", "content": text})
+            case "user":
+                out.append({"type": "message", "role": "user", "content": _user(message, info, model)})
+            case "assistant":
+                items = _kept(message)
+                out.extend(items if items is not None else _said(message))
+                asked = {call.id for call in message.tool_calls}
+            case "tool":
+                call_id = message.tool_call_id or ""
+                parts = [_part(each, info, model) for each in message.attachments]
+                if call_id not in asked:
+                    # An answer without its call is invalid here, so send its text as a user message.
+                    text = f"[result of {message.name or 'a call'}]\n{text}"
+                content = [{"type": "input_text", "text": text}, *parts] if parts else text
+                if call_id in asked:
+                    out.append({"type": "function_call_output", "call_id": wire_id(call_id), "output": content})
+                else:
+                    out.append({"type": "message", "role": "user", "content": content})
+    return out
+
+
+def render_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """The ``tools`` of a request. Not strict, because strict mode takes only a part of JSON Schema."""
+    return [
+        {
+            "type": "function",
+            "name": wire_name(tool.name),
+            "description": tool.description,
+            "parameters": dict(tool.parameters),
+            "strict": False,
+        }
+        for tool in tools
+    ]
+
+
+def keep(items: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The items of an answer, to send back in later queries; None where they cannot be sent back."""
+    kept = []
+    for item in items:
+        if item.get("type") == "reasoning" and not item.get("encrypted_content"):
+            # Without its content, the item only refers to data that the server was told not to store.
+            return None
+        # The API gives null for fields that it does not accept back as null.
+        given = {key: value for key, value in item.items() if value is not None}
+        if isinstance(given.get("content"), list):
+            # The loom needs the log-probabilities; the API does not.
+            given["content"] = [
+                {**part, "logprobs": []} if isinstance(part, dict) and part.get("logprobs") else part
+                for part in given["content"]
+            ]
+        kept.append(given)
+    return {"family": FAMILY, "items": kept} if kept else None
+
+
+def _kept(message: Message) -> list[dict[str, Any]] | None:
+    data = message.provider
+    if not isinstance(data, dict) or data.get("family") != FAMILY or not isinstance(data.get("items"), list):
+        return None
+    items = [dict(item) for item in data["items"] if isinstance(item, dict)]
+    called = [item.get("call_id") for item in items if item.get("type") == "function_call"]
+    if called != [call.id for call in message.tool_calls]:
+        return None
+    for item in items:
+        if item.get("type") == "function_call":
+            item["arguments"] = wire_args(str(item.get("arguments") or ""))
+    return items
+
+
+def _said(message: Message) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    if message.content:
+        out.append({"type": "message", "role": "assistant", "content": message.content})
+    out.extend(
+        {
+            "type": "function_call",
+            "call_id": wire_id(call.id),
+            "name": wire_name(call.gate),
+            "arguments": wire_args(call.args),
+        }
+        for call in message.tool_calls
+    )
+    return out
+
+
+def _user(message: Message, info: ModelInfo, model: str) -> str | list[dict[str, Any]]:
+    if not message.attachments:
+        return message.content or ""
+    parts = [_part(each, info, model) for each in message.attachments]
+    if message.content:
+        parts.append({"type": "input_text", "text": message.content})
+    return parts
+
+
+def _part(attachment: Attachment, info: ModelInfo, model: str) -> dict[str, Any]:
+    url = f"data:{attachment.mime};base64,{attachment.data}"
+    written = as_words(attachment, info, model, only_pdf=False)
+    if written is not None:
+        return {"type": "input_text", "text": written}
+    if attachment.kind == "image":
+        return {"type": "input_image", "detail": "auto", "image_url": url}
+    if attachment.kind == "document":
+        return {"type": "input_file", "filename": file_name(attachment), "file_data": url}
+    why = "the Responses API takes no audio (crystal.api: chat does)"
+    return {"type": "input_text", "text": attachment_note(attachment, model, why)}
+
+
+BREAK = "\n\n"
+"""Separates two messages of one answer."""
+
+_INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}
+
+
+@dataclass(slots=True)
+class ResponsesAnswer:
+    """The answer so far. ``feed`` takes each event and returns what can be shown of it."""
+
+    final: Mapping[str, Any] | None = None
+    """The response in the event that ends the stream: completed or incomplete."""
+    error: Any = None
+    usage: Mapping[str, Any] | None = None
+    """Reported only at the end, also for a response that failed."""
+    refused: bool = False
+    _items: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _shown: bool = False
+    _said: tuple[Any, Any] | None = None
+    """The item and part that the last piece of text belonged to."""
+
+    def feed(self, event: Mapping[str, Any]) -> list[Delta]:
+        """Take one event, and return what to show of it."""
+        kind = event.get("type")
+        self._count(event.get("response"))
+        delta = event.get("delta")
+        match kind:
+            case "response.output_text.delta" if isinstance(delta, str) and delta:
+                return self._text(event, delta)
+            case "response.refusal.delta" if isinstance(delta, str) and delta:
+                self.refused = True
+                return self._text(event, delta)
+            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
+                if isinstance(delta, str) and delta:
+                    self._shown = True
+                    return [Delta("thought", delta)]
+            case "response.reasoning_summary_part.added" if self._shown:
+                return [Delta("thought", "\n\n")]
+            case "response.output_item.done":
+                item, index = event.get("item"), event.get("output_index")
+                if isinstance(item, dict):
+                    self._items[index if isinstance(index, int) else len(self._items)] = item
+            case "response.completed" | "response.incomplete":
+                response = event.get("response")
+                self.final = response if isinstance(response, Mapping) else {}
+            case "response.failed":
+                response = event.get("response")
+                self.error = (response.get("error") if isinstance(response, Mapping) else None) or {
+                    "message": "the response failed"
+                }
+            case "error":
+                self.error = event
+        return []
+
+    def _text(self, event: Mapping[str, Any], delta: str) -> list[Delta]:
+        """A piece of text, with a blank line before the first piece of another message (`content` has it too)."""
+        before, self._said = self._said, (event.get("output_index"), event.get("item_id"))
+        if before is not None and before != self._said:
+            return [Delta("text", BREAK), Delta("text", delta)]
+        return [Delta("text", delta)]
+
+    def take(self, whole: Mapping[str, Any]) -> None:
+        """Take a response that came in one piece, without a stream."""
+        self._count(whole)
+        if whole.get("status") == "failed":
+            self.error = whole.get("error") or {"message": "the response failed"}
+        elif isinstance(whole.get("output"), list):
+            self.final = whole
+
+    def _count(self, response: Any) -> None:
+        usage = response.get("usage") if isinstance(response, Mapping) else None
+        if isinstance(usage, Mapping):
+            self.usage = usage
+
+    def items(self) -> list[dict[str, Any]]:
+        """The output items in order, as the API gave them."""
+        output = (self.final or {}).get("output")
+        if isinstance(output, list) and output:
+            return [item for item in output if isinstance(item, dict)]
+        return [self._items[index] for index in sorted(self._items)]
+
+    def content(self) -> str | None:
+        """All text of the answer, including a refusal."""
+        messages: list[str] = []
+        for item in self.items():
+            if item.get("type") == "message":
+                texts: list[str] = []
+                for part in _parts(item.get("content")):
+                    if part.get("type") == "refusal":
+                        self.refused = True
+                        texts.append(str(part.get("refusal") or ""))
+                    elif isinstance(part.get("text"), str):
+                        texts.append(part["text"])
+                messages.append("".join(texts))
+        # Comments on its work (phase commentary) and the answer itself are separate messages.
+        return BREAK.join(text for text in messages if text) or None
+
+    def thinking(self) -> str | None:
+        """The summaries of the reasoning, or the reasoning itself where a server gives it."""
+        texts: list[str] = []
+        for item in self.items():
+            if item.get("type") == "reasoning":
+                parts = _parts(item.get("summary")) or _parts(item.get("content"))
+                texts.extend(part["text"] for part in parts if isinstance(part.get("text"), str))
+        return "\n\n".join(t for t in texts if t) or None
+
+    def calls(self) -> list[tuple[str, str, str]]:
+        """(id, name, args) of each function call."""
+        return [
+            (str(item.get("call_id") or ""), str(item.get("name") or ""), str(item.get("arguments") or "{}"))
+            for item in self.items()
+            if item.get("type") == "function_call"
+        ]
+
+    def tokens(self) -> SampledTokens | None:
+        """The tokens of the answer's text, with their log-probabilities."""
+        tokens = Tokens()
+        for item in self.items():
+            if item.get("type") == "message":
+                for part in _parts(item.get("content")):
+                    tokens.entries(part.get("logprobs"))
+        return tokens.whole()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer was not cut off, so that its items may be sent back."""
+        final = self.final or {}
+        return bool(final.get("status", "completed") == "completed")
+
+    def stop_reason(self) -> str:
+        """One of `contract.STOPS`, or the API's own word."""
+        if self.refused:
+            return "refusal"
+        details = (self.final or {}).get("incomplete_details")
+        if isinstance(details, Mapping) and details.get("reason"):
+            reason = str(details["reason"])
+            return _INCOMPLETE.get(reason, reason)
+        if not self.complete:
+            # It was cut off without a reason, although the event calls it completed.
+            return "length"
+        return "tool_calls" if self.calls() else "stop"
+
+
+def _parts(value: Any) -> list[Mapping[str, Any]]:
+    return [part for part in value if isinstance(part, Mapping)] if isinstance(value, list) else []

@@ -274,7 +274,7 @@ def _said(ids: dict[str, Any], message_id: str, utterance: Utterance) -> Iterato
     text = utterance.content
     if text and utterance.text_calls is True:
         # Calls that the crystal wrote as text were shown as calls.
-        from cantrip_acp.crystals.text_tools.parse import read_calls
+        from cantrip_acp.crystals.text_tools import read_calls
 
         text = read_calls(text).words
     yield from _streamed(ids, message_id, utterance.thinking, text)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from cantrip_acp.crystals.contract import Attachment, RequestParameters, ToolCall, Usage
-from cantrip_acp.crystals.logprobs import Sampled
+from cantrip_acp.crystals.logprobs import SampledTokens
 
 FORMAT = 1
 """The version of the record format; a reader refuses a higher one."""
@@ -225,7 +225,7 @@ class TurnMetadata(msgspec.Struct, frozen=True):
     model: str | None = None
     trace_id: str | None = None
     stop_reason: str | msgspec.UnsetType = msgspec.UNSET
-    sampled: Sampled | msgspec.UnsetType = msgspec.UNSET
+    sampled: SampledTokens | msgspec.UnsetType = msgspec.UNSET
     queries_without_usage: int | msgspec.UnsetType = msgspec.UNSET
     queries_without_cost: int | msgspec.UnsetType = msgspec.UNSET
     context_tokens: int | msgspec.UnsetType | None = msgspec.UNSET

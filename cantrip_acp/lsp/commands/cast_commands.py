@@ -162,8 +162,7 @@ def _ready(
 ) -> tuple[Cantrip, Loom]:
     """Check the trust of a recipe, build its cantrip, and open its loom."""
     from cantrip_acp.files import paths
-    from cantrip_acp.recipes.build.build import build
-    from cantrip_acp.recipes.build.loom_location import open_loom
+    from cantrip_acp.recipes.build.build import build, open_loom
 
     state = paths.state_dir()
     recipe: Recipe = trusting.recipe_at(path, files, state)

@@ -234,8 +234,7 @@ async def _trusted(recipe: Path, ready: Any, *given: Any) -> Any:
 
 def _forkable(trusted: trust.Trusting, path: Path, files: Files, workspace: Path, loom: Path) -> tuple[Cantrip, Loom]:
     from cantrip_acp.files import paths
-    from cantrip_acp.recipes.build.build import build
-    from cantrip_acp.recipes.build.loom_location import open_loom
+    from cantrip_acp.recipes.build.build import build, open_loom
 
     state = paths.state_dir()
     recipe = trust.recipe_at(path, files, state)

@@ -6,7 +6,8 @@ name and position, never ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,12 @@ from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
-from cantrip_acp.files.paths import state_dir
+from cantrip_acp.files.paths import private, state_dir
 from cantrip_acp.gates import registry as gates
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.stores import address
 from cantrip_acp.mediums import registry as mediums
-from cantrip_acp.recipes.build import crystals
+from cantrip_acp.recipes.build import crystal_factory, crystals
 from cantrip_acp.recipes.parse.cross_field import gate_name
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.context_block import Contributor
     from cantrip_acp.core.scoring import Scorer
     from cantrip_acp.gates.contract import GateSource
+    from cantrip_acp.gates.mcp.servers import McpServer
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import Medium
 
@@ -104,9 +106,9 @@ def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
     if data.get("crystal") is not None:
         given.append((("crystal",), data["crystal"]))
     for place, crystal in given:
-        provider = crystals.options_of(crystal)["provider"]
-        if provider not in crystals.BUILT_IN and provider not in crystals.available():
-            here = ", ".join(crystals.available())
+        provider = crystal_factory.options_of(crystal)["provider"]
+        if provider not in crystal_factory.BUILT_IN and provider not in crystal_factory.available():
+            here = ", ".join(crystal_factory.available())
             where = place if isinstance(crystal, str) else (*place, "provider")
             yield where, f"provider {provider} is not built into this version yet (here: {here})"
 
@@ -242,11 +244,15 @@ def _memory(recipe: Recipe, workspace: Path | None) -> list[Contributor]:
 
 
 def _servers(recipe: Recipe) -> Sequence[GateSource]:
+    """The MCP servers of the recipe as one source of gates.
+
+    Raises `RecipeError` with the position where a variable is not set or a value cannot be used.
+    """
     if not recipe.data.get("mcp_servers"):
         return ()
-    from cantrip_acp.recipes.build import mcp_servers
+    from cantrip_acp.gates.mcp.servers import McpServers
 
-    return mcp_servers.sources(recipe)
+    return (McpServers([_server(recipe, place, data) for place, data in enumerate(recipe.data["mcp_servers"])]),)
 
 
 def _retry(recipe: Recipe) -> RetryPolicy | None:
@@ -268,3 +274,62 @@ def _folding(recipe: Recipe) -> Folding:
             raise recipe.error(("folding", "summarizer"), f"crystals has no {name!r} (it has: {listed})")
         folding["summarizer"] = crystals.named(recipe, name)
     return Folding.of(folding)
+
+
+def open_loom(settings: Mapping[str, Any], file: Path | str | None, state: Path) -> Loom:
+    """The loom that the user named, else that of the recipe's ``loom`` settings, else a new file in the state folder.
+
+    Raises `DefinitionError` where it cannot be opened.
+    """
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.records.turn import new_id
+
+    fsync = bool(settings.get("fsync", False))
+    if file is not None and address.is_address(file):
+        return Loom.open(file, fsync=fsync)
+    if file is not None:
+        file = Path(file)
+        if file.exists() and not file.is_file():
+            what = "a folder" if file.is_dir() else "no regular file"
+            raise DefinitionError(f"this is {what}; --loom takes a file", where=str(file))
+        return Loom.open(file, fsync=fsync)
+    store = settings.get("store", "jsonl")
+    if store == "memory":
+        return Loom.memory()
+    if address.is_address(store):
+        return Loom.open(store, fsync=fsync)
+    try:
+        folder = private(state / "looms")
+    except OSError as error:
+        mend = "--state-dir or $CANTRIP_STATE_DIR names another folder, --loom a file"
+        raise DefinitionError(f"the state folder cannot be used: {error.strerror}; {mend}", where=str(state)) from None
+    return Loom.open(folder / f"{new_id('cast')}.loom.jsonl", fsync=fsync)
+
+
+def _server(recipe: Recipe, place: int, data: dict[str, Any]) -> McpServer:
+    at: KeyPath = ("mcp_servers", place)
+    env = dict(data.get("env", {}))
+    for index, name in enumerate(data.get("env_names", ())):
+        env[name] = _variable(recipe, name, (*at, "env_names", index))
+    headers = dict(data.get("headers", {}))
+    for header, name in data.get("header_env", {}).items():
+        headers[header] = _variable(recipe, name, (*at, "header_env", header))
+    given: dict[str, Any] = {key: data[key] for key in ("trusted", "required", "start_s", "call_s") if key in data}
+    from cantrip_acp.gates.mcp.servers import McpServer
+
+    if "url" in data:
+        given |= {"transport": data.get("transport", "http"), "url": data["url"], "headers": headers}
+    else:
+        given |= {"command": data["command"], "args": tuple(data.get("args", ())), "env": env}
+        given["sandboxed"] = data.get("sandbox", True)
+    try:
+        return McpServer(name=data["name"], **given)
+    except DefinitionError as error:
+        raise recipe.error(at, str(error)) from None
+
+
+def _variable(recipe: Recipe, name: str, place: KeyPath) -> str:
+    value = os.environ.get(name)
+    if value is None:
+        raise recipe.error(place, f"the environment variable {name} is not set")
+    return value

@@ -1,59 +1,29 @@
-"""Crystal of a recipe, and the crystal factories by provider name.
-
-A factory is a function ``(options, need) -> Crystal``. ``options`` is the recipe's crystal mapping without
-``provider``. ``need`` holds file locations and makes errors with the position in the recipe. Other packages add
-factories as entry points ``cantrip_acp.crystals``. A factory's module is imported when a recipe names the provider.
-"""
+"""The crystal of a recipe: its own, one of its named ones, or the default one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.errors import DefinitionError, MissingKey
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.gates.registry import load_entry
+from cantrip_acp.recipes.build.crystal_factory import (
+    BUILT_IN,
+    KEYS,
+    VARIABLE,
+    Factory,
+    FactoryContext,
+    available,
+    options_of,
+)
 from cantrip_acp.recipes.build.python_files import Files
-from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.local.discovery import LocalServer
-
-BUILT_IN: tuple[str, ...] = names.PROVIDERS
-"""Every provider of this package."""
-
-AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
-"""The variable of a token instead of Anthropic's key: sent as ``Authorization: Bearer``."""
-
-KEYS: dict[str, tuple[str, ...]] = {
-    "anthropic": ("ANTHROPIC_API_KEY", AUTH_TOKEN),
-    "openai": ("OPENAI_API_KEY",),
-    "google": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-    "openrouter": ("OPENROUTER_API_KEY",),
-}
-"""The variables of each provider's key. Providers are tried in this order."""
-
-VARIABLE = "CANTRIP_CRYSTAL"
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What a factory may use. The crystal's files are relative to ``folder``."""
-
-    folder: Path
-    files: Files
-    state_dir: Path | None
-    error: Callable[[KeyPath, str], DefinitionError]
-    """Makes an error at a key of the crystal's mapping, with the position in the recipe."""
-    cost_limited: bool = False
-    """Whether the circle limits the cost of a cast; then the crystal's prices must be known."""
-
-
-Factory = Callable[[Mapping[str, Any], Need], Crystal]
 
 
 def crystal_for(recipe: Recipe) -> Crystal:
@@ -63,7 +33,7 @@ def crystal_for(recipe: Recipe) -> Crystal:
     """
     given = recipe.data.get("crystal")
     if given is not None:
-        need = Need(
+        need = FactoryContext(
             recipe.folder,
             recipe.files,
             recipe.state_dir,
@@ -84,7 +54,7 @@ def crystal_for(recipe: Recipe) -> Crystal:
             message, where=f"the crystal {options['provider']}:{options['model']}, chosen by default"
         )
 
-    return made(options, Need(Path.cwd(), Files(), recipe.state_dir, error, _cost_limited(recipe)))
+    return made(options, FactoryContext(Path.cwd(), Files(), recipe.state_dir, error, _cost_limited(recipe)))
 
 
 def default_options(*, ask: bool = True) -> dict[str, Any]:
@@ -124,7 +94,7 @@ def named(recipe: Recipe, name: str) -> Crystal:
     def error(path: KeyPath, message: str) -> DefinitionError:
         return recipe.error(("crystals", name, *(() if isinstance(given, str) else path)), message)
 
-    return made(options_of(given), Need(recipe.folder, recipe.files, recipe.state_dir, error))
+    return made(options_of(given), FactoryContext(recipe.folder, recipe.files, recipe.state_dir, error))
 
 
 class Named(Mapping[str, Crystal]):
@@ -156,7 +126,7 @@ class Named(Mapping[str, Crystal]):
         return len(self._names)
 
 
-def made(options: Mapping[str, Any], need: Need) -> Crystal:
+def made(options: Mapping[str, Any], need: FactoryContext) -> Crystal:
     """Make a crystal from its mapping. Raises `DefinitionError` where this version has no such provider."""
     rest = dict(options)
     provider = str(rest.pop("provider"))
@@ -178,24 +148,7 @@ def made(options: Mapping[str, Any], need: Need) -> Crystal:
     )
 
 
-def available() -> list[str]:
-    """Providers that can be used here."""
-    from importlib.metadata import entry_points
-
-    return sorted({*BUILT_IN, *(e.name for e in entry_points(group="cantrip_acp.crystals"))})
-
-
-def options_of(crystal: Any) -> dict[str, Any]:
-    """A crystal's mapping; a text such as ``scripted:FILE`` is converted to one."""
-    if not isinstance(crystal, str):
-        return dict(crystal)
-    provider, _, rest = crystal.partition(":")
-    if provider == "human":
-        return {"provider": provider}
-    return {"provider": provider, "script" if provider == "scripted" else "model": rest.strip()}
-
-
-def scripted(options: Mapping[str, Any], need: Need) -> Crystal:
+def scripted(options: Mapping[str, Any], need: FactoryContext) -> Crystal:
     """The factory of ``provider: scripted``."""
     from cantrip_acp.crystals.scripted import ScriptedCrystal
     from cantrip_acp.recipes import cache
@@ -241,7 +194,7 @@ def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
             f"{chosen!r} lacks what comes after the colon: {provider}:{'FILE' if provider == 'scripted' else 'MODEL'}",
         )
     # Relative to the folder in which the program was started, like every file that a person names.
-    need = Need(Path.cwd(), Files(), recipe.state_dir, error, _cost_limited(recipe))
+    need = FactoryContext(Path.cwd(), Files(), recipe.state_dir, error, _cost_limited(recipe))
     return made(options_of(chosen), need)
 
 

@@ -33,7 +33,7 @@ from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.endpoint import SILENCE_S, Endpoint, environment_address
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.presets import PRESETS, ollama_address
-from cantrip_acp.recipes.build.crystals import AUTH_TOKEN, KEYS, Need
+from cantrip_acp.recipes.build.crystal_factory import AUTH_TOKEN, KEYS, FactoryContext
 from cantrip_acp.text import codecs
 from cantrip_acp.text.redaction import shared
 
@@ -56,7 +56,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
 
 
-def crystal(provider: str, options: Mapping[str, Any], need: Need) -> Crystal:
+def crystal(provider: str, options: Mapping[str, Any], need: FactoryContext) -> Crystal:
     """The crystal of a built-in provider. ``options`` is the recipe's mapping without ``provider``."""
     if provider == "human":
         human: Crystal = _class(provider)()
@@ -81,7 +81,7 @@ def _class(provider: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def endpoint(provider: str, options: Mapping[str, Any], need: Need, *, known: bool = True) -> Endpoint:
+def endpoint(provider: str, options: Mapping[str, Any], need: FactoryContext, *, known: bool = True) -> Endpoint:
     """The endpoint of a model: address, key and limits. ``known``: log a note if no catalog has the model.
 
     Raises `MissingKey`, and `DefinitionError` with the position of the error.
@@ -201,7 +201,7 @@ def no_key(provider: str, names: tuple[str, ...]) -> str:
     )
 
 
-def address(url: str, variable: str | None, need: Need) -> tuple[str, Secret | None]:
+def address(url: str, variable: str | None, need: FactoryContext) -> tuple[str, Secret | None]:
     """An address without the user name and password in it, and the header that replaces them."""
 
     def refuse(problem: str) -> DefinitionError:
@@ -230,7 +230,7 @@ def address(url: str, variable: str | None, need: Need) -> tuple[str, Secret | N
     return urlunsplit(plain), authorization
 
 
-def _headers(given: Mapping[str, str], need: Need, *, environment: bool) -> dict[str, Secret]:
+def _headers(given: Mapping[str, str], need: FactoryContext, *, environment: bool) -> dict[str, Secret]:
     """The recipe's headers, checked, because a bad one breaks every request.
 
     With ``environment``, headers of the environment are added and override them.

@@ -9,12 +9,12 @@ from pydantic_core import PydanticCustomError
 
 from cantrip_acp.core.wards import WARDS
 from cantrip_acp.gates.registry import ALIASES
-from cantrip_acp.recipes.models.base import Model
 from cantrip_acp.recipes.models.field_types import (
     FLAG_WORDS,
     Flag,
     Kind,
     Line,
+    Model,
     PathText,
     flag,
     network,

@@ -1,6 +1,6 @@
-"""The kinds of value that recipes hold, each with its check and its JSON Schema side by side.
+"""The base class of a recipe's parts, and the kinds of value that recipes hold, each with its check and its schema.
 
-The two must accept the same data. So texts are restricted by patterns that mean one thing in every regular expression
+Check and JSON Schema must accept the same data. So texts are restricted by patterns that mean one thing in every regular expression
 dialect (no end anchors, no ``\\s``), and 10.0 is a whole number, as JSON Schema has it.
 """
 
@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import cache
+from typing import Annotated, Any, ClassVar, NoReturn
 
-from pydantic import SecretStr
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationInfo, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 SHOWN = 60
@@ -232,3 +233,31 @@ def _maybe_text(value: Any) -> str | None:
 
 
 MaybeText = Annotated[str | None, Kind(_maybe_text, {"type": ["string", "null"]})]
+
+
+TAG = "<"
+"""Every union's tags begin with this, so that places can be told from tags in an error's path."""
+
+
+@cache
+def _fields(model: type[BaseModel]) -> tuple[str, ...]:
+    """The keys of a mapping; asking the class each time is a sixth of a validation."""
+    return tuple(model.model_fields)
+
+
+class Model(BaseModel):
+    """What all parts share: no unknown key, no conversion. Tells a validation's context which keys each mapping knows."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True, hide_input_in_errors=True)
+    # A mapping's place among its parents, for errors: crystal, call, circle …
+    noun: ClassVar[str] = "mapping"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tell(cls, data: Any, info: ValidationInfo) -> Any:
+        if isinstance(data, dict) and info.context is not None:
+            info.context[id(data)] = (cls.noun, _fields(cls))
+        return data
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a recipe may hold secrets and is not pickled; load it again from its path")

@@ -13,10 +13,9 @@ from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
 from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.recipes.models import field_types
-from cantrip_acp.recipes.models.base import TAG
-from cantrip_acp.recipes.models.field_types import nearest, shown
+from cantrip_acp.recipes.models.crystal import Script
+from cantrip_acp.recipes.models.field_types import TAG, nearest, shown
 from cantrip_acp.recipes.models.recipe import Recipe
-from cantrip_acp.recipes.models.script import Script
 from cantrip_acp.recipes.parse import cross_field
 from cantrip_acp.recipes.parse.document import Document
 from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Problem

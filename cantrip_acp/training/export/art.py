@@ -19,7 +19,7 @@ from typing import Any
 
 from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.contract import NO_USAGE
-from cantrip_acp.crystals.logprobs import Sampled
+from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training.export.rows import Prompts, entries, rendered, tools
 from cantrip_acp.training.export.selection import Episode, Source
@@ -133,7 +133,7 @@ def _choice(message: dict[str, Any], uttered: WindowUtterance, prompts: Prompts)
         "logprobs": None,
     }
     sampled = turn.metadata.sampled
-    if isinstance(sampled, Sampled):
+    if isinstance(sampled, SampledTokens):
         prompt = prompts.of(sampled)
         if sampled.logprobs:
             choice["logprobs"] = {"content": entries(sampled), "refusal": None}

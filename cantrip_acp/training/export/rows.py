@@ -11,9 +11,9 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 
 from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
-from cantrip_acp.crystals.logprobs import Sampled
+from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.crystals.openai.tool_names import wire_name
-from cantrip_acp.crystals.text_tools.parse import words_beside
+from cantrip_acp.crystals.text_tools import words_beside
 from cantrip_acp.text.redaction import ShapeMask, shared
 from cantrip_acp.training.export.registry import Format, Report
 from cantrip_acp.training.export.selection import Source
@@ -126,7 +126,7 @@ class Prompts:
     def __init__(self) -> None:
         self._sequence: list[int] = []
 
-    def of(self, sampled: Sampled) -> list[int]:
+    def of(self, sampled: SampledTokens) -> list[int]:
         """The ids of a turn's whole prompt; empty where the provider gave none. Call it for every turn in order."""
         if (
             not sampled.ids
@@ -140,7 +140,7 @@ class Prompts:
         return prompt
 
 
-def entries(sampled: Sampled) -> list[dict[str, Any]]:
+def entries(sampled: SampledTokens) -> list[dict[str, Any]]:
     """The tokens as entries of chat completions' ``logprobs.content``. Where ids are known, the token is
     ``token_id:N``, as vLLM writes it and trainers read it. ``bytes`` has the text of the token where it is known."""
     return [

@@ -9,7 +9,7 @@ import msgspec
 
 from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.contract import Message, ToolDefinition
-from cantrip_acp.crystals.logprobs import Sampled
+from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.training.export.rows import Prompts, seconds, text_of, url_of
 
 Note = Callable[[str], None]
@@ -87,7 +87,7 @@ class Graph:
         sampled = turn.metadata.sampled
         before = self._sequences.get(parent, []) if parent is not None else []
         added: list[int] = []
-        if isinstance(sampled, Sampled) and sampled.ids:
+        if isinstance(sampled, SampledTokens) and sampled.ids:
             prompt = prompts.of(sampled)
             if prompt and prompt[: len(before)] != before:
                 # The template encoded the earlier turns with other tokens. Add a separate path, with the tokens that
@@ -97,13 +97,13 @@ class Graph:
             added = prompt[len(before) :]
             if not prompt:
                 self._loose(turn.id, sampled)
-        elif isinstance(sampled, Sampled):
+        elif isinstance(sampled, SampledTokens):
             self._loose(turn.id, sampled)
         told = shaped(messages[-1], self._note)
         node = self._new((parent, f"said {turn.id}".encode()), parent, told, tools)
         end = seconds(turn.metadata.timestamp)
         self.nodes[node] |= {"sampled": True, "timestamp": end}
-        if isinstance(sampled, Sampled) and sampled.ids and turn.id not in self.loose:
+        if isinstance(sampled, SampledTokens) and sampled.ids and turn.id not in self.loose:
             ids = list(sampled.ids)
             self.nodes[node] |= {
                 "token_ids": added + ids,
@@ -133,7 +133,7 @@ class Graph:
             self._sequences[parent] = []
         return parent
 
-    def _loose(self, turn_id: str, sampled: Sampled) -> None:
+    def _loose(self, turn_id: str, sampled: SampledTokens) -> None:
         self._note("tokens without their prompt's: kept in info.cantrip.tokens")
         self.loose[turn_id] = msgspec.to_builtins(sampled)
 

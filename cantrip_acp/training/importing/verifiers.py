@@ -18,7 +18,7 @@ import msgspec
 from cantrip_acp.core.context import INTERRUPTED, NUDGE, SKIPPED
 from cantrip_acp.core.folding.policy import folded_through
 from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.crystals.logprobs import Sampled
+from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom.records.turn import (
     CastRecord,
     ContextRecord,
@@ -501,7 +501,7 @@ class _Taking:
             self._sampled(number, node, before, between) or msgspec.UNSET,
         )
 
-    def _sampled(self, number: int, node: Node, before: int | None, between: list[int]) -> Sampled | None:
+    def _sampled(self, number: int, node: Node, before: int | None, between: list[int]) -> SampledTokens | None:
         start = self._sequences.get(before, 0) if before is not None else 0
         added = [i for at in between for i in self.trace.nodes[at].token_ids]
         self._sequences[number] = start + len(added) + len(node.token_ids)
@@ -514,7 +514,7 @@ class _Taking:
             return None
         prompt = (*added, *node.token_ids[: len(node.token_ids) - len(own)])
         logprobs = node.logprobs if len(node.logprobs) == len(own) else ()
-        return Sampled(tuple(own), (), logprobs, {}, prompt, start)
+        return SampledTokens(tuple(own), (), logprobs, {}, prompt, start)
 
 
 def _utterance(message: Message) -> Utterance:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.crystals import keys
-from cantrip_acp.recipes.build.crystals import KEYS
+from cantrip_acp.recipes.build.crystal_factory import KEYS
 from cantrip_acp.text.redaction import shared
 
 VALUE = "sk-keytest-0123456789abcdef"

@@ -17,9 +17,9 @@ from cantrip_acp.crystals.local import discovery
 from cantrip_acp.crystals.local.discovery import NoServer, ServedModel, ask, running
 from cantrip_acp.crystals.local.presets import LOCAL, PRESETS
 from cantrip_acp.recipes import load
-from cantrip_acp.recipes.build import choices
+from cantrip_acp.recipes.build import crystal_choices
 from cantrip_acp.recipes.build import crystals as recipe_crystals
-from cantrip_acp.recipes.build.crystals import KEYS, Need
+from cantrip_acp.recipes.build.crystal_factory import KEYS, FactoryContext
 from cantrip_acp.recipes.build.python_files import Files
 from tests.support.acp_client import RawClient
 from tests.support.provider_server import Reply, Request, Wire, json_reply
@@ -294,8 +294,8 @@ def test_an_editor_offers_it(serve: Callable[..., Wire], tmp_path: Path) -> None
 # --- presets ---------------------------------------------------------------------------------------------------------------
 
 
-def need() -> Need:
-    return Need(Path.cwd(), Files(), None, lambda path, text: DefinitionError(text))
+def need() -> FactoryContext:
+    return FactoryContext(Path.cwd(), Files(), None, lambda path, text: DefinitionError(text))
 
 
 async def ignored(delta: Delta) -> None:
@@ -321,7 +321,7 @@ def test_a_preset_knows_its_address_and_its_key(provider: str, monkeypatch: pyte
     crystal: Any = recipe_crystals.made({"provider": provider, "model": "m"}, need())
     assert (crystal.name, crystal.base_url) == (provider, preset.base_url)
     assert crystal.endpoint.api_key.reveal() == "sk-test-0123456789abcdefghij"
-    assert choices.value_of(crystal) == f"{provider}:m"
+    assert crystal_choices.value_of(crystal) == f"{provider}:m"
 
 
 @pytest.mark.parametrize(

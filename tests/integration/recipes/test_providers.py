@@ -16,7 +16,7 @@ from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build import crystals
 from cantrip_acp.recipes.build.build import build
-from cantrip_acp.recipes.build.crystals import KEYS, Need
+from cantrip_acp.recipes.build.crystal_factory import KEYS, FactoryContext
 from cantrip_acp.recipes.build.providers import endpoint
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.text.redaction import shared
@@ -30,8 +30,8 @@ def recipe(crystal: str, wards: str = "[{max_turns: 3}]") -> str:
     return f"circle:\n  gates: [done]\n  wards: {wards}\n{crystal}"
 
 
-def need(**more: Any) -> Need:
-    return Need(
+def need(**more: Any) -> FactoryContext:
+    return FactoryContext(
         Path.cwd(), Files(), None, lambda path, text: DefinitionError(text, where=".".join(map(str, path))), **more
     )
 
@@ -300,7 +300,7 @@ def test_making_a_crystal_imports_no_sdk(provider: str, tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from cantrip_acp.recipes.build import crystals; "
         "from cantrip_acp.recipes.build.python_files import Files\n"
-        "need = crystals.Need(Path('.'), Files(), None, lambda p, m: RuntimeError(m))\n"
+        "need = crystal_factory.FactoryContext(Path('.'), Files(), None, lambda p, m: RuntimeError(m))\n"
         f"crystal = crystals.made({{'provider': {provider!r}, 'model': 'm'}}, need)\n"
         "assert crystal.model, crystal\n"
         "print(*{n.partition('.')[0] for n in sys.modules})"

@@ -14,7 +14,7 @@ from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.contract import Message, ToolCall
 from cantrip_acp.crystals.google.messages import contents_of
 from cantrip_acp.crystals.openai.chat_messages import Dialect, render
-from cantrip_acp.crystals.openai.responses_messages import render_input
+from cantrip_acp.crystals.openai.responses_api import render_input
 from cantrip_acp.loom.records.turn import GateRecord, Observation, Turn, Utterance
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ import pytest
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.catalog import lookup
-from cantrip_acp.recipes.build.crystals import Need
+from cantrip_acp.recipes.build.crystal_factory import FactoryContext
 from cantrip_acp.recipes.build.providers import crystal
 from cantrip_acp.recipes.build.python_files import Files
 from tests.support import anthropic_replies as anthropic
@@ -24,7 +24,9 @@ KEYS = {"anthropic": "ANTHROPIC_API_KEY", "google": "GEMINI_API_KEY"}
 
 def made(provider: str, model: str, effort: str) -> Any:
     """A crystal as a recipe makes it."""
-    need = Need(Path.cwd(), Files(), None, lambda path, text: DefinitionError(text, where=".".join(map(str, path))))
+    need = FactoryContext(
+        Path.cwd(), Files(), None, lambda path, text: DefinitionError(text, where=".".join(map(str, path)))
+    )
     return crystal(provider, {"model": model, "effort": effort}, need)
 
 

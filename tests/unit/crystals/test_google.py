@@ -15,8 +15,7 @@ from cantrip_acp.core.errors import ContextLimitError, DefinitionError
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo, Price
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall, ToolDefinition
 from cantrip_acp.crystals.google.messages import UNSIGNED, contents_of
-from cantrip_acp.crystals.google.schema import accepted
-from cantrip_acp.crystals.google.thinking import thinking
+from cantrip_acp.crystals.google.request import accepted, thinking
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.openai.tool_names import wire_name
 from cantrip_acp.crystals.retry import RetryPolicy

@@ -10,7 +10,7 @@ from cantrip_acp import Cantrip, Circle, Loom
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.crystal import LocalCrystal
-from cantrip_acp.crystals.logprobs import UNLIKELY, Sampled, Tokens
+from cantrip_acp.crystals.logprobs import UNLIKELY, SampledTokens, Tokens
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from cantrip_acp.text.redaction import shared
 from tests.support import google_replies as google
@@ -64,7 +64,7 @@ async def test_chat_completions_are_asked_for_them_and_they_are_kept_whole() -> 
         body = wire.requests[0].json()
     assert body["logprobs"] is True
     assert "return_token_ids" not in body
-    assert response.sampled == Sampled(
+    assert response.sampled == SampledTokens(
         texts=("Hi", "�", " there"), logprobs=(-0.5, -1.5, -0.125), raw={"1": (0xF0, 0x9F)}
     )
     assert response.sampled.bytes_of(1) == [0xF0, 0x9F]
@@ -102,7 +102,7 @@ async def test_the_responses_api() -> None:
         first, _ = await asked(crystal)
         second, _ = await asked(crystal)
         bodies = [r.json() for r in wire.requests]
-    assert first.sampled == Sampled(texts=("Hel", "lo"), logprobs=(-0.1, -0.2))
+    assert first.sampled == SampledTokens(texts=("Hel", "lo"), logprobs=(-0.1, -0.2))
     # What goes back with the next query is what was said, not how likely it was.
     assert first.provider["items"][0]["content"][0]["logprobs"] == []
     assert [("message.output_text.logprobs" in b["include"]) for b in bodies] == [True, True, False]
@@ -125,7 +125,7 @@ async def test_gemini() -> None:
         first, _ = await google.ask(crystal)
         second, _ = await google.ask(crystal)
         bodies = [r.json() for r in wire.requests]
-    assert first.sampled == Sampled((7, 8), ("Hel", "lo"), (-0.5, -0.25))
+    assert first.sampled == SampledTokens((7, 8), ("Hel", "lo"), (-0.5, -0.25))
     assert second.sampled is None
     assert [b.get("generationConfig", {}).get("responseLogprobs") for b in bodies] == [True, True, None]
 
@@ -147,8 +147,8 @@ async def test_a_turn_keeps_what_it_adds_to_the_tokens_before() -> None:
         result = await cantrip.cast("go")
     assert result.result == "ok"
     first, second = (t.metadata.sampled for t in loom.turns() if t.role == "crystal")
-    assert isinstance(first, Sampled)
-    assert isinstance(second, Sampled)
+    assert isinstance(first, SampledTokens)
+    assert isinstance(second, SampledTokens)
     assert (first.prompt_from, first.prompt_ids, first.ids) == (0, (1, 2, 3), (4, 5))
     assert (second.prompt_from, second.prompt_ids, second.ids) == (5, (6, 7), (8,))
     assert first.logprobs == (-0.25, -0.5)
@@ -167,7 +167,7 @@ async def test_no_secret_stands_in_the_loom_as_tokens(where: str) -> None:
     if where == "said":
         assert not turn.metadata.sampled
     else:
-        assert isinstance(turn.metadata.sampled, Sampled)
+        assert isinstance(turn.metadata.sampled, SampledTokens)
         assert turn.metadata.sampled.prompt_ids == ()
         assert turn.metadata.sampled.ids == (3,)
     assert secret not in repr(list(loom.records()))
@@ -176,9 +176,9 @@ async def test_no_secret_stands_in_the_loom_as_tokens(where: str) -> None:
 def test_what_cannot_be_laid_side_by_side_is_left_out() -> None:
     tokens = Tokens()
     tokens.chat({}, {"logprobs": {"content": [entry("a", float("-inf"))]}, "token_ids": [1]})
-    assert tokens.whole() == Sampled((1,), ("a",), (UNLIKELY,))
+    assert tokens.whole() == SampledTokens((1,), ("a",), (UNLIKELY,))
     tokens.chat({}, {"token_ids": [2]})
-    assert tokens.whole() == Sampled((1, 2))
+    assert tokens.whole() == SampledTokens((1, 2))
     broken = Tokens()
     for bad in (
         {"logprobs": {"content": [{"token": 3}]}},

@@ -12,8 +12,8 @@ from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionE
 from cantrip_acp.crystals.catalog import lookup
 from cantrip_acp.crystals.contract import Attachment, Crystal, Message, Query, Response
 from cantrip_acp.recipes import inspect
-from cantrip_acp.recipes.build import choices, crystals
-from cantrip_acp.recipes.build.crystals import Need
+from cantrip_acp.recipes.build import crystal_choices, crystals
+from cantrip_acp.recipes.build.crystal_factory import FactoryContext
 from cantrip_acp.recipes.build.python_files import Files
 from tests.support import anthropic_replies as anthropic
 from tests.support import openai_replies as openai
@@ -33,7 +33,7 @@ def made(**options: Any) -> Any:
     def error(path: Any, message: str) -> DefinitionError:
         return DefinitionError(message)
 
-    return crystals.made(options, Need(Path.cwd(), Files(), None, error))
+    return crystals.made(options, FactoryContext(Path.cwd(), Files(), None, error))
 
 
 async def ask(crystal: Crystal, *messages: Message) -> Response:
@@ -180,22 +180,22 @@ async def test_an_effort_that_the_table_says_is_not_taken_is_never_sent(model: s
 
 
 def test_editors_offer_the_efforts_of_the_model() -> None:
-    assert choices.efforts_of(made(provider="openai", model="gpt-6.1-sol")) == (
+    assert crystal_choices.efforts_of(made(provider="openai", model="gpt-6.1-sol")) == (
         "low",
         "medium",
         "high",
         "xhigh",
         "max",
     )
-    assert choices.efforts_of(made(provider="openai", model="gpt-5-pro")) == ("high",)
-    assert choices.efforts_of(made(provider="anthropic", model="claude-opus-4-6")) == (
+    assert crystal_choices.efforts_of(made(provider="openai", model="gpt-5-pro")) == ("high",)
+    assert crystal_choices.efforts_of(made(provider="anthropic", model="claude-opus-4-6")) == (
         "none",
         "low",
         "medium",
         "high",
         "max",
     )
-    assert choices.efforts_of(made(provider="openai", model="gpt-4o")) == ()
+    assert crystal_choices.efforts_of(made(provider="openai", model="gpt-4o")) == ()
 
 
 # Misspelled and retired

@@ -7,7 +7,7 @@ import anyio
 
 from cantrip_acp import Cantrip, Circle
 from cantrip_acp.crystals.contract import Emit, Query, Response
-from cantrip_acp.crystals.preload import prepare_beside
+from cantrip_acp.crystals.http_clients import prepare_in_background
 
 
 class Slow:
@@ -70,7 +70,7 @@ async def test_what_fails_is_for_the_query_to_say() -> None:
     crystal = Slow(ImportError("no such SDK"))
     crystal.go.set()
     assert (await entity(crystal).cast("go")).result == "words"
-    prepare_beside(crystal)
+    prepare_in_background(crystal)
     deadline = time.monotonic() + 20
     while len(crystal.prepared) < 2:
         assert time.monotonic() < deadline

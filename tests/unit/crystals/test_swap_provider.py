@@ -9,7 +9,7 @@ import pytest
 
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build.build import build
-from cantrip_acp.recipes.build.crystals import KEYS
+from cantrip_acp.recipes.build.crystal_factory import KEYS
 from tests.support import anthropic_replies as anthropic
 from tests.support import google_replies as google
 from tests.support import openai_replies as openai

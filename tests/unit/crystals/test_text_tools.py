@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.crystals.text_tools.parse import Reading, read_calls
-from cantrip_acp.crystals.text_tools.text_filter import Spoken
+from cantrip_acp.crystals.text_tools import StreamedTextFilter, TextCalls, read_calls
 
 NAMES = ("read_file", "done")
 A = {"path": "a.txt"}
@@ -54,7 +53,7 @@ def test_formats(text: str) -> None:
 @pytest.mark.parametrize("text", OTHER_FORMATS)
 def test_any_other_form_is_text(text: str) -> None:
     for said in (text, f"I look at it.\n\n{text}"):
-        assert read_calls(said) == Reading(said, ())
+        assert read_calls(said) == TextCalls(said, ())
 
 
 @pytest.mark.parametrize("text", FORMATS)
@@ -126,7 +125,7 @@ def test_broken_json_is_a_call_that_shows_the_entity_what_is_wrong() -> None:
 def test_without_tools_to_look_for_text_is_text() -> None:
     """A model that is asked with tool definitions calls by them: what it quotes is never a call."""
     for text in (*FORMATS, f"Look:\n{FORMATS[2]}"):
-        reader = Spoken((), tags=True)
+        reader = StreamedTextFilter((), tags=True)
         shown = [*reader.feed(text)]
         rest, _, content, calls = reader.finish()
         assert ("".join(d.text for d in [*shown, *rest]), content, calls) == (text, text, ())
@@ -187,10 +186,10 @@ PARTS = (
 def test_what_is_shown_begins_what_is_said(parts: list[str], size: int) -> None:
     """However an answer is cut into pieces, the same is read; what a reader saw is the content, or its beginning."""
     text = "".join(parts)
-    whole = Spoken(NAMES, tags=True)
+    whole = StreamedTextFilter(NAMES, tags=True)
     whole.feed(text)
     _, thinking, content, calls = whole.finish()
-    spoken = Spoken(NAMES, tags=True)
+    spoken = StreamedTextFilter(NAMES, tags=True)
     shown = [d for at in range(0, len(text), size) for d in spoken.feed(text[at : at + size])]
     rest, again, same, found = spoken.finish()
     assert (again, same, found) == (thinking, content, calls)
@@ -202,7 +201,7 @@ def test_what_is_shown_begins_what_is_said(parts: list[str], size: int) -> None:
 def test_a_long_answer_takes_time_in_proportion() -> None:
     import time
 
-    spoken = Spoken(NAMES, tags=True)
+    spoken = StreamedTextFilter(NAMES, tags=True)
     start = time.monotonic()
     for _ in range(20_000):
         spoken.feed("some words and\nmore ")

@@ -12,7 +12,7 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.core.errors import DefinitionError, LoomError
-from cantrip_acp.crystals.logprobs import Sampled
+from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom.records.turn import Turn, TurnMetadata, Utterance
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.training.export import registry
@@ -159,7 +159,7 @@ async def test_art_groups() -> None:
 def _sampled(loom: Loom) -> Turn:
     """A turn with its tokens, which goes on from the last leaf."""
     last = loom.turn(loom.leaves()[-1])
-    sampled = Sampled((4, 5), ("He", "y"), (-0.5, -0.25), {}, (1, 2, 3))
+    sampled = SampledTokens((4, 5), ("He", "y"), (-0.5, -0.25), {}, (1, 2, 3))
     return Turn(
         "t_sampled",
         loom.turn(last.parent_id or "").parent_id,
@@ -306,7 +306,7 @@ async def test_tokens_of_what_looks_like_a_secret_are_left_out() -> None:
         await again.cast("say it")
         leaf = loom.leaves()[-1]
         said = loom.turn(leaf)
-        tokens = TurnMetadata(sampled=Sampled((1, 2), ("a", "b"), (-0.1, -0.2), prompt_ids=(5,)))
+        tokens = TurnMetadata(sampled=SampledTokens((1, 2), ("a", "b"), (-0.1, -0.2), prompt_ids=(5,)))
         loom.append(
             Turn(
                 "t_tok", leaf, said.cantrip_id, said.entity_id, said.cast_id, utterance=Utterance("ok"), metadata=tokens

@@ -16,8 +16,8 @@ from typing import Any
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.contract import Crystal
-from cantrip_acp.recipes.build import crystals
-from cantrip_acp.recipes.build.crystals import KEYS, VARIABLE, Need
+from cantrip_acp.recipes.build import crystal_factory, crystals
+from cantrip_acp.recipes.build.crystal_factory import KEYS, VARIABLE, FactoryContext
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
 from cantrip_acp.recipes.recipe import Recipe
@@ -48,7 +48,7 @@ def offered(recipe: Recipe | None, current: Crystal) -> list[Choice]:
     own = own_value(recipe)
     found = {own: Choice(own, own.partition(":")[2], f"{own.partition(':')[0]}, the recipe's own")} if own else {}
     for name, crystal in recipe.data.get("crystals", {}).items():
-        options = crystals.options_of(crystal)
+        options = crystal_factory.options_of(crystal)
         found.setdefault(name, Choice(name, name, f"{options['provider']}:{options.get('model', 'a script')}"))
     for provider, names in KEYS.items():
         if keys.find(names, keyring=False) is None:
@@ -73,7 +73,7 @@ def own_value(recipe: Recipe) -> str | None:
     """The choice of the recipe's own crystal; None where neither the recipe nor the environment names one."""
     given = recipe.data.get("crystal")
     try:
-        options = crystals.options_of(given) if given is not None else _of_environment(ask=False)[0]
+        options = crystal_factory.options_of(given) if given is not None else _of_environment(ask=False)[0]
     except DefinitionError:
         return None
     provider = options["provider"]
@@ -105,9 +105,9 @@ def chosen(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
     if value is None and effort is None:
         return crystals.crystal_for(recipe)
     if value is not None and value in named:
-        options, where = crystals.options_of(named[value]), recipe.folder
+        options, where = crystal_factory.options_of(named[value]), recipe.folder
     else:
-        options, where = (crystals.options_of(given), recipe.folder) if given is not None else _of_environment()
+        options, where = (crystal_factory.options_of(given), recipe.folder) if given is not None else _of_environment()
         if value is not None and value != own_value(recipe):
             provider, colon, model = value.partition(":")
             if not colon or not model.strip() or provider not in MODEL_PROVIDERS or provider == "local":
@@ -122,7 +122,7 @@ def chosen(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
         return DefinitionError(message, where=f"the crystal {value or options.get('model', '')}")
 
     limited = any("max_cost_usd" in ward for ward in recipe.data["circle"]["wards"])
-    return crystals.made(options, Need(where, Files(), recipe.state_dir, error, limited))
+    return crystals.made(options, FactoryContext(where, Files(), recipe.state_dir, error, limited))
 
 
 def _of_environment(*, ask: bool = True) -> tuple[dict[str, Any], Path]:
@@ -132,7 +132,7 @@ def _of_environment(*, ask: bool = True) -> tuple[dict[str, Any], Path]:
 
     setting = keys.setting(VARIABLE)
     if setting and setting.partition(":")[2].strip():
-        return crystals.options_of(setting), Path.cwd()
+        return crystal_factory.options_of(setting), Path.cwd()
     if setting:
         provider = setting.partition(":")[0]
         return {"provider": provider, "model": lookup.default(provider) or ""}, Path.cwd()

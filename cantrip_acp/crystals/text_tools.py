@@ -1,0 +1,470 @@
+"""Tool calls in text, for models and servers that take no tool definitions (CRYSTAL-4).
+
+`presentation` asks the model for calls, `read_calls` finds them in an answer, and `StreamedTextFilter` holds them back
+while the answer streams. There is one format: a fenced block with the tag ``tool_call`` that holds JSON. A call is executed,
+so text that only quotes one must not be taken for it. A CommonMark parser says where blocks begin and end: a call is a block at the
+top level of the message, never part of a quotation, a list, an HTML comment, an HTML element or another code block.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cantrip_acp.crystals.contract import Delta, Message, ToolCall, ToolDefinition
+from cantrip_acp.crystals.openai.tool_names import wire_args, wire_name
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+LONGEST = 200_000
+"""Characters of an answer that is read for calls. Parsing a longer one could keep everything else waiting for seconds."""
+_MOST = 64
+"""More calls in one answer are a model that repeats itself."""
+
+_ELEMENT = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9:_-]*+)(?:\s[^<>]*+)?>")
+_NAMED = re.compile(r"""["']name["']\s*:\s*["']([\w.-]+)["']""")
+_GIVEN = re.compile(r"""["'](?:arguments|parameters)["']\s*:\s*""")
+
+Found = tuple[str, str]
+"""A tool's name as the model wrote it, and its arguments as JSON text (malformed where the model's was)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block at the top level of a Markdown text, from ``start`` to ``end`` (offsets).
+
+    ``kind`` is the parser's: fence, code_block, html_block, blockquote_open, bullet_list_open, paragraph_open and so on. Of a
+    fence, ``info`` is its info string, ``body`` what it holds, and ``closed`` says whether it has a closing line.
+    """
+
+    kind: str
+    start: int
+    end: int
+    info: str = ""
+    body: str = ""
+    closed: bool = True
+
+
+def normalized(text: str) -> str:
+    """The text with ``\\n`` at the end of every line, as CommonMark reads it."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def top_level_blocks(text: str) -> list[Block]:
+    """The blocks of a `normalized` text, in order; none of what is inside of them."""
+    starts = [0]
+    for match in re.finditer("\n", text):
+        starts.append(match.end())
+    starts.append(len(text) + 1)
+    blocks: list[Block] = []
+    for token in _parser().parse(text):
+        if token.level or token.map is None:
+            continue
+        first, after = token.map
+        start, end = starts[first], min(starts[after], len(text))
+        if token.type != "fence":
+            blocks.append(Block(token.type, start, end))
+            continue
+        # An open fence goes on to the end of the text, so no line in it can close it.
+        closing = rf" {{0,3}}{re.escape(token.markup[0])}{{{len(token.markup)},}}[ \t]*\n?"
+        closed = after - first > 1 and re.fullmatch(closing, text[starts[after - 1] : end]) is not None
+        blocks.append(Block("fence", start, end, token.info.strip(), token.content, closed))
+    return blocks
+
+
+@cache
+def _parser() -> MarkdownIt:
+    """A CommonMark parser that looks at blocks alone."""
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark")
+    parser.core.ruler.enableOnly(["block"])
+    return parser
+
+
+@dataclass(frozen=True, slots=True)
+class TextCalls:
+    """What an answer says: ``words`` is the text without the calls, None if nothing is left; ``calls`` are in order."""
+
+    words: str | None
+    calls: tuple[Found, ...]
+
+
+def read_calls(text: str) -> TextCalls:
+    """Read an answer of a model that was asked to write its calls as text.
+
+    A text longer than `LONGEST` is not read for calls. What stands behind an invented result does not count.
+    """
+    unchanged = TextCalls(text if text.strip() else None, ())
+    said = without_invented_results(normalized(text))
+    if FENCE not in said or len(said) > LONGEST:
+        return unchanged
+    calls: list[Found] = []
+    left: list[str] = []
+    at = 0
+    blocks = top_level_blocks(said)
+    for block in blocks:
+        if len(calls) >= _MOST:
+            break
+        if not _asked_for(block) or in_comment(said, block.start) or around(said, blocks, block) is not None:
+            continue
+        found = _calls(block.body.strip())
+        if found:
+            left.append(said[at : block.start])
+            calls.extend(found)
+            at = block.end
+    if not calls:
+        return unchanged
+    return TextCalls("".join([*left, said[at:]]).strip() or None, tuple(calls[:_MOST]))
+
+
+def _asked_for(block: Block) -> bool:
+    return block.kind == "fence" and block.info.partition(" ")[0].lower() == FENCE
+
+
+def words_beside(text: str, calls: Collection[Found]) -> str | None:
+    """The words of a text that holds these calls: without them, and without a block that is the program of one."""
+    reading = read_calls(text)
+    if reading.calls:
+        return reading.words
+    programs: set[str] = set()
+    for _, args in calls:
+        given = _loose(args)
+        programs.update(v for v in given.values() if isinstance(v, str)) if isinstance(given, dict) else None
+    text = normalized(text)
+    blocks = [b for b in top_level_blocks(text) if b.kind == "fence" and b.body.removesuffix("\n") in programs]
+    for block in reversed(blocks):
+        text = text[: block.start] + text[block.end :]
+    return text.strip() or None
+
+
+def in_comment(text: str, at: int) -> bool:
+    """Whether an HTML comment was begun before a place and not ended."""
+    return text.rfind("<!--", 0, at) > text.rfind("-->", 0, at)
+
+
+def around(text: str, blocks: Collection[Block], block: Block) -> str | None:
+    """The HTML element that is begun before a block and ended behind it: ``<think>``, ``<details>``, ``<example>``."""
+    opened = list[str]()
+    for each in blocks:
+        if each.start >= block.start:
+            break
+        if each.kind == "html_block" or (
+            each.kind == "paragraph_open" and text[each.start : each.end].lstrip()[:1] == "<"
+        ):
+            for end, name in _ELEMENT.findall(text[each.start : each.end]):
+                if not end:
+                    opened.append(name.lower())
+                elif name.lower() in opened:
+                    del opened[opened.index(name.lower()) :]
+    ended = {name.lower() for end, name in _ELEMENT.findall(text[block.end :]) if end} if opened else ()
+    return next((name for name in opened if name in ended), None)
+
+
+def _calls(body: str) -> list[Found]:
+    return _of_json(body) or _broken(body)
+
+
+def _of_json(body: str) -> list[Found]:
+    """The calls of a body of JSON: an object, a list, or several objects one after the other. None if any is no call."""
+    out: list[Found] = []
+    decoder = json.JSONDecoder(strict=False)
+    at = 0
+    while True:
+        while at < len(body) and body[at] in " \t\r\n;,":
+            at += 1
+        if at >= len(body):
+            return out
+        try:
+            value, at = decoder.raw_decode(body, at)
+        except (ValueError, RecursionError):
+            value = _loose(body[at:])
+            at = len(body)
+        for each in value if isinstance(value, list) else [value]:
+            found = _call(each)
+            if found is None:
+                return []
+            out.append(found)
+
+
+def _loose(body: str) -> Any:
+    """What is nearly JSON: Python's own notation, commas before a closing bracket. None where it is not even that."""
+    if len(body) > 200_000:
+        return None
+    try:
+        return json.loads(re.sub(r",(\s*[}\]])", r"\1", body), strict=False)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(body.strip())
+    except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+        return None
+
+
+def _call(value: Any) -> Found | None:
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
+        return None
+    # Some models are trained on the second name.
+    key = next((key for key in ("arguments", "parameters") if key in value), None)
+    if key is None and value.keys() - {"name", "id", "type"}:
+        return None
+    args = value[key] if key is not None else {}
+    if isinstance(args, str):
+        return value["name"], args or "{}"
+    try:
+        return value["name"], json.dumps(args if args is not None else {}, ensure_ascii=False)
+    except (TypeError, ValueError):
+        return value["name"], str(args)
+
+
+def _broken(body: str) -> list[Found]:
+    """A call whose JSON is broken but whose name can be read: the entity is told what is wrong with the arguments."""
+    named = _NAMED.search(body)
+    if named is None:
+        return []
+    given = _GIVEN.search(body)
+    if given is None:
+        return [(named.group(1), body.strip())]
+    rest = body[given.end() :].strip()
+    # The last brace closes the call itself, not its arguments.
+    return [(named.group(1), rest[:-1].rstrip() if rest.endswith("}") and rest.count("}") > rest.count("{") else rest)]
+
+
+FENCE = "tool_call"
+RESULT = "<tool_result"
+"""How the answer of a call begins. A model that writes this itself is making one up."""
+
+_MADE_UP = re.compile(rf"^[ \t]*{re.escape(RESULT)}\b", re.MULTILINE)
+
+_INTRODUCTION = """\
+# Tools
+
+You can call the tools below. To call one, write a fenced block on lines of its own, with one JSON object in it:
+
+```tool_call
+{"name": "NAME", "arguments": {"ARGUMENT": "VALUE"}}
+```
+
+Every such block is executed, so write one only to make a call, never as an example. Several blocks are executed in order.
+After your calls, stop: the results come in the next message, in <tool_result> elements. Never write those yourself.
+
+The tools, each with a JSON Schema of its arguments:
+"""
+
+_REQUIRED = "\nEach of your answers must call at least one tool.\n"
+
+
+def presentation(tools: Sequence[ToolDefinition], *, required: bool = False) -> str:
+    """The text that stands in place of tool definitions."""
+    lines = [_INTRODUCTION]
+    for tool in tools:
+        schema = msgspec.json.encode(dict(tool.parameters)).decode()
+        lines.append(f"## {wire_name(tool.name)}\n{tool.description.strip()}\nArguments: {schema}\n")
+    if required:
+        lines.append(_REQUIRED)
+    return "\n".join(lines)
+
+
+def as_text(messages: Sequence[Message], tools: Sequence[ToolDefinition], *, required: bool = False) -> list[Message]:
+    """The messages with calls and their answers as text, and the tools presented after the system messages."""
+    out: list[Message] = []
+    start = 0
+    while start < len(messages) and messages[start].role == "system":
+        start += 1
+    out.extend(messages[:start])
+    if tools:
+        out.append(Message("system", presentation(tools, required=required), kind="capabilities"))
+    results: list[Message] = []
+    for message in messages[start:]:
+        if message.role == "tool":
+            results.append(message)
+            continue
+        _flush(results, out)
+        if message.role == "assistant" and message.text_calls:
+            # The model's own text has the calls already; a result that it invented is not shown to it again.
+            out.append(Message("assistant", without_invented_results(message.content or ""), thinking=message.thinking))
+        elif message.role == "assistant" and message.tool_calls:
+            said = [message.content] if message.content else []
+            text = "\n\n".join([*said, *(_block(call) for call in message.tool_calls)])
+            out.append(Message("assistant", text, thinking=message.thinking))
+        else:
+            out.append(message)
+    _flush(results, out)
+    return out
+
+
+def _flush(results: list[Message], out: list[Message]) -> None:
+    if results:
+        images = tuple(image for message in results for image in message.attachments)
+        out.append(Message("user", "\n\n".join(map(_result, results)), attachments=images))
+        results.clear()
+
+
+def _block(call: ToolCall) -> str:
+    return f'```{FENCE}\n{{"name": "{wire_name(call.gate)}", "arguments": {wire_args(call.args)}}}\n```'
+
+
+def _result(message: Message) -> str:
+    failed = ' error="true"' if message.is_error else ""
+    return f'{RESULT} name="{wire_name(message.name or "tool")}"{failed}>\n{message.content or ""}\n</tool_result>'
+
+
+def without_invented_results(text: str) -> str:
+    """The text up to a tool's result that the model invented: that, and all that it made of it, counts for nothing."""
+    made_up = _MADE_UP.search(text)
+    return text if made_up is None else text[: made_up.start()]
+
+
+THINK_TAGS = ("think", "thinking", "thought", "reasoning", "seed:think")
+"""Elements in which models think, where their server does not take it out."""
+
+_OPEN = {f"<{tag}>": f"</{tag}>" for tag in THINK_TAGS} | {"◁think▷": "◁/think▷", "[THINK]": "[/THINK]"}
+_LOST = re.compile(r"\A(.*?)</think>\s*", re.DOTALL)
+"""Thinking whose opening tag is part of the prompt, as templates of some models have it."""
+
+_CALL = re.compile(rf"(`{{3,}}|~{{3,}})[ \t]*{FENCE}", re.IGNORECASE)
+
+
+class StreamedTextFilter:
+    """Takes the text of one answer piece by piece.
+
+    ``names`` are the tools whose calls the model was asked to write as text; without any, text is text and nothing in it is
+    a call. ``tags``: look for thinking in tags.
+    """
+
+    def __init__(self, names: Collection[str], *, tags: bool) -> None:
+        self._names = names
+        self._tags = tags
+        self._text: list[str] = []
+        self._thoughts: list[str] = []
+        self._state = "start" if tags else "text"
+        self._close = ""
+        self._pending = ""
+        self._shown: list[str] = []
+        self._waiting = ""
+        self._line_begins = True
+        self._held = False
+
+    def feed(self, piece: str) -> list[Delta]:
+        """What can be shown after this piece."""
+        self._pending += piece
+        out: list[Delta] = []
+        if self._state == "start":
+            self._begin()
+        if self._state == "thinking":
+            out += self._think()
+        if self._state == "after":
+            # Blank lines between thinking and answer belong to neither.
+            self._pending = self._pending.lstrip()
+            if self._pending:
+                self._state = "text"
+        if self._state == "text":
+            fresh, self._pending = self._pending, ""
+            self._text.append(fresh)
+            out += self._show(fresh)
+        return out
+
+    def finish(self) -> tuple[list[Delta], str | None, str | None, tuple[Found, ...]]:
+        """What is still to be shown, and the whole: thinking, the text as it was generated, the calls in it."""
+        out: list[Delta] = []
+        if self._state == "thinking":
+            # It never closed: cut off while thinking.
+            self._thoughts.append(self._pending)
+            out.append(Delta("thought", self._pending))
+        elif self._pending:
+            self._text.append(self._pending)
+        text = "".join(self._text)
+        if self._tags and not self._close and (lost := _LOST.match(text)) is not None:
+            self._thoughts.append(lost.group(1))
+            text = text[lost.end() :]
+        words: str | None = text
+        calls: tuple[Found, ...] = ()
+        if self._names:
+            reading = read_calls(text)
+            words, calls = reading.words, reading.calls
+        shown = "".join(self._shown)
+        if calls:
+            shown = shown.strip()
+        if words is not None and words.startswith(shown):
+            # What was held back, and is no call after all.
+            out.append(Delta("text", words[len(shown) :]))
+        content = text if text.strip() or not self._names else None
+        return [d for d in out if d.text], "".join(self._thoughts).strip() or None, content or None, calls
+
+    def _begin(self) -> None:
+        """At the very start: does it open with a tag? Waits while that is not clear."""
+        head = self._pending.lstrip()
+        for opening, closing in _OPEN.items():
+            if head.startswith(opening):
+                self._state, self._close = "thinking", closing
+                self._pending = head[len(opening) :].lstrip("\n")
+                return
+        if not any(opening.startswith(head) for opening in _OPEN):
+            self._state = "text"
+
+    def _think(self) -> list[Delta]:
+        before, found, after = self._pending.partition(self._close)
+        if found:
+            self._state, self._pending = "after", after
+        else:
+            # The end may be the beginning of the closing tag.
+            keep = _overlap(before, self._close)
+            before, self._pending = before[: len(before) - keep], before[len(before) - keep :]
+        if not before:
+            return []
+        self._thoughts.append(before)
+        return [Delta("thought", before)]
+
+    def _show(self, fresh: str) -> list[Delta]:
+        self._waiting += fresh
+        if self._held:
+            return []
+        cut, self._held = self._first_mark() if self._names else (len(self._waiting), False)
+        ready, self._waiting = self._waiting[:cut], self._waiting[cut:]
+        if not ready:
+            return []
+        self._shown.append(ready)
+        self._line_begins = ready.endswith("\n")
+        return [Delta("text", ready)]
+
+    def _first_mark(self) -> tuple[int, bool]:
+        """Where showing must stop, and whether for good: the beginning of a call, or of what may become one."""
+        waiting = self._waiting
+        at = 0 if self._line_begins else waiting.find("\n") + 1
+        if not self._line_begins and not at:
+            return len(waiting), False
+        while True:
+            end = waiting.find("\n", at)
+            head = (waiting[at:] if end < 0 else waiting[at:end]).lstrip(" \t")
+            if head.startswith(RESULT) or _CALL.match(head):
+                return at, True
+            if end < 0:
+                return (at if _may_become_a_mark(head) else len(waiting)), False
+            at = end + 1
+
+
+def _may_become_a_mark(head: str) -> bool:
+    """Whether a line that begins like this, and goes on, may begin a call or an invented result."""
+    if RESULT.startswith(head):
+        return True
+    tag = head.lstrip(head[:1])
+    fence = len(head) - len(tag)
+    if head[:1] not in ("`", "~"):
+        return False
+    return not tag or (fence >= 3 and FENCE.startswith(tag.lstrip(" \t").lower()))
+
+
+def _overlap(text: str, closing: str) -> int:
+    """How many characters at the end of ``text`` may begin ``closing``."""
+    for length in range(min(len(text), len(closing) - 1), 0, -1):
+        if closing.startswith(text[-length:]):
+            return length
+    return 0

@@ -1,1 +1,0 @@
-"""Tool calls in text, for models and servers that take no tool definitions."""

@@ -1,0 +1,69 @@
+"""Crystal factories: what makes a crystal from a recipe's options, the providers, and the variables of their keys.
+
+A factory is a function ``(options, context) -> Crystal``. ``options`` is the recipe's crystal mapping without
+``provider``. ``context`` holds file locations and makes errors with the position in the recipe. Other packages add
+factories as entry points ``cantrip_acp.crystals``. A factory's module is imported when a recipe names the provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.recipes.build.python_files import Files
+from cantrip_acp.recipes.parse import names
+from cantrip_acp.recipes.parse.source_map import KeyPath
+
+BUILT_IN: tuple[str, ...] = names.PROVIDERS
+"""Every provider of this package."""
+
+AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
+"""The variable of a token instead of Anthropic's key: sent as ``Authorization: Bearer``."""
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_API_KEY", AUTH_TOKEN),
+    "openai": ("OPENAI_API_KEY",),
+    "google": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "openrouter": ("OPENROUTER_API_KEY",),
+}
+"""The variables of each provider's key. Providers are tried in this order."""
+
+VARIABLE = "CANTRIP_CRYSTAL"
+"""The environment variable with the crystal for recipes that name none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactoryContext:
+    """What a factory may use. The crystal's files are relative to ``folder``."""
+
+    folder: Path
+    files: Files
+    state_dir: Path | None
+    error: Callable[[KeyPath, str], DefinitionError]
+    """Makes an error at a key of the crystal's mapping, with the position in the recipe."""
+    cost_limited: bool = False
+    """Whether the circle limits the cost of a cast; then the crystal's prices must be known."""
+
+
+Factory = Callable[[Mapping[str, Any], FactoryContext], Crystal]
+
+
+def available() -> list[str]:
+    """Providers that can be used here."""
+    from importlib.metadata import entry_points
+
+    return sorted({*BUILT_IN, *(e.name for e in entry_points(group="cantrip_acp.crystals"))})
+
+
+def options_of(crystal: Any) -> dict[str, Any]:
+    """A crystal's mapping; a text such as ``scripted:FILE`` is converted to one."""
+    if not isinstance(crystal, str):
+        return dict(crystal)
+    provider, _, rest = crystal.partition(":")
+    if provider == "human":
+        return {"provider": provider}
+    return {"provider": provider, "script" if provider == "scripted" else "model": rest.strip()}

@@ -298,7 +298,7 @@ def test_an_untrusted_recipe_takes_no_env_file_of_the_workspace(
 def test_making_a_crystal_imports_no_sdk(provider: str, tmp_path: Path) -> None:
     """What a session's start waits for: neither an SDK nor what it stands on."""
     script = (
-        "import sys; from pathlib import Path; from cantrip_acp.recipes.build import crystals; "
+        "import sys; from pathlib import Path; from cantrip_acp.recipes.build import crystal_factory, crystals; "
         "from cantrip_acp.recipes.build.python_files import Files\n"
         "need = crystal_factory.FactoryContext(Path('.'), Files(), None, lambda p, m: RuntimeError(m))\n"
         f"crystal = crystals.made({{'provider': {provider!r}, 'model': 'm'}}, need)\n"

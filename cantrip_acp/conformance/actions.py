@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from cantrip_acp.conformance.case import Case
-from cantrip_acp.conformance.setup import Scene
+from cantrip_acp.conformance.setup import CaseSetup
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import CantripError, DefinitionError
@@ -18,14 +18,14 @@ from cantrip_acp.gates.contract import as_text
 from cantrip_acp.loom.query.thread import Thread
 
 
-class Performance:
+class CaseRun:
     """Runs a case's actions in order until one fails, and keeps the results.
 
     ``results`` are those of the finished casts, ``entities`` the ids of the created entities in order, ``extracted``
     the thread of ``extract_thread``. ``error`` is the failure of the action at the path ``failed_at`` in the case.
     """
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: CaseSetup) -> None:
         self.scene = scene
         self.results: list[CastResult] = []
         self.entities: list[str] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.conformance.actions import Performance
+from cantrip_acp.conformance.actions import CaseRun
 from cantrip_acp.conformance.matchers import Scope
 from cantrip_acp.crystals.contract import Message, ToolCall
 from cantrip_acp.gates.contract import as_text
@@ -20,7 +20,7 @@ from cantrip_acp.loom.records.turn import CastRecord, Output, Turn
 class Evidence:
     """What a finished case left behind. It lists only the crystal's turns; the ``call`` turn and folds are left out."""
 
-    def __init__(self, performance: Performance) -> None:
+    def __init__(self, performance: CaseRun) -> None:
         self.performance = performance
         self.scene = performance.scene
         self.loom = performance.scene.loom

@@ -23,7 +23,7 @@ from cantrip_acp.gates.contract import as_text
 Check = Callable[[Any, Evidence, str], Iterator[Problem]]
 
 
-def judge(case: Case, evidence: Evidence) -> Iterator[Problem]:
+def check_expectations(case: Case, evidence: Evidence) -> Iterator[Problem]:
     """Yield everything that does not hold.
 
     An unexpected failure is reported alone, because the rest then means little. A script without further responses is

@@ -12,13 +12,12 @@ from typing import Literal
 
 import anyio
 
-from cantrip_acp.conformance.actions import Performance
-from cantrip_acp.conformance.case import Case
+from cantrip_acp.conformance.actions import CaseRun
+from cantrip_acp.conformance.case import Case, missing_features
 from cantrip_acp.conformance.evidence import Evidence
-from cantrip_acp.conformance.expect import judge
-from cantrip_acp.conformance.features import lacking
+from cantrip_acp.conformance.expect import check_expectations
 from cantrip_acp.conformance.grammar import Problem
-from cantrip_acp.conformance.setup import Scene
+from cantrip_acp.conformance.setup import CaseSetup
 
 CASE_LIMIT_S = 180.0
 """A case that takes more seconds than this fails. It is more than any default ward allows for a turn."""
@@ -44,7 +43,7 @@ async def run_case(case: Case) -> Outcome:
     broken = case.problems()
     if broken:
         return Outcome(case, "failed", tuple(broken))
-    absent = lacking(case)
+    absent = missing_features(case)
     if absent is not None:
         return Outcome(case, "skipped", reason=absent)
     if not case.actions:
@@ -59,11 +58,11 @@ async def _perform(case: Case) -> list[Problem]:
     with tempfile.TemporaryDirectory(
         prefix="cantrip-conformance-", dir=_scratch(), ignore_cleanup_errors=True
     ) as folder:
-        performance = Performance(Scene(case, Path(folder)))
+        performance = CaseRun(CaseSetup(case, Path(folder)))
         try:
             with anyio.fail_after(CASE_LIMIT_S):
                 await performance.run(case)
-            return list(judge(case, Evidence(performance)))
+            return list(check_expectations(case, Evidence(performance)))
         except TimeoutError:
             return [Problem(performance.failed_at, f"did not end within {CASE_LIMIT_S:g} s")]
         except Exception as error:  # noqa: BLE001
@@ -83,7 +82,7 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def chosen(cases: Sequence[Case], rules: Sequence[str]) -> list[Case]:
+def select_cases(cases: Sequence[Case], rules: Sequence[str]) -> list[Case]:
     """The cases of these rules: ``LOOP-3`` for one rule, ``LOOP`` for a family; all cases where no rule is given."""
     if not rules:
         return list(cases)

@@ -9,9 +9,8 @@ from typing import Any
 
 import anyio.lowlevel
 
-from cantrip_acp.conformance import rawresponse, testgates
-from cantrip_acp.conformance.case import Case
-from cantrip_acp.conformance.features import crystals_of
+from cantrip_acp.conformance import case_gates, setup
+from cantrip_acp.conformance.case import Case, crystals_of
 from cantrip_acp.core.call import Call
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.circle import Circle
@@ -26,7 +25,7 @@ from cantrip_acp.mediums import registry as mediums
 _SWITCH = {"on": True, "off": False}
 
 
-class Scene:
+class CaseSetup:
     """The objects of one case. A case has one loom, and each crystal remembers its place in its script.
 
     ``stand_in`` is an empty folder that replaces ``/``. A cantrip is built only when an action needs it, so an error in
@@ -38,7 +37,7 @@ class Scene:
         self._setup = case.setup
         self.stand_in = stand_in
         self.loom = Loom.memory()
-        self.crystals: dict[str, PlayedCrystal] = {}
+        self.crystals: dict[str, ScriptedCaseCrystal] = {}
         self.retry = RetryPolicy(sleep=_instantly)
 
     def build(self) -> None:
@@ -50,13 +49,13 @@ class Scene:
         self.retry = _retry(self._setup.get("retry") or {}, self.retry)
 
     @property
-    def main(self) -> PlayedCrystal | None:
+    def main(self) -> ScriptedCaseCrystal | None:
         """The crystal of a cast that names none: ``crystal``, or without it the first that is not for children."""
         if "crystal" in self._setup:
             return self.crystals.get("crystal")
         return next((c for key, c in self.crystals.items() if not key.startswith("child_")), None)
 
-    def named(self, key: str) -> PlayedCrystal:
+    def named(self, key: str) -> ScriptedCaseCrystal:
         """The crystal with this key or name. Raises `DefinitionError` where the case sets up none."""
         found = self.crystals.get(key) or next((c for c in self.crystals.values() if c.name == key), None)
         if found is None:
@@ -90,7 +89,7 @@ class Scene:
         medium = given.get("medium") or given.get("type") or "conversation"
         if given.get("type") not in (None, medium):
             raise DefinitionError(f"a circle has one medium, not both {medium!r} and {given['type']!r}")
-        gates = [testgates.make(gate, self.stand_in) for gate in given.get("gates") or []]
+        gates = [case_gates.make(gate, self.stand_in) for gate in given.get("gates") or []]
         options = {"python": given.get("code_python"), "loom": _switch(given.get("loom")) or None}
         options = {key: value for key, value in options.items() if value is not None}
         if options and medium != "code":
@@ -111,32 +110,32 @@ class Scene:
             return _switch(value)
         if kind == "paths":
             paths = value if isinstance(value, list) else [value]
-            return [str(testgates.within(self.stand_in, p)) if str(p).startswith("/") else p for p in paths]
+            return [str(case_gates.within(self.stand_in, p)) if str(p).startswith("/") else p for p in paths]
         return value
 
 
 _UNNAMED = "scripted"
 
 
-class PlayedCrystal(ScriptedCrystal):
+class ScriptedCaseCrystal(ScriptedCrystal):
     """A case's crystal. Its children use the crystal for their depth: ``child_crystal_l2``, else ``child_crystal``.
 
     All children of a depth share one script, so its response *i* belongs to child *i* of a batch.
     """
 
-    heirs: Mapping[str, PlayedCrystal] = {}
+    heirs: Mapping[str, ScriptedCaseCrystal] = {}
 
     def child(self, number: int, depth: int) -> Crystal:
         found = self.heirs.get(f"child_crystal_l{depth}") or self.heirs.get("child_crystal")
         return found if found is not None else super().child(number, depth)
 
 
-def _crystal(script: Mapping[str, Any]) -> PlayedCrystal:
+def _crystal(script: Mapping[str, Any]) -> ScriptedCaseCrystal:
     name = str(script.get("name") or _UNNAMED)
     responses = [r if r is not None else {} for r in script.get("responses") or []]
     if script.get("raw_response") is not None:
-        responses.insert(0, rawresponse.normalised(script))
-    return PlayedCrystal(
+        responses.insert(0, setup.decode_raw_response(script))
+    return ScriptedCaseCrystal(
         responses,
         children=script.get("children") or (),
         usage=script.get("usage"),
@@ -168,7 +167,7 @@ async def _instantly(seconds: float) -> None:
 
 def _lay_out(files: Mapping[str, Any], stand_in: Path) -> None:
     for name, text in files.items():
-        path = testgates.within(stand_in, name)
+        path = case_gates.within(stand_in, name)
         if text is None or name.endswith("/"):
             path.mkdir(parents=True, exist_ok=True)
             continue
@@ -178,3 +177,31 @@ def _lay_out(files: Mapping[str, Any], stand_in: Path) -> None:
 
 def _switch(value: Any) -> Any:
     return _SWITCH.get(value, value) if isinstance(value, str) else value
+
+
+CHAT = ("openai", "openrouter", "ollama", "local")
+"""Providers whose answers have the form of Chat Completions; a suite may put ``mock_`` before the name."""
+
+
+def decode_raw_response(script: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the raw answer to a scripted response. Raises `DefinitionError` for an unsupported provider."""
+    provider = str(script.get("provider") or "openai").removeprefix("mock_")
+    raw = script["raw_response"]
+    if provider not in CHAT:
+        raise DefinitionError(f"raw_response of provider {provider!r} cannot be read; here: {', '.join(CHAT)}")
+    if not isinstance(raw, Mapping):
+        raise DefinitionError(f"raw_response is the provider's answer, a mapping, not {raw!r}")
+    from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
+
+    answer = ChatAnswer()
+    answer.feed(raw)
+    usage = answer.counted()
+    response: dict[str, Any] = {
+        "content": "".join(answer.text) or None,
+        "thinking": "".join(answer.thoughts) or None,
+        "tool_calls": [{"id": call.id, "gate": call.name, "args": call.text or "{}"} for call in answer.calls],
+    }
+    if usage is not None:
+        counts = ("prompt_tokens", "completion_tokens", "cached_tokens")
+        response["usage"] = {name: getattr(usage, name) for name in counts}
+    return response

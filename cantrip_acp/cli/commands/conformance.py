@@ -38,7 +38,7 @@ def conformance(files: tuple[Path, ...], rules: tuple[str, ...], as_json: bool) 
 
     Exit status: 0 nothing failed, 1 a case failed, 2 a file cannot be read or no case has the rule.
     """
-    from cantrip_acp.conformance.runner import chosen
+    from cantrip_acp.conformance.runner import select_cases
     from cantrip_acp.conformance.suite import read_suite
     from cantrip_acp.core.errors import DefinitionError
 
@@ -50,7 +50,7 @@ def conformance(files: tuple[Path, ...], rules: tuple[str, ...], as_json: bool) 
         except DefinitionError as error:
             unreadable = True
             click.echo(f"cantrip conformance: {error}", err=True)
-    picked = chosen(cases, rules)
+    picked = select_cases(cases, rules)
     if cases and not picked:
         known = ", ".join(sorted({case.rule for case in cases}))
         raise click.UsageError(f"no case has the rule {' or '.join(rules)}; the rules here: {known}")

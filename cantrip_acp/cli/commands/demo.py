@@ -16,8 +16,7 @@ from cantrip_acp.cli.command_table import examples
 if TYPE_CHECKING:
     from cantrip_acp.acp.client.client import Outcome
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.demo.proof import TestRun
-    from cantrip_acp.demo.stage import Stage
+    from cantrip_acp.demo.sample_project import SampleProject, TestRun
 
 
 @click.command(epilog=examples("cantrip demo", "cantrip demo --slow --keep")["epilog"])
@@ -41,7 +40,7 @@ def run(*, slow: bool = False, keep: bool = False, full: bool = False) -> int:
     import anyio
 
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.demo.stage import set_stage
+    from cantrip_acp.demo.sample_project import prepare
     from cantrip_acp.sandbox.launch.sandbox import check
 
     anyio.run(check)
@@ -49,7 +48,7 @@ def run(*, slow: bool = False, keep: bool = False, full: bool = False) -> int:
     root = Path(tempfile.mkdtemp(prefix="cantrip-demo-"))
     status = 1
     try:
-        stage = set_stage(root, slow=slow)
+        stage = prepare(root, slow=slow)
         status = _play(screen, stage, full=full)
         return status
     finally:
@@ -65,14 +64,13 @@ def agent_command() -> list[str]:
     return [str(script)] if script.is_file() else [sys.executable, "-m", "cantrip_acp.acp.start"]
 
 
-def _play(screen: Screen, stage: Stage, *, full: bool) -> int:
+def _play(screen: Screen, stage: SampleProject, *, full: bool) -> int:
     from cantrip_acp.acp.client.client import AgentError, AgentMissing
     from cantrip_acp.cli.render.client_output import ClientText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.client_session import Headless, Quit
     from cantrip_acp.cli.session.permissions import Policy
-    from cantrip_acp.demo.proof import run_tests
-    from cantrip_acp.demo.stage import INTENT
+    from cantrip_acp.demo.sample_project import INTENT, run_tests
 
     before, first = stage.files(), run_tests(stage.project)
     argv = [*agent_command(), "--recipe", str(stage.recipe)]
@@ -103,7 +101,7 @@ def _play(screen: Screen, stage: Stage, *, full: bool) -> int:
 
 def _prove(
     screen: Screen,
-    stage: Stage,
+    stage: SampleProject,
     before: dict[str, bytes],
     first: TestRun,
     outcome: Outcome,
@@ -113,7 +111,7 @@ def _prove(
     """Print the closing summary. It checks the files and the loom themselves, not what the session showed."""
     from cantrip_acp.cli.render.display import duration
     from cantrip_acp.core.errors import LoomError
-    from cantrip_acp.demo.proof import examine, read_loom
+    from cantrip_acp.demo.sample_project import check_result, read_loom
 
     marks = screen.marks
     screen.blank()
@@ -126,7 +124,7 @@ def _prove(
         screen.line((f"{marks.failed} the loom cannot be read: {error}", "red"))
         return 1
     screen.line(("Checked afterwards, outside of the sandbox:", "bold"))
-    findings = examine(stage, before, first, record, outcome.stop_reason)
+    findings = check_result(stage, before, first, record, outcome.stop_reason)
     for finding in findings:
         mark, style = (marks.done, "green") if finding.holds else (marks.failed, "bold red")
         screen.line((f"{mark} ", style), (finding.words, "" if finding.holds else "red"), indent=2)

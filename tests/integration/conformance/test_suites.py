@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from cantrip_acp.conformance import grammar
-from cantrip_acp.conformance.case import Case
-from cantrip_acp.conformance.features import medium_of
+from cantrip_acp.conformance.case import Case, medium_of
 from cantrip_acp.conformance.grammar import Shape
 from cantrip_acp.conformance.runner import run_case
 from cantrip_acp.conformance.suite import read_suite

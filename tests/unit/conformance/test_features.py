@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cantrip_acp.conformance.features import FEATURES, Feature
+from cantrip_acp.conformance.case import FEATURES, Feature
 from cantrip_acp.conformance.runner import run_case
 from cantrip_acp.conformance.suite import read_suite
 from cantrip_acp.core import context
@@ -51,7 +51,7 @@ async def test_skipped_with_the_reason(
 ) -> None:
     row = next(f for f in FEATURES if f.name == feature)
     absent = tuple(f if f is not row else Feature(f.name, f.needed, lambda: False) for f in FEATURES)
-    monkeypatch.setattr("cantrip_acp.conformance.features.FEATURES", absent)
+    monkeypatch.setattr("cantrip_acp.conformance.case.FEATURES", absent)
     outcome = await run_case(case(write, parts))
     assert (outcome.status, outcome.reason) == ("skipped", f"needs {feature}, which this version does not have")
 
@@ -62,7 +62,7 @@ async def test_never_passed_in_silence_once_it_is_there(
 ) -> None:
     """With the feature declared present the case is run, and a wrong one fails."""
     present = tuple(Feature(f.name, f.needed, lambda: True) for f in FEATURES)
-    monkeypatch.setattr("cantrip_acp.conformance.features.FEATURES", present)
+    monkeypatch.setattr("cantrip_acp.conformance.case.FEATURES", present)
     assert (await run_case(case(write, parts))).status == "failed"
 
 

@@ -7,10 +7,13 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from cantrip_acp.crystals.contract import NO_USAGE, Usage
 
 INTENT: Final = "The tests fail. Find out why, mend it, and show that they pass."
 
@@ -29,7 +32,7 @@ _MILLISECONDS_A_WORD: Final = 45
 
 
 @dataclass(frozen=True)
-class Stage:
+class SampleProject:
     """`project` is the project's copy, `recipe` the recipe to run on it; both are below one temporary folder."""
 
     project: Path
@@ -47,7 +50,7 @@ class Stage:
         return found
 
 
-def set_stage(root: Path, *, slow: bool = False) -> Stage:
+def prepare(root: Path, *, slow: bool = False) -> SampleProject:
     """Copy everything below `root`, an empty folder. With `slow` the script speaks word by word, as a model does."""
     project = root / "pennywise"
     with importlib.resources.as_file(importlib.resources.files("cantrip_acp.demo")) as data:
@@ -59,7 +62,7 @@ def set_stage(root: Path, *, slow: bool = False) -> Stage:
     paced = [_paced(response) if slow else response for response in responses]
     (root / "session.yaml").write_text(json.dumps(paced, indent=1, ensure_ascii=False), encoding="utf-8")
     _commit(project)
-    return Stage(project, root / "demo.cantrip.yaml", tuple(responses))
+    return SampleProject(project, root / "demo.cantrip.yaml", tuple(responses))
 
 
 def _read_script(file: Path) -> list[dict[str, Any]]:
@@ -106,3 +109,99 @@ def _commit(project: Path) -> None:
     for day, (message, paths) in enumerate(_HISTORY, 11):
         run("add", "--", *paths)
         run("commit", "--quiet", "--message", message, when=f"2026-03-{day}T10:00:00Z")
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """A run of the project's tests on this machine, outside the sandbox (the tests are our own). `words` is the last line."""
+
+    passed: bool
+    words: str
+
+
+def run_tests(project: Path) -> TestRun:
+    done = subprocess.run(
+        [sys.executable, "-B", "-m", "unittest", "discover", "-s", "tests", "-t", "."],
+        cwd=project,
+        env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=120,
+        check=False,
+    )
+    lines = done.stderr.strip().splitlines() or ["it printed nothing"]
+    return TestRun(done.returncode == 0, lines[-1])
+
+
+@dataclass
+class Record:
+    """What one loom recorded. `commands` are `(command, exit status)`; a command that ended the cast has status None or 0."""
+
+    turns: int = 0
+    commands: list[tuple[str, int | None]] = field(default_factory=list)
+    gates: list[str] = field(default_factory=list)
+    failed_gates: list[str] = field(default_factory=list)
+    usage: Usage = NO_USAGE
+    reason: str | None = None
+
+
+def read_loom(path: Path) -> Record:
+    """Read a loom. Raises LoomError if it cannot be read."""
+    from cantrip_acp.loom.loom import Loom
+
+    record = Record()
+    with Loom.open(path, readonly=True) as loom:
+        for turn in loom.turns():
+            if turn.role != "crystal":
+                continue
+            record.turns += 1
+            record.reason = turn.reason
+            record.usage += turn.metadata.usage
+            if turn.utterance.code is not None and turn.observation.output is not None:
+                record.commands.append((turn.utterance.code, turn.observation.output.exit_code))
+            for result in turn.observation.results:
+                record.gates.append(result.gate)
+                if result.is_error:
+                    record.failed_gates.append(f"{result.gate}: {str(result.result)[:200]}")
+    return record
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The check of one promise of the demo: whether it holds, and what was found."""
+
+    holds: bool
+    words: str
+
+
+def check_result(
+    stage: SampleProject, before: Mapping[str, bytes], first: TestRun, record: Record, stop_reason: str
+) -> list[Finding]:
+    """Check everything that the demo claims. `before` and `first` were taken before the session."""
+    runs = [status for command, status in record.commands if command.strip().startswith("make test")]
+    after = stage.files()
+    changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+    last = run_tests(stage.project)
+    missing = len(stage.script) - record.turns
+    flipped = len(runs) == 2 and runs[0] not in (0, None) and runs[1] == 0
+    return [
+        Finding(
+            flipped,
+            f"in the sandbox, `make test` failed and then passed (exit {' then '.join(map(str, runs)) or 'never'})",
+        ),
+        Finding(
+            not first.passed and last.passed,
+            f"outside of it the same tests failed before ({first.words}) and pass now ({last.words})",
+        ),
+        Finding(changed == [SUSPECT], f"changed in the project: {', '.join(changed) or 'nothing'}"),
+        Finding(
+            not record.failed_gates and "edit_file" in record.gates,
+            "every gate did its work: "
+            + (", ".join(record.gates) if not record.failed_gates else "; ".join(record.failed_gates)),
+        ),
+        Finding(
+            stop_reason == "end_turn" and record.reason == "done" and not missing,
+            f"the entity was done by itself after {record.turns} turns ({stop_reason}, {record.reason})",
+        ),
+    ]

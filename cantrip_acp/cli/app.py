@@ -11,7 +11,7 @@ from typing import TextIO
 
 import click
 
-from cantrip_acp.cli.command_table import Lazy, examples
+from cantrip_acp.cli.command_table import LazyGroup, examples
 from cantrip_acp.core.errors import (
     CantripError,
     DefinitionError,
@@ -27,7 +27,7 @@ DONE, FAILED, USAGE, NO_SANDBOX, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 @click.group(
-    cls=Lazy,
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     **examples(
         "cantrip demo", "cantrip recipe new greeter", 'cantrip cast greeter "Say hello."', "cantrip loom thread"
@@ -56,13 +56,13 @@ def run(argv: list[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        nobody_reads()
+        discard_output()
         return FAILED
     except Exception as error:  # noqa: BLE001 - the last resort: show a message and a status, not a traceback
-        return complain(error)
+        return report_error(error)
 
 
-def complain(error: BaseException) -> int:
+def report_error(error: BaseException) -> int:
     """Print an error on stderr and return its exit status."""
     from cantrip_acp.text.redaction import shared
 
@@ -70,7 +70,7 @@ def complain(error: BaseException) -> int:
         import traceback
 
         sys.stderr.write(shared().diagnostic("".join(traceback.format_exception(error))))
-    found = own(error)
+    found = own_error(error)
     if isinstance(error, OSError):
         # The cause is the machine, not a bug: a full disk, or a folder without write permission.
         where = f"{error.filename}: " if error.filename is not None else ""
@@ -98,12 +98,12 @@ def status_of(error: CantripError) -> int:
     return FAILED
 
 
-def own(error: BaseException) -> CantripError | None:
+def own_error(error: BaseException) -> CantripError | None:
     """Return this package's error, also out of an exception group (task groups wrap errors). None if there is any other error."""
     if isinstance(error, CantripError):
         return error
     if isinstance(error, BaseExceptionGroup):
-        found = [own(inner) for inner in error.exceptions]
+        found = [own_error(inner) for inner in error.exceptions]
         if found and all(inner is not None for inner in found):
             return found[0]
     return None
@@ -116,7 +116,7 @@ def _write(text: str) -> None:
     sys.stderr.flush()
 
 
-def nobody_reads(stream: TextIO | None = None) -> None:
+def discard_output(stream: TextIO | None = None) -> None:
     """Call this when the reader of stdout (or of another stream) is gone: later output goes to /dev/null.
     Without it, Python complains at exit about buffers that it cannot flush."""
     nowhere = os.open(os.devnull, os.O_WRONLY)

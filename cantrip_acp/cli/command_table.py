@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Name to (``module:attribute``, help line). To add a command, write a module and add a line here."""
 
 
-class Lazy(click.Group):
+class LazyGroup(click.Group):
     """A group that imports a command only when it is run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -56,11 +56,11 @@ class Lazy(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
         if name and name not in COMMANDS and not name.startswith("-"):
-            raise click.UsageError(unknown("command", name, list(COMMANDS)), ctx)
+            raise click.UsageError(unknown_name("command", name, list(COMMANDS)), ctx)
         return super().resolve_command(ctx, args)
 
 
-class Suggesting(click.Group):
+class SuggestingGroup(click.Group):
     """A group that suggests the nearest command name when a name is unknown."""
 
     def resolve_command(
@@ -69,11 +69,11 @@ class Suggesting(click.Group):
         name = args[0] if args else ""
         known = self.list_commands(ctx)
         if name and name not in known and not name.startswith("-"):
-            raise click.UsageError(unknown(f"{ctx.info_name} command", name, known), ctx)
+            raise click.UsageError(unknown_name(f"{ctx.info_name} command", name, known), ctx)
         return super().resolve_command(ctx, args)
 
 
-def unknown(what: str, name: str, known: list[str]) -> str:
+def unknown_name(what: str, name: str, known: list[str]) -> str:
     """The error text for an unknown name: suggests the nearest known name, or lists all of them."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"unknown {what} {name!r}" + (f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(known)})")

@@ -23,14 +23,14 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
         sys.exit(language(arguments[1:]))
     _have_streams()
-    from cantrip_acp.cli.app import nobody_reads, run
+    from cantrip_acp.cli.app import discard_output, run
 
     status = run(arguments)
     try:
         sys.stdout.flush()
     except OSError as error:
         # The reader is gone or the disk is full: the rest of the output is lost.
-        nobody_reads()
+        discard_output()
         if not isinstance(error, BrokenPipeError):
             sys.stderr.write(f"cantrip: standard output cannot be written: {error.strerror}\n")
             status = status or 1

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cantrip_acp.conformance import queries, turns
+from cantrip_acp.conformance import expect_queries, expect_turns
 from cantrip_acp.conformance.case import Case
 from cantrip_acp.conformance.evidence import (
     Evidence,
@@ -132,17 +132,17 @@ CHECKS: Mapping[str, Check] = {
     "gate_calls_executed": _gate_names,
     "gate_call_order": _gate_names,
     "gate_results": _gate_results,
-    "crystal_invocations": queries.invocations,
-    "crystal_received_tools": queries.received_tools,
-    "crystal_received_tool_choice": queries.received_tool_choice,
+    "crystal_invocations": expect_queries.invocations,
+    "crystal_received_tools": expect_queries.received_tools,
+    "crystal_received_tool_choice": expect_queries.received_tool_choice,
     "usage": _usage,
     "cumulative_usage": _cumulative_usage,
-    "thread": turns.thread,
-    "threads": turns.threads,
-    "loom": turns.loom,
+    "thread": expect_turns.thread,
+    "threads": expect_turns.threads,
+    "loom": expect_turns.loom,
 }
 PATTERNS: Sequence[tuple[str, Check]] = (
-    (r"turn_[1-9]\d*_observation", turns.turn_observation),
-    (r"thread_\d+", turns.numbered_thread),
-    (r"\w+_invocations", queries.invocations),
+    (r"turn_[1-9]\d*_observation", expect_turns.turn_observation),
+    (r"thread_\d+", expect_turns.numbered_thread),
+    (r"\w+_invocations", expect_queries.invocations),
 )

@@ -174,7 +174,7 @@ async def start_agent(
 _LONGEST_JUNK: Final = 2000
 
 
-class StdoutWatch:
+class StdoutFilter:
     """The receiving half of a connection. `ready` waits until more may be read (back-pressure)."""
 
     def __init__(

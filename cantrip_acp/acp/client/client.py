@@ -1,12 +1,12 @@
 """ACP client: starts any agent, speaks protocol version 1 with it over stdio, and reports what it does.
 
-    async with connect(["cantrip-acp"], watcher) as agent:
+    async with connect(["cantrip-acp"], observer) as agent:
         about = await agent.initialize()
         session = await agent.new_session(folder)
         outcome = await agent.prompt(session.id, "What is in here?")
 
-The watcher gets the agent's updates and questions one after another, in the order they came. All those of a turn are
-handled before `prompt` returns. A slow watcher slows the agent. The agent may read and write files below the session's
+The observer gets the agent's updates and questions one after another, in the order they came. All those of a turn are
+handled before `prompt` returns. A slow observer slows the agent. The agent may read and write files below the session's
 folder (`client_files`). Terminals are not offered: `terminal/*` gets "method not found". When the block ends, the
 agent and its process group are gone (`agent_process`).
 """
@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, TypeVar
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.acp.client.agent_process import AgentMissing, AgentProcess, StdoutWatch, start_agent
+from cantrip_acp.acp.client.agent_process import AgentMissing, AgentProcess, StdoutFilter, start_agent
 from cantrip_acp.acp.client.client_files import ClientFiles, FileRefused
 from cantrip_acp.acp.client.errors import AgentDied, AgentError, AgentRefused, AgentTimeout
 from cantrip_acp.acp.wire.connection import Connection, Disconnected, Method, Request
@@ -44,10 +44,10 @@ __all__ = [
     "AgentMissing",
     "AgentRefused",
     "AgentTimeout",
-    "Listed",
+    "ClientObserver",
+    "ListedSession",
     "Outcome",
     "Session",
-    "Watcher",
     "connect",
 ]
 
@@ -65,13 +65,15 @@ _T = TypeVar("_T")
 class AgentClient:
     """The client's side of one connection. Made by `connect`."""
 
-    def __init__(self, process: AgentProcess, watcher: Watcher) -> None:
+    def __init__(self, process: AgentProcess, observer: ClientObserver) -> None:
         self._process = process
-        self._watcher = watcher
+        self._observer = observer
         self._files: dict[str, ClientFiles] = {}
         self._work = OrderedQueue()
         self._questions: dict[str, set[anyio.CancelScope]] = {}
-        self._stdout = StdoutWatch(process.stdout, junk=lambda line: self._heard("stdout", line), ready=self._work.room)
+        self._stdout = StdoutFilter(
+            process.stdout, junk=lambda line: self._heard("stdout", line), ready=self._work.room
+        )
         self._connection = Connection(
             self._stdout,
             process.stdin,
@@ -126,7 +128,7 @@ class AgentClient:
         return await self._open("session/new", None, folder, meta, timeout)
 
     async def load_session(self, session_id: str, folder: Path, *, timeout: float | None = 120) -> Session:
-        """Open an earlier session. The watcher gets its whole history before this returns."""
+        """Open an earlier session. The observer gets its whole history before this returns."""
         self._must_have("loadSession", "session/load")
         return await self._open("session/load", session_id, folder, None, timeout)
 
@@ -167,10 +169,10 @@ class AgentClient:
             meta=_object(answer, "_meta"),
         )
 
-    async def list_sessions(self, folder: Path | None = None, *, timeout: float | None = 60) -> list[Listed]:
+    async def list_sessions(self, folder: Path | None = None, *, timeout: float | None = 60) -> list[ListedSession]:
         """All sessions of the agent, from all pages; only those of `folder` where it is given."""
         self._must_have("list", "session/list")
-        found: list[Listed] = []
+        found: list[ListedSession] = []
         cursor: str | None = None
         for _page in range(_MOST_PAGES):
             params = {"cwd": str(ClientFiles(folder).folder)} if folder is not None else {}
@@ -181,7 +183,7 @@ class AgentClient:
             for each in listed if isinstance(listed, list) else ():
                 if isinstance(each, Mapping) and isinstance(each.get("sessionId"), str):
                     words = (each.get(key) for key in ("cwd", "title", "updatedAt"))
-                    found.append(Listed(each["sessionId"], *(w if isinstance(w, str) else "" for w in words)))
+                    found.append(ListedSession(each["sessionId"], *(w if isinstance(w, str) else "" for w in words)))
             following = answer.get("nextCursor")
             if not isinstance(following, str) or not following or following == cursor:
                 break
@@ -312,7 +314,7 @@ class AgentClient:
         session_id, update = _session(params), _object(params, "update")
 
         async def show() -> None:
-            await self._watcher.updated(session_id, update)
+            await self._observer.on_update(session_id, update)
 
         self._work.put(show)
 
@@ -330,7 +332,7 @@ class AgentClient:
 
         async def ask() -> None:
             with scope:
-                answer = await self._watcher.asked(session_id, _object(params, "toolCall"), options)
+                answer = await self._observer.request_permission(session_id, _object(params, "toolCall"), options)
                 if answer is not None:
                     chosen.append(answer)
             settled.set()
@@ -383,10 +385,10 @@ class AgentClient:
             refused, missing = str(problem), problem.missing
             raise RpcError(RESOURCE_NOT_FOUND if problem.missing else INVALID_PARAMS, refused) from None
         finally:
-            self._work.put(lambda: self._watcher.lent(action, path, refused, missing))
+            self._work.put(lambda: self._observer.on_file_access(action, path, refused, missing))
 
     def _heard(self, source: str, line: str) -> None:
-        self._work.put(lambda: self._watcher.heard(source, line))
+        self._work.put(lambda: self._observer.on_line(source, line))
 
     async def _run(self) -> None:
         async with anyio.create_task_group() as tasks:
@@ -398,7 +400,7 @@ class AgentClient:
 @contextlib.asynccontextmanager
 async def connect(
     argv: Sequence[str],
-    watcher: Watcher,
+    observer: ClientObserver,
     *,
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
@@ -415,7 +417,7 @@ async def connect(
 
     try:
         async with start_agent(argv, folder=folder, environment=environment, relay=relay) as process:
-            client = AgentClient(process, watcher)
+            client = AgentClient(process, observer)
             clients.append(client)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(client._run)
@@ -462,25 +464,27 @@ def _told(refusal: RpcError) -> str:
     return f"{message} ({refusal.code}){more}"
 
 
-class Watcher(Protocol):
+class ClientObserver(Protocol):
     """Gets the agent's actions. Each method is awaited before the next one is called."""
 
-    async def updated(self, session_id: str, update: Mapping[str, Any]) -> None:
+    async def on_update(self, session_id: str, update: Mapping[str, Any]) -> None:
         """A `session/update` came."""
 
-    async def asked(self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
+    async def request_permission(
+        self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]
+    ) -> str | None:
         """A `session/request_permission` came. Returns the `optionId` of the answer, or None for no answer ("cancelled").
 
         It is cancelled when the turn is cancelled or the agent withdraws the question.
         """
 
-    async def lent(self, action: str, path: str, refused: str | None, missing: bool) -> None:
+    async def on_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
         """The agent read (`action` "read") or wrote ("write") a file through the client, or was refused with a reason.
 
         With `missing` the reason is that the file does not exist, which is normal before the file is created.
         """
 
-    async def heard(self, source: str, line: str) -> None:
+    async def on_line(self, source: str, line: str) -> None:
         """The agent wrote a line to stderr, or a line on stdout that is not a message (`source` "stderr" or "stdout")."""
 
 
@@ -496,7 +500,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedSession:
     """A session of `session/list`. Fields that the agent does not send are empty."""
 
     id: str

@@ -14,24 +14,24 @@ from cantrip_acp.cli.session.permissions import (
     ask_option,
     named_hosts,
     permissions,
+    print_allowed,
     require_terminal,
-    say_what_is_allowed,
 )
 from cantrip_acp.cli.session.setup import (
-    Given,
+    ContextFiles,
     context_option,
     cwd_option,
-    given,
     loom_option,
     open_recipe,
+    read_context_files,
     state_option,
 )
 from cantrip_acp.core.errors import CantripError, IntentRequired
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.render.cast_output import CastJson, CastText
-    from cantrip_acp.cli.session.loop_thread import Ended
-    from cantrip_acp.cli.session.setup import Opening
+    from cantrip_acp.cli.session.loop_thread import CastEnding
+    from cantrip_acp.cli.session.setup import OpenedRecipe
     from cantrip_acp.gates.web.named_hosts import NamedHosts
 
 
@@ -83,7 +83,7 @@ def cast(
     words = sys.stdin.read() if intent == "-" else intent
     if not words.strip():
         raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
-    context, hosts = given(context_files), named_hosts(allow_hosts)
+    context, hosts = read_context_files(context_files), named_hosts(allow_hosts)
     opening = open_recipe(recipe, cwd, loom_file, state_dir)
     try:
         return _run(opening, words, context, hosts, as_json=as_json, full=full, ask=ask)
@@ -92,21 +92,28 @@ def cast(
 
 
 def _run(
-    opening: Opening, intent: str, context: Given, hosts: NamedHosts, *, as_json: bool, full: bool, ask: bool
+    opening: OpenedRecipe,
+    intent: str,
+    context: ContextFiles,
+    hosts: NamedHosts,
+    *,
+    as_json: bool,
+    full: bool,
+    ask: bool,
 ) -> int:
     from cantrip_acp.cli.render.cast_output import CastJson, CastText
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.cli.session.loop_thread import running
+    from cantrip_acp.cli.session.loop_thread import run_entity
 
     output: CastJson | CastText = CastJson() if as_json else CastText(Screen(), opening.workspace, full=full)
     if not isinstance(output, CastJson):
         output.show_intent(intent)
     cantrip = context.to(opening.cantrip).for_session((), permissions(hosts) if ask else hosts)
     hosts.add_from_text(intent)
-    say_what_is_allowed(cantrip, cantrip.circle, hosts, ask=ask)
+    print_allowed(cantrip, cantrip.circle, hosts, ask=ask)
     entity = cantrip.invoke(loom=opening.loom)
     try:
-        with running(entity) as run:
+        with run_entity(entity) as run:
             ended = run.cast(intent, output, context.blocks)
     except CantripError as error:
         if isinstance(output, CastJson):
@@ -118,7 +125,7 @@ def _run(
     return show_ending(ended, output)
 
 
-def show_ending(ended: Ended, output: CastJson | CastText) -> int:
+def show_ending(ended: CastEnding, output: CastJson | CastText) -> int:
     """Show how a cast ended and return the exit status."""
     from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
     from cantrip_acp.cli.render.cast_output import CastText

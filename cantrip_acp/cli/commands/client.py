@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cantrip_acp.acp.client.errors import AgentRefused
-from cantrip_acp.cli.command_table import examples, unknown
+from cantrip_acp.cli.command_table import examples, unknown_name
 from cantrip_acp.cli.render.from_acp import get_list, get_text
 from cantrip_acp.cli.session.permissions import Policy
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.client.client import Listed
+    from cantrip_acp.acp.client.client import ListedSession
     from cantrip_acp.cli.render.client_output import ClientOutput
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.cli.session.client_session import Headless
+    from cantrip_acp.cli.session.client_session import ClientSession
 
 
 # --- Client commands: input lines that begin with a colon are for the client, not for the agent.
@@ -40,7 +40,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 class ClientCommands:
     """The colon commands of one client session. Strings from the agent are cleaned before they are shown."""
 
-    def __init__(self, headless: Headless, screen: Screen) -> None:
+    def __init__(self, headless: ClientSession, screen: Screen) -> None:
         self._headless = headless
         self._screen = screen
 
@@ -60,7 +60,7 @@ class ClientCommands:
             "resume": lambda rest: self._headless.reopen(resume=rest or "last"),
         }
         if name not in known:
-            self._say(f"{unknown('command', name, list(known))}; :help lists them", "yellow")
+            self._say(f"{unknown_name('command', name, list(known))}; :help lists them", "yellow")
             return
         try:
             known[name](rest)
@@ -281,8 +281,8 @@ def run(
     from cantrip_acp.acp.client.client import AgentError, AgentMissing
     from cantrip_acp.cli.render.client_output import ClientJson, ClientText
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.cli.session.client_session import Headless, Quit
-    from cantrip_acp.cli.session.permissions import ask
+    from cantrip_acp.cli.session.client_session import ClientSession, Quit
+    from cantrip_acp.cli.session.permissions import ask_permission
 
     screen = Screen()
     output: ClientOutput = (
@@ -292,15 +292,15 @@ def run(
 
     def asker(options: Sequence[Mapping[str, Any]]) -> str:
         with headless.keyboard():
-            return ask(screen, options, input)
+            return ask_permission(screen, options, input)
 
-    headless = Headless(
+    headless = ClientSession(
         argv, output, folder=folder, policy=policy, asker=asker if at_terminal else None, timeout=timeout
     )
     try:
         with headless:
             if listing is not None:
-                headless.meet(auth)
+                headless.initialize(auth)
                 _list(headless.sessions(everywhere=listing == "all"), screen, as_json)
                 return 0
             headless.open(mode=mode, auth=auth, load=load, resume=resume, options=options)
@@ -317,7 +317,7 @@ def run(
         return 2
 
 
-def _list(found: Sequence[Listed], screen: Screen, as_json: bool) -> None:
+def _list(found: Sequence[ListedSession], screen: Screen, as_json: bool) -> None:
     """Print the sessions, newest first."""
     import json
 
@@ -335,7 +335,9 @@ def _list(found: Sequence[Listed], screen: Screen, as_json: bool) -> None:
         screen.line(("no sessions", "dim"))
 
 
-def _turns(headless: Headless, output: ClientOutput, screen: Screen, prompts: Sequence[str], at_terminal: bool) -> int:
+def _turns(
+    headless: ClientSession, output: ClientOutput, screen: Screen, prompts: Sequence[str], at_terminal: bool
+) -> int:
     from cantrip_acp.acp.client.client import AgentError, AgentRefused
 
     interactive = not prompts and at_terminal
@@ -359,7 +361,7 @@ def _turns(headless: Headless, output: ClientOutput, screen: Screen, prompts: Se
     return 0 if interactive else status
 
 
-def _given(headless: Headless, prompts: Sequence[str]) -> Iterator[str]:
+def _given(headless: ClientSession, prompts: Sequence[str]) -> Iterator[str]:
     """Yield the prompts of the command line, or one prompt from each line of stdin."""
     if prompts:
         for words in prompts:
@@ -378,7 +380,7 @@ def _given(headless: Headless, prompts: Sequence[str]) -> Iterator[str]:
             yield line.rstrip("\n")
 
 
-def _typed(headless: Headless, screen: Screen) -> Iterator[str]:
+def _typed(headless: ClientSession, screen: Screen) -> Iterator[str]:
     """Yield prompts from the terminal. A backslash at the end of a line continues the prompt on the next line."""
     import contextlib
 

@@ -23,10 +23,10 @@ import click
 from cantrip_acp.acp.client.agent_process import AgentMissing
 from cantrip_acp.acp.client.client import AgentClient, connect
 from cantrip_acp.acp.client.errors import AgentDied, AgentError, AgentRefused
-from cantrip_acp.cli.command_table import unknown
+from cantrip_acp.cli.command_table import unknown_name
 from cantrip_acp.cli.render.from_acp import get_list, get_mapping, get_text
 from cantrip_acp.cli.render.terminal import Screen
-from cantrip_acp.cli.session.permissions import Policy, choose
+from cantrip_acp.cli.session.permissions import Policy, choose_option
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.parse.yaml_text import read
@@ -88,13 +88,13 @@ def load_script(path: Path) -> Script:
                     f"{key!r} is no longer part of the script language (docs/client.md)", where=where((*at, key))
                 )
             if key not in known:
-                raise DefinitionError(unknown("key", str(key), list(known)), where=where((*at, key)))
+                raise DefinitionError(unknown_name("key", str(key), list(known)), where=where((*at, key)))
         return mapping
 
     def read_allow(mapping: Mapping[str, Any], at: KeyPath) -> str | None:
         value = mapping.get("allow")
         if value is not None and value not in ANSWERS:
-            raise DefinitionError(unknown("answer", str(value), list(ANSWERS)), where=where((*at, "allow")))
+            raise DefinitionError(unknown_name("answer", str(value), list(ANSWERS)), where=where((*at, "allow")))
         return value
 
     def read_timeout(mapping: Mapping[str, Any], at: KeyPath, default: float) -> float:
@@ -305,12 +305,14 @@ class TurnObserver:
                 terminals[call_id] = terminals.get(call_id, "") + piece
         return [_with_output(call, terminals[call_id]) for call_id, call in calls.items()]
 
-    async def updated(self, session_id: str, update: Mapping[str, Any]) -> None:
+    async def on_update(self, session_id: str, update: Mapping[str, Any]) -> None:
         self.updates.append(update)
         self._news.set()
         self._news = anyio.Event()
 
-    async def asked(self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
+    async def request_permission(
+        self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]
+    ) -> str | None:
         request: dict[str, Any] = {"tool_call": call, "options": options, "answer": None}
         self.permissions.append(request)
         if self._allow == "wait":
@@ -318,14 +320,14 @@ class TurnObserver:
         if self._allow in ("wait", "cancelled"):
             return None
         rule: Any = self._allow or self._policy.rule_for(call)
-        chosen = choose(rule, options)
+        chosen = choose_option(rule, options)
         request["answer"] = next((each.get("kind") for each in options if each.get("optionId") == chosen), None)
         return chosen
 
-    async def lent(self, action: str, path: str, refused: str | None, missing: bool) -> None:
+    async def on_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
         """Does nothing: scripts have no expectations about files."""
 
-    async def heard(self, source: str, line: str) -> None:
+    async def on_line(self, source: str, line: str) -> None:
         """Does nothing: scripts have no expectations about stderr."""
 
 

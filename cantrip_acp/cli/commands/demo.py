@@ -68,7 +68,7 @@ def _play(screen: Screen, stage: SampleProject, *, full: bool) -> int:
     from cantrip_acp.acp.client.client import AgentError, AgentMissing
     from cantrip_acp.cli.render.client_output import ClientText
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.cli.session.client_session import Headless, Quit
+    from cantrip_acp.cli.session.client_session import ClientSession, Quit
     from cantrip_acp.cli.session.permissions import Policy
     from cantrip_acp.demo.sample_project import INTENT, run_tests
 
@@ -79,7 +79,7 @@ def _play(screen: Screen, stage: SampleProject, *, full: bool) -> int:
     screen.blank()
     output = ClientText(screen, Screen(sys.stderr), folder=stage.project, full=full)
     started = time.monotonic()
-    headless = Headless(argv, output, folder=stage.project, policy=Policy("once"), timeout=300)
+    headless = ClientSession(argv, output, folder=stage.project, policy=Policy("once"), timeout=300)
     try:
         with headless:
             session = headless.open()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import examples, unknown
+from cantrip_acp.cli.command_table import examples, unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ def models(provider: str | None, as_json: bool) -> int:
     )
     known = sorted({*MODEL_PROVIDERS, *(row[0] for row in lookup.listed())})
     if name and name not in known:
-        raise click.UsageError(unknown("provider", name, known))
+        raise click.UsageError(unknown_name("provider", name, known))
     if name == "local" or name in LOCAL:
         return _local(LOCAL if name == "local" else (name,), model, as_json)
     about = lookup.about()

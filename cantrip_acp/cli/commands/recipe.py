@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import Suggesting, examples
+from cantrip_acp.cli.command_table import SuggestingGroup, examples
 from cantrip_acp.cli.session.setup import cwd_option, state_option
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.sanitize import clean_line
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cantrip_acp.recipes.recipe import Recipe
 
 
-@click.group("recipe", cls=Suggesting, **examples("cantrip recipe new greeter", "cantrip recipe check .cantrip"))
+@click.group("recipe", cls=SuggestingGroup, **examples("cantrip recipe new greeter", "cantrip recipe check .cantrip"))
 def recipe() -> None:
     """Write, check and show recipes: cantrips as files (NAME.cantrip.yaml)."""
 

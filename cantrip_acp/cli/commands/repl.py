@@ -18,17 +18,17 @@ from cantrip_acp.cli.session.permissions import (
     ask_option,
     named_hosts,
     permissions,
+    print_allowed,
     require_terminal,
-    say_what_is_allowed,
 )
 from cantrip_acp.cli.session.setup import (
-    Given,
-    Opening,
+    ContextFiles,
+    OpenedRecipe,
     context_option,
     cwd_option,
-    given,
     loom_option,
     open_recipe,
+    read_context_files,
     state_option,
 )
 from cantrip_acp.core.errors import CantripError
@@ -36,7 +36,7 @@ from cantrip_acp.core.errors import CantripError
 if TYPE_CHECKING:
     from cantrip_acp.cli.render.cast_output import CastText
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.cli.session.loop_thread import Running
+    from cantrip_acp.cli.session.loop_thread import EntityThread
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.gates.web.named_hosts import NamedHosts
@@ -95,7 +95,7 @@ def repl(
 
     if ask:
         require_terminal()
-    context, hosts = given(context_files), named_hosts(allow_hosts)
+    context, hosts = read_context_files(context_files), named_hosts(allow_hosts)
     entity = None
     if session_id is not None:
         if loom_file is not None:
@@ -113,12 +113,18 @@ def repl(
 
 
 def _talk(
-    opening: Opening, given_with: Given, hosts: NamedHosts, *, full: bool, ask: bool, entity: Entity | None = None
+    opening: OpenedRecipe,
+    given_with: ContextFiles,
+    hosts: NamedHosts,
+    *,
+    full: bool,
+    ask: bool,
+    entity: Entity | None = None,
 ) -> int:
     from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
     from cantrip_acp.cli.render.cast_output import CastText
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.cli.session.loop_thread import running
+    from cantrip_acp.cli.session.loop_thread import run_entity
 
     screen = Screen()
     asked = sys.stdin.isatty() and screen.terminal
@@ -128,10 +134,10 @@ def _talk(
         cantrip = cantrip.for_session((), permissions(hosts) if ask else hosts)
     _greet(screen, opening)
     screen.flush()
-    say_what_is_allowed(cantrip, cantrip.circle if entity is None else entity.circle, hosts, ask=ask)
+    print_allowed(cantrip, cantrip.circle if entity is None else entity.circle, hosts, ask=ask)
     output.renderer.begin_output()
     status = DONE
-    with running(entity if entity is not None else cantrip.invoke(loom=opening.loom)) as run:
+    with run_entity(entity if entity is not None else cantrip.invoke(loom=opening.loom)) as run:
         run.warm()
         for line in _prompts(opening.state_dir) if asked else _lines():
             words = line.strip()
@@ -151,10 +157,12 @@ def _talk(
     return status
 
 
-def _one(run: Running, intent: str, output: CastText, context: tuple[ContextBlock, ...]) -> tuple[bool, int | None]:
+def _one(
+    run: EntityThread, intent: str, output: CastText, context: tuple[ContextBlock, ...]
+) -> tuple[bool, int | None]:
     """Run one cast. Return whether it ended by itself, and the signal that stopped it. A failed cast does not end
     the session."""
-    from cantrip_acp.cli.app import complain
+    from cantrip_acp.cli.app import report_error
     from cantrip_acp.core.errors import SandboxMissing
 
     try:
@@ -164,7 +172,7 @@ def _one(run: Running, intent: str, output: CastText, context: tuple[ContextBloc
     except CantripError as error:
         output.renderer.end_turn()
         output.screen.flush()
-        complain(error)
+        report_error(error)
         return False, None
     if ended.result is None:
         output.show_cancelled()
@@ -173,7 +181,7 @@ def _one(run: Running, intent: str, output: CastText, context: tuple[ContextBloc
     return ended.result.terminated, ended.stopped_by
 
 
-def _greet(screen: Screen, opening: Opening) -> None:
+def _greet(screen: Screen, opening: OpenedRecipe) -> None:
     circle = opening.cantrip.circle
     dot = f" {screen.marks.dot} "
     parts = [opening.cantrip.crystal.model, circle.medium.name, ", ".join(circle.gates)]
@@ -184,7 +192,7 @@ def _greet(screen: Screen, opening: Opening) -> None:
         screen.line(("/help says what can be typed here", "dim"))
 
 
-def _command(words: str, output: CastText, run: Running, opening: Opening) -> None:
+def _command(words: str, output: CastText, run: EntityThread, opening: OpenedRecipe) -> None:
     if words == "/help":
         for line in HELP.splitlines():
             output.renderer.show_note(line)
@@ -259,9 +267,9 @@ def _leaving_politely() -> Iterator[None]:
     def leave(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
 
-    from cantrip_acp.cli.session.loop_thread import not_ignored
+    from cantrip_acp.cli.session.loop_thread import handled_signals
 
-    before = {number: signal.signal(number, leave) for number in not_ignored(signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, leave) for number in handled_signals(signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

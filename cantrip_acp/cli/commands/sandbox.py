@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import Suggesting, examples
+from cantrip_acp.cli.command_table import SuggestingGroup, examples
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _circle_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(
     "sandbox",
-    cls=Suggesting,
+    cls=SuggestingGroup,
     short_help="Run one command as the medium would, or show the policy.",
     **examples("cantrip sandbox run --writable . -- make test", "cantrip sandbox policy --json"),
 )
@@ -326,10 +326,10 @@ class Printer:
             out.write(data)
             out.flush()
         except BrokenPipeError:
-            from cantrip_acp.cli.app import nobody_reads
+            from cantrip_acp.cli.app import discard_output
 
             self.reader_left = True
-            nobody_reads(sys.stdout if stream == 1 else sys.stderr)
+            discard_output(sys.stdout if stream == 1 else sys.stderr)
             self.stop("nobody reads its output any more")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cantrip_acp.cli.command_table import Suggesting, examples
+from cantrip_acp.cli.command_table import SuggestingGroup, examples
 from cantrip_acp.cli.loom.diff import compare, diff, rank
 from cantrip_acp.cli.loom.export_import import export, import_
 from cantrip_acp.cli.loom.fork import fork, replay
@@ -68,7 +68,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="As one JSON 
 
 @click.group(
     "loom",
-    cls=Suggesting,
+    cls=SuggestingGroup,
     **examples(
         "cantrip recipe new greeter", 'cantrip cast greeter "Say hello."', "cantrip loom show", "cantrip loom thread"
     ),

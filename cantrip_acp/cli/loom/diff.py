@@ -154,10 +154,10 @@ def _cut(text: str) -> str:
 
 
 def _figures(screen: Screen, line: ThreadLine) -> str:
-    from cantrip_acp.cli.render.table import many, number
+    from cantrip_acp.cli.render.table import count_of, number
 
     reward = f"reward {number(line.reward)}" if line.reward is not None else ""
-    parts = (line.outcome, many(line.turns, "turn"), *line.spent.usage.words(), reward)
+    parts = (line.outcome, count_of(line.turns, "turn"), *line.spent.usage.words(), reward)
     return f" {screen.marks.dot} ".join(part for part in parts if part)
 
 
@@ -305,7 +305,7 @@ def _data(group: Group, found: str, standings: list[Standing], facts: dict[str, 
 
 
 def _tables(compared: list[_Compared]) -> None:
-    from cantrip_acp.cli.render.table import Cell, columns, money, number, partly, tokens
+    from cantrip_acp.cli.render.table import Cell, mark_incomplete, money, number, print_table, tokens
     from cantrip_acp.cli.render.terminal import Screen
 
     screen = Screen()
@@ -333,7 +333,7 @@ def _tables(compared: list[_Compared]) -> None:
                     (number(s.relative), "magenta"),
                     f"{fact['turns']:,}",
                     tokens(fact["tokens"], fact.get("queries_without_usage", 0)),
-                    partly(money(fact["cost"]), fact.get("queries_without_cost", 0)),
+                    mark_incomplete(money(fact["cost"]), fact.get("queries_without_cost", 0)),
                     f"{fact['seconds']:.2f}",
                     ", ".join(f"{gate} ×{n}" if n > 1 else gate for gate, n in fact["gates"].items()),
                     "" if group.intent is not None else str(fact["intent"] or ""),
@@ -352,4 +352,4 @@ def _tables(compared: list[_Compared]) -> None:
             "gates",
             "intent",
         )
-        columns(screen, head, rows, right=right, indent=2)
+        print_table(screen, head, rows, right=right, indent=2)

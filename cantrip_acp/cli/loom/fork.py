@@ -22,7 +22,7 @@ from cantrip_acp.cli.session.setup import cwd_option, state_option
 from cantrip_acp.core.errors import CantripError
 
 if TYPE_CHECKING:
-    from cantrip_acp.cli.session.setup import Opening
+    from cantrip_acp.cli.session.setup import OpenedRecipe
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.forking.fork import State
@@ -169,7 +169,7 @@ def fork(
         opening.loom.close()
 
 
-def _folder(worktree: str | None, opening: Opening, name: str) -> bool | str:
+def _folder(worktree: str | None, opening: OpenedRecipe, name: str) -> bool | str:
     """The folder for the worktree of a fork, or for those of a group. False if none is asked for."""
     from cantrip_acp.files.paths import private
 
@@ -182,7 +182,7 @@ def _folder(worktree: str | None, opening: Opening, name: str) -> bool | str:
 
 def _run(
     forked: Callable[[], Awaitable[Entity]],
-    opening: Opening,
+    opening: OpenedRecipe,
     origin: str,
     intent: str | None,
     *,
@@ -192,12 +192,12 @@ def _run(
     from cantrip_acp.cli.commands.cast import show_ending
     from cantrip_acp.cli.render.cast_output import CastJson, CastText
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.cli.session.loop_thread import running
+    from cantrip_acp.cli.session.loop_thread import run_entity
 
     screen, loom = Screen(), opening.loom
     output: CastJson | CastText = CastJson() if as_json else CastText(screen, opening.workspace, full=full)
 
-    with running(forked) as run:
+    with run_entity(forked) as run:
         if not isinstance(output, CastJson):
             made = loom.fork_of(run.entity.id)
             assert made is not None, "it was just written"
@@ -284,7 +284,7 @@ def replay(
 
 
 def run_group(
-    opening: Opening,
+    opening: OpenedRecipe,
     origin: str,
     intent: str | None,
     *,
@@ -312,7 +312,7 @@ def run_group(
     return DONE if done else FAILED
 
 
-def _cantrips(opening: Opening, samples: int) -> list[Cantrip]:
+def _cantrips(opening: OpenedRecipe, samples: int) -> list[Cantrip]:
     """The cantrip for each fork. A scripted crystal starts at its beginning in each fork, as in a cast alone."""
     from cantrip_acp.crystals.scripted import ScriptedCrystal
     from cantrip_acp.recipes.build.crystals import crystal_for

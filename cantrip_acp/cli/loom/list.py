@@ -172,7 +172,7 @@ def _key(line: ThreadLine, sort: str) -> tuple[int, Any]:
 
 
 def _table(found: list[tuple[str, ThreadLine]], *, more: bool, many_looms: bool) -> None:
-    from cantrip_acp.cli.render.table import Cell, columns, money, number, partly, tokens
+    from cantrip_acp.cli.render.table import Cell, mark_incomplete, money, number, print_table, tokens
     from cantrip_acp.cli.render.terminal import Screen
 
     screen = Screen()
@@ -200,7 +200,7 @@ def _table(found: list[tuple[str, ThreadLine]], *, more: bool, many_looms: bool)
                 (number(line.relative), "magenta"),
                 f"{line.turns:,}",
                 tokens(line.spent.tokens, line.spent.usage.queries_without_usage),
-                partly(money(line.spent.cost), line.spent.usage.queries_without_cost),
+                mark_incomplete(money(line.spent.cost), line.spent.usage.queries_without_cost),
                 (line.ended[:19].replace("T", " "), "dim"),
                 (line.model or "", "dim"),
                 f"{line.children:,}" if line.children else "",
@@ -208,7 +208,7 @@ def _table(found: list[tuple[str, ThreadLine]], *, more: bool, many_looms: bool)
                 _about(line),
             ]
         )
-    columns(screen, head, rows, right=("reward", "relative", "turns", "tokens", "cost", "children"))
+    print_table(screen, head, rows, right=("reward", "relative", "turns", "tokens", "cost", "children"))
     if more:
         screen.line(("… and more; --limit shows them", "dim"))
 
@@ -250,7 +250,7 @@ def stats(names: tuple[str, ...], as_json: bool, state_dir: Path | None) -> None
 
 
 def _show(data: dict[str, Any]) -> None:
-    from cantrip_acp.cli.render.table import columns, many, money, number, partly
+    from cantrip_acp.cli.render.table import count_of, mark_incomplete, money, number, print_table
     from cantrip_acp.cli.render.terminal import Screen
 
     screen = Screen()
@@ -260,13 +260,13 @@ def _show(data: dict[str, Any]) -> None:
     def told(name: str, *parts: str) -> None:
         screen.line((f"{name:<10}", "dim"), dot.join(part for part in parts if part))
 
-    told("looms", f"{data['looms']:,}", many(data["damage"], "damaged place") if data["damage"] else "")
+    told("looms", f"{data['looms']:,}", count_of(data["damage"], "damaged place") if data["damage"] else "")
     ended = ", ".join(f"{count:,} {name}" for name, count in casts["outcomes"].items())
     told("casts", f"{casts['started']:,}", ended, f"{casts['children']:,} of children" if casts["children"] else "")
     told(
         "turns",
         f"{data['turns']:,}",
-        *(many(data[name], name[:-1]) for name in ("folds", "forks", "snapshots") if data[name]),
+        *(count_of(data[name], name[:-1]) for name in ("folds", "forks", "snapshots") if data[name]),
     )
     without, unpriced = data.get("queries_without_usage", 0), data.get("queries_without_cost", 0)
     told(
@@ -291,26 +291,26 @@ def _show(data: dict[str, Any]) -> None:
         spread = (
             f"mean {number(given['mean'])}, {number(given['min'])} to {number(given['max'])}" if given["count"] else ""
         )
-        told("rewards", kinds, many(given["count"], "turn") + " with one", spread)
+        told("rewards", kinds, count_of(given["count"], "turn") + " with one", spread)
     if data["gates"]:
         screen.blank()
         gates = [
             [name, f"{c['calls']:,}", f"{c['errors']:,}", f"{c['error_rate']:.1%}"] for name, c in data["gates"].items()
         ]
-        columns(screen, ("gate", "calls", "errors", "rate"), gates, right=("calls", "errors", "rate"))
+        print_table(screen, ("gate", "calls", "errors", "rate"), gates, right=("calls", "errors", "rate"))
     if data["models"]:
         screen.blank()
         models = [
             [
                 name,
                 f"{m['turns']:,}",
-                partly(_count(m["tokens_prompt"]), m.get("queries_without_usage", 0)),
-                partly(_count(m["tokens_completion"]), m.get("queries_without_usage", 0)),
-                partly(money(m["cost"]), m.get("queries_without_cost", 0)),
+                mark_incomplete(_count(m["tokens_prompt"]), m.get("queries_without_usage", 0)),
+                mark_incomplete(_count(m["tokens_completion"]), m.get("queries_without_usage", 0)),
+                mark_incomplete(money(m["cost"]), m.get("queries_without_cost", 0)),
             ]
             for name, m in data["models"].items()
         ]
-        columns(screen, ("model", "turns", "in", "out", "cost"), models, right=("turns", "in", "out", "cost"))
+        print_table(screen, ("model", "turns", "in", "out", "cost"), models, right=("turns", "in", "out", "cost"))
 
 
 def _count(number: int | None) -> str:

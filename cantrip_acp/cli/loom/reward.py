@@ -173,7 +173,7 @@ def _bounds(text: str | None) -> tuple[float, float]:
 
 
 def _shown(path: Path | str, turn: str | None, *, as_json: bool) -> None:
-    from cantrip_acp.cli.render.table import columns, number
+    from cantrip_acp.cli.render.table import number, print_table
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.loom.find_loom import find_turn, open_readonly
 
@@ -198,7 +198,7 @@ def _shown(path: Path | str, turn: str | None, *, as_json: bool) -> None:
         ]
         for d in data
     ]
-    columns(screen, ("turn", "reward", "kind", "by", "when", "note"), rows, right=("reward",))
+    print_table(screen, ("turn", "reward", "kind", "by", "when", "note"), rows, right=("reward",))
 
 
 def _data(record: RewardRecord) -> dict[str, Any]:

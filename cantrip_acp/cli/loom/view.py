@@ -90,12 +90,12 @@ def _serve(
     frames: tuple[str, ...],
     hosts: tuple[str, ...],
 ) -> None:
-    from cantrip_acp.cli.session.loop_thread import not_ignored
+    from cantrip_acp.cli.session.loop_thread import handled_signals
     from cantrip_acp.core.errors import DefinitionError, LoomError
     from cantrip_acp.loom.view import serve
 
     ended = threading.Event()
-    for number in not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in handled_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: ended.set())
     try:
         served = serve(path, port=port, readonly=readonly, frames=frames, hosts=hosts)

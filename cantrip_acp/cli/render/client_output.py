@@ -13,7 +13,7 @@ from cantrip_acp.cli.render.display import duration
 from cantrip_acp.cli.render.from_acp import UpdateTranslator, get_int, get_mapping, get_text
 from cantrip_acp.cli.render.renderer import Renderer
 from cantrip_acp.cli.render.terminal import Screen
-from cantrip_acp.cli.session.permissions import name_of
+from cantrip_acp.cli.session.permissions import option_name
 from cantrip_acp.text.sanitize import clean_line
 
 _MOST_JUNK = 3
@@ -93,7 +93,9 @@ class ClientText:
         self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]], answer: str | None, by: str
     ) -> None:
         self.renderer.close_open_output()
-        self.screen.line(("? ", "yellow"), "permission: ", (name_of(answer, options), "bold"), (by, "dim"), indent=2)
+        self.screen.line(
+            ("? ", "yellow"), "permission: ", (option_name(answer, options), "bold"), (by, "dim"), indent=2
+        )
 
     def show_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
         if missing and not self._verbose:

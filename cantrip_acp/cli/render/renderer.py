@@ -260,7 +260,7 @@ class Renderer:
                 self._relative(change.path), change.old_text, change.new_text, limit=None if self._full else 120
             ):
                 # Print an unchanged empty line without its white space; keep white space that was added or removed.
-                self._screen.barred(line if line.strip() else "", style)
+                self._screen.line_with_bar(line if line.strip() else "", style)
         if item.output and not call.inner:
             self._continue_call(call)
             if call.block is None:

@@ -14,7 +14,7 @@ _WIDEST = 40
 _GAP = 2
 
 
-def columns(
+def print_table(
     screen: Screen, head: Sequence[str], rows: Sequence[Sequence[Cell]], *, right: Collection[str] = (), indent: int = 0
 ) -> None:
     """Write a table. ``right`` names the right-aligned columns. Columns that are empty in all rows are left out."""
@@ -53,13 +53,13 @@ def columns(
         screen.line(*parts, indent=indent, whole=True)
 
 
-def partly(known: str, unknown: int) -> str:
+def mark_incomplete(known: str, unknown: int) -> str:
     """Mark a sum as incomplete if some queries are missing in it. ``known`` is empty if nothing is known."""
     return (f"{known}+?" if known else "?") if unknown else known
 
 
 def tokens(count: int | None, unknown: int = 0) -> str:
-    return partly("" if count is None else f"{count:,}", unknown if count is not None else 1)
+    return mark_incomplete("" if count is None else f"{count:,}", unknown if count is not None else 1)
 
 
 def money(dollars: float | None) -> str:
@@ -72,6 +72,6 @@ def number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def many(count: int, what: str) -> str:
+def count_of(count: int, what: str) -> str:
     """``1 turn``, ``2 turns``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -82,7 +82,7 @@ class Screen:
                 first = " " * (indent + 2)
             first = " " * indent
 
-    def barred(self, text: str, style: str = "", *, indent: int = 2) -> None:
+    def line_with_bar(self, text: str, style: str = "", *, indent: int = 2) -> None:
         """Write one line of output behind a bar. On a terminal, a long line is cut into pieces, and each has the bar."""
         from rich.cells import chop_cells
         from rich.text import Text
@@ -227,7 +227,7 @@ class Block:
             self._partial = ""
         if self._left_out:
             many = "line" if self._left_out == 1 else "lines"
-            self._screen.barred(f"… {self._left_out:,} {many} left out …", "dim italic", indent=self._indent)
+            self._screen.line_with_bar(f"… {self._left_out:,} {many} left out …", "dim italic", indent=self._indent)
         for line in self._kept:
             self._print(line)
         self._kept = []
@@ -245,4 +245,4 @@ class Block:
             self._left_out += 1
 
     def _print(self, line: str) -> None:
-        self._screen.barred(line, self._style, indent=self._indent)
+        self._screen.line_with_bar(line, self._style, indent=self._indent)

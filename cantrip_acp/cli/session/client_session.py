@@ -20,12 +20,12 @@ from typing import Any, Final
 import anyio
 import anyio.from_thread
 
-from cantrip_acp.acp.client.client import AgentClient, AgentRefused, Listed, Outcome, Session, connect
+from cantrip_acp.acp.client.client import AgentClient, AgentRefused, ListedSession, Outcome, Session, connect
 from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, RESOURCE_NOT_FOUND
 from cantrip_acp.cli.render.client_output import ClientOutput
 from cantrip_acp.cli.render.from_acp import get_list, get_text
-from cantrip_acp.cli.session.loop_thread import not_ignored
-from cantrip_acp.cli.session.permissions import Policy, choose
+from cantrip_acp.cli.session.loop_thread import handled_signals
+from cantrip_acp.cli.session.permissions import Policy, choose_option
 from cantrip_acp.text.sanitize import clean_line
 
 _LONGEST_QUEUE: Final = 512
@@ -43,7 +43,7 @@ class Quit(Exception):
         super().__init__(status)
 
 
-class Headless:
+class ClientSession:
     """One agent and one session. Use it as a context manager; then call `open`, then `turn` for each prompt.
     `asker` asks the user which permission to give if the policy's rule is "ask"; without it the answer is no.
     """
@@ -74,12 +74,12 @@ class Headless:
         self._about: Mapping[str, Any] = {}
         self._cancelling = False
 
-    def __enter__(self) -> Headless:
+    def __enter__(self) -> ClientSession:
         with self._stack as stack:
             stack.enter_context(self._signals())
             self._portal = stack.enter_context(anyio.from_thread.start_blocking_portal("asyncio"))
             # The agent starts in the current folder, so that relative paths in its command line work.
-            connection = connect(self._argv, _Mailbox(self), environment=self._environment)
+            connection = connect(self._argv, _QueueObserver(self), environment=self._environment)
             self._agent: AgentClient = stack.enter_context(self._portal.wrap_async_context_manager(connection))
             self._stack = stack.pop_all()
         return self
@@ -89,17 +89,17 @@ class Headless:
             self._agent.process.patience = _HURRY_SECONDS
         self._stack.__exit__(*problem)
 
-    def meet(self, auth: str | None = None) -> Mapping[str, Any]:
+    def initialize(self, auth: str | None = None) -> Mapping[str, Any]:
         """Initialize the agent and sign in with the method `auth`, if one is named. Returns what the agent says about itself."""
         about: Mapping[str, Any] = self._wait(lambda: self._agent.initialize(timeout=self._timeout or 60))
         if auth is not None:
             self._wait(lambda: self._agent.authenticate(auth, timeout=self._timeout or 300))
         return about
 
-    def sessions(self, *, everywhere: bool = False) -> list[Listed]:
+    def sessions(self, *, everywhere: bool = False) -> list[ListedSession]:
         """The agent's sessions of the folder, or all its sessions."""
         folder = None if everywhere else self._folder
-        found: list[Listed] = self._wait(lambda: self._agent.list_sessions(folder, timeout=self._timeout or 60))
+        found: list[ListedSession] = self._wait(lambda: self._agent.list_sessions(folder, timeout=self._timeout or 60))
         return found
 
     def open(
@@ -114,7 +114,7 @@ class Headless:
         """Initialize the agent, open a session (a new one, or an earlier one by its id), and set its mode and options.
         The history of a loaded session is shown before this returns. `last` is the most recently active session.
         """
-        self._about = self.meet(auth)
+        self._about = self.initialize(auth)
         session = self._opened(load, resume)
         if mode is not None:
             session = self.set_mode(mode)
@@ -235,14 +235,14 @@ class Headless:
         self._output.show_permission_request(call)
         rule = self._policy.rule_for(call)
         if rule != "ask":
-            answer, by = choose(rule, options), f" ({self._policy.said(call)})"
+            answer, by = choose_option(rule, options), f" ({self._policy.said(call)})"
         elif self._asker is None:
-            answer, by = choose("never", options), " (nobody to ask; see --allow)"
+            answer, by = choose_option("never", options), " (nobody to ask; see --allow)"
         else:
             try:
                 answer, by = self._asker(options), ""
             except EOFError:
-                answer, by = choose("never", options), " (end of input)"
+                answer, by = choose_option("never", options), " (end of input)"
             except KeyboardInterrupt:
                 self._interrupts += 1
                 answer, by = None, " (cancelling)"
@@ -266,7 +266,7 @@ class Headless:
             signal.SIGTERM: ended,
             signal.SIGHUP: ended,
         }
-        before = {number: signal.signal(number, handlers[number]) for number in not_ignored(*handlers)}
+        before = {number: signal.signal(number, handlers[number]) for number in handled_signals(*handlers)}
         try:
             yield
         finally:
@@ -281,7 +281,7 @@ class Headless:
             raise Quit(128 + number)
 
         before: dict[int, Any] = {signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler)}
-        for number in not_ignored(signal.SIGTERM, signal.SIGHUP):
+        for number in handled_signals(signal.SIGTERM, signal.SIGHUP):
             before[number] = signal.signal(number, ended)
         try:
             yield
@@ -290,10 +290,10 @@ class Headless:
                 signal.signal(number, earlier)
 
 
-class _Mailbox:
+class _QueueObserver:
     """The client observer in the protocol's thread: passes everything to the main thread."""
 
-    def __init__(self, headless: Headless) -> None:
+    def __init__(self, headless: ClientSession) -> None:
         self._headless = headless
         self._queue = headless._queue
         self._output = headless._output
@@ -304,10 +304,12 @@ class _Mailbox:
         while self._queue.qsize() > _LONGEST_QUEUE:  # noqa: ASYNC110 - the queue's reader is a thread, not a task
             await anyio.sleep(0.002)
 
-    async def updated(self, session_id: str, update: Mapping[str, Any]) -> None:
+    async def on_update(self, session_id: str, update: Mapping[str, Any]) -> None:
         await self._put(lambda: self._output.show_update(session_id, update))
 
-    async def asked(self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
+    async def request_permission(
+        self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]
+    ) -> str | None:
         answers: list[str | None] = []
         answered = anyio.Event()
 
@@ -319,10 +321,10 @@ class _Mailbox:
         await answered.wait()
         return answers[0]
 
-    async def lent(self, action: str, path: str, refused: str | None, missing: bool) -> None:
+    async def on_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
         await self._put(lambda: self._output.show_file_access(action, path, refused, missing))
 
-    async def heard(self, source: str, line: str) -> None:
+    async def on_line(self, source: str, line: str) -> None:
         await self._put(lambda: self._output.show_line(source, line))
 
 

@@ -35,15 +35,15 @@ class EventOutput(Protocol):
 
 
 @dataclass(frozen=True)
-class Ended:
+class CastEnding:
     """How a cast ended: its result (None if it was stopped before it had one), and the signal that stopped it."""
 
     result: CastResult | None
     stopped_by: int | None
 
 
-class Running:
-    """An entity in its own event loop. Use `running` to make one."""
+class EntityThread:
+    """An entity in its own event loop. Use `run_entity` to make one."""
 
     def __init__(self, portal: BlockingPortal, entity: Entity) -> None:
         self._portal = portal
@@ -51,7 +51,7 @@ class Running:
         self._scope: anyio.CancelScope | None = None
         self._presses = 0
 
-    def cast(self, intent: str | None, output: EventOutput, context: Sequence[ContextBlock] = ()) -> Ended:
+    def cast(self, intent: str | None, output: EventOutput, context: Sequence[ContextBlock] = ()) -> CastEnding:
         """Run one cast to its end; raises the cast's error. An intent of None continues the last cast (`Entity.resume`).
         The first signal cancels the cast, which is recorded. A second one does not wait for the record.
         """
@@ -69,7 +69,7 @@ class Running:
                 result = future.result()
             except CancelledError:
                 result = None
-        return Ended(result, stopped_by[0] if stopped_by else None)
+        return CastEnding(result, stopped_by[0] if stopped_by else None)
 
     def warm(self) -> None:
         """Start early what the first cast would otherwise wait for."""
@@ -115,10 +115,10 @@ def _shown(output: EventOutput, event: Event) -> OSError | None:
 
 
 @contextmanager
-def running(entity: Entity | Callable[[], Awaitable[Entity]]) -> Iterator[Running]:
+def run_entity(entity: Entity | Callable[[], Awaitable[Entity]]) -> Iterator[EntityThread]:
     """Run the entity, or the one that a function makes in the loop, in its own event loop until the block ends."""
     with start_blocking_portal("asyncio") as portal:
-        run = Running(portal, portal.call(entity) if callable(entity) else entity)
+        run = EntityThread(portal, portal.call(entity) if callable(entity) else entity)
         try:
             yield run
         finally:
@@ -129,14 +129,14 @@ async def _running_loop() -> asyncio.AbstractEventLoop:
     return asyncio.get_running_loop()
 
 
-def not_ignored(*numbers: int) -> list[int]:
+def handled_signals(*numbers: int) -> list[int]:
     """The signals that may be handled. Signals ignored from the start (``nohup``, a background job) stay ignored."""
     return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
 
 
 @contextmanager
 def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in not_ignored(*SIGNALS)}
+    before = {number: signal.signal(number, handler) for number in handled_signals(*SIGNALS)}
     try:
         yield
     finally:

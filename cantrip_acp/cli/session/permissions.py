@@ -1,6 +1,6 @@
 """Permission requests in the terminal.
 
-`cantrip client` answers those of an agent by a rule of the command line (`Policy`) or by asking the user (`ask`).
+`cantrip client` answers those of an agent by a rule of the command line (`Policy`) or by asking the user (`ask_permission`).
 `cantrip cast` and `cantrip repl` say on stderr what is allowed without asking. `--ask` asks in the terminal, and `--allow-host`
 names hosts. A request to a host that nobody named is refused, or the user is asked.
 """
@@ -78,7 +78,7 @@ class Policy:
         return f"--allow {kind}={self.kinds[kind]}" if kind in self.kinds else f"--allow {self.rule}"
 
 
-def choose(rule: Allow, options: Sequence[Mapping[str, Any]]) -> str | None:
+def choose_option(rule: Allow, options: Sequence[Mapping[str, Any]]) -> str | None:
     """The option that a rule chooses; None (answered as "cancelled") if no offered option fits.
     The rule `ask` means no here, because nobody can be asked.
     """
@@ -89,7 +89,7 @@ def choose(rule: Allow, options: Sequence[Mapping[str, Any]]) -> str | None:
     return None
 
 
-def name_of(choice: str | None, options: Sequence[Mapping[str, Any]]) -> str:
+def option_name(choice: str | None, options: Sequence[Mapping[str, Any]]) -> str:
     """The name of the chosen option, for people."""
     for option in options:
         if choice is not None and option.get("optionId") == choice:
@@ -97,13 +97,13 @@ def name_of(choice: str | None, options: Sequence[Mapping[str, Any]]) -> str:
     return "no answer"
 
 
-def ask(screen: Screen, options: Sequence[Mapping[str, Any]], read: Callable[[str], str]) -> str:
+def ask_permission(screen: Screen, options: Sequence[Mapping[str, Any]], read: Callable[[str], str]) -> str:
     """Ask until the user names one option, by number or by the beginning of its name.
     There is no default, so that an accidental Enter grants nothing. Raises EOFError at the end of input and
     KeyboardInterrupt for Ctrl-C.
     """
     usable = [option for option in options if isinstance(option.get("optionId"), str)]
-    names = [name_of(str(option["optionId"]), usable) for option in usable]
+    names = [option_name(str(option["optionId"]), usable) for option in usable]
     parts: list[str | tuple[str, str]] = []
     for number, (name, option) in enumerate(zip(names, usable, strict=True), 1):
         style = "green" if get_text(option, "kind").startswith("allow") else "red"
@@ -187,14 +187,14 @@ def permissions(hosts: NamedHosts, mode: str | None = None) -> Permissions:
     return made
 
 
-def say_what_is_allowed(cantrip: Cantrip, circle: Circle, hosts: NamedHosts, *, ask: bool) -> None:
+def print_allowed(cantrip: Cantrip, circle: Circle, hosts: NamedHosts, *, ask: bool) -> None:
     """Print on stderr what is allowed without asking."""
     from cantrip_acp.text.sanitize import clean_line
 
-    click.echo(clean_line(f"cantrip: {allowed(cantrip, circle, hosts.allowed, ask=ask)}", 2000), err=True)
+    click.echo(clean_line(f"cantrip: {describe_allowed(cantrip, circle, hosts.allowed, ask=ask)}", 2000), err=True)
 
 
-def allowed(cantrip: Cantrip, circle: Circle, hosts: Sequence[str] = (), *, ask: bool) -> str:
+def describe_allowed(cantrip: Cantrip, circle: Circle, hosts: Sequence[str] = (), *, ask: bool) -> str:
     """What an entity in this circle may do without asking that changes something or reaches the network.
     ``hosts`` are the hosts of ``--allow-host``.
     """
@@ -298,13 +298,13 @@ class TerminalQuestions:
         screen.line(("? ", "bold yellow"), (f"{question.tool}: ", "bold"), title if not question.text else "")
         lines = escape_invisible(redact(question.text)).splitlines() if question.text else []
         for line in lines[:_MOST_LINES]:
-            screen.barred(line, indent=4)
+            screen.line_with_bar(line, indent=4)
         if len(lines) > _MOST_LINES:
             screen.line((f"… {len(lines) - _MOST_LINES:,} more lines …", "dim italic"), indent=4)
         for diff in question.diffs:
             old = None if diff.old_text is None else escape_invisible(redact(diff.old_text))
             for line, style in unified_diff(diff.path, old, escape_invisible(redact(diff.new_text)), limit=_MOST_LINES):
-                screen.barred(line, style, indent=4)
+                screen.line_with_bar(line, style, indent=4)
         always = escape_invisible(redact(question.shown))
         screen.line(
             ("1", "bold green"),

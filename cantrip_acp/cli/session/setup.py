@@ -61,7 +61,7 @@ context_option = click.option(
 
 
 @dataclass(frozen=True)
-class Opening:
+class OpenedRecipe:
     """Everything that a cast needs. The caller must call `leave`.
     ``held`` is a file descriptor that locks a session whose loom allows many writers, or -1.
     """
@@ -79,26 +79,26 @@ class Opening:
             os.close(self.held)
 
 
-def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, state_dir: Path | None) -> Opening:
+def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, state_dir: Path | None) -> OpenedRecipe:
     """Load a recipe and build its cantrip, ready to be invoked.
     A file named by its path is trusted for this run; a workspace's recipe found by name is not.
     """
     from cantrip_acp.recipes.build.build import build, open_loom
 
-    recipe, workspace, state = _judged(name_or_path, cwd, state_dir)
+    recipe, workspace, state = _load_trusted(name_or_path, cwd, state_dir)
     cantrip = build(recipe, workspace=workspace)
-    return Opening(recipe, cantrip, open_loom(cantrip.loom_settings, loom_file, state), workspace, state)
+    return OpenedRecipe(recipe, cantrip, open_loom(cantrip.loom_settings, loom_file, state), workspace, state)
 
 
 def trusted_cantrip(name_or_path: str, cwd: Path, state_dir: Path | None, crystal: Crystal) -> Cantrip:
     """The cantrip of a recipe with another crystal and without a loom. Trust is checked as in `open_recipe`."""
     from cantrip_acp.recipes.build.build import build
 
-    recipe, workspace, _ = _judged(name_or_path, cwd, state_dir)
+    recipe, workspace, _ = _load_trusted(name_or_path, cwd, state_dir)
     return build(recipe, workspace=workspace, crystal=crystal)
 
 
-def _judged(name_or_path: str, cwd: Path, state_dir: Path | None) -> tuple[Recipe, Path, Path]:
+def _load_trusted(name_or_path: str, cwd: Path, state_dir: Path | None) -> tuple[Recipe, Path, Path]:
     """Load the recipe and check its trust. Returns the recipe, its workspace and the state folder."""
     from cantrip_acp.files import paths
     from cantrip_acp.recipes import load, trust
@@ -112,7 +112,7 @@ def _judged(name_or_path: str, cwd: Path, state_dir: Path | None) -> tuple[Recip
 
 
 @dataclass(frozen=True)
-class Given:
+class ContextFiles:
     """What ``--context`` gave: blocks that come before the intent, and data that is in no prompt."""
 
     blocks: tuple[ContextBlock, ...] = ()
@@ -123,7 +123,7 @@ class Given:
         return cantrip if self.data is None else cantrip.replace(circle=cantrip.circle.replace(data=self.data))
 
 
-def given(files: tuple[Path, ...]) -> Given:
+def read_context_files(files: tuple[Path, ...]) -> ContextFiles:
     """Read the files of ``--context``: text, or a picture, sound or PDF as an attachment.
     A text longer than `PROMPT_BYTES` is data; several are a mapping of file name to text. Raises DefinitionError for other
     binary data, and for files that are too large.
@@ -155,7 +155,7 @@ def given(files: tuple[Path, ...]) -> Given:
             texts[file.name if file.name not in texts else str(file)] = text
             continue
         blocks.append(ContextBlock(text, title=file.name, source="user", uri=file.resolve().as_uri()))
-    return Given(tuple(blocks), None if not texts else texts if len(texts) > 1 else next(iter(texts.values())))
+    return ContextFiles(tuple(blocks), None if not texts else texts if len(texts) > 1 else next(iter(texts.values())))
 
 
 _ATTACHED = {
@@ -187,7 +187,7 @@ def _attachment(file: Path, raw: bytes) -> Attachment | None:
 
 def open_session(
     session_id: str, recipe: str | None, state_dir: Path | None, hosts: NamedHosts, *, ask: bool = False
-) -> tuple[Opening, Entity]:
+) -> tuple[OpenedRecipe, Entity]:
     """The session's recipe, cantrip, loom and folder, and its entity with all its earlier casts.
     Requests may go only to ``hosts`` and to hosts that the session's earlier prompts name. With ``ask`` it asks in the terminal,
     except about what the session always allows or always refuses.
@@ -258,4 +258,4 @@ def open_session(
     if again.kept in STATE_NOTES:
         # The first cell says this too, but the user needs to read it now.
         click.echo(f"opened again: {STATE_NOTES[again.kept]}", err=True)
-    return Opening(found, cantrip, loom, workspace, state, held), again.entity
+    return OpenedRecipe(found, cantrip, loom, workspace, state, held), again.entity

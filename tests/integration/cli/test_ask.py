@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.cli.session.permissions import allowed
+from cantrip_acp.cli.session.permissions import describe_allowed
 from tests.support.command_line import GREETER, Done, Terminal, recipe, run
 from tests.support.gate_calls import Site, serving
 
@@ -76,8 +76,8 @@ def test_the_line_follows_from_the_circle(tmp_path: Path, name: str) -> None:
     medium, gates, wards, line = LINES[name]
     circle = Circle(medium, gates, {"max_turns": 3, **wards}, workspace=tmp_path)
     cantrip = Cantrip(ScriptedCrystal(), circle=circle)
-    assert line.format(here=tmp_path) in allowed(cantrip, circle, ask=False)
-    assert allowed(cantrip, circle, ask=True).startswith("asks before each write and each command")
+    assert line.format(here=tmp_path) in describe_allowed(cantrip, circle, ask=False)
+    assert describe_allowed(cantrip, circle, ask=True).startswith("asks before each write and each command")
 
 
 @pytest.mark.parametrize("arguments", [("cast", "go"), ("cast", "go", "--json"), ("repl",)])

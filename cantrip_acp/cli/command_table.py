@@ -17,7 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cast": ("cantrip_acp.cli.commands.cast:cast", "Cast a recipe on an intent, once, and watch."),
     "repl": ("cantrip_acp.cli.commands.repl:repl", "Talk to an entity in the terminal."),
     "client": ("cantrip_acp.cli.commands.client:client", "Talk to any ACP agent in the terminal."),
-    "demo": ("cantrip_acp.cli.commands.demo:demo", "The main job on real input, with no key."),
+    "demo": ("cantrip_acp.cli.commands.demo:demo", "Watch an entity fix a real project; no key is needed."),
     "recipe": ("cantrip_acp.cli.commands.recipe:recipe", "Write, check and show recipes."),
     "trust": ("cantrip_acp.cli.commands.trust:trust", "Trust the recipes of a folder, or see which are trusted."),
     "loom": ("cantrip_acp.cli.loom.commands:loom", "Read the record of casts."),
@@ -25,10 +25,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "conformance": ("cantrip_acp.cli.commands.conformance:conformance", "Run a conformance suite."),
     "models": (
         "cantrip_acp.cli.commands.models:models",
-        "What is known of models: windows, limits, prices, abilities.",
+        "List models: context windows, limits, prices, abilities.",
     ),
     "gc": ("cantrip_acp.cli.commands.gc:gc", "Delete old looms of the state folder."),
-    "doctor": ("cantrip_acp.cli.commands.doctor:doctor", "What works on this machine, and how to mend what does not."),
+    "doctor": (
+        "cantrip_acp.cli.commands.doctor:doctor",
+        "Check what works on this machine, and how to fix what does not.",
+    ),
 }
 """Name to (``module:attribute``, help line). To add a command, write a module and add a line here."""
 

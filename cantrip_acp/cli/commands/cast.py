@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @loom_option
 @context_option
 @state_option
-@click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
+@click.option("--full", is_flag=True, help="Show complete outputs and changes.")
 @ask_option
 @allow_host_option
 def cast(
@@ -73,7 +73,7 @@ def cast(
     FILE that you name here is trusted for this run.
 
     The entity may do what the recipe allows; a line on stderr says what that is. With --ask it asks you first. The gate fetch
-    sends requests to hosts alone that INTENT, the recipe (bash_network) or --allow-host names.
+    sends requests only to hosts that INTENT, the recipe (bash_network) or --allow-host names.
 
     Ctrl-C cancels the cast; what had happened is recorded. Exit status: 0 it ended by itself, 1 it was truncated or
     failed, 2 the command line, the recipe or a file is wrong, 3 there is no sandbox here, 130 interrupted.

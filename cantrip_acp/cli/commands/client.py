@@ -32,8 +32,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "set ID=VALUE": "change a config option",
     "sessions": "the agent's sessions of this folder",
     "new": "begin another session",
-    "load ID": "open an earlier session and show its past; `last` is the one before",
-    "resume ID": "open an earlier session without its past",
+    "load ID": "open an earlier session and show its history; `last` is the newest other one",
+    "resume ID": "open an earlier session without showing its history",
 }
 
 
@@ -159,14 +159,14 @@ def _values(option: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path(),
     metavar="DIR",
-    help="The session's folder; its files are lent to the agent.  [default: here]",
+    help="The session's folder. The agent may read and write its files through the client.  [default: here]",
 )
 @click.option(
     "--prompt",
     "prompts",
     multiple=True,
     metavar="TEXT",
-    help="A prompt (may be repeated; - reads one from stdin). Without any: a terminal is asked, a pipe's lines are prompts.",
+    help="A prompt (may be repeated; - reads one from stdin). Without it, you type prompts; from a pipe, each line is one.",
 )
 @click.option(
     "--allow",
@@ -183,9 +183,9 @@ def _values(option: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 @click.option("--set", "options", multiple=True, metavar="ID=VALUE", help="A config option to set (may be repeated).")
 @click.option("--auth", metavar="ID", help="The way to sign in, as the agent names it.")
 @click.option(
-    "--load", metavar="ID", help="Open an earlier session and show its past; `last` is the folder's last one."
+    "--load", metavar="ID", help="Open an earlier session and show its history; `last` is the newest one of the folder."
 )
-@click.option("--resume", metavar="ID", help="Open an earlier session without its past.")
+@click.option("--resume", metavar="ID", help="Open an earlier session without showing its history.")
 @click.option("--list", "listing", is_flag=True, help="List the agent's sessions of the folder, and do nothing else.")
 @click.option("--all", "everywhere", is_flag=True, help="With --list: those of all folders.")
 @click.option(
@@ -197,7 +197,7 @@ def _values(option: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 @click.option(
     "--json", "as_json", is_flag=True, help="Print each update as a line of JSON, and a result line for each prompt."
 )
-@click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
+@click.option("--full", is_flag=True, help="Show complete outputs and changes.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the agent's stderr as it comes.")
 def client(
     agent: tuple[str, ...],
@@ -220,11 +220,12 @@ def client(
     """Talk to an ACP agent in the terminal.
 
     Shows what the agent says and thinks, its tool calls with their output and changes, what it used, and why it stopped.
-    On a terminal, Ctrl-C cancels the running turn (twice quits), Ctrl-D quits, and :help lists what is for the client itself:
-    modes, config options, sessions.
+    On a terminal, Ctrl-C cancels the running turn (twice quits), Ctrl-D quits, and :help lists the commands of the client
+    itself (modes, config options, sessions).
 
-    Exit status: 0 every turn ended by itself (end_turn), or all that a script expects held; 1 one was cut short, refused or
-    failed, or something did not hold; 2 the command line or the script is wrong, or the agent cannot be started; 130 interrupted.
+    Exit status: 0 every turn ended by itself (end_turn), or the script's expectations were met; 1 a turn was cut short, refused
+    or failed, or an expectation was not met; 2 the command line or the script is wrong, or the agent cannot be started;
+    130 interrupted.
     """
     try:
         policy = Policy.of(rules)
@@ -233,10 +234,12 @@ def client(
     if wrong := next((each for each in options if "=" not in each), None):
         raise click.BadParameter(f"{wrong!r} is not ID=VALUE", param_hint="--set")
     if load and resume:
-        raise click.UsageError("--load shows the past of a session and --resume does not: give one of them")
+        raise click.UsageError("--load shows the history of a session and --resume does not; give one of them")
     if script is not None:
         if prompts or load or resume or listing or mode or options:
-            raise click.UsageError("a script says itself what is prompted, opened and set")
+            raise click.UsageError(
+                "--script opens its own session; leave --prompt, --load, --resume, --list, --mode and --set out"
+            )
         from cantrip_acp.cli.commands.client_script import run_script
 
         return run_script(

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=examples("cantrip demo", "cantrip demo --slow --keep")["epilog"])
-@click.option("--slow", is_flag=True, help="Let the words come at a model's pace.")
+@click.option("--slow", is_flag=True, help="Show the text at the speed of a model.")
 @click.option("--keep", is_flag=True, help="Keep the sample project afterwards, to look at it.")
-@click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
+@click.option("--full", is_flag=True, help="Show complete outputs and changes.")
 def demo(slow: bool, keep: bool, full: bool) -> int:
     """Watch an entity mend a small project in a real sandbox; no key is needed.
 

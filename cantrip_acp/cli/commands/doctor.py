@@ -154,7 +154,7 @@ class Finding:
 
 @click.command(
     "doctor",
-    short_help="What works on this machine, and how to mend what does not.",
+    short_help="Check what works on this machine, and how to fix what does not.",
     **examples("cantrip doctor", "cantrip doctor --json", "cantrip doctor --probe"),
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: every finding, and whether commands can run.")

@@ -19,7 +19,7 @@ _ABILITIES = ("tools", "images", "audio", "documents", "reasoning")
 
 @click.command(
     "models",
-    short_help="What is known of models: windows, limits, prices, abilities.",
+    short_help="List models: context windows, limits, prices, abilities.",
     **examples("cantrip models", "cantrip models anthropic", "cantrip models local", "cantrip models openai --json"),
 )
 @click.argument("provider", required=False)

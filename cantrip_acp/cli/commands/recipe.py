@@ -29,7 +29,7 @@ def recipe() -> None:
 
 @recipe.command("new", **examples("cantrip recipe new greeter", "cantrip recipe new - > greeter.cantrip.yaml"))
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Write over a file that is there already.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @cwd_option
 def new(name: str, force: bool, cwd: Path) -> None:
     """Write a commented recipe to start from.
@@ -90,7 +90,7 @@ _LONGEST = 2_000
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a file.")
 @cwd_option
 def check(targets: tuple[str, ...], as_json: bool, cwd: Path) -> int:
-    """Say everything that is wrong with recipes, with file, line, column and key.
+    """Report every error in recipes, with file, line, column and key.
 
     A folder stands for the recipes in it and in its .cantrip. What is right but not available in this version is noted.
     Exit status: 0 all are valid, 2 one is not.

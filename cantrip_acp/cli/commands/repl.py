@@ -61,9 +61,9 @@ Each line is an intent; a line that ends in \\ goes on in the next one.
     "--session",
     "session_id",
     metavar="ID",
-    help="Go on in this session of an editor or of `cantrip client`, with all that was said there, in its folder.",
+    help="Continue this session of an editor or of `cantrip client`, with its history, in its folder.",
 )
-@click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
+@click.option("--full", is_flag=True, help="Show complete outputs and changes.")
 @ask_option
 @allow_host_option
 def repl(
@@ -82,11 +82,11 @@ def repl(
     Every line is an intent. The entity keeps what it learned and made from one to the next. Ctrl-C cancels the running
     cast, Ctrl-D leaves. From a pipe, each line of stdin is an intent.
 
-    With --session an editor's session goes on here (close it there first); RECIPE is then the session's own, unless it is
-    named. Its mode holds.
+    With --session you continue an editor's session here (close it there first). The session's own recipe is used unless you name
+    another RECIPE, and its mode stays.
 
     The entity may do what the recipe allows; a line on stderr says what that is. With --ask it asks you first. The gate fetch
-    sends requests to hosts alone that your intents, the recipe (bash_network) or --allow-host name.
+    sends requests only to hosts that your intents, the recipe (bash_network) or --allow-host name.
 
     Exit status: 0 at a terminal, or all casts ended by themselves; 1 one from a pipe was truncated or failed; 2 the
     command line, the recipe or a file is wrong; 3 there is no sandbox here; 130 interrupted.

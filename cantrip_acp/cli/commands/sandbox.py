@@ -135,7 +135,7 @@ def _circle_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that define a sandbox: a recipe's circle, or wards from the command line."""
     for option in (
         click.option(
-            "--network", is_flag=True, help="Give it the network. Without, there is none, not even localhost's."
+            "--network", is_flag=True, help="Allow the network. Without this option there is none, not even localhost."
         ),
         click.option(
             "--host",
@@ -149,7 +149,7 @@ def _circle_options(command: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
             metavar="PATH",
             type=click.Path(path_type=Path),
-            help="A folder that may be written; repeatable. Without, none.",
+            help="A folder that may be written; repeatable.  [default: none]",
         ),
         click.option("--recipe", metavar="RECIPE", help="Take the wards and gates of this recipe (a name or a file)."),
         click.option(
@@ -201,7 +201,7 @@ def sandbox() -> None:
     metavar="N",
     default=_MOST_PRINTED,
     show_default=True,
-    help="Stop it once it has printed this much.",
+    help="Stop it when it has printed this much.",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(

@@ -33,11 +33,11 @@ _LONGEST = 1000
 )
 @click.argument("words", metavar="[DIR]", nargs=-1)
 @click.option("--mcp", is_flag=True, help="Trust the command of an MCP server (all that follows) instead of a folder.")
-@click.option("--revoke", is_flag=True, help="Trust the folder no longer.")
+@click.option("--revoke", is_flag=True, help="Withdraw the trust in the folder.")
 @click.option(
     "--list", "as_list", is_flag=True, help="Show the folders that are trusted, and whether they have changed."
 )
-@click.option("--yes", is_flag=True, help="Grant it without asking. Scripts need this; a terminal is asked.")
+@click.option("--yes", is_flag=True, help="Grant it without asking (for scripts).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: what would be granted, and whether it was.")
 @state_option
 def trust(

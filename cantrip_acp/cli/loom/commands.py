@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("name", metavar="[FILE]", required=False)
-@click.option("--no", "let_go", is_flag=True, help="Take the mark away again.")
+@click.option("--no", "let_go", is_flag=True, help="Remove the mark.")
 @state_option
 def keep(name: str | None, let_go: bool, state_dir: Path | None) -> None:
-    """Mark a loom to be kept: `cantrip gc` passes it over, however old and large it is.
+    """Mark a loom, so that `cantrip gc` never deletes it.
 
     The mark is an empty file beside it, NAME.keep. Looms outside of the state folder are never removed, and need none.
     """
@@ -94,7 +94,7 @@ def loom() -> None:
 @json_option
 @state_option
 def show(name: str | None, as_json: bool, state_dir: Path | None) -> None:
-    """Show what a loom holds: each cast with a line a turn, its threads, and what is damaged."""
+    """Show the contents of a loom: each cast with one line per turn, its threads, and any damage."""
     from cantrip_acp.cli.loom.show import LoomView, as_data
     from cantrip_acp.cli.render.terminal import Screen
 
@@ -117,7 +117,7 @@ def show(name: str | None, as_json: bool, state_dir: Path | None) -> None:
 @file_argument
 @click.argument("turn", required=False)
 @json_option
-@click.option("--full", is_flag=True, help="Show outputs whole, however long.")
+@click.option("--full", is_flag=True, help="Show complete outputs.")
 @state_option
 def thread(name: str | None, turn: str | None, as_json: bool, full: bool, state_dir: Path | None) -> None:
     """Show one thread in full: the path from the root to TURN (an id, or its beginning; by default, the last leaf)."""
@@ -144,7 +144,7 @@ def thread(name: str | None, turn: str | None, as_json: bool, full: bool, state_
 @file_argument
 @state_option
 def tree(name: str | None, state_dir: Path | None) -> None:
-    """Draw a loom's tree: a line a turn, a branch where threads part (forks, children)."""
+    """Draw a loom's tree: one line per turn, and a branch where threads separate (forks, children)."""
     from cantrip_acp.cli.loom.show import draw
     from cantrip_acp.cli.render.terminal import Screen
 
@@ -172,7 +172,7 @@ def _opened(name: str | None, state_dir: Path | None) -> Loom:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 @state_option
 def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
-    """Read every record of a loom, and say what is damaged, and where: line and byte in a file, record in a database.
+    """Read every record of a loom and report damage with its place: line and byte in a file, record in a database.
 
     Records that were changed, removed, doubled, swapped or cut off are found by the checksums that name each other. Records of
     a later version are named and are no damage. Nothing is changed. Exit status: 0 where all of it can be read, 1 where not.

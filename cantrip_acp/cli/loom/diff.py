@@ -60,7 +60,7 @@ alike_option = click.option(
 @json_option
 @state_option
 def diff(name: str, left: str | None, right: str | None, full: bool, as_json: bool, state_dir: Path | None) -> None:
-    """Set two threads of the loom FILE side by side: what they share, where they part, what differs turn by turn.
+    """Compare two threads of the loom FILE side by side: what they share, where they separate, and what differs in each turn.
 
     A and B are turns (an id, or its beginning), usually last ones; by default the two threads that were written to last.
     """
@@ -172,11 +172,11 @@ def _figures(screen: Screen, line: ThreadLine) -> str:
 def compare(
     name: str, turn: str | None, basis: str, method: str, alike: bool, as_json: bool, state_dir: Path | None
 ) -> None:
-    """Compare the threads that part at TURN of the loom FILE: outcome, reward, relative reward, turns, tokens, cost, gates.
+    """Compare the threads that separate at TURN of the loom FILE: outcome, reward, relative reward, turns, tokens, cost, gates.
 
-    TURN is a turn's id or its beginning; where nothing parts there, the nearest turn above it at which something does.
-    Without it, every group of the loom. Casts of one cantrip on the same intent are a group too: they part at its call.
-    Turns, tokens and gates count from where the threads part.
+    TURN is a turn's id or its beginning; if no threads separate there, the nearest turn above it where they do.
+    Without TURN, every group of the loom is compared. Casts of one cantrip on the same intent are a group too: they separate at
+    its call. Turns, tokens and gates are counted from where the threads separate.
     """
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import open_by_name
@@ -203,7 +203,7 @@ def compare(
 @by_option
 @method_option
 @alike_option
-@click.option("--write", is_flag=True, help="Keep the relative rewards in the loom, beside those that were given.")
+@click.option("--write", is_flag=True, help="Write the relative rewards to the loom; given rewards stay.")
 @json_option
 @state_option
 def rank(
@@ -216,7 +216,7 @@ def rank(
     as_json: bool,
     state_dir: Path | None,
 ) -> None:
-    """Rank the threads that part at TURN of the loom FILE (or each group of it), best first, with relative rewards.
+    """Rank the threads that separate at TURN of the loom FILE (or each group of it), best first, with relative rewards.
 
     What is written is a reward of the kind `relative` for each thread's last turn; it never replaces one that was given.
     Threads without a reward are left out where others of the group have one.

@@ -56,13 +56,13 @@ def _summary(name: str) -> str:
     ),
 )
 @click.argument("name", metavar="[FILE]", required=False)
-@click.option("--format", "-f", "format_name", required=True, metavar="FORMAT", help="One of those below.")
+@click.option("--format", "-f", "format_name", required=True, metavar="FORMAT", help="One of the formats below.")
 @click.option(
     "--output",
     "-o",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Where to write. A plain file is replaced when all is written, a loom never.  [default: standard output]",
+    help="The file to write. It is replaced when everything is written; a loom is never replaced.  [default: standard output]",
 )
 @click.option(
     "--thread", "threads", multiple=True, metavar="TURN", help="Only the thread that ends in TURN. Repeatable."
@@ -213,24 +213,25 @@ def _tell(report: Report, output: Path | None, *, as_json: bool) -> None:
     "--into",
     required=True,
     metavar="LOOM",
-    help="The loom that takes them: a file or a database's address. Made where missing.",
+    help="The loom to import into: a file or a database address. It is created if it is missing.",
 )
 @click.option(
     "--from",
     "kind",
     type=click.Choice(["loom", "verifiers", "acp"]),
-    help="What the files are.  [default: told by their first line]",
+    help="The format of the files.  [default: detected from the first line]",
 )
-@click.option("--json", "as_json", is_flag=True, help="What became of each file, as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result for each file as one JSON object.")
 def import_(files: Sequence[str], into: str, kind: str | None, as_json: bool) -> None:
-    """Take FILEs into a loom: other looms (of any store, ids kept), verifiers traces (a traces.jsonl, an episode or a
+    """Import FILEs into a loom: other looms (of any store, ids kept), verifiers traces (a traces.jsonl, an episode or a
     trace a line), and transcripts of the Agent Client Protocol (a JSON-RPC message a line, both directions).
 
     A transcript's line is the message itself, or {"message": MESSAGE, "timestamp": TIME}; a tee before and after any agent
     writes one: sh -c 'tee -a talk.jsonl | AGENT | tee -a talk.jsonl'.
 
-    Ids are made of what is imported, so importing twice adds nothing. Nothing that is read is executed. What could not be
-    represented is told. A broken line ends the import with its file and line; what stood before it is taken already.
+    Ids are made of what is imported, so importing twice adds nothing. Nothing that is read is executed. The
+    command reports what could not be represented. A broken line ends the import with its file and line; the lines before it are
+    imported already.
     """
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.loom.loom import Loom

@@ -49,22 +49,22 @@ _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running
 @click.argument("name", metavar="FILE")
 @click.argument("turn")
 @click.argument("intent", required=False)
+@click.option("--resume", is_flag=True, help="Continue the cast of TURN, without an INTENT and without a new message.")
+@click.option("--cast", "cast_id", metavar="ID", help="With --resume: the cast to continue, if several begin at TURN.")
 @click.option(
-    "--resume", is_flag=True, help="Go on with the cast of TURN, without an INTENT and without a new message."
-)
-@click.option(
-    "--cast", "cast_id", metavar="ID", help="With --resume: the cast to go on with, where several begin at TURN."
-)
-@click.option(
-    "--recipe", "-r", required=True, metavar="RECIPE", help="What the fork is cast with; need not be the first one."
+    "--recipe",
+    "-r",
+    required=True,
+    metavar="RECIPE",
+    help="The recipe of the fork; it may be another than the original one.",
 )
 @click.option(
     "--state",
     type=click.Choice(["auto", "snapshot", "replay", "none"]),
     default="snapshot",
     show_default=True,
-    help="How a code circle's variables are had: from a snapshot or not at all; by running its cells again, those that can write "
-    "in a copy of the files (replay); by a snapshot, else by replay (auto); or without them (none).",
+    help="How the variables of a code circle are restored: from a snapshot; by running its cells again, with a copy of the "
+    "files that they can write (replay); from a snapshot, else by replay (auto); or not at all (none).",
 )
 @click.option(
     "--worktree",
@@ -74,17 +74,17 @@ _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running
     help="Work in a git worktree of its own, in DIR or in the state folder, with the files as they were pinned at that turn "
     "(loom: {files: true}); it stays. Put it last, or write --worktree=DIR.",
 )
-@click.option("--samples", type=click.IntRange(1), metavar="N", help="Make a group: N forks, to be compared.")
+@click.option("--samples", type=click.IntRange(1), metavar="N", help="Make a group of N forks, to compare them.")
 @click.option(
     "--concurrency",
     type=click.IntRange(1),
     default=4,
     show_default=True,
     metavar="K",
-    help="So many of them at a time.",
+    help="How many forks run at the same time.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines; the last one is the result.")
-@click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
+@click.option("--full", is_flag=True, help="Show complete outputs and changes.")
 @allow_host_option
 @cwd_option
 @state_option
@@ -105,17 +105,17 @@ def fork(
     cwd: Path,
     state_dir: Path | None,
 ) -> int:
-    """Go on from TURN of the loom FILE with INTENT, as a new entity that has lived through all that led to it.
+    """Continue from TURN of the loom FILE with INTENT, as a new entity with the history of all turns up to it.
 
-    With --resume and no INTENT the fork goes on with the cast of TURN: its crystal is sent what the original one was sent after
-    that turn. With --samples these are true samples of one state. After a turn that ended its cast comes the next cast.
+    With --resume and without INTENT the fork continues the cast of TURN: its crystal gets what the original one got after that
+    turn. With --samples these are samples of one state. After a turn that ended its cast, the next cast follows.
 
     TURN is a turn's id or its beginning; an empty one is the turn that was written last. The original thread stays as it
     is; the new one is written to the same file. Files of the workspace are as they are now, or, with --worktree, as they
     were then, in a folder beside it: no branch, index or file of yours is touched. With --samples there are several forks
-    that share a group's id in the loom; what fails in one is that one's alone.
+    that share a group id in the loom; a failure in one does not affect the others.
 
-    Exit status as of `cantrip cast`; of a group 0 only where every cast ended by itself.
+    Exit status: as of `cantrip cast`; of a group, 0 only if every cast ended by itself.
     """
     from cantrip_acp.cli.session.setup import open_recipe
     from cantrip_acp.core.errors import IntentRequired
@@ -232,8 +232,8 @@ def _run(
 )
 @click.argument("name", metavar="FILE")
 @click.argument("turn", required=False)
-@click.option("--recipe", "-r", required=True, metavar="RECIPE", help="Whose circle it is lived again in.")
-@click.option("--recorded-gates", is_flag=True, help="All gates answer what they answered then, and act on nothing.")
+@click.option("--recipe", "-r", required=True, metavar="RECIPE", help="The recipe whose circle runs the thread again.")
+@click.option("--recorded-gates", is_flag=True, help="All gates return their recorded results and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 @cwd_option
 @state_option
@@ -246,7 +246,7 @@ def replay(
     cwd: Path,
     state_dir: Path | None,
 ) -> int:
-    """Run the thread that ends in TURN again, with the crystal's recorded words, and tell where it goes another way.
+    """Run the thread that ends in TURN again with the recorded answers of the crystal, and report the first difference.
 
     No model is asked, and neither the loom nor a file of the workspace is written to. Commands and cells run in their sandbox,
     and they, write_file and edit_file write to a copy of what the circle may write; it is removed afterwards. Other gates that

@@ -25,13 +25,13 @@ from cantrip_acp.cli.session.setup import state_option
     "--html",
     "target",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write one file and serve nothing. A loom is refused.",
+    help="Write one HTML file and do not serve the page. An existing loom is never overwritten.",
 )
 @click.option("--raw", is_flag=True, help="With --html: keep texts that look like keys, tokens or passwords.")
 @click.option("--turn", metavar="TURN", help="Open at this turn (an id, or its beginning).")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Serve on this port.  [default: any free one]")
 @click.option("--no-browser", is_flag=True, help="Print the address and open nothing.")
-@click.option("--readonly", is_flag=True, help="Let the page give no rewards.")
+@click.option("--readonly", is_flag=True, help="Do not let the page give rewards.")
 @click.option(
     "--frame",
     "frames",

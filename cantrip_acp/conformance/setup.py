@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio.lowlevel
 
-from cantrip_acp.conformance import case_gates, setup
+from cantrip_acp.conformance import case_gates
 from cantrip_acp.conformance.case import Case, crystals_of
 from cantrip_acp.core.call import Call
 from cantrip_acp.core.cantrip import Cantrip
@@ -134,7 +134,7 @@ def _crystal(script: Mapping[str, Any]) -> ScriptedCaseCrystal:
     name = str(script.get("name") or _UNNAMED)
     responses = [r if r is not None else {} for r in script.get("responses") or []]
     if script.get("raw_response") is not None:
-        responses.insert(0, setup.decode_raw_response(script))
+        responses.insert(0, decode_raw_response(script))
     return ScriptedCaseCrystal(
         responses,
         children=script.get("children") or (),

@@ -3,8 +3,8 @@
     python .ci/suite.py            everything
     python .ci/suite.py -k loom    the pytest stages alone, with these arguments
 
-Stages: the tests, two at a time for each core; those that measure time, one at a time; doctests; the conformance suite. The counts are
-read from what the runners wrote (JUnit XML, the conformance runner's last line), never guessed: a stage that wrote
+Stages: the tests, two at a time for each core; those that measure time, one at a time; doctests; the conformance suite.
+The counts are read from what the runners wrote (JUnit XML, the conformance runner's last line), never guessed: a stage that wrote
 nothing, or that failed without naming a failure, counts as one. Where a few tests failed, they get a second look, one at
 a time with nothing beside them: a test that passes then met a busy machine or another test, is counted as passed, and is
 named, so that it gets mended. The last line is `N passed, N failed, N skipped`, and `.reports/counts` holds the same three

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.errors import LoomError
+from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.snapshots import SnapshotChunks
-from cantrip_acp.loom.stores.contract import Problem
 
 if TYPE_CHECKING:
-    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.base import BaseLoom
 
 _KEY = re.compile(r"[0-9a-f]{40}\Z")
 _KEY_BYTES = 20
@@ -25,7 +25,7 @@ _LEAST_PIECE = 2_048
 _DEEPEST = 8
 
 
-def lacking(loom: Loom) -> Iterator[Problem]:
+def missing_records(loom: BaseLoom) -> Iterator[Problem]:
     """Yield what is missing or changed. Reads every snapshot. The store reports records that cannot be read at all."""
     yield from _cantrips(loom)
     whole: set[str] = set()
@@ -49,7 +49,7 @@ def lacking(loom: Loom) -> Iterator[Problem]:
             yield Problem(f"the state after turn {turn_id!r} cannot be restored: {told}", None, position)
 
 
-def _cantrips(loom: Loom) -> Iterator[Problem]:
+def _cantrips(loom: BaseLoom) -> Iterator[Problem]:
     seen: set[str] = set()
     for turn_id, place in loom.places.items():
         if place.cantrip_id in seen:
@@ -77,7 +77,7 @@ def _missing(data: Any, whole: set[str], pieces: SnapshotChunks) -> int:
     return sum(key not in whole for key in keys)
 
 
-def _read(loom: Loom, position: int) -> dict[str, Any]:
+def _read(loom: BaseLoom, position: int) -> dict[str, Any]:
     try:
         record = loom.snapshot_at(position)
     except LoomError:

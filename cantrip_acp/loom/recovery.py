@@ -17,7 +17,7 @@ import msgspec
 
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
-from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.base import BaseLoom
 from cantrip_acp.loom.query.thread import PROCESS_ENDED
 from cantrip_acp.loom.records.turn import (
     CastRecord,
@@ -43,7 +43,7 @@ CUT_OFF = "interrupted: the process ended while the child was at work; what it h
 """The same for a delegation."""
 
 
-def settle(loom: Loom) -> list[Turn]:
+def settle(loom: BaseLoom) -> list[Turn]:
     """Write the missing turns of all utterances whose process has ended, and the ends of their casts; return those
     turns.
 
@@ -71,7 +71,7 @@ def settle(loom: Loom) -> list[Turn]:
     return settled
 
 
-def missing(loom: Loom) -> Iterator[Turn | CastRecord]:
+def missing(loom: BaseLoom) -> Iterator[Turn | CastRecord]:
     """Yield what `settle` would write, for a reader."""
     turns: dict[str, Turn] = {}
     ends: dict[str, CastRecord] = {}
@@ -87,7 +87,7 @@ def missing(loom: Loom) -> Iterator[Turn | CastRecord]:
             _cannot(record, problem)
 
 
-def _lost(loom: Loom) -> list[UtteranceRecord]:
+def _lost(loom: BaseLoom) -> list[UtteranceRecord]:
     """The utterances whose process has ended, last one first: a child began after the utterance that called it."""
     said = loom.unfinished()
     if not said:
@@ -99,7 +99,7 @@ def _lost(loom: Loom) -> list[UtteranceRecord]:
 
 
 @contextlib.contextmanager
-def _held(loom: Loom, cast_id: str) -> Iterator[bool]:
+def _held(loom: BaseLoom, cast_id: str) -> Iterator[bool]:
     """Lock a cast. Yields False where it runs; otherwise nobody else can start it meanwhile."""
     held = loom.hold_cast(cast_id)
     try:
@@ -115,13 +115,13 @@ def _cannot(record: UtteranceRecord, problem: LoomError) -> None:
     log.warning("what entity %s said last stays unfinished: %s", record.entity_id, problem)
 
 
-def _last_turns(loom: Loom) -> dict[str, str]:
+def _last_turns(loom: BaseLoom) -> dict[str, str]:
     """The last turn of each cast that has no end and does not run."""
     there = loom.open_casts - loom.running_casts()
     return {place.cast_id: i for i, place in loom.places.items() if place.cast_id in there} if there else {}
 
 
-def _turn(loom: Loom, record: UtteranceRecord) -> Turn:
+def _turn(loom: BaseLoom, record: UtteranceRecord) -> Turn:
     parts: list[Turn] = []
     utterance, gates, program = record.utterance, record.gates, record.program
     if record.continues is not None:
@@ -149,7 +149,7 @@ def _turn(loom: Loom, record: UtteranceRecord) -> Turn:
     )
 
 
-def _metadata(loom: Loom, record: UtteranceRecord) -> TurnMetadata:
+def _metadata(loom: BaseLoom, record: UtteranceRecord) -> TurnMetadata:
     """What is known about the turn. Its id holds the time when it began; its duration is unknown."""
     start, _ = loom.cast_of(record.cast_id)
     model = start.attributes.get("model") if start is not None else None
@@ -214,7 +214,7 @@ def _given(args: str) -> Any:
         return args
 
 
-def _end(loom: Loom, cast_id: str, turns: dict[str, Turn], ends: dict[str, CastRecord]) -> CastRecord | None:
+def _end(loom: BaseLoom, cast_id: str, turns: dict[str, Turn], ends: dict[str, CastRecord]) -> CastRecord | None:
     """The end of an interrupted cast, with the usage of its turns and its children. ``turns`` and ``ends`` are not in
     the loom yet. None where the loom lacks the cast's start."""
     start, _ = loom.cast_of(cast_id)

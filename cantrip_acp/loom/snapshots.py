@@ -11,7 +11,7 @@ import binascii
 from typing import Any
 
 from cantrip_acp.core.errors import LoomError, TurnNotFound
-from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.base import BaseLoom
 from cantrip_acp.loom.records.turn import SnapshotRecord, new_id, now
 
 _READ_AT_ONCE = 16
@@ -24,7 +24,7 @@ class SnapshotChunks:
     `put` keeps a piece in memory until `keep` writes the record.
     """
 
-    def __init__(self, loom: Loom) -> None:
+    def __init__(self, loom: BaseLoom) -> None:
         self._loom = loom
         self._waiting: dict[str, bytes] = {}
         self._read: dict[int, SnapshotRecord] = {}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.training.export.registry import Report
+    from cantrip_acp.training.export.selection import Report
 
 _OUTCOMES = ("terminated", "truncated", "active")
 _PROGRESS_FROM = 200

@@ -111,10 +111,9 @@ def list_threads(
     FILE is a loom as of the other commands; without it, all looms of the state folder. Each filter that is given must
     hold; texts are found in any case of letters. A thread is named by its last turn, which the other commands take.
     """
-    from cantrip_acp.loom.query.filters import Wanted, rewarded, when
-    from cantrip_acp.loom.query.listing import Listing
+    from cantrip_acp.loom.query.listing import Listing, ThreadFilter, rewarded, when
 
-    wanted = Wanted(
+    wanted = ThreadFilter(
         intent=intent,
         outcome=outcome,
         reward=rewarded(reward) if reward is not None else None,

@@ -110,11 +110,11 @@ class Completed:
         lost = {cast_id: position for cast_id, position in self._unfinished().items() if cast_id not in running}
         if not lost:
             return
-        from cantrip_acp.loom.loom import Loom
+        from cantrip_acp.loom.base import BaseLoom
         from cantrip_acp.loom.recovery import missing
 
         self._said = {entity: at for entity, at in self._said.items() if at not in lost.values()}
-        with Loom(open_store(self._where, readonly=True)) as loom:
+        with BaseLoom(open_store(self._where, readonly=True)) as loom:
             for record in missing(loom):
                 cast_id = (record.cast_id if isinstance(record, Turn) else record.id) or ""
                 name = (type(record), record.id)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom import rewards
-from cantrip_acp.loom.query.filters import moment
+from cantrip_acp.loom.query.listing import moment
 from cantrip_acp.loom.query.thread import cast_ending
 from cantrip_acp.loom.records.turn import CastRecord, FoldRecord, ForkRecord, RewardRecord, SnapshotRecord, Turn
 

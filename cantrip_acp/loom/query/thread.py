@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cantrip_acp.loom.records.turn import TERMINATIONS, CastRecord, Turn
 
 if TYPE_CHECKING:
-    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.base import BaseLoom
 
 State = Literal["terminated", "truncated", "active"]
 """The state of a thread or a cast (LOOM-7). It is active only while a living process runs it."""
@@ -54,7 +54,7 @@ def cast_ending(end: CastRecord | None, *, running: bool, cast_id: str | None = 
 class Endings:
     """The states of a loom's threads at the time of creation. Reads each cast's start, and an end when it is needed."""
 
-    def __init__(self, loom: Loom, starts: Mapping[str, CastRecord] | None = None) -> None:
+    def __init__(self, loom: BaseLoom, starts: Mapping[str, CastRecord] | None = None) -> None:
         self._loom = loom
         self._last_turn: dict[str, str] = {}
         """The last turn of each entity."""

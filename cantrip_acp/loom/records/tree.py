@@ -14,9 +14,28 @@ import msgspec
 
 from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.turn import CantripRecord, LaterRecord, LoomHeader, Record, Turn, UtteranceRecord
-from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.text import codecs
 from cantrip_acp.text.json_data import freeze_record
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that could not be read, and its place. ``line`` counts from 1, ``offset`` and ``length`` are in bytes.
+
+    ``set_aside`` names the file that now holds the bytes, where they were moved there.
+    """
+
+    message: str
+    line: int | None = None
+    offset: int | None = None
+    length: int | None = None
+    set_aside: str | None = None
+    rule: str = "changed-line"
+    """The name of the rule in `lsp/recipes/rules.md`."""
+
+    def __str__(self) -> str:
+        place = f"line {self.line}: " if self.line is not None else ""
+        aside = f" (set aside in {self.set_aside})" if self.set_aside else ""
+        return f"{place}{self.message}{aside}"
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):

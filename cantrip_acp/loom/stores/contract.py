@@ -5,34 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
 from cantrip_acp.core.errors import LoomDamaged
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
+from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.records.turn import LaterRecord, Record
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.records.tree import Tree
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """Something that could not be read, and its place. ``line`` counts from 1, ``offset`` and ``length`` are in bytes.
-
-    ``set_aside`` names the file that now holds the bytes, where they were moved there.
-    """
-
-    message: str
-    line: int | None = None
-    offset: int | None = None
-    length: int | None = None
-    set_aside: str | None = None
-    rule: str = "changed-line"
-    """The name of the rule in `lsp/recipes/rules.md`."""
-
-    def __str__(self) -> str:
-        place = f"line {self.line}: " if self.line is not None else ""
-        aside = f" (set aside in {self.set_aside})" if self.set_aside else ""
-        return f"{place}{self.message}{aside}"
 
 
 def readable(store: Store, positions: Iterable[int]) -> list[Record | LaterRecord | None]:

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from cantrip_acp.loom.records.tree import Place, Tree
+from cantrip_acp.loom.records.tree import Place, Problem, Tree
 from cantrip_acp.loom.stores import tree_codec
-from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.text import codecs
 
 WORTH = 4_000_000

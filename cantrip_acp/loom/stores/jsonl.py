@@ -26,9 +26,9 @@ import msgspec
 from cantrip_acp.core.errors import LoomChanged, LoomDamaged, LoomError, LoomLocked, LoomWriteError
 from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
+from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.records.turn import FORMAT, LaterRecord, LoomHeader, Record
 from cantrip_acp.loom.stores import cast_locks, checksum, index_file, lock, rows
-from cantrip_acp.loom.stores.contract import Problem
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.records.tree import Tree

@@ -19,9 +19,9 @@ import msgspec
 from cantrip_acp.core.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomWriteError
 from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
+from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.records.turn import CastRecord, LaterRecord, Record
 from cantrip_acp.loom.stores import cast_locks, checksum, postgres_tables, rows
-from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.stores.postgres_tables import LOCK, TABLES
 from cantrip_acp.loom.stores.postgres_url import PgUrl
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from cantrip_acp.loom.records import record_heads
+from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.records.turn import FORMAT, LaterRecord, Record, Turn
 from cantrip_acp.loom.stores import checksum
-from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.text import codecs
 
 _encode = msgspec.json.Encoder().encode

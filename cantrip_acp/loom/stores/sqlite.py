@@ -22,9 +22,9 @@ import msgspec
 from cantrip_acp.core.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomLocked, LoomWriteError
 from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
+from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.records.turn import LaterRecord, Record
 from cantrip_acp.loom.stores import cast_locks, checksum, rows
-from cantrip_acp.loom.stores.contract import Problem
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.records.tree import Tree

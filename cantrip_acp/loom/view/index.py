@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import cast as typed
 
 from cantrip_acp.loom.records import record_heads
-from cantrip_acp.loom.records.tree import Place
+from cantrip_acp.loom.records.tree import Place, Problem
 from cantrip_acp.loom.records.turn import CantripRecord, LoomHeader, Record
-from cantrip_acp.loom.stores.contract import Problem
 
 ROLES = ("call", "crystal", "fold")
 """A turn's role by its number in the column ``roles``."""

@@ -16,7 +16,7 @@ from cantrip_acp.lsp.commands.runner import Failed
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.server.server import Server
-    from cantrip_acp.training.export.registry import Report
+    from cantrip_acp.training.export.selection import Report
 
 FRAMES = ("vscode-webview:",)
 """The origins that may show the page in a frame."""

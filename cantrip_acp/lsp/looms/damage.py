@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lsprotocol import types
 
-from cantrip_acp.loom.stores.contract import Problem
+from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.lsp.looms.document import Book
 from cantrip_acp.lsp.recipes import rules
 from cantrip_acp.text.sanitize import clean_line

@@ -19,8 +19,8 @@ from cantrip_acp.core.errors import LoomChanged, LoomError
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.query.completed import Completed
 from cantrip_acp.loom.records import record_heads
+from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.records.turn import CastRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn, Utterance
-from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.stores.jsonl import JsonlStore
 from cantrip_acp.loom.view.index import Index
 from cantrip_acp.text.redaction import shared

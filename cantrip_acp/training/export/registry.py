@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 
 
 BUILT_IN: dict[str, str] = {
-    "trl-sft": "cantrip_acp.training.export.trl_sft:TrlSft",
-    "trl-preference": "cantrip_acp.training.export.trl_preference:TrlPreference",
+    "trl-sft": "cantrip_acp.training.export.trl:TrlSft",
+    "trl-preference": "cantrip_acp.training.export.trl:TrlPreference",
     "art": "cantrip_acp.training.export.art:Art",
     "verifiers": "cantrip_acp.training.export.verifiers:Verifiers",
     "openai": "cantrip_acp.training.export.openai:OpenAI",
@@ -66,23 +65,3 @@ class Format(Protocol):
     def rows(self, source: Source) -> Iterator[dict[str, Any]]:
         """Yield the rows one by one; at most one thread or group is in memory."""
         ...
-
-
-class Report:
-    """The result of an export, filled in while it runs: ``threads`` and ``rows`` written, ``left_out`` by reason,
-    ``notes`` with the number of times that a format could not represent something."""
-
-    def __init__(self) -> None:
-        self.threads = 0
-        self.rows = 0
-        self.left_out: Counter[str] = Counter()
-        self.notes: Counter[str] = Counter()
-
-    def record(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "threads": self.threads,
-            "rows": self.rows,
-            "left_out": dict(self.left_out),
-            "notes": dict(self.notes),
-        }

@@ -15,8 +15,8 @@ from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.crystals.openai.tool_names import wire_name
 from cantrip_acp.crystals.text_tools import words_beside
 from cantrip_acp.text.redaction import ShapeMask, shared
-from cantrip_acp.training.export.registry import Format, Report
-from cantrip_acp.training.export.selection import Source
+from cantrip_acp.training.export.registry import Format
+from cantrip_acp.training.export.selection import Report, Source
 
 Arguments = Literal["text", "data"]
 """How a call's arguments are written: the crystal's own text, or the decoded object (for Hugging Face's chat

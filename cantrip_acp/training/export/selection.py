@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,26 @@ from cantrip_acp.loom import rewards
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.query.thread import INTERRUPTED, Endings, State
-from cantrip_acp.training.export.registry import Report
+
+
+class Report:
+    """The result of an export, filled in while it runs: ``threads`` and ``rows`` written, ``left_out`` by reason,
+    ``notes`` with the number of times that a format could not represent something."""
+
+    def __init__(self) -> None:
+        self.threads = 0
+        self.rows = 0
+        self.left_out: Counter[str] = Counter()
+        self.notes: Counter[str] = Counter()
+
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "threads": self.threads,
+            "rows": self.rows,
+            "left_out": dict(self.left_out),
+            "notes": dict(self.notes),
+        }
 
 
 @dataclass(frozen=True, slots=True)

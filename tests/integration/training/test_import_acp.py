@@ -13,7 +13,7 @@ import pytest
 from cantrip_acp import Loom
 from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training.export.selection import Source
-from cantrip_acp.training.export.trl_sft import TrlSft
+from cantrip_acp.training.export.trl import TrlSft
 from cantrip_acp.training.importing.acp import take
 from cantrip_acp.training.importing.detect import kind_of
 from cantrip_acp.training.importing.importer import Weaver

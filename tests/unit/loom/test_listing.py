@@ -9,8 +9,7 @@ import pytest
 
 from cantrip_acp import DefinitionError, Loom, Turn, Usage
 from cantrip_acp.loom.query.diff import difference
-from cantrip_acp.loom.query.filters import Wanted, rewarded, when
-from cantrip_acp.loom.query.listing import Listing, Spent
+from cantrip_acp.loom.query.listing import Listing, Spent, ThreadFilter, rewarded, when
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.query.statistics import Statistics, percentile
 from tests.support.loom_trees import end, grow, start, turn
@@ -19,24 +18,24 @@ from tests.support.loom_trees import end, grow, start, turn
 @pytest.mark.parametrize(
     ("wanted", "leaves"),
     [
-        (Wanted(intent="fix THE"), ["v2", "u3", "t3"]),  # v2's way begins with that intent
-        (Wanted(intent="otherwise"), ["v2"]),
-        (Wanted(outcome="done"), ["t3", "w1"]),
-        (Wanted(outcome="truncated"), ["v2", "u3"]),
-        (Wanted(outcome="interrupted"), ["v2"]),
-        (Wanted(reward=rewarded(">0.4")), ["t3"]),
-        (Wanted(reward=rewarded("none")), ["x1", "v2", "w1"]),
-        (Wanted(gate="search"), ["v2", "u3", "t3"]),
-        (Wanted(gate="call_agent"), ["t3"]),
-        (Wanted(text="needle"), ["u3"]),
-        (Wanted(text="needle", gate="done"), []),
-        (Wanted(model="M-2"), ["v2"]),
-        (Wanted(since=when("2026-03-04T05:12Z")), ["x1", "v2", "u3"]),
-        (Wanted(until=when("2026-03-04T05:12Z"), outcome="terminated"), ["t3", "w1"]),
-        (Wanted(since=when("2030-01-01")), []),
+        (ThreadFilter(intent="fix THE"), ["v2", "u3", "t3"]),  # v2's way begins with that intent
+        (ThreadFilter(intent="otherwise"), ["v2"]),
+        (ThreadFilter(outcome="done"), ["t3", "w1"]),
+        (ThreadFilter(outcome="truncated"), ["v2", "u3"]),
+        (ThreadFilter(outcome="interrupted"), ["v2"]),
+        (ThreadFilter(reward=rewarded(">0.4")), ["t3"]),
+        (ThreadFilter(reward=rewarded("none")), ["x1", "v2", "w1"]),
+        (ThreadFilter(gate="search"), ["v2", "u3", "t3"]),
+        (ThreadFilter(gate="call_agent"), ["t3"]),
+        (ThreadFilter(text="needle"), ["u3"]),
+        (ThreadFilter(text="needle", gate="done"), []),
+        (ThreadFilter(model="M-2"), ["v2"]),
+        (ThreadFilter(since=when("2026-03-04T05:12Z")), ["x1", "v2", "u3"]),
+        (ThreadFilter(until=when("2026-03-04T05:12Z"), outcome="terminated"), ["t3", "w1"]),
+        (ThreadFilter(since=when("2030-01-01")), []),
     ],
 )
-def test_filters(wanted: Wanted, leaves: list[str]) -> None:
+def test_filters(wanted: ThreadFilter, leaves: list[str]) -> None:
     loom = grow(Loom.memory())
     loom.annotate_reward("t3", 0.5)
     loom.annotate_reward("u3", -1)
@@ -103,7 +102,7 @@ def test_a_damaged_loom(tmp_path: Path) -> None:
         assert {"t3", "u3", "v2", "w1", "x1"} <= set(found)
         # What is left of the way is counted.
         assert (found["t3"].turns, found["t3"].spent.tokens, found["t3"].state) == (2, 220, "terminated")
-        assert next(Listing(loom).lines(Wanted(text="needle"))).leaf == "u3"
+        assert next(Listing(loom).lines(ThreadFilter(text="needle"))).leaf == "u3"
         counted = Statistics()
         counted.take(loom)
         assert counted.record()["damage"] == len(loom.problems)
@@ -142,7 +141,7 @@ def test_ten_thousand_turns_are_listed_without_being_read(tmp_path: Path, monkey
     monkeypatch.setattr(Loom, "_turns", counted)
     with Loom.open(file, readonly=True) as loom:
         began = time.monotonic()
-        lines = list(Listing(loom).lines(Wanted(reward=rewarded(">=0.5"), outcome="done")))
+        lines = list(Listing(loom).lines(ThreadFilter(reward=rewarded(">=0.5"), outcome="done")))
         took = time.monotonic() - began
     assert [line.turns for line in lines] == [100] * 50
     assert lines[0].spent == Spent(Usage(10000, 1000, 500, cost=25.0), 120.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.core.errors import RecipeError
-from cantrip_acp.loom.stores.contract import Problem
+from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.lsp.looms import damage
 from cantrip_acp.lsp.looms.document import Book
 from cantrip_acp.lsp.recipes import diagnostics, rules

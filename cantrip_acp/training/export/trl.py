@@ -94,3 +94,38 @@ def _parting(source: Source, episode: Episode, group: Group) -> tuple[Window, in
             if (uttered.turn.continues or uttered.turn.id) in below:
                 return window, uttered.at
     return None
+
+
+class TrlSft:
+    """Writes one row per window of each thread."""
+
+    name = "trl-sft"
+    summary = "TRL supervised fine-tuning: prompt, completion and tools"
+    marks_truncated = False
+
+    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
+        learned: set[str] = set()
+        for episode in source.episodes(marked=False):
+            for number, window in enumerate(episode.windows()):
+                fresh = [uttered.at for uttered in window.uttered if uttered.first not in learned]
+                learned.update(uttered.first for uttered in window.uttered)
+                if not fresh:
+                    continue
+                messages = [
+                    rendered(m, arguments="data", thinking="reasoning_content", note=source.note)
+                    for at, m in enumerate(window.messages)
+                    # An interrupted answer must not be trained, and the whole completion is trained.
+                    if m.kind != "partial" or at < fresh[0]
+                ]
+                for message in messages:
+                    # A template may join it to other text, so null becomes empty text.
+                    message["content"] = "" if message["content"] is None else message["content"]
+                about = {**episode.about(), "window": number, "trained_from": fresh[0]}
+                yield {
+                    "prompt": messages[: fresh[0]],
+                    "completion": messages[fresh[0] :],
+                    "messages": messages,
+                    "tools": json.dumps(tools(window.tools)),
+                    "cantrip": about,
+                }
+            source.take(episode.leaf)

@@ -1,10 +1,4 @@
-"""TRL preferences format: rows of ``prompt``, ``chosen``, ``rejected`` and ``tools``, for ``DPOTrainer`` and similar
-trainers.
-
-A pair is two threads of one group (forks of one turn, or casts of one intent) with different rewards: the best thread
-with each one that has less. The prompt is what both saw when they parted. If the two prompts differ in any message,
-there is no pair. Where a thread was folded later, its answer ends with the last utterance before the fold.
-"""
+"""The formats of TRL: `TrlSft` for ``SFTTrainer``, and `TrlPreference` for ``DPOTrainer`` and similar trainers."""
 
 from __future__ import annotations
 
@@ -20,7 +14,12 @@ from cantrip_acp.training.export.selection import Episode, Source
 
 
 class TrlPreference:
-    """Writes one row per pair."""
+    """Writes one row per pair: ``prompt``, ``chosen``, ``rejected`` and ``tools``.
+
+    A pair is two threads of one group (forks of one turn, or casts of one intent) with different rewards: the best
+    thread with each one that has less. The prompt is what both saw when they parted. If the two prompts differ in any
+    message, there is no pair. Where a thread was folded later, its answer ends with the last utterance before the fold.
+    """
 
     name = "trl-preference"
     summary = "TRL preferences (DPO): prompt, chosen, rejected, from threads of a group with different rewards"

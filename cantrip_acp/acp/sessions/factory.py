@@ -24,7 +24,8 @@ from cantrip_acp.acp.sessions.session_store import FORK, Grant, NoSession, Note,
 from cantrip_acp.acp.wire.jsonrpc import invalid_params
 from cantrip_acp.core.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.gates.contract import GateSource
-from cantrip_acp.gates.mcp.servers import McpServer, McpServers
+from cantrip_acp.gates.mcp.declaration import McpServer
+from cantrip_acp.gates.mcp.servers import McpServers
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import (
     CantripRecord,

@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError
 
 from cantrip_acp.core.errors import CantripError, GateError, SandboxError
 from cantrip_acp.gates.mcp import transport
-from cantrip_acp.gates.mcp.servers import McpServer
+from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.gates.mcp.user_process import UserProcess
 from cantrip_acp.sandbox.launch import sandbox as runner
 from cantrip_acp.sandbox.launch.sandbox import Sandbox

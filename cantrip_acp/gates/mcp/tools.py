@@ -12,7 +12,7 @@ from cantrip_acp.core.errors import GateError
 from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.files.file_content import image_attachment
-from cantrip_acp.gates.mcp.servers import gate_name_part
+from cantrip_acp.gates.mcp.declaration import gate_name_part
 from cantrip_acp.sandbox.launch.output import clean
 
 if TYPE_CHECKING:

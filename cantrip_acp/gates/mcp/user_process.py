@@ -17,7 +17,7 @@ import anyio
 import anyio.abc
 from mcp.client.stdio import get_default_environment
 
-from cantrip_acp.gates.mcp.servers import McpServer
+from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.sandbox.launch.output import clean
 
 _ASKED_TO_LEAVE = 0.5

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.context_block import Contributor
     from cantrip_acp.core.scoring import Scorer
     from cantrip_acp.gates.contract import GateSource
-    from cantrip_acp.gates.mcp.servers import McpServer
+    from cantrip_acp.gates.mcp.declaration import McpServer
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import Medium
 
@@ -315,7 +315,7 @@ def _server(recipe: Recipe, place: int, data: dict[str, Any]) -> McpServer:
     for header, name in data.get("header_env", {}).items():
         headers[header] = _variable(recipe, name, (*at, "header_env", header))
     given: dict[str, Any] = {key: data[key] for key in ("trusted", "required", "start_s", "call_s") if key in data}
-    from cantrip_acp.gates.mcp.servers import McpServer
+    from cantrip_acp.gates.mcp.declaration import McpServer
 
     if "url" in data:
         given |= {"transport": data.get("transport", "http"), "url": data["url"], "headers": headers}

@@ -14,7 +14,8 @@ from cantrip_acp import Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core import events
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.gates.mcp.connection import McpError
-from cantrip_acp.gates.mcp.servers import McpServer, McpServers
+from cantrip_acp.gates.mcp.declaration import McpServer
+from cantrip_acp.gates.mcp.servers import McpServers
 from cantrip_acp.loom.loom import Loom
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,8 @@ import pytest
 from cantrip_acp import Circle
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import GateContext
-from cantrip_acp.gates.mcp.servers import McpServer, McpServers
+from cantrip_acp.gates.mcp.declaration import McpServer
+from cantrip_acp.gates.mcp.servers import McpServers
 from cantrip_acp.gates.mcp.tools import checked_schema
 
 pytestmark = pytest.mark.anyio

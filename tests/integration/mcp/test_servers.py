@@ -19,7 +19,8 @@ from cantrip_acp import Circle
 from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.mcp.connection import McpError
-from cantrip_acp.gates.mcp.servers import McpServer, McpServers, OpenServers, unique_prefixes
+from cantrip_acp.gates.mcp.declaration import McpServer, unique_prefixes
+from cantrip_acp.gates.mcp.servers import McpServers, OpenServers
 from cantrip_acp.text.redaction import shared
 from tests.support.images import png
 
@@ -208,7 +209,7 @@ async def test_one_that_will_not_leave_is_ended_with_what_it_started(
 ALONE = """
 import sys, anyio
 from cantrip_acp import Circle
-from cantrip_acp.gates.mcp.servers import McpServer
+from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.gates.mcp.servers import McpServers
 async def main():
     circle = Circle(gates=["done"], wards=[{"max_turns": 1}])

@@ -1,0 +1,134 @@
+"""Declaration of an MCP server: how to start or reach it, and how far it is trusted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
+
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.text.redaction import Redactor, looks_secret
+
+Transport = Literal["stdio", "http", "sse"]
+
+START_SECONDS = 15.0
+CALL_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    """One server.
+
+    ``transport`` stdio: ``command`` with ``args`` is started in the session's sandbox, with ``env`` added to the
+    sandbox's environment; where ``sandboxed`` is False, it runs as the user. ``http`` (streamable HTTP) and ``sse``:
+    ``url`` is reached from the host with ``headers``. ``trusted``: believe the server's statement that a tool only
+    reads. ``start_s`` and ``call_s``: seconds allowed for its start, and for an answer to a call.
+    Raises `DefinitionError` for an empty name, an invalid URL, or parts that do not fit the transport.
+    """
+
+    name: str
+    transport: Transport = "stdio"
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    url: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    sandboxed: bool = True
+    trusted: bool = False
+    required: bool = False
+    start_s: float = START_SECONDS
+    call_s: float = CALL_SECONDS
+
+    def __post_init__(self) -> None:
+        if not gate_name_part(self.name):
+            raise self._error(f"its name {self.name[:100]!r} has no letter or digit")
+        if self.transport == "stdio":
+            if not self.command.strip() or "\0" in self.command:
+                raise self._error("command is required: the program to start")
+            if any("\0" in text for text in (*self.args, *self.env.keys(), *self.env.values())):
+                raise self._error("args and env cannot hold a NUL character")
+            bad = next((name for name in self.env if not name or "=" in name), None)
+            if bad is not None:
+                raise self._error(f"{bad!r} is no name of a variable")
+        else:
+            parts = urlsplit(self.url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise self._error("url must begin with http:// or https:// and name a host")
+            bad = next((n for n, v in self.headers.items() if not n.isascii() or set(n + v) & set("\r\n\0")), None)
+            if bad is not None:
+                raise self._error(f"the header {bad!r} cannot be sent")
+
+    def _error(self, why: str) -> DefinitionError:
+        return DefinitionError(f"MCP server {self.name[:100]!r}: {why}")
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of its gates' names."""
+        return gate_name_part(self.name)
+
+    def hide(self, redactor: Redactor) -> None:
+        """Register its secrets with a redactor: header values, values with secret names, and keys in the URL."""
+        secrets = [value for name, value in self.env.items() if looks_secret(name)]
+        for value in self.headers.values():
+            secrets += [value, value.rpartition(" ")[2]]
+        for before, argument in zip(("", *self.args), self.args, strict=False):
+            name, equals, value = argument.partition("=")
+            if equals and _is_secret_name(name):
+                secrets.append(value)
+            elif before.startswith("-") and "=" not in before and _is_secret_name(before):
+                secrets.append(argument)
+        secrets += _secrets_in_url(self.url)
+        redactor.add(*secrets)
+
+    def record(self) -> dict[str, Any]:
+        """The data that a loom or a list may keep; without values of variables and headers."""
+        shown: dict[str, Any] = {"name": self.name, "transport": self.transport}
+        if self.transport == "stdio":
+            shown |= {"command": self.command, "args": list(self.args), "env": sorted(self.env)}
+            shown["sandboxed"] = self.sandboxed
+        else:
+            parts = urlsplit(self.url)
+            port = f":{parts.port}" if parts.port else ""
+            shown |= {"url": f"{parts.scheme}://{parts.hostname}{port}{parts.path}", "headers": sorted(self.headers)}
+        return shown
+
+
+def _secrets_in_url(url: str) -> list[str]:
+    """Parts of a URL that look like secrets: user and password, values with secret names, and long words of letters
+    and digits."""
+    parts = urlsplit(url)
+    found = [parts.password or parts.username or ""]
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if _is_secret_name(name) or _KEY.fullmatch(value):
+            # Also in the encoded forms that are sent.
+            found += [value, quote(value, safe=""), quote_plus(value)]
+    found += [piece for piece in parts.path.split("/") if _KEY.fullmatch(piece)]
+    return found
+
+
+def _is_secret_name(name: str) -> bool:
+    """Whether an option or a field is for a secret: ``--api-key``, ``accessToken``."""
+    return looks_secret(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", "_", name))
+
+
+_KEY = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[^/\s]{20,}")
+
+
+def gate_name_part(name: str) -> str:
+    """A name as part of a gate's name: letters, digits and ``_``, with a letter or ``_`` first; empty where none is
+    left."""
+    found = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")[:64]
+    return f"_{found}" if found[:1].isdigit() else found
+
+
+def unique_prefixes(servers: Sequence[McpServer]) -> list[str]:
+    """The prefixes of several servers, in order, made unique by a number at the end."""
+    taken: list[str] = []
+    for server in servers:
+        prefix, number = server.prefix, 2
+        while prefix in taken:
+            prefix, number = f"{server.prefix}_{number}", number + 1
+        taken.append(prefix)
+    return taken

@@ -133,13 +133,13 @@ def test_slow_speaks_in_words(folder: Path) -> None:
 
 SPOILED = """
 import sys
-from cantrip_acp.demo import stage
-read = stage._read_script
+from cantrip_acp.demo import sample_project
+read = sample_project._read_script
 def spoiled(file):
     script = read(file)
     {change}
     return script
-stage._read_script = spoiled
+sample_project._read_script = spoiled
 from cantrip_acp.cli.main import main
 main(["demo"])
 """

@@ -1,5 +1,5 @@
 """The core: cantrips, entities, and the loop that runs a cast.
 
 Nothing here imports a front end (acp, cli, lsp), a provider's SDK or the sandbox.
-Start with `loop.py` (one cast, turn by turn) and `entity.py` (the state that an entity keeps between casts).
+Start with `casting/loop.py` (one cast, turn by turn) and `entity.py` (the state that an entity keeps between casts).
 """

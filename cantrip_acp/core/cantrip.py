@@ -11,7 +11,7 @@ from typing import cast as typed
 import anyio
 
 from cantrip_acp.core.cantrip_definition import CantripDefinition
-from cantrip_acp.core.cast_control import CastStream
+from cantrip_acp.core.casting.cast_control import CastStream
 from cantrip_acp.core.entity import Entity, check_new
 from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.core.result import CastResult, ForkGroup

@@ -13,18 +13,18 @@ from typing import cast as typed
 
 import anyio
 
-from cantrip_acp.core import children
-from cantrip_acp.core.cast_control import CastControl, CastStream, stream_cast
+from cantrip_acp.core.casting.cast_control import CastControl, CastStream, stream_cast
+from cantrip_acp.core.casting.loop import CastServices
+from cantrip_acp.core.casting.request_graph import RequestGraph
 from cantrip_acp.core.context import Context
 from cantrip_acp.core.definition import short_repr
 from cantrip_acp.core.errors import DefinitionError, EntityExists, IntentRequired
 from cantrip_acp.core.events import BUFFER, ChildHub, EventHub, Subscription
 from cantrip_acp.core.history.continuation import find_own_point
+from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
 from cantrip_acp.core.lifecycle.preparation import Preparation
 from cantrip_acp.core.lifecycle.sources import SourceConnections
-from cantrip_acp.core.loop import CastServices
-from cantrip_acp.core.request_graph import RequestGraph
 from cantrip_acp.core.state import EntityState
 from cantrip_acp.core.wards import Wards, compose
 from cantrip_acp.crystals import http_clients

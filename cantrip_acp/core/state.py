@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import anyio
 
+from cantrip_acp.core.casting.request_graph import RequestGraph
+from cantrip_acp.core.casting.token_log import TokenLog
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
-from cantrip_acp.core.request_graph import RequestGraph
-from cantrip_acp.core.token_log import TokenLog
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 
 if TYPE_CHECKING:

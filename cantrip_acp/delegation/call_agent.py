@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from cantrip_acp.core.casting.turn_builder import TurnBuilder
 from cantrip_acp.core.errors import ChildRefused, GateError
-from cantrip_acp.core.turn_builder import TurnBuilder
 from cantrip_acp.delegation import run_child
 from cantrip_acp.delegation.request import CHILD_SCHEMA, Request, recorded_data
 from cantrip_acp.gates.confinement import quoted

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from cantrip_acp.core import children
 from cantrip_acp.core.errors import ChildRefused
+from cantrip_acp.core.lifecycle import children
 from cantrip_acp.delegation import persistent_child, run_child
 from cantrip_acp.delegation.call_agent import MOST_IN_BATCH, preview, recorded_args, refusal_reply, turn_of
 from cantrip_acp.delegation.request import CHILD_PROPERTIES, Request

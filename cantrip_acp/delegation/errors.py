@@ -10,7 +10,7 @@ from cantrip_acp.core.events import ChildRejected
 from cantrip_acp.telemetry import tracing
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.turn_builder import TurnBuilder
+    from cantrip_acp.core.casting.turn_builder import TurnBuilder
 
 EVENT = "cantrip.ward.child_rejected"
 

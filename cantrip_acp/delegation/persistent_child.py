@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from cantrip_acp.core import children
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import ChildRefused, GateError
+from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.state import ParentLink
 from cantrip_acp.delegation import run_child
 from cantrip_acp.delegation.child_cantrip import cantrip_of
 from cantrip_acp.delegation.errors import report
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.casting.turn_builder import TurnBuilder
     from cantrip_acp.core.result import CastResult
-    from cantrip_acp.core.turn_builder import TurnBuilder
     from cantrip_acp.delegation.request import Request
 
 

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
-from cantrip_acp.core import children
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import CantripError, ChildRefused, GateError, LoomError
+from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.state import ParentLink
 from cantrip_acp.delegation.child_cantrip import CheckedChild, cantrip_of, check_request, crystal_of
 from cantrip_acp.delegation.errors import report
 from cantrip_acp.delegation.request import Request
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.casting.turn_builder import TurnBuilder
     from cantrip_acp.core.circle import Circle
     from cantrip_acp.core.result import CastResult
     from cantrip_acp.core.state import ChildEntity, EntityState
-    from cantrip_acp.core.turn_builder import TurnBuilder
     from cantrip_acp.core.wards import Wards
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.prompt_content import Link
     from cantrip_acp.acp.sessions.session_store import Note
     from cantrip_acp.acp.wire.connection import Connection, Request
-    from cantrip_acp.core.cast_control import CastStream
+    from cantrip_acp.core.casting.cast_control import CastStream
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.result import CastResult

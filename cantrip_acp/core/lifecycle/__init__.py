@@ -1,5 +1,6 @@
 """The life cycles of an entity, one module each; `core.entity.Entity` composes them.
 
-`sources` connects to gate sources, `checkpoints` stores the workspace's files after each turn.
+`medium_session` opens and closes the medium's session, `preparation` prepares it before the first prompt, `sources`
+connects to gate sources, `children` counts and limits child entities, and `checkpoints` stores the workspace's files after each turn.
 May import everything below the entity. Start with `core/entity.py`.
 """

@@ -94,7 +94,7 @@ async def test_a_failure_has_the_modules_own_lines(loader: Loader) -> None:
         ("def gonе(): ...", "names are ASCII"),
         ("import os; os._exit(3)", "exit status 3"),
         ("raise SystemExit", "SystemExit"),
-        ("import cantrip_acp.core.loop", "No module named 'cantrip_acp.core'"),
+        ("import cantrip_acp.core.casting.loop", "No module named 'cantrip_acp.core'"),
         ("import no_such_module", "No module named 'no_such_module'"),
     ],
 )

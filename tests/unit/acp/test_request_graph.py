@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
+from cantrip_acp.core.casting.request_graph import RequestGraph
 from cantrip_acp.core.folding.policy import Folding
-from cantrip_acp.core.request_graph import RequestGraph
 from tests.support.acp_client import RawClient
 
 KEY = "ai.prime.acp/semantic-edges-v1"

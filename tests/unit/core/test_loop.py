@@ -19,10 +19,10 @@ from cantrip_acp import (
     RetryPolicy,
     ScriptedCrystal,
 )
+from cantrip_acp.core.casting.turn_builder import STOPPED
 from cantrip_acp.core.context import INTERRUPTED, NUDGE, SKIPPED
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import EntityBusy, EntityClosed, IntentRequired, MalformedResponse
-from cantrip_acp.core.turn_builder import STOPPED
 from tests.support.fixtures.core import done, echo, make
 
 pytestmark = pytest.mark.anyio

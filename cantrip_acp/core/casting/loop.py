@@ -20,15 +20,15 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.core import events
+from cantrip_acp.core.casting.query_stream import QueryStream
+from cantrip_acp.core.casting.turn_builder import TurnBuilder
 from cantrip_acp.core.context_block import CastInfo
 from cantrip_acp.core.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
 from cantrip_acp.core.folding.apply import make_more_room, make_room
 from cantrip_acp.core.history.continuation import rebuild_context
-from cantrip_acp.core.query_stream import QueryStream
 from cantrip_acp.core.result import CastResult
 from cantrip_acp.core.scoring import Scoring
 from cantrip_acp.core.state import CastState
-from cantrip_acp.core.turn_builder import TurnBuilder
 from cantrip_acp.crystals.contract import NO_USAGE, Query, RequestParameters, Response, ToolCall, Usage
 from cantrip_acp.crystals.http_clients import prepare
 from cantrip_acp.crystals.retry import query_with_retries

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from cantrip_acp.core import children
+from cantrip_acp.core.casting.loop import CastRun, CastServices
 from cantrip_acp.core.errors import CantripError, EntityBusy, EntityClosed
-from cantrip_acp.core.loop import CastRun, CastServices
+from cantrip_acp.core.lifecycle import children
 from cantrip_acp.crystals import http_clients
 
 if TYPE_CHECKING:

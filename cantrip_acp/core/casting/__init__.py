@@ -1,4 +1,4 @@
-"""One cast: from an intent to its end (§2.3, LOOP-1..7). Start with `loop`.
+"""One cast: from an intent to its end (LOOP-1..7). Start with `loop`.
 
 `loop` queries the crystal and acts on what it says, `turn_builder` makes each turn's record, `query_stream` passes on
 what streams in, `cast_control` starts, cancels and ends casts, `request_graph` and `token_log` say how the queries of a

@@ -1,5 +1,7 @@
 """The tests of `tests/unit/acp/test_cancel.py` that start processes."""
 
+import statistics
+import time
 from pathlib import Path
 
 import pytest
@@ -26,3 +28,22 @@ def test_a_busy_command_and_all_its_processes(start_process: Start, folder: Path
     assert (turn["reason"], turn["truncated"]) == ("cancelled", True)
     assert "started" in turn["observation"]["output"]["stdout"]
     assert agent.prompt(session)["stopReason"] == "end_turn"
+
+
+@pytest.mark.sandbox
+@pytest.mark.timing
+def test_how_long_it_takes(start_process: Start, folder: Path) -> None:
+    """ACP asks for the reply; the goal is 200 ms at the 95th percentile with a busy command."""
+    agent = start_process([{"bash": BUSY, "repeat": True}], medium="bash", gates=["done"])
+    session = agent.session(folder)
+    times = []
+    for _ in range(20):
+        agent.seen.clear()
+        prompt = agent.start_prompt(session)
+        agent.until(running)
+        began = time.monotonic()
+        agent.tell("session/cancel", {"sessionId": session})
+        assert agent.answer(prompt, SOON)["result"]["stopReason"] == "cancelled"
+        times.append(time.monotonic() - began)
+        assert not agent.children()
+    assert statistics.quantiles(times, n=20)[-1] <= 0.2, sorted(times)

@@ -136,7 +136,7 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
         def __init__(self) -> None:
             self.entity = entity
 
-        def leave(self) -> None:
+        def release(self) -> None:
             self.left = True
             loom.close()
 

@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cantrip_acp.core.errors import GitError
-from cantrip_acp.git.repository import Repository
-from cantrip_acp.git.safe_config import Plain
+from cantrip_acp.git.repository import Repository, SafeGitFolder
 
 LARGEST = 20 * 1024 * 1024
 """Maximum bytes of a file in a pin; larger files are left out."""
@@ -109,7 +108,7 @@ class Pinner:
         self._slow = _SLOW
         self._submodules: set[bytes] = set()
         self._absent: set[bytes] = set()
-        self._plain = Plain(found)
+        self._plain = SafeGitFolder(found)
         try:
             self._begin()
         except BaseException:

@@ -3,7 +3,7 @@
 A ``.git/config`` may name programs: a file system monitor, hooks, filters, pagers, ssh commands, credential helpers.
 So git gets its own environment without secrets, and the settings of user and system only if the caller asks for them.
 Every setting that names a program and has a fixed name is overridden. Filters, text converters and merge drivers have
-names that the repository chooses: commands on files must use `safe_config.Plain`, which does not read the
+names that the repository chooses: commands on files must use `SafeGitFolder`, which does not read the
 repository's settings.
 """
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from cantrip_acp.core.errors import GitError
 from cantrip_acp.files.temporary import started
-from cantrip_acp.git.repository import Repository
-from cantrip_acp.git.safe_config import Plain
+from cantrip_acp.git.repository import Repository, SafeGitFolder
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _TIMEOUT = 300.0
@@ -36,7 +35,7 @@ class Worktree:
 
         Raises `GitError`.
         """
-        with Plain(_own(self.folder), files=self.folder) as plain:
+        with SafeGitFolder(_own(self.folder), files=self.folder) as plain:
             _fill(plain, self.commit)
             left = plain.git("ls-files", "-z", "-o", "--exclude-standard", timeout=_TIMEOUT).out.split(b"\0")[:-1]
             for name in left:
@@ -76,7 +75,7 @@ def make(
             "worktree", "add", "--detach", "--no-checkout", "--lock", "--reason", why, "--", where, at, timeout=_TIMEOUT
         )
         own = _own(where)
-        with Plain(own, files=where) as plain:
+        with SafeGitFolder(own, files=where) as plain:
             _fill(plain, commit)
             own.git("read-tree", at, timeout=_TIMEOUT)
             # Makes the next status fast. What differs is shown by that status.
@@ -133,7 +132,7 @@ def _listed(repository: Repository) -> list[dict[str, str]]:
     return found[1:]
 
 
-def _fill(plain: Plain, commit: str) -> None:
+def _fill(plain: SafeGitFolder, commit: str) -> None:
     plain.git("read-tree", commit, timeout=_TIMEOUT)
     plain.git("checkout-index", "--all", "--force", "--quiet", timeout=_TIMEOUT)
 

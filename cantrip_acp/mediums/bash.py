@@ -66,9 +66,9 @@ class BashMedium:
         Raises `SandboxMissing` if this machine cannot run a sandbox, `DefinitionError` for wards that cannot be
         enforced.
         """
-        from cantrip_acp.sandbox.launch import sandbox
+        from cantrip_acp.sandbox.launch import self_test
 
-        await sandbox.check()
+        await self_test.ensure_checked()
         # In a thread, because scanning a large workspace takes time.
         return await anyio.to_thread.run_sync(BashSession, circle)
 

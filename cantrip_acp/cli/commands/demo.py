@@ -41,9 +41,9 @@ def run(*, slow: bool = False, keep: bool = False, full: bool = False) -> int:
 
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.demo.sample_project import prepare
-    from cantrip_acp.sandbox.launch.sandbox import check
+    from cantrip_acp.sandbox.launch.self_test import ensure_checked
 
-    anyio.run(check)
+    anyio.run(ensure_checked)
     screen = Screen()
     root = Path(tempfile.mkdtemp(prefix="cantrip-demo-"))
     status = 1

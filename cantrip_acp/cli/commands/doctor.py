@@ -250,9 +250,9 @@ def _missing(name: str, error: Exception) -> Finding:
 
 
 async def _try_hosts() -> None:
-    from cantrip_acp.sandbox.network import proxy_check
+    from cantrip_acp.sandbox.launch import self_test
 
-    await proxy_check.attempt()
+    await self_test.attempt_network()
 
 
 async def _try_canaries() -> list[tuple[str, str, bool]]:

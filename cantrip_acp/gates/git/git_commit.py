@@ -48,13 +48,13 @@ def _commit(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 def _commit_files(args: Mapping[str, Any], work: GitWorkspace) -> GateReply:
     from cantrip_acp.gates.git.git_copies import FileCopies
-    from cantrip_acp.git.safe_config import Plain
+    from cantrip_acp.git.repository import SafeGitFolder
 
     message, repository = _check_message(args, work), work.repository
     identity = _identity(work)
     head = repository.commit()
     paths = work.git_paths(args["paths"])
-    with Plain(repository, exact=False) as plain:
+    with SafeGitFolder(repository, exact=False) as plain:
         if head is not None:
             plain.git("read-tree", head)
         names = sorted({*work.changed_files(plain, paths), *work.untracked_files(plain, paths)})

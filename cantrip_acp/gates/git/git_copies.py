@@ -17,8 +17,7 @@ from cantrip_acp.core.errors import GateError, GitError
 from cantrip_acp.files.protected_paths import why_hidden
 from cantrip_acp.gates.confinement import Root, one_line, quoted_path
 from cantrip_acp.gates.contract import GateContext
-from cantrip_acp.git.repository import Repository
-from cantrip_acp.git.safe_config import Plain
+from cantrip_acp.git.repository import Repository, SafeGitFolder
 
 LARGEST = 50 * 1024 * 1024
 MOST_FILES = 5_000
@@ -85,7 +84,7 @@ class GitWorkspace:
         told = [os.fsdecode(name) for name in out.split(b"\0") if name]
         return [name for name in dict.fromkeys(told) if name.startswith(prefix) and not self.is_hidden(name)]
 
-    def changed_files(self, plain: Plain, paths: Sequence[str]) -> list[str]:
+    def changed_files(self, plain: SafeGitFolder, paths: Sequence[str]) -> list[str]:
         """Files of the commit in ``plain``'s index that changed or are gone. Names only, sorted.
 
         Without submodules, which are other repositories, and files that a sparse checkout leaves out.
@@ -107,7 +106,7 @@ class GitWorkspace:
                     kept.discard(os.fsdecode(entry[2:]))
         return sorted(kept)
 
-    def untracked_files(self, plain: Plain, paths: Sequence[str]) -> list[str]:
+    def untracked_files(self, plain: SafeGitFolder, paths: Sequence[str]) -> list[str]:
         """Files that are neither in ``plain``'s index nor ignored, sorted; nested repositories are left out."""
         told = plain.git("ls-files", "-z", "-o", "--exclude-standard", "--", *paths).out
         return sorted(name for name in self.names(told) if not name.endswith("/"))
@@ -175,7 +174,7 @@ class FileCopies:
         files = Path(self._folder.name)
         try:
             work.copy_files(names, files)
-            self.plain = Plain(work.repository, files=str(files), exact=False)
+            self.plain = SafeGitFolder(work.repository, files=str(files), exact=False)
         except BaseException:
             self._folder.cleanup()
             raise
@@ -185,7 +184,7 @@ class FileCopies:
             self.close()
             raise
 
-    def __enter__(self) -> Plain:
+    def __enter__(self) -> SafeGitFolder:
         return self.plain
 
     def __exit__(self, *exc: object) -> None:

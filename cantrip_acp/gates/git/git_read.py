@@ -29,14 +29,14 @@ _NOTHING = "the working tree is clean"
 
 
 def _status(args: Mapping[str, Any], work: GitWorkspace) -> str:
-    from cantrip_acp.git.safe_config import Plain
+    from cantrip_acp.git.repository import SafeGitFolder
 
     repository = work.repository
     branch, head = repository.branch(), repository.commit()
     where = f"## {branch}" if branch else f"## detached at {head[:10] if head else 'nothing'}"
     lines = [where + ("" if head else " (no commits yet)")]
     scope = ["--", *work.scope] if work.scope else []
-    with Plain(repository, exact=False) as plain:
+    with SafeGitFolder(repository, exact=False) as plain:
         if head is not None:
             # A commit id, not a branch: the copy has no refs.
             with open(os.path.join(plain.folder, "HEAD"), "w") as file:
@@ -59,7 +59,7 @@ def _status(args: Mapping[str, Any], work: GitWorkspace) -> str:
 
 def _diff(args: Mapping[str, Any], work: GitWorkspace) -> str:
     from cantrip_acp.gates.git.git_copies import FileCopies
-    from cantrip_acp.git.safe_config import Plain
+    from cantrip_acp.git.repository import SafeGitFolder
 
     repository = work.repository
     paths = work.git_paths([args["path"]] if args.get("path") else []) or work.scope or ["."]
@@ -82,7 +82,7 @@ def _diff(args: Mapping[str, Any], work: GitWorkspace) -> str:
         asked = ["diff", "--cached", *shape, *_relative(work), *against, "--", *names]
         return _output_text(repository.git(*asked).out if names else b"", "nothing is staged")
     # git only lists names from the real files.
-    with Plain(repository, exact=False) as plain:
+    with SafeGitFolder(repository, exact=False) as plain:
         if base is not None:
             plain.git("read-tree", base)
         names, fresh = work.changed_files(plain, paths), work.untracked_files(plain, paths)

@@ -82,7 +82,9 @@ class ModuleWorker:
         """Start it. Raises `SandboxError`, and `DefinitionError` for wards that cannot be enforced."""
         self.close()
         if self._sandbox is None:
-            await runner.check()
+            from cantrip_acp.sandbox.launch import self_test
+
+            await self_test.ensure_checked()
             self._sandbox, self._interpreter = await anyio.to_thread.run_sync(self._prepare)
         sandbox, found = self._sandbox, self._interpreter
         assert sandbox is not None

@@ -147,7 +147,9 @@ class Connection:
         elif server.transport == "sse":
             opened = transport.over_sse(server, self._set_http_status)
         elif server.sandboxed:
-            await runner.check()
+            from cantrip_acp.sandbox.launch import self_test
+
+            await self_test.ensure_checked()
             sandbox = await anyio.to_thread.run_sync(_sandbox, server, circle)
             argv = [server.command, *server.args]
             self._service = Service(sandbox, argv, server.env)

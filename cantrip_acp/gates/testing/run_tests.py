@@ -88,8 +88,9 @@ class TestSession:
         if self._sandbox is None or self._wards != context.wards:
             from cantrip_acp.files.paths import persistent_home, private_folders
             from cantrip_acp.sandbox.launch import sandbox as runner
+            from cantrip_acp.sandbox.launch import self_test
 
-            await runner.check()
+            await self_test.ensure_checked()
             wards = context.wards
             home = persistent_home(self._circle.workspace) if wards.bash_home == "persistent" else None
 

@@ -16,7 +16,7 @@ import anyio
 import anyio.abc
 
 from cantrip_acp.sandbox.gate_ipc.server import MOST_CALLS
-from cantrip_acp.sandbox.launch import limits, task_spawn
+from cantrip_acp.sandbox.launch import limits, process_tree
 from cantrip_acp.sandbox.launch.limits import Watching
 from cantrip_acp.sandbox.launch.output import Collector, part, share
 from cantrip_acp.sandbox.worker import messages
@@ -230,7 +230,7 @@ class Cell:
             self._queue.append((work, args))
             self._worker.tree.wake()
         else:
-            task_spawn.start_soon(self._group, work, *args)
+            process_tree.start_soon(self._group, work, *args)
 
     def output(self, stream: int, data: bytes) -> None:
         collector = self._streams[stream]

@@ -71,8 +71,8 @@ class CodeMedium:
         that cannot be used.
         """
         # In threads, because imports and scanning a large workspace take time.
-        runner = await anyio.to_thread.run_sync(_import)
-        await runner.check()
+        self_test = await anyio.to_thread.run_sync(_import)
+        await self_test.ensure_checked()
         return await anyio.to_thread.run_sync(self._session, circle)
 
     def _session(self, circle: CircleView) -> CodeSession:
@@ -94,6 +94,6 @@ class CodeMedium:
 
 def _import() -> Any:
     """Import the sandbox modules that cells need. These imports take longer than all others here."""
-    for name in ("cantrip_acp.mediums.code.session", "cantrip_acp.sandbox.launch.self_test"):
+    for name in ("cantrip_acp.mediums.code.session", "cantrip_acp.sandbox.launch.sandbox"):
         importlib.import_module(name)
-    return importlib.import_module("cantrip_acp.sandbox.launch.sandbox")
+    return importlib.import_module("cantrip_acp.sandbox.launch.self_test")

@@ -80,9 +80,9 @@ class MontyMedium(CodeMedium):
 
         Raises `SandboxMissing` if pydantic-monty is not installed or this machine cannot run a sandbox.
         """
-        from cantrip_acp.sandbox.launch import sandbox
+        from cantrip_acp.sandbox.launch import self_test
         from cantrip_acp.sandbox.worker import monty_install
 
         found = monty_install.find()
-        await sandbox.check()
+        await self_test.ensure_checked()
         return MontySession(circle, found, chunks=self._chunks)

@@ -21,10 +21,10 @@ from cantrip_acp.sandbox.launch.output import Collector, part, share
 from cantrip_acp.sandbox.launch.process_tree import Hooks, Launch, Status, Tree, failed, in_memory, no_room
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.network.hosts import Allowed
-from cantrip_acp.sandbox.network.netns_listener import Door
+from cantrip_acp.sandbox.network.netns_listener import NetnsListener
 from cantrip_acp.sandbox.network.proxy import Proxy
 from cantrip_acp.sandbox.policy.host import Host
-from cantrip_acp.sandbox.policy.placeholders import Standins
+from cantrip_acp.sandbox.policy.placeholders import Placeholders
 from cantrip_acp.sandbox.policy.policy import Policy
 from cantrip_acp.sandbox.policy.protected import places
 
@@ -117,10 +117,10 @@ class Running:
         self._left = self._timeout_ms / 1000
         self._since = 0.0
         self._holds = 0
-        self._standins: list[Standins] = []
+        self._standins: list[Placeholders] = []
         self._group: ControlGroup | None = None
         self._timers: list[asyncio.TimerHandle] = []
-        self._door: Door | None = None
+        self._door: NetnsListener | None = None
         self._no_way: str | None = None
         self._spawn: Spawn | None = None
         self._stdin = -1
@@ -195,7 +195,7 @@ class Running:
             if policy.home_source is not None:
                 _ready_home(policy)
             for folder, names, absent in places(policy.writable, policy.absent):
-                standing = Standins(folder, names, runtime().pool(folder))
+                standing = Placeholders(folder, names, runtime().pool(folder))
                 self._standins.append(standing)
                 runtime().holds(folder)
                 standing.make(absent)
@@ -225,7 +225,7 @@ class Running:
             if self._group is not None:
                 launch.within = self._group.entered
             if policy.hosts:
-                self._door = Door(self._on_way, self._on_no_way)
+                self._door = NetnsListener(self._on_way, self._on_no_way)
                 self._door.start()
             hooks = Hooks(output=self._on_output, prepared=self._on_prepared, hold=self._door is not None)
             self.tree = Tree(launch, hooks)

@@ -13,15 +13,20 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import importlib
 import json
 import os
 import resource
 import select
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
+
+from anyio.abc import TaskGroup
 
 from cantrip_acp.core.errors import SandboxError
 
@@ -467,3 +472,27 @@ def _widen(fd: int) -> None:
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _WIDE_PIPE)
     except OSError:
         return
+
+
+_library: ContextVar[str | None] | None = None
+try:
+    # Not our dependency: other packages install it.
+    _library = importlib.import_module("sniffio").current_async_library_cvar
+except (ImportError, AttributeError):
+    pass
+
+
+def start_soon(group: TaskGroup, work: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
+    """Start a task in a group from a callback.
+
+    Where sniffio is installed, anyio asks it which async library runs. In a callback sniffio knows this only if it
+    was set: `anyio.run` sets it, `asyncio.run` does not.
+    """
+    if _library is None:
+        group.start_soon(work, *args)
+        return
+    before = _library.set("asyncio")
+    try:
+        group.start_soon(work, *args)
+    finally:
+        _library.reset(before)

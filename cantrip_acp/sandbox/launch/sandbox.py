@@ -25,13 +25,13 @@ from cantrip_acp.files import paths as folders
 from cantrip_acp.files import scratch_copy
 from cantrip_acp.files.scratch_copy import copied, source_of
 from cantrip_acp.sandbox.gate_ipc.server import Call, GateWire, WireSession
-from cantrip_acp.sandbox.launch import availability, bubblewrap, seccomp, task_spawn
+from cantrip_acp.sandbox.launch import availability, bubblewrap, process_tree, seccomp
 from cantrip_acp.sandbox.launch.command import Listener, Outcome, Prepared, Running, Tap, control_groups
 from cantrip_acp.sandbox.launch.process_tree import failed
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.policy import submodules
 from cantrip_acp.sandbox.policy.host import Host
-from cantrip_acp.sandbox.policy.placeholders import is_standin
+from cantrip_acp.sandbox.policy.placeholders import is_placeholder
 from cantrip_acp.sandbox.policy.policy import Policy, check_roots, compose
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Survey
 from cantrip_acp.sandbox.policy.repositories import config_files, git_folders, scrubbed
@@ -192,7 +192,7 @@ class Sandbox:
         return [
             path
             for path in paths
-            if os.path.basename(path) not in allowed and os.path.lexists(path) and not is_standin(path)
+            if os.path.basename(path) not in allowed and os.path.lexists(path) and not is_placeholder(path)
         ]
 
     async def run(
@@ -243,7 +243,7 @@ async def _served(wire: GateWire | None, call: Call | None, running: Running) ->
             def begin(work: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
                 nonlocal begun
                 begun = True
-                task_spawn.start_soon(group, work, *args)
+                process_tree.start_soon(group, work, *args)
 
             running.through(begin)
             session = None
@@ -296,36 +296,6 @@ def machine() -> Host:
         return _machine
 
 
-_checked = False
-_checking = threading.Lock()
-"""Only one self-test at a time in this process, for all threads and event loops."""
-
-
-async def check() -> None:
-    """Raise `SandboxMissing` where this machine's sandbox does not hold. The self-test runs once per process."""
-    global _checked
-    if _checked:
-        return
-    from cantrip_acp.sandbox.launch import self_test
-
-    # Do not wait in a thread: a cancel during the wait would leave the lock held for ever.
-    while not _checking.acquire(blocking=False):  # noqa: ASYNC110 - no event reaches another thread's loop
-        await anyio.sleep(0.005)
-    try:
-        if not _is_checked():
-            # The self-test has its own folders and must see them, not copies.
-            with scratch_copy.in_force(None):
-                await self_test.require()
-            _checked = True
-    finally:
-        _checking.release()
-
-
-def _is_checked() -> bool:
-    """Read the flag again: another thread may have set it during the wait."""
-    return _checked
-
-
 def _workspace(workspace: Path | str | None) -> str | None:
     if workspace is None:
         return None
@@ -365,4 +335,4 @@ def _writable(paths: tuple[str, ...], given: Path | str | None, workspace: str |
     return tuple(dict.fromkeys(found))
 
 
-__all__ = ["Listener", "Outcome", "Prepared", "Running", "Sandbox", "Tap", "check", "control_groups", "machine"]
+__all__ = ["Listener", "Outcome", "Prepared", "Running", "Sandbox", "Tap", "control_groups", "machine"]

@@ -1,20 +1,29 @@
 """Self-test: small attacks that the sandbox must stop, each with a control that shows that the attack works outside.
 
 They run in one real sandbox over a folder of test files: readable files must be readable, others must not. They run
-once per process before the first command or cell, and in `cantrip doctor`.
+once per process before the first command or cell (`ensure_checked`), and in `cantrip doctor`. `attempt_network` checks
+the proxy: a listed test server must be reachable, an unlisted one must not.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import shlex
 import socket
+import threading
 from dataclasses import dataclass
+from typing import Any
+
+import anyio
 
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.core.wards import Wards
+from cantrip_acp.files import scratch_copy
 from cantrip_acp.files.temporary import TemporaryFolder
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox.policy.policy import PROXY_PORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +175,74 @@ def _command_line() -> bytes:
             return file.read()
     except OSError as error:
         raise SandboxError(f"/proc cannot be read here: {error.strerror}") from error
+
+
+_NETWORK_SCRIPT = """
+ask() {
+  exec 3<>/dev/tcp/127.0.0.1/@PROXY@ && printf 'GET http://127.0.0.1:%s/ HTTP/1.1\\r\\nHost: 127.0.0.1:%s\\r\\n\\r\\n' "$1" "$1" >&3
+  IFS= read -r line <&3; echo "$2 $line"
+}
+ask @LISTED@ listed
+ask @OTHER@ other
+(exec 4<>/dev/tcp/127.0.0.1/@LISTED@) 2>/dev/null && echo direct yes
+true
+"""
+
+
+async def attempt_network() -> None:
+    """Raises `SandboxError` where the list is not enforced here. Needs bash inside."""
+    heard: list[str] = []
+
+    def answering(name: str) -> Any:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            heard.append(name)
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+            writer.close()
+
+        return answer
+
+    listed = await asyncio.start_server(answering("listed"), "127.0.0.1", 0)
+    other = await asyncio.start_server(answering("other"), "127.0.0.1", 0)
+    try:
+        ports = [server.sockets[0].getsockname()[1] for server in (listed, other)]
+        script = _NETWORK_SCRIPT.replace("@PROXY@", str(PROXY_PORT))
+        script = script.replace("@LISTED@", str(ports[0])).replace("@OTHER@", str(ports[1]))
+        wards = Wards(bash_network=(f"127.0.0.1:{ports[0]}",), bash_timeout_ms=20_000)
+        outcome = await Sandbox(wards, None).run(script)
+    finally:
+        listed.close()
+        other.close()
+    said = [re.sub(r"^(\w+ HTTP/1.1 \d+).*", r"\1", line.strip()) for line in outcome.stdout.splitlines()]
+    if said != ["listed HTTP/1.1 204", "other HTTP/1.1 403"] or heard != ["listed"]:
+        raise SandboxError(
+            f"a list of hosts does not hold here: {outcome.stdout.strip() or outcome.stderr.strip()[-300:]}"
+        )
+
+
+_checked = False
+_checking = threading.Lock()
+"""Only one self-test at a time in this process, for all threads and event loops."""
+
+
+async def ensure_checked() -> None:
+    """Raise `SandboxMissing` where this machine's sandbox does not hold. The self-test runs once per process."""
+    global _checked
+    if _checked:
+        return
+    # Do not wait in a thread: a cancel during the wait would leave the lock held for ever.
+    while not _checking.acquire(blocking=False):  # noqa: ASYNC110 - no event reaches another thread's loop
+        await anyio.sleep(0.005)
+    try:
+        if not _is_checked():
+            # The self-test has its own folders and must see them, not copies.
+            with scratch_copy.in_force(None):
+                await require()
+            _checked = True
+    finally:
+        _checking.release()
+
+
+def _is_checked() -> bool:
+    """Read the flag again: another thread may have set it during the wait."""
+    return _checked

@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 
 from cantrip_acp.core.errors import SandboxError
-from cantrip_acp.sandbox.launch import task_spawn
+from cantrip_acp.sandbox.launch import process_tree
 from cantrip_acp.sandbox.launch.command import Outcome, Running
 from cantrip_acp.sandbox.launch.output import clean
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
@@ -139,7 +139,7 @@ class Service:
             async with anyio.create_task_group() as group:
 
                 def begin(work: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
-                    task_spawn.start_soon(group, work, *args)
+                    process_tree.start_soon(group, work, *args)
 
                 running.through(begin)
                 self._outcome = await running.run()

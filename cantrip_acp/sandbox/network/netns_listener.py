@@ -23,7 +23,7 @@ _PROGRAM = str(Path(__file__).with_name("netns_helper.py"))
 _LONGEST_WORDS = 400
 
 
-class Door:
+class NetnsListener:
     """Create it, `start` it beside the sandbox, `open` it once there is a namespace, and always `close` it.
 
     ``opened`` gets the listening socket, or ``failed`` the reason why there is none.

@@ -17,7 +17,7 @@ import anyio
 
 from cantrip_acp.sandbox.network import http_head, tls_sni
 from cantrip_acp.sandbox.network.hosts import Allowed, host_name
-from cantrip_acp.sandbox.network.proxy_pipe import Broken, Passage, TooLong, forward_body
+from cantrip_acp.sandbox.network.proxy_pipe import Broken, ProxyPipe, TooLong, forward_body
 
 MOST_CONNECTIONS = 128
 HEAD_WITHIN = 30.0
@@ -58,7 +58,7 @@ class Proxy:
         async with anyio.create_task_group() as group:
 
             def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                group.start_soon(self._connection, Passage(reader, writer))
+                group.start_soon(self._connection, ProxyPipe(reader, writer))
 
             try:
                 server = await asyncio.start_server(connected, sock=listener, limit=http_head.LARGEST)
@@ -70,7 +70,7 @@ class Proxy:
             finally:
                 server.close()
 
-    async def _connection(self, client: Passage) -> None:
+    async def _connection(self, client: ProxyPipe) -> None:
         self._count += 1
         too_many = self._count > MOST_CONNECTIONS
         try:
@@ -101,7 +101,7 @@ class Proxy:
             self._said(f"cantrip: {refusal.text}")
 
     async def _request(
-        self, client: Passage, within: tuple[str, int] | None = None, server: Passage | None = None
+        self, client: ProxyPipe, within: tuple[str, int] | None = None, server: ProxyPipe | None = None
     ) -> None:
         head = await self._head(client, within)
         if server is not None:
@@ -117,7 +117,7 @@ class Proxy:
             # The request is over, and everything that the host had to say was sent.
             server.abort()
 
-    async def _head(self, client: Passage, within: tuple[str, int] | None) -> http_head.Head:
+    async def _head(self, client: ProxyPipe, within: tuple[str, int] | None) -> http_head.Head:
         try:
             with anyio.fail_after(HEAD_WITHIN):
                 data = await client.until(b"\r\n\r\n", http_head.LARGEST)
@@ -129,7 +129,7 @@ class Proxy:
         except http_head.BadRequest as error:
             raise Refusal(400, "Bad Request", f"the request cannot be taken: {error}") from error
 
-    async def _reach(self, host: str, port: int) -> Passage:
+    async def _reach(self, host: str, port: int) -> ProxyPipe:
         """Connect to a listed host. Raises `Refusal`."""
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         allowed = f"allowed: {self._allowed.shown()}"
@@ -155,7 +155,7 @@ class Proxy:
             try:
                 with anyio.fail_after(CONNECT_WITHIN):
                     # Connect to the checked address: the name is not resolved again.
-                    return Passage(*await asyncio.open_connection(address, port, limit=http_head.LARGEST))
+                    return ProxyPipe(*await asyncio.open_connection(address, port, limit=http_head.LARGEST))
             except TimeoutError:
                 failure = OSError(0, "no answer")
             except OSError as error:
@@ -163,7 +163,7 @@ class Proxy:
         words = (failure.strerror if failure is not None else None) or "no connection"
         raise Refusal(502, f"{shown} cannot be reached", f"{shown} cannot be reached: {words}")
 
-    async def _tunnel(self, client: Passage, server: Passage, head: http_head.Head) -> None:
+    async def _tunnel(self, client: ProxyPipe, server: ProxyPipe, head: http_head.Head) -> None:
         """Relay between a client and its host, after checking that the client's first bytes match that host."""
         await client.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
         while True:
@@ -196,7 +196,7 @@ class Proxy:
         await _both(client.copy_to(server), server.copy_to(client))
 
 
-async def _exchange(client: Passage, server: Passage, head: http_head.Head) -> None:
+async def _exchange(client: ProxyPipe, server: ProxyPipe, head: http_head.Head) -> None:
     """Relay one request and its answer."""
     await server.send(head.encoded())
 
@@ -233,7 +233,7 @@ async def _both(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, No
         group.start_soon(run, second)
 
 
-async def _answer(client: Passage, refusal: Refusal) -> None:
+async def _answer(client: ProxyPipe, refusal: Refusal) -> None:
     body = f"cantrip: {refusal.text}\n".encode("utf-8", "replace")
     reason = "".join(c if " " <= c <= "~" else "?" for c in refusal.reason)
     head = (

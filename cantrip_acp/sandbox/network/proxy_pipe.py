@@ -27,7 +27,7 @@ class TooLong(Broken):
     """The expected end did not come within the limit."""
 
 
-class Passage:
+class ProxyPipe:
     """A stream in both directions."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -86,7 +86,7 @@ class Passage:
         self.put_back(data[at:])
         return data[:at]
 
-    async def copy_to(self, other: Passage) -> None:
+    async def copy_to(self, other: ProxyPipe) -> None:
         """Copy everything to the other stream, then its end."""
         while True:
             with anyio.move_on_after(IDLE) as scope:
@@ -131,7 +131,7 @@ class Passage:
         self._writer.transport.abort()
 
 
-async def forward_body(client: Passage, server: Passage, length: int | None) -> None:
+async def forward_body(client: ProxyPipe, server: ProxyPipe, length: int | None) -> None:
     """Forward a request's body, and not one byte after it. ``length`` is None for chunks, which are written again."""
     if length is not None:
         await _forward(client, server, length)
@@ -155,7 +155,7 @@ async def forward_body(client: Passage, server: Passage, length: int | None) -> 
     raise Broken("too many trailers")
 
 
-async def _forward(client: Passage, server: Passage, left: int) -> None:
+async def _forward(client: ProxyPipe, server: ProxyPipe, left: int) -> None:
     while left:
         with anyio.move_on_after(IDLE) as scope:
             data = await client.read()

@@ -29,7 +29,7 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVA
 """Errors of file systems without locks. There, two processes see each other's placeholders; nothing worse happens."""
 
 
-def is_standin(path: str) -> bool:
+def is_placeholder(path: str) -> bool:
     """Whether this is an empty folder with the mode of a placeholder."""
     try:
         return _marked(os.lstat(path)) and not os.listdir(path)
@@ -102,7 +102,7 @@ class Pool:
         os.close(self._fd)
 
 
-class Standins:
+class Placeholders:
     """The placeholders of one command in one folder, from `make` to `remove`. ``names`` are all names that may ever
     need one."""
 

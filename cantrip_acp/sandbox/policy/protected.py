@@ -23,7 +23,7 @@ from cantrip_acp.files.protected_paths import (
     protected_by,
 )
 from cantrip_acp.sandbox.launch.process_tree import NO_ROOM
-from cantrip_acp.sandbox.policy.placeholders import is_standin
+from cantrip_acp.sandbox.policy.placeholders import is_placeholder
 
 NEVER_MADE = tuple(row.name for row in PROTECTED_FILES if row.first)
 """Names at the top of a writable folder that are read-only where they exist and cannot be created where they do not."""
@@ -149,7 +149,7 @@ class Survey:
                         row = None
                     if entry.is_dir(follow_symlinks=False):
                         if row is not None:
-                            if not is_standin(entry.path):
+                            if not is_placeholder(entry.path):
                                 protected.append(entry.path)
                             if entry.name not in _HISTORIES:
                                 folders.append(entry.path)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from cantrip_acp.sandbox.launch.process_tree import NO_ROOM
-from cantrip_acp.sandbox.policy.placeholders import is_standin
+from cantrip_acp.sandbox.policy.placeholders import is_placeholder
 
 _MODE = b"\x00\x00\xe0\x00"
 """Mode 160000, which an index uses for a submodule. A file without these bytes needs no further reading."""
@@ -84,7 +84,7 @@ def _kind(path: str) -> str:
     if stat.S_ISLNK(mode):
         return "linked"
     # git would not enter it, but a command could replace it by a folder.
-    return "empty" if not stat.S_ISDIR(mode) else "missing" if is_standin(path) else "folder"
+    return "empty" if not stat.S_ISDIR(mode) else "missing" if is_placeholder(path) else "folder"
 
 
 def _above(root: str) -> Iterator[str]:

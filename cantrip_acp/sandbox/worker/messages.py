@@ -1,10 +1,22 @@
-"""Messages of a code worker, checked strictly: anything that does not decode as one of these is ignored."""
+"""Messages of a code worker, and the frames that carry them: four bytes of length, one byte of kind, and a body.
+
+Input from the worker is hostile. A message is checked strictly: anything that does not decode as one of these is
+ignored. A length above the bound makes the rest unreadable: `FrameError`, and the worker is killed. Output to the
+worker waits in a bounded queue while it does not read.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import select
+from collections import deque
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import msgspec
+
+from cantrip_acp.core.errors import SandboxError
 
 _Text = Annotated[str, msgspec.Meta(max_length=20_000)]
 _Name = Annotated[str, msgspec.Meta(max_length=300)]
@@ -119,3 +131,134 @@ def decode(body: bytes) -> Message | None:
         return said
     except (msgspec.DecodeError, RecursionError, UnicodeError, ValueError):
         return None
+
+
+HEAD = 5
+JSON = b"j"
+BYTES = b"b"
+_READ = 1 << 18
+_LARGE = 1 << 20
+
+
+class FrameError(SandboxError):
+    """The input is no frame, or the frame is too large."""
+
+
+class Frames:
+    """Both directions over two descriptors, which this object owns.
+
+    ``received`` gets the kind and the body of each frame. ``failed`` is called once, with the reason, when no more
+    frames can come: the other end closed, or broke the protocol.
+    """
+
+    def __init__(
+        self,
+        inward: int,
+        outward: int,
+        received: Callable[[bytes, bytes], None],
+        failed: Callable[[str], None],
+        *,
+        largest: int,
+        most_queued: int,
+    ) -> None:
+        self._in = inward
+        self._out = outward
+        self._received = received
+        self._failed = failed
+        self._largest = largest
+        self._most_queued = most_queued
+        self._loop = asyncio.get_running_loop()
+        self._buffer = bytearray()
+        self._queue: deque[memoryview] = deque()
+        self._queued = 0
+        os.set_blocking(inward, False)
+        os.set_blocking(outward, False)
+        self._loop.add_reader(inward, self._on_readable)
+
+    def send(self, kind: bytes, body: bytes) -> None:
+        """Queue a frame. Raises `FrameError` where the other end has not read for too long."""
+        if self._out < 0:
+            return
+        head = len(body).to_bytes(4, "big") + kind
+        if self._queued + HEAD + len(body) > self._most_queued:
+            raise FrameError(f"over {self._most_queued:,} bytes wait to be read by the worker")
+        self._queued += HEAD + len(body)
+        idle = not self._queue
+        # Do not copy a large body again.
+        self._queue.extend(map(memoryview, (head + body,) if len(body) < _LARGE else (head, body)))
+        if idle:
+            self._write()
+
+    def _write(self) -> None:
+        while self._queue:
+            data = self._queue[0]
+            try:
+                written = os.write(self._out, data[: 1 << 20])
+            except BlockingIOError:
+                self._loop.add_writer(self._out, self._write)
+                return
+            except OSError:
+                # The reader is gone; our reading side will report it.
+                self._queue.clear()
+                self._queued = 0
+                break
+            self._queued -= written
+            if written == len(data):
+                self._queue.popleft()
+            else:
+                self._queue[0] = data[written:]
+        self._loop.remove_writer(self._out)
+
+    def _on_readable(self) -> None:
+        try:
+            data = os.read(self._in, _READ)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(error.strerror or "it cannot be read")
+            return
+        if not data:
+            self._end("it closed its pipe")
+            return
+        self._buffer += data
+        start = 0
+        while len(self._buffer) - start >= HEAD:
+            size = int.from_bytes(self._buffer[start : start + 4], "big")
+            kind = bytes(self._buffer[start + 4 : start + HEAD])
+            if size > self._largest or kind not in (JSON, BYTES):
+                self._end("it sent what is no message")
+                return
+            end = start + HEAD + size
+            if len(self._buffer) < end:
+                break
+            body = bytes(memoryview(self._buffer)[start + HEAD : end])
+            start = end
+            self._received(kind, body)
+            if self._in < 0:
+                return
+        del self._buffer[:start]
+
+    def _end(self, why: str) -> None:
+        if self._in >= 0:
+            self._loop.remove_reader(self._in)
+            os.close(self._in)
+            self._in = -1
+            self._failed(why)
+
+    def drop_torn(self) -> None:
+        """Discard the beginning of a frame whose writer was killed. Only valid without other writers."""
+        while self._in >= 0 and select.select([self._in], [], [], 0)[0]:
+            self._on_readable()
+        self._buffer.clear()
+
+    def close(self) -> None:
+        """Close both ends; no callback is called afterwards."""
+        if self._in >= 0:
+            self._loop.remove_reader(self._in)
+            os.close(self._in)
+            self._in = -1
+        if self._out >= 0:
+            self._loop.remove_writer(self._out)
+            os.close(self._out)
+            self._out = -1
+        self._queue.clear()

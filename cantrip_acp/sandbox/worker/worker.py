@@ -31,11 +31,11 @@ from cantrip_acp.sandbox.launch.process_tree import Hooks, Launch, Tree, failed,
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.launch.sandbox import Sandbox, control_groups
 from cantrip_acp.sandbox.policy.interpreter import Interpreter
-from cantrip_acp.sandbox.policy.placeholders import Standins
+from cantrip_acp.sandbox.policy.placeholders import Placeholders
 from cantrip_acp.sandbox.policy.policy import MIB, Policy
 from cantrip_acp.sandbox.policy.protected import places
 from cantrip_acp.sandbox.worker import messages, orphans
-from cantrip_acp.sandbox.worker.frames import BYTES, JSON, FrameError, Frames
+from cantrip_acp.sandbox.worker.messages import BYTES, JSON, FrameError, Frames
 
 INSIDE = "/run/cantrip-python"
 _OLDEST = (3, 10)
@@ -83,7 +83,7 @@ class Worker:
         self._held = -1
         self._pair: orphans.Pair | None = None
         self._group: ControlGroup | None = None
-        self._standins: list[Standins] = []
+        self._standins: list[Placeholders] = []
         self._nonsense = 0
         self._ready: messages.Ready | None = None
         self._blobs: list[bytes] | None = None
@@ -153,7 +153,7 @@ class Worker:
             inherited.append(their_out)
             ours.append(our_in)
             for folder, names, absent in places(self._policy.writable, self._policy.absent):
-                standing = Standins(folder, names, runtime().pool(folder))
+                standing = Placeholders(folder, names, runtime().pool(folder))
                 self._standins.append(standing)
                 runtime().holds(folder)
                 standing.make(absent)

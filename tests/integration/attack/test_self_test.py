@@ -60,7 +60,7 @@ WEAKENED: dict[str, Defence] = {
 
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_checked", False)
+    monkeypatch.setattr(self_test, "_checked", False)
 
 
 async def test_all_of_them_are_stopped_here() -> None:
@@ -75,7 +75,7 @@ async def test_each_notices_that_its_defence_is_gone(name: str, scene: Scene) ->
         results = {r.name: r for r in await self_test.attempt()}
         assert not results[name].held
         with pytest.raises(SandboxMissing, match="does not hold on this machine") as caught:
-            await sandbox.check()
+            await self_test.ensure_checked()
     assert results[name].text in str(caught.value)
     assert "cantrip doctor" in str(caught.value)
 
@@ -122,7 +122,7 @@ async def test_a_probe_that_could_not_notice_is_no_proof(scene: Scene) -> None:
     """Where a command cannot even do what it may, nothing was shown, and nothing runs."""
     blind = prepared("a shell", lambda p, _: _with_shell(p, "/bin/false"))
     with blind.removed(scene), pytest.raises(SandboxMissing, match="could not be tried"):
-        await sandbox.check()
+        await self_test.ensure_checked()
 
 
 def _with_shell(made: Any, shell: str) -> Any:

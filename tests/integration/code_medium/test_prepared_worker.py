@@ -124,7 +124,7 @@ async def test_other_mediums(medium: str) -> None:
 
 
 async def test_many_at_once_share_one_trial_of_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cantrip_acp.sandbox.launch import sandbox, self_test
+    from cantrip_acp.sandbox.launch import self_test
 
     tried: list[int] = []
 
@@ -134,7 +134,7 @@ async def test_many_at_once_share_one_trial_of_the_sandbox(monkeypatch: pytest.M
 
     real = self_test.require
     monkeypatch.setattr(self_test, "require", require)
-    monkeypatch.setattr(sandbox, "_checked", False)
+    monkeypatch.setattr(self_test, "_checked", False)
     made = [entity("done(1)") for _ in range(5)]
     try:
         async with anyio.create_task_group() as group:

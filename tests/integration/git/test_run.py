@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.core.errors import GitError
-from cantrip_acp.git.repository import Repository
+from cantrip_acp.git.repository import Repository, SafeGitFolder
 from cantrip_acp.git.run import environment, run
-from cantrip_acp.git.safe_config import Plain
 from tests.support.git_repositories import git, plant, repository
 
 
@@ -36,7 +35,7 @@ def test_nothing_planted_runs(hostile: tuple[Path, Path]) -> None:
     found = Repository.of(where)
     assert found is not None
     head = found.commit()
-    with Plain(found) as plain:
+    with SafeGitFolder(found) as plain:
         plain.git("read-tree", str(head))
         names = plain.git("ls-files", "-z", "-m", "-o", "--exclude-standard").out
         assert b"kept.txt" in names
@@ -108,7 +107,7 @@ def test_settings_of_the_user_are_read_where_asked_for(tmp_path: Path, monkeypat
     assert found is not None
     assert found.setting("user.name") == "Grace"
     assert found.setting("user.nothing") is None
-    with Plain(found) as plain:
+    with SafeGitFolder(found) as plain:
         assert plain.git("ls-files", "-o", "--exclude-standard").text.split() == ["b.yours", "kept.txt", "src/app.py"]
 
 

@@ -21,7 +21,7 @@ OLD = Rules(older_than=90 * DAY)
 
 HOLDER = """
 import sys, time
-from cantrip_acp.git.safe_config import Plain
+from cantrip_acp.git.repository import Plain
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.sandbox.launch.self_test import _Bait
 bait = _Bait()
@@ -32,7 +32,7 @@ with Plain(Repository.of(sys.argv[1])):
 
 
 STARTER = """
-from cantrip_acp.git.safe_config import Plain
+from cantrip_acp.git.repository import Plain
 from cantrip_acp.git.repository import Repository
 """
 

@@ -213,9 +213,9 @@ async def test_state_does_not_persist_and_files_do(workspace: Path) -> None:
 
 async def test_no_sandbox_no_run(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is nothing weaker that could run it."""
-    from cantrip_acp.sandbox.launch import sandbox
+    from cantrip_acp.sandbox.launch import self_test
 
-    monkeypatch.setattr(sandbox, "_checked", False)
+    monkeypatch.setattr(self_test, "_checked", False)
     monkeypatch.setattr(availability.find_bubblewrap, "__defaults__", (str(workspace),))
     made = cantrip(workspace, bash("touch ran"), bash_writable_paths=["workspace"])
     with pytest.raises(SandboxMissing, match="apt install bubblewrap"):

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.sandbox.launch import self_test
 from cantrip_acp.sandbox.launch.sandbox import Outcome
-from cantrip_acp.sandbox.network import netns_listener, proxy_check
+from cantrip_acp.sandbox.network import netns_listener
 from cantrip_acp.sandbox.policy.policy import PROXY_PORT
 from tests.integration.sandbox.conftest import GIT, Make
 from tests.support.tls_servers import Served, make_certificate, serve
@@ -306,7 +307,7 @@ async def test_without_a_door_no_command_runs(
 
 
 async def test_what_doctor_tries() -> None:
-    await proxy_check.attempt()
+    await self_test.attempt_network()
 
 
 async def test_programs_serve_themselves_inside(make: Make) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.sandbox.launch.sandbox import control_groups
-from cantrip_acp.sandbox.policy.placeholders import Pool, Standins, is_standin
+from cantrip_acp.sandbox.policy.placeholders import Placeholders, Pool, is_placeholder
 
 PROGRAM = """
 import asyncio, sys
@@ -108,7 +108,7 @@ def test_nothing_is_left_after_kills_at_any_instant(workspace: Path) -> None:
 def test_what_a_crash_left_is_taken_over(workspace: Path) -> None:
     (workspace / ".vscode").mkdir()
     (workspace / ".vscode").chmod(0o1700)
-    assert is_standin(str(workspace / ".vscode"))
+    assert is_placeholder(str(workspace / ".vscode"))
     child, _ = start(workspace, "echo x > .vscode/settings.json; echo ok > file")
     assert child.wait(30) == 0
     assert [p.name for p in workspace.iterdir()] == ["file"]
@@ -126,8 +126,8 @@ def test_stand_ins_come_from_the_pool_and_go_back(tmp_path: Path) -> None:
     (tmp_path / "pool").mkdir()
     (tmp_path / "work").mkdir()
     pool = Pool(str(tmp_path / "pool"))
-    first = Standins(str(tmp_path / "work"), ("a", "b"), pool)
-    second = Standins(str(tmp_path / "work"), ("a", "b"), pool)
+    first = Placeholders(str(tmp_path / "work"), ("a", "b"), pool)
+    second = Placeholders(str(tmp_path / "work"), ("a", "b"), pool)
     assert first.make(["a", "b"]) == ["a", "b"]
     assert second.make(["a", "b"]) == ["a", "b"]
     first.remove()
@@ -145,7 +145,7 @@ def test_what_somebody_puts_into_a_stand_in_is_never_taken_away(tmp_path: Path) 
     (tmp_path / "work").mkdir()
     pool = Pool(str(tmp_path / "pool"))
     for number in range(4):
-        standing = Standins(str(tmp_path / "work"), ("a", "b"), pool)
+        standing = Placeholders(str(tmp_path / "work"), ("a", "b"), pool)
         standing.make(["a", "b"])
         if number == 3:
             (tmp_path / "work/a/kept").write_text("theirs")
@@ -164,6 +164,6 @@ def test_a_folder_of_another_program_that_locks_it_is_an_error(tmp_path: Path) -
     fd = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     with pytest.raises(SandboxError, match="locked by another program"):
-        Standins(str(tmp_path), ("a",)).make(["a"])
+        Placeholders(str(tmp_path), ("a",)).make(["a"])
     os.close(fd)
     assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,7 @@ import inspect
 import types
 import typing
 
-from .codec import Codec
+from .wire import Codec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

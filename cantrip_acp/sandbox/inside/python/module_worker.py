@@ -11,11 +11,10 @@ import os
 import sys
 
 from .cells import Sources
-from .codec import Codec
 from .interrupts import Interrupts
 from .module_api import Offered, OfferError, offers
 from .value_repr import describe, restore_builtins
-from .wire import Wire
+from .wire import Codec, Wire
 from .worker import _find_packages, _move, _Streams
 
 TYPE_CHECKING = False

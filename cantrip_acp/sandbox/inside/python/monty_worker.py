@@ -16,12 +16,11 @@ import signal
 import sys
 import threading
 
-from .codec import Codec
 from .gates import arguments
 from .interrupts import Interrupts
 from .snapshot import PIECE
 from .value_repr import ERROR, show
-from .wire import Wire
+from .wire import Codec, Wire
 from .worker import _move
 
 TYPE_CHECKING = False

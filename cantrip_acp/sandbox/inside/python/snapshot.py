@@ -13,14 +13,14 @@ import os
 import sys
 
 from . import cloudpickle
-from .snapshot_check import made
+from .snapshot_check import check_state
 from .snapshot_load import WHY, cached, device, fixed, imported, live, set_worker, temporary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .worker import Worker
+    from .snapshot_load import WorkerState
 
 globals()["__builtins__"] = dict(vars(builtins))
 
@@ -56,7 +56,7 @@ _CACHE = _functools._lru_cache_wrapper
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    def __init__(self, file: Any, worker: Worker) -> None:
+    def __init__(self, file: Any, worker: WorkerState) -> None:
         super().__init__(file, protocol=5)
         self._scope = worker.scope
         # If nobody has imported numpy, there is no array.
@@ -130,17 +130,17 @@ class _Unframed:
         return b"".join(self._pieces)
 
 
-def snapshot(worker: Worker, command: dict[str, Any]) -> None:
+def snapshot(worker: WorkerState, command: dict[str, Any]) -> None:
     """Fork a process that makes, checks and sends the snapshot of the current state; this process need not wait.
 
     Until the host's next command only the forked process writes to the host.
     """
     set_worker(worker)
-    worker.wire.lend()
+    worker.wire.pause_writing()
     try:
         child = os.fork()
     except Exception as error:  # noqa: BLE001 - a cell may have put anything in its place
-        worker.wire.take_back()
+        worker.wire.resume_writing()
         worker.wire.send(
             {
                 "t": "state",
@@ -156,7 +156,7 @@ def snapshot(worker: Worker, command: dict[str, Any]) -> None:
         sys.settrace(None)
         # A garbage collection would touch, and so copy, every memory page of the state.
         gc.disable()
-        worker.wire.take_over()
+        worker.wire.become_writer()
         worker.wire.send({"t": "began"})
         nowhere = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
@@ -166,7 +166,7 @@ def snapshot(worker: Worker, command: dict[str, Any]) -> None:
         os._exit(0)
 
 
-def _send(worker: Worker) -> None:
+def _send(worker: WorkerState) -> None:
     """Send the pickle in pieces, then its description."""
     try:
         bindings = {
@@ -176,7 +176,7 @@ def _send(worker: Worker) -> None:
         }
         state = {"scope": bindings, "sources": worker.cells.sources.all(), "path": list(sys.path), "folder": _folder()}
         nameless = [[repr(name)[:200], "its name is no text"] for name in worker.scope if type(name) is not str]
-        data, missing = made(worker, state, lambda what: _pickled(what, worker))
+        data, missing = check_state(worker, state, lambda what: _pickled(what, worker))
         modules = sorted({name.partition(".")[0] for name in sys.modules.keys() - worker.modules})
     except BaseException as error:  # noqa: BLE001
         worker.wire.send({"t": "state", "error": f"{type(error).__name__}: {error}"[:WHY], "size": 0})
@@ -195,7 +195,7 @@ def _send(worker: Worker) -> None:
     )
 
 
-def _pickled(what: Any, worker: Worker) -> bytes:
+def _pickled(what: Any, worker: WorkerState) -> bytes:
     _by_value()
     file = _Unframed()
     _Pickler(file, worker).dump(what)

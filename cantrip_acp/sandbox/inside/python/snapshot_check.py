@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .worker import Worker
+    from .snapshot_load import WorkerState
 
     Say = Callable[..., None]
     """Called with a kind, and with bytes or with a name's number and a text."""
@@ -39,7 +39,9 @@ _KILL = 9
 _PICKLE, _UNPICKLABLE, _DIFFERENT, _BEGUN, _FAILED, _DONE = b"d", b"p", b"o", b"b", b"!", b"."
 
 
-def made(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes]) -> tuple[bytes, list[list[str]]]:
+def check_state(
+    worker: WorkerState, state: dict[str, Any], dump: Callable[[Any], bytes]
+) -> tuple[bytes, list[list[str]]]:
     """The pickle of everything that can be restored; and the names that cannot, each with the reason.
 
     Those names are removed from the state's scope. Raises RuntimeError where the whole cannot be loaded and no
@@ -65,7 +67,7 @@ def made(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes]) ->
     raise RuntimeError("what is left of it cannot be opened again")
 
 
-def _whole(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes]) -> Callable[[Say], None]:
+def _whole(worker: WorkerState, state: dict[str, Any], dump: Callable[[Any], bytes]) -> Callable[[Say], None]:
     """The work of pickling a state, loading it as a fresh worker, and comparing."""
 
     def work(say: Say) -> None:
@@ -99,7 +101,9 @@ def _pickled(state: dict[str, Any], dump: Callable[[Any], bytes], say: Say) -> b
         return dump(state)
 
 
-def _blamed(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes], names: list[str]) -> dict[str, str]:
+def _blamed(
+    worker: WorkerState, state: dict[str, Any], dump: Callable[[Any], bytes], names: list[str]
+) -> dict[str, str]:
     """The names that cannot be kept, each with the reason."""
     bindings, end = state["scope"], time.monotonic() + ALL_NAMES
 
@@ -116,7 +120,7 @@ def _blamed(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes],
     return _failing(worker, list(suspects), beside, end)
 
 
-def _failing(worker: Worker, names: list[str], dumped: Callable[[str], bytes], end: float) -> dict[str, str]:
+def _failing(worker: WorkerState, names: list[str], dumped: Callable[[str], bytes], end: float) -> dict[str, str]:
     """The names that cannot be restored, with reasons. If one ends its process or hangs, another process continues."""
     bad: dict[str, str] = {}
     first = 0
@@ -174,7 +178,7 @@ def _line(failure: BaseException) -> str:
         return "it has no text"
 
 
-def _fresh(worker: Worker) -> None:
+def _fresh(worker: WorkerState) -> None:
     """Turn this process into a worker that has run nothing."""
     for name in _without_file(worker):
         sys.modules.pop(name, None)
@@ -188,7 +192,7 @@ def _fresh(worker: Worker) -> None:
             found.clear()
 
 
-def _without_file(worker: Worker) -> list[str]:
+def _without_file(worker: WorkerState) -> list[str]:
     """Modules that were created in this worker: a fresh worker has none of them."""
     found = []
     for name, module in list(sys.modules.items()):
@@ -203,7 +207,7 @@ def _without_file(worker: Worker) -> list[str]:
 
 
 def _forked(
-    worker: Worker, work: Callable[[Say], None], silence: float
+    worker: WorkerState, work: Callable[[Say], None], silence: float
 ) -> tuple[list[tuple[bytes, bytes]], str | None]:
     """Run ``work`` in a forked process: its messages, and the reason if it did not finish (None if it did).
 

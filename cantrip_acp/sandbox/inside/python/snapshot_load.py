@@ -14,23 +14,35 @@ from .gates import GateError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Protocol
 
-    from .worker import Worker
+    from .cells import Cells
+    from .interrupts import Interrupts
+    from .wire import Wire
+
+    class WorkerState(Protocol):
+        """What a snapshot needs of the worker."""
+
+        wire: Wire
+        interrupts: Interrupts
+        cells: Cells
+        scope: dict[str, Any]
+        fixed: dict[str, Any]
+        modules: frozenset[str]
+        keeper: int | None
+
 
 globals()["__builtins__"] = dict(vars(builtins))
 
 WHY = 300
-_worker: Worker | None = None
+_worker: WorkerState | None = None
 
 
 class _SnapshotUnderFormerName(type(sys)):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        from . import snapshot
-
-        return getattr(snapshot, name)
+        return getattr(imported(f"{__package__}.snapshot"), name)
 
 
 def register_former_names() -> None:
@@ -42,7 +54,7 @@ def register_former_names() -> None:
     sys.modules.setdefault(f"{__package__}.state", _SnapshotUnderFormerName(f"{__package__}.state"))
 
 
-def set_worker(worker: Worker) -> None:
+def set_worker(worker: WorkerState) -> None:
     """Set the worker that the functions below use."""
     global _worker
     _worker = worker
@@ -152,7 +164,7 @@ def _private(path: Any) -> bool:
     return folder == "/dev" or (device(folder) in temporary() and target in (None, *temporary()))
 
 
-def restore(worker: Worker, command: dict[str, Any]) -> None:
+def restore(worker: WorkerState, command: dict[str, Any]) -> None:
     """Load the snapshot whose pieces came before this command, and continue from its state."""
     set_worker(worker)
     data = b"".join(worker.wire.blobs)

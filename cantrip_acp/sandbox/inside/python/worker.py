@@ -11,12 +11,11 @@ import sys
 
 from .cell_origin import Origins
 from .cells import Cells, install
-from .codec import Codec
 from .gates import GateError, Gates
 from .interrupts import Done, Interrupts
 from .lazy_imports import Packages
 from .value_repr import Exit, Help, describe, restore_builtins, show
-from .wire import Wire
+from .wire import Codec, Wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class Worker:
     def _reap(self) -> None:
         keeper, self.keeper = self.keeper, None
         if keeper is not None:
-            self.wire.take_back()
+            self.wire.resume_writing()
             try:
                 os.waitpid(keeper, 0)
             except OSError:

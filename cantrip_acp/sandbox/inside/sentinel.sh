@@ -30,13 +30,19 @@ while IFS= read -r line; do
           esac ;;
   esac
 done
-# Several rounds: one may be starting at this instant, from a process that is not yet the program that it will be.
-for round in 1 2 3 4; do
+# A sandbox mounts files of this folder when it starts. Rename the folder first: a process that our owner forked, and that
+# has not become a sandbox yet, then fails instead of running a command without an owner.
+case $runtime in */cantrip-*) mv "$runtime" "$runtime.ended" 2>/dev/null ;; esac
+kill_sandboxes() {
   for process in /proc/[0-9]*; do
     line=
     { IFS= read -r line < "$process/cmdline"; } 2>/dev/null
     case $line in "$token"*) kill -9 "${process##*/}" 2>/dev/null ;; esac
   done
+}
+# Several rounds: one may be starting at this instant.
+for round in 1 2 3 4; do
+  kill_sandboxes
   sleep 0.05
 done
 IFS=$newline
@@ -62,9 +68,15 @@ while [ $round -lt 100 ]; do
     done
   done
   [ -n "$left" ] || break
+  # Whatever holds it may have started after the rounds above.
+  set +f
+  kill_sandboxes
+  set -f
   round=$((round + 1))
   sleep 0.1
 done 2>/dev/null
-for ours in "$runtime" $more; do
+for ours in "$runtime" "$runtime.ended" $more; do
   case $ours in */cantrip-*) rm -rf "$ours" ;; esac
 done
+set +f
+kill_sandboxes

@@ -26,7 +26,6 @@ from importlib.resources import files
 
 from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.files.paths import state_dir
-from cantrip_acp.sandbox.launch import runtime_dir
 from cantrip_acp.sandbox.launch.bubblewrap import Places
 from cantrip_acp.sandbox.policy.host import Host
 from cantrip_acp.sandbox.policy.placeholders import Pool
@@ -97,7 +96,7 @@ class Runtime:
             if found is None:
                 folder = self.make_folder("etc")
                 os.chmod(folder, 0o755)
-                runtime_dir.prepare(
+                prepare(
                     folder, user=host.user, uid=host.uid, gid=host.gid, home=home, shell=host.shell, network=network
                 )
                 found = self._places[key] = Places(etc=folder, note=self._note)

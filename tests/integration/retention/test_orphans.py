@@ -21,18 +21,18 @@ OLD = Rules(older_than=90 * DAY)
 
 HOLDER = """
 import sys, time
-from cantrip_acp.git.repository import Plain
+from cantrip_acp.git.repository import SafeGitFolder
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.sandbox.launch.self_test import _Bait
 bait = _Bait()
-with Plain(Repository.of(sys.argv[1])):
+with SafeGitFolder(Repository.of(sys.argv[1])):
     print("made", flush=True)
     time.sleep(600)
 """
 
 
 STARTER = """
-from cantrip_acp.git.repository import Plain
+from cantrip_acp.git.repository import SafeGitFolder
 from cantrip_acp.git.repository import Repository
 """
 
@@ -51,7 +51,7 @@ def test_temporary_folders_of_a_killed_process_go_and_of_a_live_one_stay(temp: P
         held[0].send_signal(signal.SIGKILL)
         held[0].wait()
         (temp / "cantrip-git-mine").mkdir()
-        code = f"{STARTER}Plain(Repository.of({str(workspace)!r})).close()"
+        code = f"{STARTER}SafeGitFolder(Repository.of({str(workspace)!r})).close()"
         subprocess.run([sys.executable, "-c", code], check=True)
         assert left(temp) == ["cantrip-canary", "cantrip-git", "cantrip-git"]
         assert (temp / "cantrip-git-mine").is_dir(), "nothing says whose it is, and it is new"

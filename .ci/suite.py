@@ -11,6 +11,7 @@ named, so that it gets mended. The last line is `N passed, N failed, N skipped`,
 numbers for `.ci/run`. Exit status 0 only where nothing failed.
 """
 
+import json
 import os
 import re
 import shutil
@@ -127,8 +128,13 @@ def _look_again(outcome: Outcome, minutes: float) -> None:
     """Run what failed once more, alone. Only a test that the second report names as passed is taken for passed."""
     report = REPORTS / f"{outcome.name}-again.xml"
     again = Outcome(outcome.name)
-    run([sys.executable, "-m", "pytest", "-q", "--last-failed", "--last-failed-no-failures=none",
-         f"--junitxml={report}"], minutes)  # fmt: skip
+    try:
+        failed = json.loads((ROOT / ".pytest_cache/v/cache/lastfailed").read_text())
+    except (OSError, ValueError):
+        return
+    # Workers of xdist add the group of a test to its id.
+    names = [re.sub(r"@[\w-]+$", "", name) for name in failed]
+    run([sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *names], minutes)
     try:
         _read(report, again)
         cases = ElementTree.parse(report).getroot().iter("testcase")

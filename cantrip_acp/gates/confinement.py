@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _MAX_LINKS = 40
 _MAX_STEPS = 10_000
+_REPLACED_LINKS = 16
 """Folders opened for one path. Each ``..`` walks again from the root, so a long path of them could take seconds."""
 _LONGEST = 4_096
 """Bytes of a whole path. Descriptors allow deeper folders, but then no other program could remove them."""
@@ -64,7 +65,7 @@ class Root:
         self._absolute_is_root = absolute_is_root
         self._others = tuple(Root(other, changeable, own=own, allowed=allowed) for other in others)
         # A root inside the program's own folders (the files of a fork, for example) is not closed.
-        real = os.path.realpath(self.path)
+        real = _real(self.path)
         states, config = own if own is not None else paths.own()
         self._own = tuple(
             (tuple(below), writing)
@@ -275,7 +276,7 @@ class Root:
         """The names of ``path`` below the root; None where it is absolute and elsewhere."""
         if not path.startswith("/"):
             return _names(path)
-        for spelling in (self.path, os.path.realpath(self.path)):
+        for spelling in (self.path, _real(self.path)):
             below = _below(path, spelling)
             if below is not None:
                 return below
@@ -317,6 +318,17 @@ class Root:
 def _plain(path: str) -> str:
     """An absolute path in its simplest form. POSIX gives two leading slashes another meaning, Linux does not."""
     return "/" + os.path.normpath(path).lstrip("/")
+
+
+def _real(path: str) -> str:
+    """``path`` without links. Tries again where somebody replaces a link between the two steps that read it, which is
+    an `OSError` in Python before 3.13."""
+    for _ in range(_REPLACED_LINKS):
+        try:
+            return os.path.realpath(path)
+        except OSError:
+            continue
+    raise GateError(f"somebody replaces {path} all the time; try again when it stays as it is")
 
 
 def _names(path: str) -> list[str]:

@@ -120,8 +120,7 @@ class Chat:
 
     def find(self) -> None:
         """Look for the panel's frame, which is another one after a reload."""
-        self.frame: Frame = self.window.frame(".composer textarea:not([disabled])")
-        self.frame.wait_for_selector(".choice")
+        self.frame: Frame = self.window.frame("body:has(.choice) .composer textarea:not([disabled])")
 
     @property
     def input(self) -> Locator:

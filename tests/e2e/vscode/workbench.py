@@ -321,5 +321,13 @@ class Window:
                 with suppress(Exception):
                     if frame.query_selector(selector) is not None:
                         return frame
-            assert time.monotonic() < end, f"no frame has {selector}: {[frame.url[:120] for frame in self.page.frames]}"
+            assert time.monotonic() < end, f"no frame has {selector}: {self._frames()}"
             self.page.wait_for_timeout(150)
+
+    def _frames(self) -> list[tuple[str, str]]:
+        """The address and the text of each frame, for an error."""
+        found: list[tuple[str, str]] = []
+        for frame in self.page.frames:
+            with suppress(Exception):
+                found.append((frame.url[:80], frame.inner_text("body", timeout=1_000)[-300:]))
+        return found

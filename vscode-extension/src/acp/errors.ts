@@ -17,6 +17,11 @@ export function wantsSignIn(problem: unknown): boolean {
   return problem instanceof RequestError && problem.code === AUTH_REQUIRED;
 }
 
+/** Whether another process has the session open. */
+export function isInUse(problem: unknown): boolean {
+  return problem instanceof RequestError && (problem.data as Record<string, unknown> | undefined)?.reason === "session_in_use";
+}
+
 export function told(problem: unknown): Told {
   if (problem instanceof AgentGone) {
     return {

@@ -1,7 +1,7 @@
 import type * as acp from "@agentclientprotocol/sdk/unstable";
 import * as vscode from "vscode";
 import type { Agent } from "../acp/agent";
-import { told } from "../acp/errors";
+import { isInUse, told } from "../acp/errors";
 import type { Place, Session } from "../acp/session";
 import { Signal } from "../acp/signal";
 import { contentOf } from "./attachments";
@@ -14,6 +14,9 @@ const LAST = "cantrip.chat.session";
 /** Questions that wait, with their calls: what is not answered when the window closes is shown again. */
 const WAITING = "cantrip.chat.waiting";
 const MOST_WAITING = 20;
+/** After a reload, the agent of the window that closed may still need a moment to release its session. */
+const RELEASE_MS = 15_000;
+const RELEASE_STEP_MS = 250;
 
 interface Waiting {
   readonly session: string;
@@ -120,8 +123,8 @@ export class ChatService implements vscode.Disposable {
     void this.prepare();
   }
 
-  /** Opens a session by its id: from this window's memory, else from the agent with its past. */
-  async open(id: string, cwd?: string): Promise<void> {
+  /** Opens a session by its id: from this window's memory, else from the agent with its past. Tries again for `patienceMs` while another agent has it. */
+  async open(id: string, cwd?: string, patienceMs = 0): Promise<void> {
     const known = this.conversations.get(id);
     if (known !== undefined) {
       this.show(known);
@@ -134,11 +137,7 @@ export class ChatService implements vscode.Disposable {
     conversation.transcript.replaying = true;
     this.show(conversation);
     try {
-      await this.agent.loadSession(id, where, (session) => {
-        conversation.transcript.clear();
-        conversation.attach(session);
-        this.conversations.set(id, conversation);
-      });
+      await this.load(id, where, conversation, Date.now() + patienceMs);
       conversation.transcript.replayed();
       for (const each of this.waiting()) if (each.session === id) conversation.transcript.unanswered(each.item);
       this.remember(id);
@@ -154,7 +153,7 @@ export class ChatService implements vscode.Disposable {
   async restore(): Promise<void> {
     const id = this.memory.get<string>(LAST);
     if (id === undefined || this.current.used || this.current.session !== undefined) return this.prepare();
-    await this.open(id);
+    await this.open(id, undefined, RELEASE_MS);
   }
 
   async fork(turn: string): Promise<void> {
@@ -204,6 +203,22 @@ export class ChatService implements vscode.Disposable {
 
   dispose(): void {
     for (const conversation of this.conversations.values()) conversation.dispose();
+  }
+
+  private async load(id: string, where: Place, conversation: Conversation, until: number): Promise<void> {
+    for (;;) {
+      try {
+        await this.agent.loadSession(id, where, (session) => {
+          conversation.transcript.clear();
+          conversation.attach(session);
+          this.conversations.set(id, conversation);
+        });
+        return;
+      } catch (problem) {
+        if (!isInUse(problem) || Date.now() >= until) throw problem;
+        await new Promise((resolve) => setTimeout(resolve, RELEASE_STEP_MS));
+      }
+    }
   }
 
   private async begin(conversation: Conversation, where: Place): Promise<Session> {

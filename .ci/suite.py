@@ -66,6 +66,8 @@ def run(command: list[str], minutes: float, *, keep: bool = False) -> tuple[int,
     """
     print(f"\n$ {' '.join(command)}", flush=True)
     environment = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    # Thousands of processes start here. Without bytecode files, each would compile every module that it imports.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     process = subprocess.Popen(
         command,
         cwd=ROOT,

@@ -108,7 +108,7 @@ def pytest_stage(name: str, arguments: list[str], minutes: float) -> Outcome:
     if status != 0 and not outcome.failures:
         outcome.fail(f"{name}: pytest ended with status {status}, though no test failed")
     elif 0 < len(outcome.failures) <= FEW and status == 1:
-        _look_again(outcome, minutes)
+        _look_again(outcome)
     outcome.seconds = time.monotonic() - began
     return outcome
 
@@ -126,7 +126,7 @@ def _read(report: Path, outcome: Outcome) -> None:
             outcome.passed += 1
 
 
-def _look_again(outcome: Outcome, minutes: float) -> None:
+def _look_again(outcome: Outcome) -> None:
     """Run what failed once more, alone. Only a test that the second report names as passed is taken for passed."""
     report = REPORTS / f"{outcome.name}-again.xml"
     again = Outcome(outcome.name)
@@ -136,7 +136,7 @@ def _look_again(outcome: Outcome, minutes: float) -> None:
         return
     # Workers of xdist add the group of a test to its id.
     names = [re.sub(r"@[\w-]+$", "", name) for name in failed]
-    run([sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *names], minutes)
+    run([sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *names], 10)
     try:
         _read(report, again)
         cases = ElementTree.parse(report).getroot().iter("testcase")

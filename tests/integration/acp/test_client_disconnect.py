@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.acp_client import AGENT, SOON, RawClient, still_alive
 from tests.support.fixtures.acp import DONE, Start
+from tests.support.waiting import in_a_loom, wait_for
 from tests.unit.acp.test_cancel import BUSY, running
 
 
@@ -35,7 +36,7 @@ def test_hanging_up_when_nothing_runs(start: Start, folder: Path) -> None:
 def test_hanging_up_while_the_model_thinks(start: Start, folder: Path, state: Path) -> None:
     agent = start([{"content": "late", "delay_ms": 60_000}], "--state-dir", str(state))
     prompt = agent.start_prompt(agent.session(folder))
-    time.sleep(0.2)
+    wait_for(lambda: in_a_loom(state, '"type":"cast"'))
     assert agent.hang_up() < SOON
     assert agent.answer(prompt)["result"]["stopReason"] == "cancelled"
     end = loom_of(state)[-1]

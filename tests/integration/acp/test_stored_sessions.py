@@ -14,6 +14,7 @@ import pytest
 from cantrip_acp.acp.sessions.session_store import Note, SessionStore
 from cantrip_acp.loom.loom import Loom
 from tests.support.acp_client import RawClient
+from tests.support.waiting import in_a_loom, wait_for
 
 Open = Callable[..., RawClient]
 
@@ -121,12 +122,12 @@ def test_resume_replays_nothing(again: Open, folder: Path) -> None:
     assert words(second) == ["Second."]
 
 
-def test_it_survives_being_killed_in_the_middle_of_a_prompt(again: Open, folder: Path) -> None:
+def test_it_survives_being_killed_in_the_middle_of_a_prompt(again: Open, folder: Path, state: Path) -> None:
     first = again([{"content": "One."}, {"content": "never", "delay_ms": 60_000}])
     session = first.session(folder)
     first.prompt(session, "The first.")
     first.start_prompt(session, "The second.")
-    time.sleep(0.3)
+    wait_for(lambda: in_a_loom(state, "The second."))
     os.kill(first.process.pid, signal.SIGKILL)
     first.process.wait()
     second = again()
@@ -518,12 +519,12 @@ def test_a_fork_from_before_the_first_utterance_goes_on_without_a_message(again:
     assert last.prompt(empty["sessionId"], "Hello.")["stopReason"] == "end_turn"
 
 
-def test_a_prompt_that_was_cut_before_a_word_goes_on_in_a_fork(again: Open, folder: Path) -> None:
+def test_a_prompt_that_was_cut_before_a_word_goes_on_in_a_fork(again: Open, folder: Path, state: Path) -> None:
     script = [{"content": "Late.", "delay_ms": 3_000}]
     agent = again(script)
     session = agent.session(folder)
     asked = agent.start_prompt(session, "Please.")
-    time.sleep(0.5)
+    wait_for(lambda: in_a_loom(state, "Please."))
     agent.tell("session/cancel", {"sessionId": session})
     assert agent.answer(asked)["result"]["stopReason"] == "cancelled"
     forked = agent.call("session/fork", named(session, folder, _meta={"cantrip": {"resume": True}}))["sessionId"]

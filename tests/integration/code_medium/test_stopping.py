@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from cantrip_acp.sandbox.worker.orphans import Pair
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -130,8 +131,9 @@ async def test_a_death_is_an_observation(python, code: str, how: str) -> None:
 
 async def test_a_death_between_cells_is_told_with_the_next(python) -> None:
     await python(KEPT)
-    os.kill(python.worker.pid, 9)
-    await anyio.sleep(0.2)
+    worker = python.worker
+    os.kill(worker.pid, 9)
+    await wait_until(lambda: worker.tree.exited)
     output = await python("2")
     assert output.value == "2"
     assert "Lost with it: kept" in output.stderr

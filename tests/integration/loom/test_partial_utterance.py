@@ -20,6 +20,7 @@ from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.text.redaction import shared
 from tests.support.fixtures.core import INSTANT, echo
 from tests.support.loom_stores import Place
+from tests.support.waiting import wait_until
 
 SLOW = {"chunks": ["one ", "two ", *["and on "] * 100], "delay_ms": 40}
 BROKEN = {"status": 500, "message": "broken off"}
@@ -100,7 +101,9 @@ async def test_no_two_messages_of_the_user_in_a_row(place: Place, how: str, stre
     if how == "cancelled":
         async with anyio.create_task_group() as group:
             group.start_soon(entity.cast, "First.")
-            await anyio.sleep(0.3)
+            await wait_until(lambda: cantrip.crystal.invocations)
+            # Both words of the slow answer have come.
+            await anyio.sleep(0.2)
             entity.cancel()
     elif how == "max_seconds":
         assert (await entity.cast("First.")).reason == "max_seconds"

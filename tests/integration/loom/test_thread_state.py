@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from cantrip_acp.loom.query.thread import Endings
 from cantrip_acp.training.export.selection import Source
 from tests.support.fixtures.core import INSTANT
 from tests.support.loom_stores import Place
+from tests.support.waiting import wait_for, wait_until
 
 SLOW = {"content": "never", "delay_ms": 60_000}
 
@@ -66,8 +65,7 @@ async def test_a_last_query_without_a_turn_shows_why_it_ended(place: Place, how:
     else:
         async with anyio.create_task_group() as group:
             group.start_soon(entity.cast, "Two.")
-            await anyio.sleep(0.2)
-            assert everywhere(loom) == {("active", None)}
+            await wait_until(lambda: everywhere(loom) == {("active", None)})
             if place.kind not in ("memory",):
                 with place.open(readonly=True) as reader:
                     assert everywhere(reader) == {("active", None)}
@@ -92,13 +90,6 @@ anyio.run(main)
 """
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_cast_is_active_while_its_process_lives_and_interrupted_after(kept: Place) -> None:
     process = subprocess.Popen([sys.executable, "-c", KILLED, kept.where], stdout=subprocess.PIPE)
     try:
@@ -109,10 +100,10 @@ def test_a_cast_is_active_while_its_process_lives_and_interrupted_after(kept: Pl
             with kept.open(readonly=True) as reader:
                 return everywhere(reader)
 
-        until(lambda: stands() == {("active", None)})
+        wait_for(lambda: stands() == {("active", None)})
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        until(lambda: stands() == {("truncated", "interrupted")})
+        wait_for(lambda: stands() == {("truncated", "interrupted")})
     finally:
         process.kill()
         process.wait()
@@ -130,7 +121,7 @@ def test_a_page_that_is_open_learns_that_the_process_was_killed(kept: Place) -> 
         process.stdout.readline()
         with closing(Reading(kept.where)) as reading:
             reading.load()
-            until(lambda: reading.look(at_once=True) >= 0 and len(reading.about()["running"]) == 1)
+            wait_for(lambda: reading.look(at_once=True) >= 0 and len(reading.about()["running"]) == 1)
             before = reading.version
             process.kill()
             process.wait()
@@ -178,8 +169,7 @@ def test_the_commands_and_the_page_agree(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        time.sleep(0.5)
-        assert told() == ({"active"}, {"active"})
+        wait_for(lambda: told() == ({"active"}, {"active"}))
         process.kill()
         process.wait()
         assert told() == ({"interrupted"}, {"interrupted"})

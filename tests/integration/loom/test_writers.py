@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from tests.integration.loom.test_recovery import KILLED, killed_in_a_call
 from tests.support.command_line import run
 from tests.support.loom_stores import Place
 from tests.support.postgres_server import Server
+from tests.support.waiting import wait_for
 
 
 @contextmanager
@@ -336,13 +336,6 @@ except Exception as error:
     return process
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_process_in_a_long_call_stays_at_work_while_the_server_restarts(postgres: Server) -> None:
     place = Place.at("postgres", postgres, "restart")
     process = slow(place.where, 0)
@@ -353,7 +346,7 @@ def test_a_process_in_a_long_call_stays_at_work_while_the_server_restarts(postgr
             with place.open(readonly=True) as reader:
                 return len(reader.running_casts()) == 1
 
-        until(at_work)
+        wait_for(at_work)
         with place.open() as other:
             assert len(other.unfinished()) == 1, "nobody completes what it said"
     out, _ = process.communicate("\n", timeout=30)

@@ -28,7 +28,7 @@ def test_a_slow_model(start: Start, folder: Path) -> None:
     agent = start([{"content": "late", "delay_ms": 60_000, "when": "the slow one"}, DONE])
     session = agent.session(folder)
     prompt = agent.start_prompt(session, "the slow one")
-    time.sleep(0.2)
+    agent.until(lambda m: m.get("params", {}).get("update", {}).get("sessionUpdate") == "session_info_update")
     began = time.monotonic()
     agent.tell("session/cancel", {"sessionId": session})
     result = agent.answer(prompt)["result"]

@@ -14,6 +14,7 @@ agent and its process group are gone (`agent_process`).
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,6 @@ import anyio.to_thread
 
 from cantrip_acp.acp.client.agent_process import AgentMissing, AgentProcess, StdoutFilter, start_agent
 from cantrip_acp.acp.client.client_files import ClientFiles, FileRefused
-from cantrip_acp.acp.client.errors import AgentDied, AgentError, AgentRefused, AgentTimeout
 from cantrip_acp.acp.wire.connection import Connection, Disconnected, Method, Request
 from cantrip_acp.acp.wire.jsonrpc import (
     INVALID_PARAMS,
@@ -34,7 +34,7 @@ from cantrip_acp.acp.wire.jsonrpc import (
     invalid_params,
     one_line,
 )
-from cantrip_acp.acp.wire.ordered_queue import OrderedQueue
+from cantrip_acp.core.errors import CantripError
 from cantrip_acp.version import __version__
 
 __all__ = [
@@ -516,3 +516,73 @@ class Outcome:
     stop_reason: str
     usage: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+class AgentError(CantripError):
+    """An agent that failed. `stderr` holds the last lines of its stderr; the text shows them too."""
+
+    def __init__(self, message: str, stderr: Sequence[str] = ()) -> None:
+        self.stderr = tuple(stderr)
+        tail = "".join(f"\n  {line}" for line in self.stderr[-12:])
+        super().__init__(f"{message}\nIts stderr ended with:{tail}" if tail.strip() else message)
+
+
+class AgentDied(AgentError):
+    """The agent ended, or closed its stdout, before it answered."""
+
+
+class AgentTimeout(AgentError):
+    """The agent did not answer in time."""
+
+
+class AgentRefused(AgentError):
+    """The agent answered with an error, or with something that the protocol does not allow. `code` is the JSON-RPC code."""
+
+    def __init__(self, message: str, stderr: Sequence[str] = (), *, code: int, data: object = None) -> None:
+        self.code = code
+        self.data = data
+        super().__init__(message, stderr)
+
+
+WAITING: Final = 256
+"""Items that may wait before `room` makes producers wait."""
+
+
+class OrderedQueue:
+    """A queue of async calls. `put` never waits; one task runs the calls with `run`."""
+
+    def __init__(self) -> None:
+        self._work: deque[Callable[[], Awaitable[None]]] = deque()
+        self._arrived = anyio.Event()
+        self._drained = anyio.Event()
+
+    def put(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._work.append(work)
+        self._arrived.set()
+
+    async def run(self) -> None:
+        """Run the queued calls until cancelled."""
+        while True:
+            while self._work:
+                await self._work[0]()
+                self._work.popleft()
+                if len(self._work) <= WAITING // 2:
+                    self._drained.set()
+                    self._drained = anyio.Event()
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+
+    async def all_done(self) -> None:
+        """Wait until everything queued before now is done."""
+        done = anyio.Event()
+
+        async def reached() -> None:
+            done.set()
+
+        self.put(reached)
+        await done.wait()
+
+    async def room(self) -> None:
+        """Wait while too many items are queued."""
+        while len(self._work) > WAITING:
+            await self._drained.wait()

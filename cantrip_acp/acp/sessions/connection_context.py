@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -12,7 +13,6 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.client_services.routing import gate_router
 from cantrip_acp.acp.errors import auth_required, unknown
 from cantrip_acp.acp.permissions.interceptor import Permissions
 from cantrip_acp.acp.sessions import modes
@@ -26,11 +26,15 @@ from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cantrip_acp.acp.client_services.editor_files import EditorFileGates
     from cantrip_acp.acp.permissions.interceptor import Answer, Question
     from cantrip_acp.acp.sessions.config_options import SessionOptions
     from cantrip_acp.acp.sessions.open_sessions import OpenSessions
+    from cantrip_acp.acp.sessions.session import Session
     from cantrip_acp.acp.wire.connection import Connection, Request
-    from cantrip_acp.gates.contract import GateSource
+    from cantrip_acp.gates.contract import GateInvocation, GateSource
 
 log = logging.getLogger(__name__)
 
@@ -197,3 +201,53 @@ def requested_trace(meta: Any) -> tracing.Trace | None:
     """The trace that a request names; None where it names none."""
     trace = tracing.trace_from(meta if isinstance(meta, dict) else None, default=_UNNAMED)
     return trace if trace is not _UNNAMED else None
+
+
+_FILES = frozenset({"read_file", "write_file", "edit_file", "search"})
+
+
+def gate_router(session: Session) -> Callable[[GateInvocation], GateInvocation]:
+    """The function that replaces a session's calls by calls to its client."""
+    files: EditorFileGates | None = None
+    client = session.client
+
+    def route(invocation: GateInvocation) -> GateInvocation:
+        nonlocal files
+        name = invocation.gate.name
+        if name in _FILES and (client.reads_files or client.writes_files):
+            if files is None:
+                from cantrip_acp.acp.client_services.editor_files import EditorFileGates, EditorFiles
+
+                buffers = EditorFiles(
+                    session.connection, session.id, reads=client.reads_files, writes=client.writes_files
+                )
+                files = EditorFileGates(buffers, (session.note.cwd, *session.note.directories))
+            return files.route(invocation)
+        if name == "client_terminal" and client.terminals:
+            return _terminal(session, invocation)
+        if name == "ask_user":
+            return _question(session, invocation)
+        return invocation
+
+    return route
+
+
+def _terminal(session: Session, invocation: GateInvocation) -> GateInvocation:
+    from cantrip_acp.acp.client_services.terminals import ClientTerminals
+    from cantrip_acp.gates.interaction.client_terminal import CLIENT_TERMINAL
+
+    if invocation.gate.handler is not CLIENT_TERMINAL.handler:
+        return invocation
+    terminals = ClientTerminals(session.connection, session.id)
+    gate = replace(invocation.gate, handler=terminals.run, proposes=terminals.proposes)
+    return replace(invocation, gate=gate)
+
+
+def _question(session: Session, invocation: GateInvocation) -> GateInvocation:
+    from cantrip_acp.acp.client_services.forms import UserQuestions
+    from cantrip_acp.gates.interaction.ask_user import ASK_USER
+
+    if invocation.gate.handler is not ASK_USER.handler:
+        return invocation
+    ask = UserQuestions(session.connection, session.id, forms=session.client.forms).ask
+    return replace(invocation, gate=replace(invocation.gate, handler=ask))

@@ -23,6 +23,7 @@ import msgspec
 from cantrip_acp.acp.wire.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
+    MAX_LINE,
     METHOD_NOT_FOUND,
     NULL_ID,
     PARSE_ERROR,
@@ -31,15 +32,16 @@ from cantrip_acp.acp.wire.jsonrpc import (
     ErrorObject,
     ErrorReply,
     Id,
+    LineSplitter,
     Notification,
     OutgoingRequest,
     Reply,
     RpcError,
+    TooLong,
     decode_params,
     read_envelope,
     read_id,
 )
-from cantrip_acp.acp.wire.ndjson import MAX_LINE, LineSplitter, TooLong
 from cantrip_acp.acp.wire.send_queue import HIGH_WATER, ByteSender, SendQueue
 from cantrip_acp.text import codecs
 

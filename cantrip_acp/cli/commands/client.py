@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cantrip_acp.acp.client.errors import AgentRefused
+from cantrip_acp.acp.client.client import AgentRefused
 from cantrip_acp.cli.command_table import examples, unknown_name
 from cantrip_acp.cli.render.from_acp import get_list, get_text
 from cantrip_acp.cli.session.permissions import Policy

@@ -21,8 +21,7 @@ import anyio
 import click
 
 from cantrip_acp.acp.client.agent_process import AgentMissing
-from cantrip_acp.acp.client.client import AgentClient, connect
-from cantrip_acp.acp.client.errors import AgentDied, AgentError, AgentRefused
+from cantrip_acp.acp.client.client import AgentClient, AgentDied, AgentError, AgentRefused, connect
 from cantrip_acp.cli.command_table import unknown_name
 from cantrip_acp.cli.render.from_acp import get_list, get_mapping, get_text
 from cantrip_acp.cli.render.terminal import Screen

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.acp.wire.ndjson import TOO_LONG, LineSplitter
+from cantrip_acp.acp.wire.jsonrpc import TOO_LONG, LineSplitter
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:

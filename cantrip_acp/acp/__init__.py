@@ -1,9 +1,8 @@
-"""The Agent Client Protocol: the agent that serves a client on stdio, and all code that speaks JSON-RPC.
+"""The Agent Client Protocol (ACP): the agent that serves an editor on stdio, and the client for other agents.
 
-Only the commands and the demo may import these modules. Importing the package loads nothing heavy, because the agent
-answers ``initialize`` before it loads anything else.
-Start reading in `server` (`serve` embeds the agent in your program); the command ``cantrip-acp`` is
-`cantrip_acp.acp.start`.
+No other package knows JSON-RPC. Only `cli` and `demo` may import this package. Importing it loads nothing heavy,
+because the agent answers ``initialize`` before it loads anything else.
+Start reading in `server` (the table of methods) and `sessions.handlers`. The command ``cantrip-acp`` is in `start`.
 """
 
 from __future__ import annotations

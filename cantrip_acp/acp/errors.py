@@ -14,13 +14,15 @@ class SignedOut(MissingKey):
     """The user has signed out, and this crystal needs a key."""
 
 
-def unknown(session_id: str) -> RpcError:
+def unknown_session(session_id: str) -> RpcError:
     """The session does not exist, neither open nor on disk."""
-    shown = session_id[:100]
-    return RpcError(RESOURCE_NOT_FOUND, f"Resource not found: there is no session {shown!r}", {"sessionId": shown})
+    short_id = session_id[:100]
+    return RpcError(
+        RESOURCE_NOT_FOUND, f"Resource not found: there is no session {short_id!r}", {"sessionId": short_id}
+    )
 
 
-def busy(session_id: str) -> RpcError:
+def session_busy(session_id: str) -> RpcError:
     """The session is busy, and the request would disturb its work."""
     return RpcError(
         INVALID_REQUEST,
@@ -29,24 +31,28 @@ def busy(session_id: str) -> RpcError:
     )
 
 
-Doing = Literal["closed", "loaded", "deleted"]
+Transition = Literal["closed", "loaded", "deleted"]
 """What can happen to a session that makes it unable to take a prompt meanwhile."""
 
-_REASONS: dict[Doing, str] = {"closed": "session_closing", "loaded": "session_loading", "deleted": "session_deleting"}
-_MENDS: dict[Doing, str] = {
+_REASONS: dict[Transition, str] = {
+    "closed": "session_closing",
+    "loaded": "session_loading",
+    "deleted": "session_deleting",
+}
+_ADVICE: dict[Transition, str] = {
     "closed": "wait for the reply to session/close, and load it again to go on",
     "loaded": "wait for the reply to session/load or session/resume",
     "deleted": "begin another session",
 }
 
 
-def unready(session_id: str, doing: Doing) -> RpcError:
+def session_not_ready(session_id: str, transition: Transition) -> RpcError:
     """The session is being closed, loaded or deleted now."""
-    shown = session_id[:100]
+    short_id = session_id[:100]
     return RpcError(
         INVALID_REQUEST,
-        f"Invalid request: session {shown} is being {doing}; {_MENDS[doing]}",
-        {"sessionId": shown, "reason": _REASONS[doing]},
+        f"Invalid request: session {short_id} is being {transition}; {_ADVICE[transition]}",
+        {"sessionId": short_id, "reason": _REASONS[transition]},
     )
 
 

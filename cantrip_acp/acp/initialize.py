@@ -52,16 +52,16 @@ def initialize_result(capabilities: object = None) -> dict[str, Any]:
         },
         "authMethods": [
             {"id": AUTH_METHOD, "name": "API key in the environment", "description": HOW_TO_GET_A_CRYSTAL},
-            *_at_a_terminal(capabilities),
+            *_terminal_methods(capabilities),
         ],
         "agentInfo": {"name": "cantrip-acp", "title": "Cantrip", "version": __version__},
     }
 
 
-def _at_a_terminal(capabilities: object) -> list[dict[str, Any]]:
+def _terminal_methods(capabilities: object) -> list[dict[str, Any]]:
     """The sign-in method where the client runs this program in a terminal. Older clients announce it in ``_meta``."""
-    given = capabilities if isinstance(capabilities, dict) else {}
-    auth, meta = given.get("auth"), given.get("_meta")
+    known = capabilities if isinstance(capabilities, dict) else {}
+    auth, meta = known.get("auth"), known.get("_meta")
     flagged = isinstance(meta, dict) and meta.get("terminal-auth") is True
     if not flagged and not (isinstance(auth, dict) and auth.get("terminal") is True):
         return []

@@ -1,7 +1,7 @@
-"""The agent process: its log, its signals and its end.
+"""The agent process: sets up the log, handles signals, and shuts down.
 
-The process ends when the client closes the connection or stops reading, or when a signal comes. Then the running turns
-are ended and recorded, what they started is stopped, and the process exits with status 0 within a second.
+The process ends when the client closes the connection, when the client stops reading, or on a signal. Then it cancels
+and records the running turns, stops the processes that they started, and exits with status 0 within a second.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from typing import Any, Never
 
 import anyio
 
-from cantrip_acp.acp.server import Agent, agent_for
+from cantrip_acp.acp.server import Agent, make_agent
 from cantrip_acp.acp.wire.byte_streams import DescriptorReader, DescriptorWriter
 from cantrip_acp.acp.wire.connection import Connection
 from cantrip_acp.core.errors import OutputError
 from cantrip_acp.files.output_file import check_appendable
 from cantrip_acp.text.redaction import shared
 
-LAST_SECONDS = 0.4
-"""Seconds that the process has to exit after the time for requests is over, whatever still blocks it."""
+EXIT_GRACE = 0.4
+"""Seconds after the grace period of requests. Then the process exits, even if a thread still blocks."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that end the process in an orderly way. SIGHUP is left out where it is ignored (``nohup``)."""
+"""Signals that end the process in an orderly way. SIGHUP stays ignored if it was ignored at the start (``nohup``)."""
 
 
 def serve_process(
     source: int,
     sink: int,
     leftover: bytes,
-    greeted: dict[str, Any] | None,
+    initialize_params: dict[str, Any] | None,
     *,
     recipe: str | None,
     state_dir: str | None,
@@ -43,26 +43,29 @@ def serve_process(
 ) -> int:
     """Serve on two file descriptors until the end. Returns the exit status.
 
-    ``leftover`` was read from ``source`` already. ``greeted`` are the parameters of ``initialize``, where it was answered.
+    ``leftover`` holds bytes that were already read from ``source``. ``initialize_params`` are the parameters of the
+    ``initialize`` request if it was already answered, else None.
     """
     problem = start_log(log_file)
     if problem is not None:
         sys.stderr.write(f"cantrip-acp: {problem}\n")
         return 2
-    agent = agent_for(recipe, state_dir, greeted=greeted)
+    agent = make_agent(recipe, state_dir, initialize_params=initialize_params)
     try:
-        anyio.run(_serve, agent, source, sink, leftover)
+        anyio.run(_start_request, agent, source, sink, leftover)
     except KeyboardInterrupt:
         pass  # a second Ctrl-C during the exit
     return 0
 
 
-async def _serve(agent: Agent, source: int, sink: int, leftover: bytes) -> None:
+async def _start_request(agent: Agent, source: int, sink: int, leftover: bytes) -> None:
     reader = DescriptorReader(source)
-    connection = Connection(reader, DescriptorWriter(sink), agent.methods(), leftover=leftover, admit=agent.admit)
+    connection = Connection(
+        reader, DescriptorWriter(sink), agent.methods(), leftover=leftover, check_request=agent.check_request
+    )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signals, connection)
-        await agent.serve(connection, patient=reader.is_file, ending=_exit_in_time)
+        await agent.serve(connection, finish_requests=reader.is_file, on_end=_exit_after)
         tasks.cancel_scope.cancel()
 
 
@@ -74,9 +77,9 @@ async def _stop_on_signals(connection: Connection) -> None:
             connection.stop()
 
 
-def _exit_in_time(grace: float) -> None:
-    """Exit even if a thread cannot be stopped (for example a gate in a blocked system call)."""
-    last = threading.Timer(grace + LAST_SECONDS, _exit_now)
+def _exit_after(grace: float) -> None:
+    """Exit after the grace period even if a thread cannot be stopped, for example in a blocked system call."""
+    last = threading.Timer(grace + EXIT_GRACE, _exit_now)
     last.daemon = True
     last.start()
 
@@ -89,7 +92,7 @@ def _exit_now() -> Never:
 
 
 def start_log(path: str | None) -> str | None:
-    """Write the log to a file, or warnings to stderr. Returns the problem with the file, or None."""
+    """Write the log to a file, or only warnings to stderr if ``path`` is None. Returns the problem with the file, or None."""
     handler: logging.Handler
     if path is None:
         handler = _NonBlockingHandler()
@@ -100,7 +103,7 @@ def start_log(path: str | None) -> str | None:
             check_appendable(Path(path).expanduser())
             handler = logging.FileHandler(Path(path).expanduser(), encoding="utf-8")
         except OutputError as problem:
-            return f"the log file: {problem}; choose another --log-file"
+            return f"the log cannot be written: {problem}; choose another --log-file"
         except OSError as problem:
             return f"the log file {path} cannot be written: {problem.strerror or problem}; choose another --log-file"
         level = logging.INFO
@@ -117,7 +120,7 @@ class _RedactingFormatter(logging.Formatter):
 
 
 class _NonBlockingHandler(logging.Handler):
-    """Writes to stderr without blocking and drops the rest. A client that never reads stderr must not stop the agent."""
+    """Writes to stderr without blocking. Drops what does not fit: a client that never reads stderr must not stop the agent."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

@@ -1,8 +1,8 @@
 """Sign-in at a terminal: `cantrip-acp --sign-in` asks for a provider's key and saves it (ACP, Authentication).
 
-An editor runs this in its own terminal for the ``terminal`` method. The key goes into the ``.env`` of the user's
-configuration folder, so a running agent finds it without a restart. `sign_out` deletes only what was set here, and
-nothing that the user wrote there by hand.
+An editor runs this command in its own terminal for the ``terminal`` method. The command saves the key in the ``.env``
+file of the user's configuration folder, so a running agent finds it without a restart. `sign_out` deletes only the keys
+that this command saved, not the lines that the user wrote.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 MARK: Final = "# set by cantrip-acp --sign-in"
 _KEY = re.compile(r"[!$-&(-~]{8,4096}\Z")
-"""Printable characters, without blanks, quotes and ``#``, which have a meaning in the file."""
+"""Printable characters without blanks, quotes and ``#``, because those have a special meaning in a ``.env`` file."""
 
 
 def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] = getpass.getpass) -> int:
     """Ask for a provider and its key, and save the key. Returns the exit status."""
     providers = [(name, variables[0]) for name, variables in KEYS.items() if variables]
     out = sys.stderr
-    out.write("Whose models are to be used?\n")
+    out.write("Which provider's models do you want to use?\n")
     for number, (name, variable) in enumerate(providers, 1):
-        there = " (a key is set)" if keys.find((variable,)) is not None else ""
-        out.write(f"  {number}  {name}{there}\n")
+        status = " (a key is set)" if keys.find((variable,)) is not None else ""
+        out.write(f"  {number}  {name}{status}\n")
     local: dict[str, str] = {}
     for server in discovery.running():
         crystal = f"{server.provider}:{server.models[0].name}"
@@ -48,10 +48,12 @@ def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] 
     try:
         chosen = ask("Number or name: ").strip().lower()
         if chosen in local:
-            return _use(local[chosen])
+            return _save_default_crystal(local[chosen])
         names = {str(number): pair for number, pair in enumerate(providers, 1)} | {p[0]: p for p in providers}
         if chosen not in names:
-            out.write(f"There is no {chosen!r} here; nothing was changed.\n")
+            out.write(
+                f"{chosen!r} is not in this list. Nothing was changed. Start again and choose a number or a name.\n"
+            )
             return 1
         name, variable = names[chosen]
         key = ask_hidden(f"Key for {name} (it is not shown): ").strip()
@@ -60,7 +62,8 @@ def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] 
         return 1
     if not _KEY.match(key):
         out.write(
-            "That is no key: 8 or more letters, digits and signs without blanks or quotes. Nothing was changed.\n"
+            "This is not a key. A key has 8 or more letters, digits and signs, without blanks and quotes. Nothing was "
+            "changed.\n"
         )
         return 1
     try:
@@ -68,53 +71,62 @@ def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] 
     except OSError as problem:
         out.write(f"{keys.dotenv_file()} cannot be written: {problem.strerror or problem}\n")
         return 1
-    out.write(f"{variable} is kept in {path}, for you alone to read. The agent finds it with its next session.\n")
-    if os.environ.get(variable, "").strip():
-        out.write(f"{variable} is set in this environment too, and that one is taken where the agent has it.\n")
+    out.write(
+        f"{variable} is saved in {path}. Only you can read this file. The agent uses the key in its next session.\n"
+    )
+    _warn_if_in_environment(variable)
     return 0
 
 
-def _use(crystal: str) -> int:
+def _warn_if_in_environment(variable: str) -> None:
+    if os.environ.get(variable, "").strip():
+        sys.stderr.write(
+            f"{variable} is also set in this environment. If the agent has it there too, it uses that value.\n"
+        )
+
+
+def _save_default_crystal(crystal: str) -> int:
     """Save a local server's model as the default crystal, for recipes that name none."""
     try:
         path = save_key(VARIABLE, crystal)
     except OSError as problem:
         sys.stderr.write(f"{keys.dotenv_file()} cannot be written: {problem.strerror or problem}\n")
         return 1
-    sys.stderr.write(f"{VARIABLE}={crystal} is kept in {path}. The agent uses it with its next session.\n")
-    if os.environ.get(VARIABLE, "").strip():
-        sys.stderr.write(f"{VARIABLE} is set in this environment too, and that one is taken where the agent has it.\n")
+    sys.stderr.write(f"{VARIABLE}={crystal} is saved in {path}. The agent uses it in its next session.\n")
+    _warn_if_in_environment(VARIABLE)
     return 0
 
 
 def save_key(variable: str, key: str) -> Path:
-    """Save a key in ``.env``; it replaces a key of the same name. Raises OSError where the file cannot be written."""
-    lines = _without(_lines(), lambda name, _: name == variable)
+    """Save a key in ``.env``. It replaces a key of the same name. Raises OSError if the file cannot be written."""
+    lines = _remove_settings(_lines(), lambda name, _: name == variable)
     return _write([*lines, MARK, f"{variable}={key}"])
 
 
 def sign_out() -> int:
-    """Delete the keys that were set here. Returns how many they were. Raises OSError where the file cannot be written."""
+    """Delete the keys that `sign_in` saved. Returns their number. Raises OSError if the file cannot be written."""
     lines = _lines()
-    left = _without(lines, lambda _, marked: marked)
-    if left != lines:
-        _write(left)
+    remaining = _remove_settings(lines, lambda _, marked: marked)
+    if remaining != lines:
+        _write(remaining)
     return lines.count(MARK)
 
 
-def _without(lines: list[str], gone: Callable[[str, bool], bool]) -> list[str]:
-    """The lines without the settings for which ``gone`` is true, and without their marks. ``gone`` gets the name, and
-    whether it was set here."""
-    left: list[str] = []
+def _remove_settings(lines: list[str], should_remove: Callable[[str, bool], bool]) -> list[str]:
+    """Return the lines without some settings and without the marks above them.
+
+    ``should_remove`` gets the name of a setting, and whether `cantrip-acp --sign-in` wrote it.
+    """
+    remaining: list[str] = []
     for line in lines:
         name = line.strip().removeprefix("export ").partition("=")[0].strip()
-        marked = bool(left) and left[-1] == MARK
-        if "=" in line and not line.lstrip().startswith("#") and gone(name, marked):
+        marked = bool(remaining) and remaining[-1] == MARK
+        if "=" in line and not line.lstrip().startswith("#") and should_remove(name, marked):
             if marked:
-                left.pop()
+                remaining.pop()
             continue
-        left.append(line)
-    return left
+        remaining.append(line)
+    return remaining
 
 
 def _lines() -> list[str]:
@@ -139,23 +151,25 @@ def _write(lines: list[str]) -> Path:
     return path
 
 
-# --- A session that cannot start without a key: the agent asks the user to set one, where the client shows forms.
+# --- A missing key: if a session cannot start without a key and the client shows forms, ask the user to set the key.
 #
-# The form asks what to do next. It never asks for the key, which no form may carry (ACP, Elicitation). Keys in the
-# ``.env`` of the configuration folder and in the keyring are found without restarting the agent. A client that opens a
-# terminal to sign in (`auth.terminal`) gets the error at once: that is how it knows to offer the terminal, and a form
-# would only send its user there too.
+# The form does not ask for the key itself, because forms must not carry secrets (ACP, Elicitation). It asks whether the
+# user has set the key. The agent finds new keys in the ``.env`` of the configuration folder and in the keyring without a
+# restart. A client that can open a terminal to sign in (`auth.terminal`) gets no form but the error: it then offers the
+# terminal.
 
 TRIES = 5
 
 _T = TypeVar("_T")
 
 
-async def with_missing_key(
+async def ask_until_key_is_set(
     connection: Connection, client: ClientAbilities, request: Request, begin: Callable[[], Awaitable[_T]]
 ) -> _T:
-    """The result of ``begin``, once there is a key. Raises its `RpcError` -32000 where nobody can be asked, or the
-    user gives up."""
+    """Call ``begin``, and ask the user for a key until it succeeds. Returns its result.
+
+    Raises the `RpcError` -32000 of ``begin`` if the client cannot ask, or if the user stops.
+    """
     for _ in range(TRIES):
         try:
             return await begin()
@@ -170,9 +184,9 @@ async def with_missing_key(
             from cantrip_acp.acp.client_services.forms import Form, ask_with_form, form_schema
 
             form = Form(
-                message=f"{problem.message} Or set a key now (`cantrip-acp --sign-in` in a terminal does it), and go on.",
+                message=f"{problem.message} Or set a key now (run `cantrip-acp --sign-in` in a terminal), and continue.",
                 requested_schema=form_schema(
-                    "Go on", [("again", "A key is set now: look again"), ("stop", "Stop here")]
+                    "Continue", [("again", "I have set a key: try again"), ("stop", "Stop here")]
                 ),
                 request_id=msgspec.Raw(request.id.raw),
             )

@@ -81,7 +81,7 @@ class ListSessions(Incoming, kw_only=True):
     cursor: str | None = None
 
 
-class OneSession(Incoming, kw_only=True):
+class SessionParams(Incoming, kw_only=True):
     """Parameters of ``session/close`` and ``session/delete``."""
 
     session_id: str
@@ -400,7 +400,7 @@ class SessionNotification(msgspec.Struct, rename="camel"):
 # --- out: requests to the client -------------------------------------------------------------------------------------
 
 
-class Asking(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+class PermissionToolCall(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     """The tool call of a permission request, with all known details (ACP, ToolCallUpdate)."""
 
     tool_call_id: str
@@ -421,7 +421,7 @@ class PermissionOption(msgspec.Struct, rename="camel"):
 
 class RequestPermission(msgspec.Struct, rename="camel"):
     session_id: str
-    tool_call: Asking
+    tool_call: PermissionToolCall
     options: list[PermissionOption]
 
 
@@ -437,7 +437,7 @@ class PermissionAnswer(msgspec.Struct):
 # --- what a client can do --------------------------------------------------------------------------------------------
 
 
-EDGES = "ai.prime.acp/semantic-edges-v1"
+REQUEST_EDGES = "ai.prime.acp/semantic-edges-v1"
 """A client with this name in ``_meta`` gets the ids of model requests (``X-ACP-Model-Request-ID``), and how one led to
 the next."""
 
@@ -463,7 +463,7 @@ class ClientAbilities(msgspec.Struct, frozen=True):
         return cls(
             notices=isinstance(session.get("notices"), dict),
             display_terminal=meta.get("terminal_output") is True,
-            request_ids=bool(meta.get(EDGES)),
+            request_ids=bool(meta.get(REQUEST_EDGES)),
             reads_files=files.get("readTextFile") is True,
             writes_files=files.get("writeTextFile") is True,
             terminals=given.get("terminal") is True,

@@ -1,7 +1,6 @@
-"""The ACP agent: the table of methods, and one connection from start to end (ACP, Overview).
+"""The ACP agent: the table of its methods, and `serve`, which runs the agent over two streams (ACP, Overview).
 
-`serve` runs the agent over any two streams. It answers -32601 to a method that it lacks, and does not
-advertise it.
+A method that is not in the table gets the error -32601, and the agent does not advertise it.
 """
 
 from __future__ import annotations
@@ -31,22 +30,25 @@ log = logging.getLogger(__name__)
 _NEED_A_KEY = frozenset({"session/new", "session/load", "session/resume", "session/fork"})
 
 TURN_GRACE = 0.5
-"""Seconds that cancelled turns have to end after the client closed the connection."""
+"""Seconds that cancelled turns get to end after the client closed the connection."""
 
 REQUEST_GRACE = 3.0
-"""Seconds that other requests have when no turn runs: the client may have piped a few requests into the agent."""
+"""Seconds that open requests get after the end if no turn runs. A script may pipe a few requests into the agent."""
 
 
 class Agent:
-    """The agent of one connection. ``greeted`` holds the parameters of an ``initialize`` that was already answered."""
+    """The agent of one connection.
 
-    def __init__(self, recipes: Recipes, state_dir: Path, *, greeted: dict[str, Any] | None = None) -> None:
+    ``initialize_params`` are the parameters of ``initialize`` if that request was already answered, else None.
+    """
+
+    def __init__(self, recipes: Recipes, state_dir: Path, *, initialize_params: dict[str, Any] | None = None) -> None:
         self._recipes = recipes
         self._sessions = Sessions(SessionFactory(recipes, SessionStore(state_dir)))
         self._initialized = False
         self._signed_out = False
-        if greeted is not None:
-            self._set_client(greeted.get("clientCapabilities"))
+        if initialize_params is not None:
+            self._set_client(initialize_params.get("clientCapabilities"))
 
     def methods(self) -> dict[str, Method]:
         """The methods of ACP version 1 that this agent has, and `session/fork`, which is not stable yet."""
@@ -59,8 +61,8 @@ class Agent:
             "session/resume": Method(acp.LoadSession, self._sessions.resume),
             "session/fork": Method(acp.LoadSession, self._sessions.fork),
             "session/list": Method(acp.ListSessions, self._sessions.list),
-            "session/close": Method(acp.OneSession, self._sessions.close),
-            "session/delete": Method(acp.OneSession, self._sessions.delete),
+            "session/close": Method(acp.SessionParams, self._sessions.close),
+            "session/delete": Method(acp.SessionParams, self._sessions.delete),
             "session/set_mode": Method(acp.SetMode, self._sessions.set_mode),
             "session/set_model": Method(acp.SetModel, self._sessions.set_model),
             "session/set_config_option": Method(acp.SetConfigOption, self._sessions.set_option),
@@ -68,10 +70,10 @@ class Agent:
             "session/cancel": Method(acp.Cancel, self._sessions.cancel, notification=True),
         }
 
-    def admit(self, method: str) -> None:
-        """Check that a request may come now: ``initialize`` must be first (ACP, Initialization).
+    def check_request(self, method: str) -> None:
+        """Check that a request is allowed now: ``initialize`` must be the first one (ACP, Initialization).
 
-        Raises `RpcError` where the request comes too early, or where it needs a key and the user has signed out.
+        Raises `RpcError` if the request comes before ``initialize``, or if it needs a key and the user has signed out.
         """
         if not self._initialized and method != "initialize":
             raise RpcError(
@@ -87,27 +89,26 @@ class Agent:
             )
 
     async def serve(
-        self, connection: Connection, *, patient: bool = False, ending: Callable[[float], None] | None = None
+        self, connection: Connection, *, finish_requests: bool = False, on_end: Callable[[float], None] | None = None
     ) -> None:
-        """Serve until the client closes the connection. Afterwards no turn runs, no process is left, and every loom is
-        closed.
+        """Serve until the client closes the connection. Then all turns and processes are stopped and all looms closed.
 
-        ``patient`` is for input from a file: its end means that no more requests come, not that the client is gone.
-        ``ending`` is called when the end begins, with the seconds that requests still have.
+        Set ``finish_requests`` if the input is a file: at its end the open requests are still answered. ``on_end`` is
+        called when the shutdown begins, with the seconds that open requests still get.
         """
         self._sessions.context.connection = connection
 
-        def hang_up() -> float:
+        def on_disconnect() -> float:
             turns = self._sessions.running()
             grace = TURN_GRACE if turns else REQUEST_GRACE
-            if ending is not None:
-                ending(grace)
+            if on_end is not None:
+                on_end(grace)
             for session in turns:
                 session.cancel()
             return grace
 
         try:
-            await connection.run(hang_up, patient=patient)
+            await connection.run(on_disconnect, finish_requests=finish_requests)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._sessions.close_all()
@@ -128,7 +129,7 @@ class Agent:
         self._initialized = True
 
     async def _authenticate(self, params: acp.Authenticate, request: Request) -> dict[str, Any]:
-        """Check whether a key exists. Keys come from the environment, so there is nothing else to do."""
+        """Check that a key exists. Keys come from the environment, so there is nothing else to do."""
         known = [AUTH_METHOD, *([TERMINAL_METHOD] if self._sessions.context.client.auth_terminal else [])]
         if params.method_id not in known:
             raise invalid_params(f"unknown method {params.method_id[:100]!r}; known: {', '.join(known)}", "methodId")
@@ -139,20 +140,20 @@ class Agent:
             self._recipes.signed_out = before
             raise auth_required(missing) from None
         except CantripError as problem:
-            # Sign-in is only about keys; session/new reports all other problems of a recipe.
+            # Only a missing key matters here. session/new reports all other problems of a recipe.
             log.info("authenticate: %s", problem)
         self._signed_out = False
         return {}
 
     async def _logout(self, params: acp.Logout, request: Request) -> dict[str, Any]:
-        """Delete the keys that were entered at a terminal. Open sessions continue; new ones that need a key need
-        `authenticate` first."""
+        """Delete the keys that `cantrip-acp --sign-in` saved. Open sessions continue. A new session that needs a key
+        needs `authenticate` first."""
         from cantrip_acp.acp.login import sign_out
 
         try:
             await anyio.to_thread.run_sync(sign_out)
         except OSError as problem:
-            raise RpcError(INTERNAL_ERROR, f"The key cannot be taken away: {problem.strerror or problem}") from None
+            raise RpcError(INTERNAL_ERROR, f"The key cannot be deleted: {problem.strerror or problem}") from None
         self._recipes.signed_out = True
         try:
             await anyio.to_thread.run_sync(self._recipes.cantrip, Path.cwd())
@@ -160,7 +161,7 @@ class Agent:
         except MissingKey:
             self._signed_out = True
         except CantripError as problem:
-            # Session/new reports all other problems of a recipe, after the user was asked for a key.
+            # session/new reports all other problems of a recipe.
             log.info("logout: %s", problem)
         return {}
 
@@ -173,26 +174,26 @@ async def serve(
     state_dir: Path | str | None = None,
     cantrips: CantripFactory | None = None,
 ) -> None:
-    """Serve ACP over two streams until the reader ends. This embeds the agent in your program.
+    """Serve ACP over two streams until the reader ends. Use this function to embed the agent in your program.
 
     ``reader`` and ``writer`` are anyio byte streams, asyncio's `StreamReader` and `StreamWriter`, binary files or file
-    descriptors; they stay open. ``recipe`` and ``state_dir`` are the options of the command line. ``cantrips`` makes
-    the cantrip of each session in place of a recipe. Nothing must be started before, and nothing is left running
-    afterwards.
+    descriptors. They stay open. ``recipe`` and ``state_dir`` mean the same as the options of the command line.
+    ``cantrips`` makes the cantrip of each session in place of a recipe. When `serve` returns, nothing is left running.
     """
-    receive, send, patient = byte_streams(reader, writer)
-    agent = agent_for(recipe, state_dir, cantrips=cantrips)
-    await agent.serve(Connection(receive, send, agent.methods(), admit=agent.admit), patient=patient)
+    receive, send, finish_requests = byte_streams(reader, writer)
+    agent = make_agent(recipe, state_dir, cantrips=cantrips)
+    await agent.serve(
+        Connection(receive, send, agent.methods(), check_request=agent.check_request), finish_requests=finish_requests
+    )
 
 
-def agent_for(
+def make_agent(
     recipe: str | None,
     state_dir: Path | str | None,
     *,
     cantrips: CantripFactory | None = None,
-    greeted: dict[str, Any] | None = None,
+    initialize_params: dict[str, Any] | None = None,
 ) -> Agent:
-    """Make an agent that takes its cantrips from a recipe: the named one, else the built-in one. See `Recipes` in
-    `sessions.factory`."""
+    """Make an agent for a recipe. If ``recipe`` is None, the agent uses the built-in recipe (`sessions.factory.Recipes`)."""
     folder = paths.state_dir(state_dir)
-    return Agent(Recipes(recipe, folder, cantrips), folder, greeted=greeted)
+    return Agent(Recipes(recipe, folder, cantrips), folder, initialize_params=initialize_params)

@@ -1,4 +1,4 @@
-"""ACP client: starts an agent, talks to it over stdio and reports what it does.
+"""ACP client: starts an ACP agent, talks to it over stdio, and reports its actions to an observer.
 
 These modules may import the wire and the core. Start reading in `client`.
 """

@@ -38,7 +38,7 @@ class AgentProcess:
         self.argv = tuple(argv)
         self._process = process
         self._relay = relay
-        self.patience = 3.0
+        self.exit_seconds = 3.0
         """Seconds between the end of its stdin and SIGTERM."""
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._stderr_read = anyio.Event()
@@ -88,18 +88,18 @@ class AgentProcess:
             async for chunk in self._process.stderr:
                 *lines, partial = (partial + chunk).split(b"\n")
                 for line in lines:
-                    await self._heard(line)
+                    await self._on_stderr_line(line)
                 if len(partial) > _LONGEST_LINE:
-                    await self._heard(partial)
+                    await self._on_stderr_line(partial)
                     partial = b""
             if partial:
-                await self._heard(partial)
+                await self._on_stderr_line(partial)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # closed by this side at the end
         finally:
             self._stderr_read.set()
 
-    async def _heard(self, line: bytes) -> None:
+    async def _on_stderr_line(self, line: bytes) -> None:
         text = line[:_LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
         self._tail.append(text)
         if self._relay is not None:
@@ -110,7 +110,7 @@ class AgentProcess:
         with anyio.CancelScope(shield=True):
             with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self.stdin.aclose()
-            for seconds, then in ((self.patience, signal.SIGTERM), (_TERMINATE_SECONDS, signal.SIGKILL)):
+            for seconds, then in ((self.exit_seconds, signal.SIGTERM), (_TERMINATE_SECONDS, signal.SIGKILL)):
                 if await self.ended(seconds):
                     break
                 self._signal(then)
@@ -188,7 +188,7 @@ class StdoutFilter:
         self._junk = junk
         self._ready = ready
         self._at_start = True
-        self._kept = b""
+        self._junk_line = b""
         self._inside_junk = False
         self.bytes = 0
 
@@ -202,13 +202,13 @@ class StdoutFilter:
                 self._report()
                 raise anyio.EndOfStream from None
             self.bytes += len(chunk)
-            if kept := self._sift(chunk):
-                return kept
+            if messages := self._filter(chunk):
+                return messages
 
     async def aclose(self) -> None:
         await self._stdout.aclose()
 
-    def _sift(self, chunk: bytes) -> bytes:
+    def _filter(self, chunk: bytes) -> bytes:
         # The usual case: every line of the chunk starts like a message.
         out = bytearray()
         for line in chunk.splitlines(keepends=True) if b"\r" not in chunk else _lines(chunk):
@@ -220,7 +220,7 @@ class StdoutFilter:
                     continue
             ended = line.endswith(b"\n")
             if self._inside_junk:
-                self._kept = (self._kept + line)[:_LONGEST_JUNK]
+                self._junk_line = (self._junk_line + line)[:_LONGEST_JUNK]
                 if ended:
                     self._report()
             elif line != b"\n" or not self._at_start:
@@ -229,7 +229,7 @@ class StdoutFilter:
         return bytes(out)
 
     def _report(self) -> None:
-        junk, self._kept = self._kept, b""
+        junk, self._junk_line = self._junk_line, b""
         if junk := junk.strip():
             self._junk(junk.decode("utf-8", "replace"))
 

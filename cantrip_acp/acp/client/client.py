@@ -1,14 +1,14 @@
-"""ACP client: starts any agent, speaks protocol version 1 with it over stdio, and reports what it does.
+"""ACP client: starts any ACP agent, speaks protocol version 1 with it over stdio, and reports its actions.
 
     async with connect(["cantrip-acp"], observer) as agent:
         about = await agent.initialize()
         session = await agent.new_session(folder)
         outcome = await agent.prompt(session.id, "What is in here?")
 
-The observer gets the agent's updates and questions one after another, in the order they came. All those of a turn are
-handled before `prompt` returns. A slow observer slows the agent. The agent may read and write files below the session's
-folder (`client_files`). Terminals are not offered: `terminal/*` gets "method not found". When the block ends, the
-agent and its process group are gone (`agent_process`).
+The observer gets the agent's updates and questions one after another, in the order in which they came. `prompt` returns
+after the observer has handled all updates of the turn. A slow observer slows the agent. The agent may read and write
+files below the session's folder (`client_files`). The client offers no terminals: `terminal/*` gets "method not found".
+When the block ends, the agent and its process group have ended (`agent_process`).
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ PROTOCOL_VERSION: Final = 1
 _CANCEL_SECONDS: Final = 5.0
 _MOST_PAGES: Final = 1000
 
-_TELLING: Final = ("initialize", "session/new", "session/prompt", "session/list", "session/set_config_option")
-"""Methods whose answers must be objects. All other answers may be empty; null is an older form of that."""
+_NEEDS_RESULT: Final = ("initialize", "session/new", "session/prompt", "session/list", "session/set_config_option")
+"""Methods whose answers must be objects. All other answers may be empty. Older agents send null as an empty answer."""
 
 _T = TypeVar("_T")
 
@@ -72,7 +72,7 @@ class AgentClient:
         self._work = OrderedQueue()
         self._questions: dict[str, set[anyio.CancelScope]] = {}
         self._stdout = StdoutFilter(
-            process.stdout, junk=lambda line: self._heard("stdout", line), ready=self._work.room
+            process.stdout, junk=lambda line: self._queue_line("stdout", line), ready=self._work.wait_for_space
         )
         self._connection = Connection(
             self._stdout,
@@ -102,7 +102,7 @@ class AgentClient:
                 "fs": {"readTextFile": True, "writeTextFile": True},
                 "terminal": False,
                 "session": {"notices": {}, "compaction": {}},
-                # Ask for the output of commands as it comes (Zed's convention); agents without it send content instead.
+                # Ask for the output of commands while they run (a convention of Zed). Other agents send content instead.
                 "_meta": {"terminal_output": True},
             },
         }
@@ -129,12 +129,12 @@ class AgentClient:
 
     async def load_session(self, session_id: str, folder: Path, *, timeout: float | None = 120) -> Session:
         """Open an earlier session. The observer gets its whole history before this returns."""
-        self._must_have("loadSession", "session/load")
+        self._require("loadSession", "session/load")
         return await self._open("session/load", session_id, folder, None, timeout)
 
     async def resume_session(self, session_id: str, folder: Path, *, timeout: float | None = 120) -> Session:
         """Open an earlier session without its history."""
-        self._must_have("resume", "session/resume")
+        self._require("resume", "session/resume")
         return await self._open("session/resume", session_id, folder, None, timeout)
 
     async def _open(
@@ -170,8 +170,8 @@ class AgentClient:
         )
 
     async def list_sessions(self, folder: Path | None = None, *, timeout: float | None = 60) -> list[ListedSession]:
-        """All sessions of the agent, from all pages; only those of `folder` where it is given."""
-        self._must_have("list", "session/list")
+        """List all sessions of the agent, from all pages. With `folder`, only the sessions of that folder."""
+        self._require("list", "session/list")
         found: list[ListedSession] = []
         cursor: str | None = None
         for _page in range(_MOST_PAGES):
@@ -203,7 +203,7 @@ class AgentClient:
         options = answer.get("configOptions")
         return options if isinstance(options, list) else ()
 
-    def _must_have(self, ability: str, method: str) -> None:
+    def _require(self, ability: str, method: str) -> None:
         offered = _object(self.about, "agentCapabilities")
         sessions = _object(offered, "sessionCapabilities")
         if not offered.get(ability) and not isinstance(sessions.get(ability), Mapping):
@@ -217,7 +217,7 @@ class AgentClient:
         meta: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Outcome:
-        """Run one turn. After `timeout` seconds it is cancelled and AgentTimeout raised."""
+        """Run one turn. After `timeout` seconds the turn is cancelled and AgentTimeout is raised."""
         blocks = [{"type": "text", "text": prompt}] if isinstance(prompt, str) else list(prompt)
         params: dict[str, Any] = {"sessionId": session_id, "prompt": blocks}
         if meta:
@@ -233,7 +233,7 @@ class AgentClient:
         return Outcome(reason, _object(answer, "usage"), _object(answer, "_meta"))
 
     async def cancel(self, session_id: str) -> None:
-        """Ask the agent to end the session's turn (ACP, Cancellation). Open questions are answered "cancelled"."""
+        """Ask the agent to end the session's turn (ACP, Cancellation). Open questions get the answer "cancelled"."""
         await self._connection.notify("session/cancel", {"sessionId": session_id})
         for scope in self._questions.get(session_id, ()):
             scope.cancel()
@@ -269,7 +269,7 @@ class AgentClient:
                     await answered.wait()
             tasks.cancel_scope.cancel()
         if problems and isinstance(problems[0], Disconnected):
-            raise await self._died(method) from None
+            raise await self._agent_died(method) from None
         if not in_time:
             after = "it ended its turn when it was cancelled" if answered.is_set() else "and did not end when cancelled"
             raise AgentTimeout(
@@ -281,13 +281,13 @@ class AgentClient:
             refusal = problems[0]
             assert isinstance(refusal, RpcError)
             raise AgentRefused(
-                f"{self._name()} refused {method}: {_told(refusal)}",
+                f"{self._name()} refused {method}: {_error_text(refusal)}",
                 self._stderr(),
                 code=refusal.code,
                 data=refusal.data,
             )
         if not isinstance(answers[0], Mapping):
-            if method not in _TELLING and answers[0] is None:
+            if method not in _NEEDS_RESULT and answers[0] is None:
                 return {}
             raise AgentRefused(
                 f"{self._name()} answered {method} with {answers[0]!r:.200} where an object belongs",
@@ -296,11 +296,11 @@ class AgentClient:
             )
         return answers[0]
 
-    async def _died(self, method: str) -> AgentDied:
+    async def _agent_died(self, method: str) -> AgentDied:
         ended = await self._process.ended(1.0)
         how = self._process.describe_end() if ended else "closed its stdout"
-        said = "" if self._stdout.bytes else " and had not said anything"
-        return AgentDied(f"{self._name()} {how} before it answered {method}{said}", self._stderr())
+        text = "" if self._stdout.bytes else " and had not said anything"
+        return AgentDied(f"{self._name()} {how} before it answered {method}{text}", self._stderr())
 
     def _stderr(self) -> Sequence[str]:
         return self._process.stderr_tail()
@@ -352,22 +352,22 @@ class AgentClient:
         return answer()
 
     async def _read(self, params: Mapping[str, Any], request: Request) -> Mapping[str, Any]:
-        files, path = self._lender(params)
+        files, path = self._session_files(params)
         line, limit = (params.get(key) for key in ("line", "limit"))
         for name, value in (("line", line), ("limit", limit)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
                 raise invalid_params(f"a whole number from 0 up, not {value!r}", name)
-        return {"content": await self._lend("read", path, lambda: files.read(path, line, limit))}
+        return {"content": await self._use_file("read", path, lambda: files.read(path, line, limit))}
 
     async def _write(self, params: Mapping[str, Any], request: Request) -> Mapping[str, Any]:
-        files, path = self._lender(params)
+        files, path = self._session_files(params)
         content = params.get("content")
         if not isinstance(content, str):
             raise invalid_params("must be a string", "content")
-        await self._lend("write", path, lambda: files.write(path, content))
+        await self._use_file("write", path, lambda: files.write(path, content))
         return {}
 
-    def _lender(self, params: Mapping[str, Any]) -> tuple[ClientFiles, str]:
+    def _session_files(self, params: Mapping[str, Any]) -> tuple[ClientFiles, str]:
         path = params.get("path")
         if not isinstance(path, str):
             raise invalid_params("must be a string", "path")
@@ -376,7 +376,7 @@ class AgentClient:
             raise invalid_params("there is no such session here", "sessionId")
         return files, path
 
-    async def _lend(self, action: str, path: str, work: Callable[[], _T]) -> _T:
+    async def _use_file(self, action: str, path: str, work: Callable[[], _T]) -> _T:
         refused: str | None = None
         missing = False
         try:
@@ -387,14 +387,14 @@ class AgentClient:
         finally:
             self._work.put(lambda: self._observer.on_file_access(action, path, refused, missing))
 
-    def _heard(self, source: str, line: str) -> None:
+    def _queue_line(self, source: str, line: str) -> None:
         self._work.put(lambda: self._observer.on_line(source, line))
 
     async def _run(self) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._work.run)
             await self._connection.run()
-            # The agent is gone; its last messages are still handled, until `connect` ends.
+            # The agent has closed its stdout. Its last messages are still handled until `connect` ends.
 
 
 @contextlib.asynccontextmanager
@@ -405,15 +405,15 @@ async def connect(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[AgentClient]:
-    """Start an agent and connect to it. When the block ends, the agent and all it started are gone.
+    """Start an agent and connect to it. When the block ends, the agent and its process group are stopped.
 
-    `folder` is the agent's working folder; `environment` replaces the inherited one. Raises AgentMissing.
+    `folder` is the agent's working folder. `environment` replaces the inherited environment. Raises AgentMissing.
     """
     clients: list[AgentClient] = []
 
     async def relay(line: str) -> None:
         for client in clients:
-            client._heard("stderr", line)
+            client._queue_line("stderr", line)
 
     try:
         async with start_agent(argv, folder=folder, environment=environment, relay=relay) as process:
@@ -426,11 +426,11 @@ async def connect(
                 finally:
                     tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        # Callers catch AgentDied and the like. Task groups are a detail of this module, so their groups must not reach them.
-        raise _sole(group) from None
+        # Callers catch AgentDied and similar errors, not the exception groups of the task groups used here.
+        raise _unwrap(group) from None
 
 
-def _sole(problem: BaseException) -> BaseException:
+def _unwrap(problem: BaseException) -> BaseException:
     while isinstance(problem, BaseExceptionGroup) and len(problem.exceptions) == 1:
         problem = problem.exceptions[0]
     return problem
@@ -448,19 +448,19 @@ def _session(params: Mapping[str, Any]) -> str:
     return session_id
 
 
-def _told(refusal: RpcError) -> str:
-    """An error as text: its message and code, and the details of its `data` that the message lacks."""
+def _error_text(refusal: RpcError) -> str:
+    """An error as text: its message, its code, and details from its `data` that are not in the message."""
     data = refusal.data
     words = [data] if isinstance(data, str) else []
     if isinstance(data, Mapping):
         words = [
             data[key] for key in ("details", "detail", "message", "error", "reason") if isinstance(data.get(key), str)
         ]
-    # Our own agent sends the original lines there, where the message is one line.
+    # Our own agent sends the original lines in the data, because the message has only one line.
     message, shown = refusal.message, next((each for each in words if one_line(each) in refusal.message), None)
     if shown is not None and "\n" in shown:
         return f"{message.replace(one_line(shown), shown)} ({refusal.code})"
-    more = next((f": {said}" for said in words if said not in message and one_line(said) not in message), "")
+    more = next((f": {text}" for text in words if text not in message and one_line(text) not in message), "")
     return f"{message} ({refusal.code}){more}"
 
 
@@ -475,13 +475,14 @@ class ClientObserver(Protocol):
     ) -> str | None:
         """A `session/request_permission` came. Returns the `optionId` of the answer, or None for no answer ("cancelled").
 
-        It is cancelled when the turn is cancelled or the agent withdraws the question.
+        This call is cancelled if the turn is cancelled or if the agent withdraws the question.
         """
 
     async def on_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
-        """The agent read (`action` "read") or wrote ("write") a file through the client, or was refused with a reason.
+        """The agent read (`action` "read") or wrote ("write") a file through the client.
 
-        With `missing` the reason is that the file does not exist, which is normal before the file is created.
+        `refused` is the reason if the client refused, else None. `missing` is true if the reason is that the file does
+        not exist, which is normal before the file is created.
         """
 
     async def on_line(self, source: str, line: str) -> None:
@@ -490,7 +491,7 @@ class ClientObserver(Protocol):
 
 @dataclass(frozen=True)
 class Session:
-    """The answer to `session/new`, `session/load` or `session/resume`."""
+    """The result of `session/new`, `session/load` or `session/resume`."""
 
     id: str
     folder: Path
@@ -511,7 +512,7 @@ class ListedSession:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a prompt: ACP's stop reason, the usage where the agent sends it, and `_meta`."""
+    """The result of a prompt: ACP's stop reason, the usage if the agent sends it, and `_meta`."""
 
     stop_reason: str
     usage: Mapping[str, Any] = field(default_factory=dict)
@@ -519,7 +520,7 @@ class Outcome:
 
 
 class AgentError(CantripError):
-    """An agent that failed. `stderr` holds the last lines of its stderr; the text shows them too."""
+    """The agent failed. `stderr` holds the last lines of its stderr, and the message of the error shows them."""
 
     def __init__(self, message: str, stderr: Sequence[str] = ()) -> None:
         self.stderr = tuple(stderr)
@@ -536,7 +537,7 @@ class AgentTimeout(AgentError):
 
 
 class AgentRefused(AgentError):
-    """The agent answered with an error, or with something that the protocol does not allow. `code` is the JSON-RPC code."""
+    """The agent answered with an error, or its answer breaks the protocol. `code` is the JSON-RPC code, or 0."""
 
     def __init__(self, message: str, stderr: Sequence[str] = (), *, code: int, data: object = None) -> None:
         self.code = code
@@ -544,8 +545,8 @@ class AgentRefused(AgentError):
         super().__init__(message, stderr)
 
 
-WAITING: Final = 256
-"""Items that may wait before `room` makes producers wait."""
+_MAX_WAITING_ITEMS: Final = 256
+"""Items that may wait before `wait_for_space` makes producers wait."""
 
 
 class OrderedQueue:
@@ -566,7 +567,7 @@ class OrderedQueue:
             while self._work:
                 await self._work[0]()
                 self._work.popleft()
-                if len(self._work) <= WAITING // 2:
+                if len(self._work) <= _MAX_WAITING_ITEMS // 2:
                     self._drained.set()
                     self._drained = anyio.Event()
             self._arrived = anyio.Event()
@@ -582,7 +583,7 @@ class OrderedQueue:
         self.put(reached)
         await done.wait()
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         """Wait while too many items are queued."""
-        while len(self._work) > WAITING:
+        while len(self._work) > _MAX_WAITING_ITEMS:
             await self._drained.wait()

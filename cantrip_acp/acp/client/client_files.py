@@ -65,14 +65,14 @@ class ClientFiles:
         with self._parent(path, create=True) as (parent, name):
             mode: int | None = None
             with contextlib.suppress(FileNotFoundError):
-                there = os.stat(name, dir_fd=parent, follow_symlinks=False)
-                if not stat.S_ISREG(there.st_mode):
+                existing = os.stat(name, dir_fd=parent, follow_symlinks=False)
+                if not stat.S_ISREG(existing.st_mode):
                     raise FileRefused(f"{path} is not a regular file")
-                mode = stat.S_IMODE(there.st_mode)
-            beside = f".{name[:80]}.{os.getpid()}.new"
+                mode = stat.S_IMODE(existing.st_mode)
+            temporary = f".{name[:80]}.{os.getpid()}.new"
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                file = os.open(beside, flags, 0o666, dir_fd=parent)
+                file = os.open(temporary, flags, 0o666, dir_fd=parent)
             except OSError as refused:
                 raise FileRefused(f"{path} cannot be written: {_reason(refused)}") from refused
             try:
@@ -80,35 +80,35 @@ class ClientFiles:
                     if mode is not None:
                         os.fchmod(stream.fileno(), mode)
                     stream.write(data)
-                os.rename(beside, name, src_dir_fd=parent, dst_dir_fd=parent)
+                os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
             except OSError as refused:
                 with contextlib.suppress(OSError):
-                    os.unlink(beside, dir_fd=parent)
+                    os.unlink(temporary, dir_fd=parent)
                 raise FileRefused(f"{path} cannot be written: {_reason(refused)}") from refused
 
     @contextlib.contextmanager
     def _parent(self, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
         """The descriptor of the folder that holds a file, and the file's name in it."""
         parts = self._parts(path)
-        here = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder_fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in parts[:-1]:
                 if create:
                     with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, dir_fd=here)
+                        os.mkdir(part, dir_fd=folder_fd)
                 try:
-                    inner = os.open(part, _DIRECTORY, dir_fd=here)
+                    inner_fd = os.open(part, _DIRECTORY, dir_fd=folder_fd)
                 except FileNotFoundError:
                     raise FileRefused(f"{path} does not exist", missing=True) from None
                 except OSError as refused:
                     raise FileRefused(f"{path} is not lent: {part!r} on its way is {_reason(refused)}") from refused
-                os.close(here)
-                here = inner
-            yield here, parts[-1]
+                os.close(folder_fd)
+                folder_fd = inner_fd
+            yield folder_fd, parts[-1]
         except OSError as refused:
             raise FileRefused(f"{path}: {_reason(refused)}") from refused
         finally:
-            os.close(here)
+            os.close(folder_fd)
 
     def _parts(self, path: str) -> list[str]:
         if "\0" in path:

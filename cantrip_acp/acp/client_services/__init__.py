@@ -1,4 +1,5 @@
-"""Client services: files, terminals and forms that the client offers to the gates of a session.
+"""Client services: gates of a session that use the client's open files, terminals and forms.
 
-These modules may import the core, the gates, the wire and the rendering. Start reading in `services`.
+These modules may import the core, the gates, the wire and the rendering. Start reading in `editor_files`. The function
+that redirects gate calls to them is `sessions.connection_context.gate_router`.
 """

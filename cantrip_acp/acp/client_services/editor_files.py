@@ -47,7 +47,7 @@ READ_SECONDS = 20.0
 WRITE_SECONDS = 60.0
 """Seconds that a client may take. A write may wait for a user who looks at the change."""
 
-_SAID = 300
+_MAX_ERROR_TEXT = 300
 """Characters of the client's error text that are passed on."""
 
 
@@ -68,11 +68,11 @@ class WriteTextFile(msgspec.Struct, rename="camel"):
     content: str
 
 
-class Unanswered(GateError):
+class ClientTimeout(GateError):
     """The client did not answer in time."""
 
 
-class Refused(GateError):
+class ClientRefused(GateError):
     """The client answered with an error: the file does not exist there, or cannot be read or written."""
 
 
@@ -87,7 +87,7 @@ class EditorFiles:
     async def read(self, path: str, shown: str, line: int | None = None, limit: int | None = None) -> str | None:
         """The text of a file, or ``limit`` lines of it from ``line`` (from 1); None where the client lacks the method.
 
-        ``path`` is absolute; ``shown`` is the entity's name for the file. Raises `Refused` and `Unanswered`.
+        ``path`` is absolute; ``shown`` is the entity's name for the file. Raises `ClientRefused` and `ClientTimeout`.
         """
         request = ReadTextFile(self._session_id, path, line, limit)
         answer = await self._ask("fs/read_text_file", request, TextFile, READ_SECONDS, f"reading {shown!r}")
@@ -111,15 +111,17 @@ class EditorFiles:
                 answer = await self._connection.request(method, request, shape)
         except TimeoutError:
             unsure = ". It may have been written all the same: look before you go on" if "write" in method else ""
-            raise Unanswered(f"the editor did not answer within {seconds:g} seconds, {doing}{unsure}") from None
+            raise ClientTimeout(f"the editor did not answer within {seconds:g} seconds, {doing}{unsure}") from None
         except Disconnected:
-            raise Unanswered(f"the editor is gone, {doing}") from None
+            raise ClientTimeout(f"the editor is gone, {doing}") from None
         except RpcError as problem:
             if problem.code == METHOD_NOT_FOUND:
                 log.warning("the client offered %s and does not have it: the disk is used from now on", method)
                 return None
-            said = " ".join(problem.message.split())[:_SAID]
-            raise Refused(f"the editor refused, {doing}: {said} ({method} failed with {problem.code})") from None
+            message = " ".join(problem.message.split())[:_MAX_ERROR_TEXT]
+            raise ClientRefused(
+                f"the editor refused, {doing}: {message} ({method} failed with {problem.code})"
+            ) from None
         return {} if answer is None else answer
 
 
@@ -155,60 +157,62 @@ class EditorFileGates:
         if handler is None or not (self._buffers.reads or self._buffers.writes):
             return invocation
         proposes = self._proposals.get(gate.handler, gate.proposes)
-        lent: Gate = replace(gate, handler=handler, proposes=proposes, blocking=False)
-        return replace(invocation, gate=lent)
+        replaced: Gate = replace(gate, handler=handler, proposes=proposes, blocking=False)
+        return replace(invocation, gate=replaced)
 
     # --- the gates -----------------------------------------------------------------------------------------------------
 
     async def _read(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
         offset, limit = read_file.requested_lines(args)
-        with Root.of(context).find(args["path"]) as place:
-            if not self._ours(place):
+        with Root.of(context).find(args["path"]) as file:
+            if not self._in_session_folders(file):
                 return await _disk(read_file.READ_FILE, args, context)
-            if place.status is not None and image_type(_head(place)) is not None and not _is_text(place):
+            if file.status is not None and image_type(_head(file)) is not None and not _is_text(file):
                 return await _disk(read_file.READ_FILE, args, context)
-            _check_text(place)
+            _check_text(file)
             cut = offset > 1 or limit is not None
-            given = await self._asked(place, offset if offset > 1 else None, limit) if cut else None
+            text = await self._read_from_client(file, offset if offset > 1 else None, limit) if cut else None
             before = offset - 1
-            if not given or (limit is not None and _lines(given) > limit):
+            if not text or (limit is not None and _lines(text) > limit):
                 # Read the whole text also where the client cut it differently, or that line does not exist.
-                given, before = await self._asked(place), 0
-                if given is not None:
-                    self._compare(place, given)
-            if given is None:
+                text, before = await self._read_from_client(file), 0
+                if text is not None:
+                    self._note_if_unsaved(file, text)
+            if text is None:
                 return await _disk(read_file.READ_FILE, args, context)
-            work = partial(read_file.reply_for_text, place, given, context, args, before=before)
-            return await anyio.to_thread.run_sync(work) if len(given) > read_file.INLINE else work()
+            work = partial(read_file.reply_for_text, file, text, context, args, before=before)
+            return await anyio.to_thread.run_sync(work) if len(text) > read_file.INLINE else work()
 
     async def _write(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
         content = args["content"]
-        with Root.of(context).find(args["path"], writing=True) as place:
-            if not self._ours(place):
+        with Root.of(context).find(args["path"], writing=True) as file:
+            if not self._in_session_folders(file):
                 return await _disk(write_file.WRITE_FILE, args, context)
-            exists = place.status is not None
-            _check_write(args, place, context)
-            before = await self._present(place, context)
+            exists = file.status is not None
+            _check_write(args, file, context)
+            before = await self._current_text(file, context)
             if before is not None and before == content:
-                return write_file.write_reply("unchanged:", place, content, before, _size(content), "")
-            if not await self._put(place, content, before, context):
+                return write_file.write_reply("unchanged:", file, content, before, _size(content), "")
+            if not await self._write_to_client(file, content, before, context):
                 return await _disk(write_file.WRITE_FILE, args, context)
             verb = "updated" if exists or before is not None else "created"
-            return write_file.write_reply(verb, place, content, before, _size(content), self._compare(place, content))
+            return write_file.write_reply(
+                verb, file, content, before, _size(content), self._note_if_unsaved(file, content)
+            )
 
     async def _edit(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
-        with Root.of(context).find(args["path"], writing=True) as place:
-            if not self._ours(place):
+        with Root.of(context).find(args["path"], writing=True) as file:
+            if not self._in_session_folders(file):
                 return await _disk(edit_file.EDIT_FILE, args, context)
-            check_writable(place)
-            _check_text(place)
-            before = await self._present(place, context, strictly=True)
+            check_writable(file)
+            _check_text(file)
+            before = await self._current_text(file, context, strictly=True)
             if before is None:
                 return await _disk(edit_file.EDIT_FILE, args, context)
-            replaced = await _replaced(args, before, place, context)
-            if not await self._put(place, replaced.text, before, context):
+            replaced = await _replace_text(args, before, file, context)
+            if not await self._write_to_client(file, replaced.text, before, context):
                 return await _disk(edit_file.EDIT_FILE, args, context)
-            return edit_file.edit_reply(place, replaced, before, self._compare(place, replaced.text))
+            return edit_file.edit_reply(file, replaced, before, self._note_if_unsaved(file, replaced.text))
 
     async def _search(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
         """Search the disk, and add a note about files that are known to differ in the editor."""
@@ -224,107 +228,109 @@ class EditorFileGates:
     # --- proposed changes --------------------------------------------------------------------------------------------
 
     async def _proposed_write(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
-        with Root.of(context).find(args["path"], writing=True) as place:
-            if not self._ours(place):
+        with Root.of(context).find(args["path"], writing=True) as file:
+            if not self._in_session_folders(file):
                 return await _disk_proposes(write_file.WRITE_FILE, args, context)
-            _check_write(args, place, context)
-            before = await self._present(place, context)
-            return write_file.diff_for_editor(place, before, args["content"])
+            _check_write(args, file, context)
+            before = await self._current_text(file, context)
+            return write_file.diff_for_editor(file, before, args["content"])
 
     async def _proposed_edit(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
-        with Root.of(context).find(args["path"], writing=True) as place:
-            check_writable(place)
-            if not self._ours(place):
+        with Root.of(context).find(args["path"], writing=True) as file:
+            check_writable(file)
+            if not self._in_session_folders(file):
                 return await _disk_proposes(edit_file.EDIT_FILE, args, context)
-            _check_text(place)
-            before = await self._present(place, context, strictly=True)
+            _check_text(file)
+            before = await self._current_text(file, context, strictly=True)
             if before is None or len(before) > write_file.MAX_DIFF:
                 return ()
-            return write_file.diff_for_editor(place, before, (await _replaced(args, before, place, context)).text)
+            return write_file.diff_for_editor(file, before, (await _replace_text(args, before, file, context)).text)
 
     # --- the client's text and the disk ------------------------------------------------------------------------------
 
-    def _ours(self, place: PathHandle) -> bool:
-        if is_git_config((*place.root.inner, *place.parts)):
+    def _in_session_folders(self, file: PathHandle) -> bool:
+        if is_git_config((*file.root.inner, *file.parts)):
             # The editor has the whole text of this file; the disk gate removes credentials from it.
             return False
-        real = os.path.realpath(place.root.path)
-        path = os.path.join(real, *place.parts)
+        real = os.path.realpath(file.root.path)
+        path = os.path.join(real, *file.parts)
         return any(_below(path, folder) for folder in self._folders)
 
-    async def _asked(self, place: PathHandle, line: int | None = None, limit: int | None = None) -> str | None:
+    async def _read_from_client(
+        self, file: PathHandle, line: int | None = None, limit: int | None = None
+    ) -> str | None:
         """The client's text; None where only the disk can answer."""
         if not self._buffers.reads:
             return None
         try:
-            given = await self._buffers.read(place.absolute, place.shown, line, limit)
-        except Refused as refused:
-            if place.status is None:
-                raise place.no_such("file") from None
+            text = await self._buffers.read(file.absolute, file.shown, line, limit)
+        except ClientRefused as refused:
+            if file.status is None:
+                raise file.no_such("file") from None
             if line is not None:
                 # Some clients refuse lines after the end of the file. The whole text will tell.
                 return None
             raise refused
-        if given == "" and place.status is None:
+        if text == "" and file.status is None:
             # Some clients answer with empty text for a missing file.
-            raise place.no_such("file")
-        return given
+            raise file.no_such("file")
+        return text
 
-    async def _present(self, place: PathHandle, context: GateContext, *, strictly: bool = False) -> str | None:
+    async def _current_text(self, file: PathHandle, context: GateContext, *, strictly: bool = False) -> str | None:
         """The present text of the file: the client's, else the disk's. None where there is no file, or no text in it.
 
         With ``strictly`` it raises where the client cannot answer. Otherwise the file then counts as saved, since the
         call replaces it whole.
         """
         largest = int(context.dependencies.get("max_bytes", write_file.MAX_BYTES))
-        given = None
-        if self._buffers.reads and (place.status is None or _is_text(place)):
+        text = None
+        if self._buffers.reads and (file.status is None or _is_text(file)):
             try:
-                given = await self._buffers.read(place.absolute, place.shown)
-            except Refused:
-                if strictly and place.status is not None:
+                text = await self._buffers.read(file.absolute, file.shown)
+            except ClientRefused:
+                if strictly and file.status is not None:
                     raise
                 if strictly:
-                    raise place.no_such("file") from None
-        if given == "" and place.status is None:
+                    raise file.no_such("file") from None
+        if text == "" and file.status is None:
             # Some clients answer with empty text for a missing file.
-            given = None
-        if given is None:
-            if strictly and place.status is None:
-                raise place.no_such("file")
-            return _saved(place, largest)
-        if _size(given) > largest:
-            raise GateError(f"{place.shown!r} is larger than the {largest:,} bytes that this gate changes")
-        return given
+            text = None
+        if text is None:
+            if strictly and file.status is None:
+                raise file.no_such("file")
+            return _text_on_disk(file, largest)
+        if _size(text) > largest:
+            raise GateError(f"{file.shown!r} is larger than the {largest:,} bytes that this gate changes")
+        return text
 
-    async def _put(self, place: PathHandle, content: str, before: str | None, context: GateContext) -> bool:
+    async def _write_to_client(self, file: PathHandle, content: str, before: str | None, context: GateContext) -> bool:
         """Write the text through the client; False where the disk must be used."""
         if self._buffers.writes:
-            place.make_parents()
-            if await self._buffers.write(place.absolute, place.shown, content):
+            file.make_parents()
+            if await self._buffers.write(file.absolute, file.shown, content):
                 return True
-        if self._buffers.reads and before is not None and not _same(before, _saved(place)):
+        if self._buffers.reads and before is not None and not _same_text(before, _text_on_disk(file)):
             raise GateError(
-                f"{place.shown!r} has changes in the editor that are not saved, and the editor lets nobody else write there; "
+                f"{file.shown!r} has changes in the editor that are not saved, and the editor lets nobody else write there; "
                 "nothing was written",
                 "Ask for the file to be saved first",
             )
         return False
 
-    def _compare(self, place: PathHandle, given: str) -> str:
+    def _note_if_unsaved(self, file: PathHandle, text: str) -> str:
         """Remember whether the client's text is saved. Returns the note for a text that is not."""
-        path = place.absolute
+        path = file.absolute
         self._unsaved.pop(path, None)
-        if len(given) > read_file.INLINE or _same(given, _saved_at(path)):
+        if len(text) > read_file.INLINE or _same_text(text, _text_at(path)):
             return ""
         if len(self._unsaved) >= _MOST_UNSAVED:
             self._unsaved.pop(next(iter(self._unsaved)))
-        self._unsaved[path] = given
+        self._unsaved[path] = text
         return "; in the editor, which has not saved it yet: commands see the file as it was"
 
     def _still_unsaved(self) -> list[str]:
-        for path, given in list(self._unsaved.items()):
-            if _same(given, _saved_at(path)):
+        for path, text in list(self._unsaved.items()):
+            if _same_text(text, _text_at(path)):
                 del self._unsaved[path]
         return sorted(self._unsaved)
 
@@ -342,8 +348,8 @@ async def _disk_proposes(gate: Gate, args: Mapping[str, Any], context: GateConte
     return found
 
 
-async def _replaced(args: Mapping[str, Any], before: str, place: PathHandle, context: GateContext) -> Replacement:
-    _check_new(args["new_text"], "new_text", context)
+async def _replace_text(args: Mapping[str, Any], before: str, file: PathHandle, context: GateContext) -> Replacement:
+    _check_content(args["new_text"], "new_text", context)
     largest = int(context.dependencies.get("max_bytes", write_file.MAX_BYTES))
     work = partial(
         replace_exactly,
@@ -351,7 +357,7 @@ async def _replaced(args: Mapping[str, Any], before: str, place: PathHandle, con
         args["old_text"],
         args["new_text"],
         every=bool(args.get("replace_all", False)),
-        shown=place.shown,
+        shown=file.shown,
         largest=largest,
     )
     replaced = await anyio.to_thread.run_sync(work) if len(before) > edit_file.INLINE else work()
@@ -360,15 +366,15 @@ async def _replaced(args: Mapping[str, Any], before: str, place: PathHandle, con
     return replaced
 
 
-def _check_write(args: Mapping[str, Any], place: PathHandle, context: GateContext) -> None:
+def _check_write(args: Mapping[str, Any], file: PathHandle, context: GateContext) -> None:
     """Raise where a file cannot be written here."""
-    if args["path"].endswith("/") and place.status is None:
+    if args["path"].endswith("/") and file.status is None:
         raise GateError(f"{args['path']!r} names a folder", "give the path of a file in it")
-    check_writable(place)
-    _check_new(args["content"], "content", context)
+    check_writable(file)
+    _check_content(args["content"], "content", context)
 
 
-def _check_new(content: str, name: str, context: GateContext) -> None:
+def _check_content(content: str, name: str, context: GateContext) -> None:
     """Raise where no file can hold this text."""
     try:
         size = len(content.encode())
@@ -381,43 +387,43 @@ def _check_new(content: str, name: str, context: GateContext) -> None:
         raise GateError(f"{name} has {size:,} bytes; this gate writes files of up to {largest:,}")
 
 
-def _check_text(place: PathHandle) -> None:
+def _check_text(file: PathHandle) -> None:
     """Raise where the path on the disk is not a file, is hidden, or is not text. A missing file may still be open in
     the editor."""
-    if place.status is None:
+    if file.status is None:
         return
-    kind = _binary(place)
+    kind = _binary(file)
     if kind is not None:
-        raise GateError(f"{place.shown!r} is a binary file ({kind}, {place.status.st_size:,} bytes), not text")
+        raise GateError(f"{file.shown!r} is a binary file ({kind}, {file.status.st_size:,} bytes), not text")
 
 
-def _is_text(place: PathHandle) -> bool:
-    return _binary(place) is None
+def _is_text(file: PathHandle) -> bool:
+    return _binary(file) is None
 
 
-def _binary(place: PathHandle) -> str | None:
-    return file_content.binary_kind(_head(place))
+def _binary(file: PathHandle) -> str | None:
+    return file_content.binary_kind(_head(file))
 
 
-def _head(place: PathHandle) -> bytes:
-    descriptor, _ = place.open_file()
+def _head(file: PathHandle) -> bytes:
+    descriptor, _ = file.open_file()
     try:
         return os.read(descriptor, _HEAD)
     except OSError as error:
-        raise GateError(f"cannot read {place.shown!r}: {(error.strerror or str(error)).lower()}") from None
+        raise GateError(f"cannot read {file.shown!r}: {(error.strerror or str(error)).lower()}") from None
     finally:
         os.close(descriptor)
 
 
-def _saved(place: PathHandle, largest: int = write_file.MAX_DIFF) -> str | None:
-    if place.status is None:
+def _text_on_disk(file: PathHandle, largest: int = write_file.MAX_DIFF) -> str | None:
+    if file.status is None:
         return None
-    data = write_file.read_whole(place, largest)
+    data = write_file.read_whole(file, largest)
     decoded = file_content.decode(data) if data is not None else None
     return decoded[0] if decoded is not None else None
 
 
-def _saved_at(path: str) -> str | None:
+def _text_at(path: str) -> str | None:
     """The text on the disk under a path that was found before; only for a comparison."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -430,12 +436,12 @@ def _saved_at(path: str) -> str | None:
     return decoded[0] if decoded is not None else None
 
 
-def _same(given: str, saved: str | None) -> bool:
+def _same_text(text: str, saved: str | None) -> bool:
     """Whether two texts are equal apart from line ends and byte order marks, which editors hide."""
-    return saved is not None and _bare(given) == _bare(saved)
+    return saved is not None and _normalize(text) == _normalize(saved)
 
 
-def _bare(content: str) -> str:
+def _normalize(content: str) -> str:
     return content.removeprefix("\ufeff").replace("\r\n", "\n")
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 METHOD = "elicitation/create"
-LONGEST = 100_000
+MAX_ANSWER = 100_000
 """Characters of one answer; the rest is cut."""
 
 
@@ -49,7 +49,7 @@ class FormResult(msgspec.Struct):
     content: Mapping[str, Any] | None = None
 
 
-FIELD = "answer"
+_FIELD = "answer"
 
 
 def form_schema(title: str, choices: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
@@ -59,27 +59,27 @@ def form_schema(title: str, choices: Sequence[tuple[str, str]] = ()) -> dict[str
         field["oneOf"] = [{"const": value, "title": shown} for value, shown in choices]
     else:
         field["minLength"] = 1
-    return {"type": "object", "properties": {FIELD: field}, "required": [FIELD]}
+    return {"type": "object", "properties": {_FIELD: field}, "required": [_FIELD]}
 
 
 async def ask_with_form(connection: Connection, form: Form) -> str | None:
     """The user's answer; None where it was declined, cancelled or invalid, or the client has no forms."""
     try:
-        filled: FormResult = await connection.request(METHOD, form, FormResult)
+        result: FormResult = await connection.request(METHOD, form, FormResult)
     except RpcError as problem:
         log.warning("the client did not show a form: %s", problem)
         return None
     except Disconnected:
         return None
-    if filled.action != "accept" or filled.content is None:
+    if result.action != "accept" or result.content is None:
         return None
-    answer = filled.content.get(FIELD)
+    answer = result.content.get(_FIELD)
     if not isinstance(answer, str) or not answer.strip():
         return None
-    choices = form.requested_schema["properties"][FIELD].get("oneOf")
+    choices = form.requested_schema["properties"][_FIELD].get("oneOf")
     if choices is not None and answer not in {choice["const"] for choice in choices}:
         return None
-    return answer[:LONGEST]
+    return answer[:MAX_ANSWER]
 
 
 # --- The gate `ask_user`: shows a form of the client (ACP, Elicitation); without forms it asks in the chat.
@@ -95,30 +95,30 @@ class UserQuestions:
 
     async def ask(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
         """The gate's handler. Raises `GateError` where there is no answer."""
-        asked, choices = args["question"], args.get("choices", ())
+        question, choices = args["question"], args.get("choices", ())
         direct = context.turn is not None and context.turn.depth == 0 and context.turn.listening
         if not self._forms:
             if not direct or context.turn is None:
                 raise GateError(
                     "the user cannot be asked from here", "decide by what you know, or answer with the question"
                 )
-            said = question_text(asked, choices)
+            text = question_text(question, choices)
             message_id = f"{context.call_id}:question"
             await context.turn.emit(
-                events.Text(entity_id=context.entity_id, cast_id=context.cast_id, delta=said, message_id=message_id)
+                events.Text(entity_id=context.entity_id, cast_id=context.cast_id, delta=text, message_id=message_id)
             )
             return GateReply(
                 "the question stands in the chat now, and this client takes an answer only with its user's next message. Do "
                 "what does not depend on it, then end; the answer comes as the next intent",
-                annotations={events.ASKED_IN_CHAT: said},
+                annotations={events.ASKED_IN_CHAT: text},
             )
         if direct and context.turn is not None:
             # Send the form only after all earlier events were shown.
-            reached = Checkpoint(entity_id=context.entity_id, cast_id=context.cast_id, shown=anyio.Event())
-            await context.turn.emit(reached)
-            await reached.shown.wait()
+            checkpoint = Checkpoint(entity_id=context.entity_id, cast_id=context.cast_id, reached=anyio.Event())
+            await context.turn.emit(checkpoint)
+            await checkpoint.reached.wait()
         form = Form(
-            message=asked,
+            message=question,
             requested_schema=form_schema("Answer", [(choice, choice) for choice in choices]),
             session_id=self._session_id,
             tool_call_id=context.call_id if direct else None,
@@ -126,4 +126,4 @@ class UserQuestions:
         answer = await ask_with_form(self._connection, form)
         if answer is None:
             raise GateError("the user gave no answer", "Decide by what you know, or end and say what you would need")
-        return GateReply(answer, title=title(asked))
+        return GateReply(answer, title=title(question))

@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 
 OUTPUT_BYTES = 100_000
 """Bytes of a command's output; the rest is cut, even if the client sends more."""
-PATIENCE = 20.0
+REQUEST_SECONDS = 20.0
 """Seconds that a client has to create, read or release a terminal."""
 
 
-class Create(msgspec.Struct, rename="camel"):
+class CreateTerminal(msgspec.Struct, rename="camel"):
     session_id: str
     command: str
     args: list[str]
@@ -46,24 +46,24 @@ class Create(msgspec.Struct, rename="camel"):
     output_byte_limit: int
 
 
-class OneTerminal(msgspec.Struct, rename="camel"):
+class TerminalParams(msgspec.Struct, rename="camel"):
     session_id: str
     terminal_id: str
 
 
-class Created(msgspec.Struct, rename="camel"):
+class CreatedTerminal(msgspec.Struct, rename="camel"):
     terminal_id: str
 
 
-class Exit(msgspec.Struct, rename="camel"):
+class ExitStatus(msgspec.Struct, rename="camel"):
     exit_code: int | None = None
     signal: str | None = None
 
 
-class Output(msgspec.Struct, rename="camel"):
+class TerminalOutput(msgspec.Struct, rename="camel"):
     output: str
     truncated: bool = False
-    exit_status: Exit | None = None
+    exit_status: ExitStatus | None = None
 
 
 class ClientTerminals:
@@ -75,16 +75,16 @@ class ClientTerminals:
 
     def proposes(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
         """No diff can be shown, so it is empty. Raises `GateError` for a folder in which nothing may run."""
-        _folder(args.get("cwd", "."), context)
+        _check_cwd(args.get("cwd", "."), context)
         return ()
 
     async def run(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
         """The gate's handler. Raises `GateError` where the client fails."""
-        cwd = _folder(args.get("cwd", "."), context)
-        create = Create(self._session_id, "/bin/sh", ["-c", args["command"]], cwd, OUTPUT_BYTES)
-        created: Created = await self._ask("terminal/create", create, Created)
-        one = OneTerminal(self._session_id, created.terminal_id)
-        over = False
+        cwd = _check_cwd(args.get("cwd", "."), context)
+        create = CreateTerminal(self._session_id, "/bin/sh", ["-c", args["command"]], cwd, OUTPUT_BYTES)
+        created: CreatedTerminal = await self._request("terminal/create", create, CreatedTerminal)
+        terminal = TerminalParams(self._session_id, created.terminal_id)
+        released = False
         try:
             if context.turn is not None and context.turn.listening:
                 opened = TerminalOpened(
@@ -95,40 +95,40 @@ class ClientTerminals:
                     terminal_id=created.terminal_id,
                 )
                 await context.turn.emit(opened)
-            ended, timed_out = Exit(), False
+            status, timed_out = ExitStatus(), False
             try:
                 seconds = float(args.get("seconds", SECONDS))
-                ended = await self._ask("terminal/wait_for_exit", one, Exit, seconds)
+                status = await self._request("terminal/wait_for_exit", terminal, ExitStatus, seconds)
             except TimedOut:
                 timed_out = True
-                await self._ask("terminal/kill", one, Any)
-            output: Output = await self._ask("terminal/output", one, Output)
-            over = True
-            await self._ask("terminal/release", one, Any)
+                await self._request("terminal/kill", terminal, Any)
+            output: TerminalOutput = await self._request("terminal/output", terminal, TerminalOutput)
+            released = True
+            await self._request("terminal/release", terminal, Any)
         finally:
-            if not over:
-                self._connection.beside(partial(self._end, one))
-        if output.exit_status is not None and ended.exit_code is None and ended.signal is None:
-            ended = output.exit_status
+            if not released:
+                self._connection.start_task(partial(self._kill_and_release, terminal))
+        if output.exit_status is not None and status.exit_code is None and status.signal is None:
+            status = output.exit_status
         text = valid_unicode(output.output)
         result = {
             "output": text[-OUTPUT_BYTES:],
-            "exit_code": ended.exit_code,
-            "signal": ended.signal,
+            "exit_code": status.exit_code,
+            "signal": status.signal,
             "truncated": output.truncated or len(text) > OUTPUT_BYTES,
             "timed_out": timed_out,
         }
         return GateReply(result, title=args["command"])
 
-    async def _end(self, one: OneTerminal) -> None:
+    async def _kill_and_release(self, terminal: TerminalParams) -> None:
         """Kill the command and release the terminal. Nobody waits for this."""
         for method in ("terminal/kill", "terminal/release"):
             try:
-                await self._ask(method, one, Any)
+                await self._request(method, terminal, Any)
             except GateError as problem:
                 log.info("a terminal of the client's: %s", problem)
 
-    async def _ask(self, method: str, params: Any, shape: Any, seconds: float = PATIENCE) -> Any:
+    async def _request(self, method: str, params: Any, shape: Any, seconds: float = REQUEST_SECONDS) -> Any:
         try:
             with anyio.fail_after(seconds):
                 return await self._connection.request(method, params, shape)
@@ -137,15 +137,15 @@ class ClientTerminals:
         except Disconnected:
             raise GateError("the editor is gone, and its terminal with it") from None
         except RpcError as problem:
-            said = " ".join(problem.message.split())[:300]
-            raise GateError(f"the editor's terminal failed: {said} ({method}, {problem.code})") from None
+            message = " ".join(problem.message.split())[:300]
+            raise GateError(f"the editor's terminal failed: {message} ({method}, {problem.code})") from None
 
 
 class TimedOut(GateError):
     """The client did not answer in time."""
 
 
-def _folder(path: str, context: GateContext) -> str:
+def _check_cwd(path: str, context: GateContext) -> str:
     with Root.of(context).find(path) as place:
         if place.status is None or not stat.S_ISDIR(place.status.st_mode):
             raise GateError(f"{place.shown!r} is no folder; cwd is where the command runs")

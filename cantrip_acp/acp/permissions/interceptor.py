@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 Answer = Literal["allow_once", "allow_always", "reject_once", "reject_always", "unasked"]
 """The answer to a question; ``unasked`` where the client could not be asked."""
 
-Judge = Callable[[], "GateReply | bool | None"]
+Decide = Callable[[], "GateReply | bool | None"]
 """Decides a call by the present state: True to allow it, a `GateReply` to refuse it, None to ask the user."""
 
 _FOR_PEOPLE = {
@@ -48,7 +48,7 @@ _FOR_PEOPLE = {
 }
 
 
-def _not_allowed(permission: str, why: str, said: str = "") -> GateReply:
+def _refusal(permission: str, why: str, said: str = "") -> GateReply:
     """A refusal: ``why`` is for the entity, ``said`` for people."""
     return GateReply(
         why, is_error=True, annotations={"permission": permission, "error": said or _FOR_PEOPLE[permission]}
@@ -82,8 +82,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 class _OpenQuestion:
     """A question without an answer yet."""
 
-    def __init__(self, judge: Judge) -> None:
-        self.judge = judge
+    def __init__(self, decide: Decide) -> None:
+        self.decide = decide
         self.scope = anyio.CancelScope()
 
 
@@ -105,10 +105,10 @@ class Permissions:
         """Delete all "always" answers."""
         self.granted.clear()
 
-    def reconsider(self) -> None:
+    def settle_open_questions(self) -> None:
         """Settle the open questions that a new mode or a new "always" answer decides."""
         for each in self._open:
-            if each.judge() is not None:
+            if each.decide() is not None:
                 each.scope.cancel()
 
     async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
@@ -117,7 +117,7 @@ class Permissions:
             invocation = self.route(invocation)
         gate = invocation.gate
         if modes.changes_something(gate):
-            why = await self._gate(invocation)
+            why = await self._check_gate(invocation)
             if why is not None:
                 return why
         return await proceed(invocation)
@@ -126,13 +126,15 @@ class Permissions:
         """The refusal of a command or a cell; None where it may run."""
         shell = call.tool == "bash"
 
-        def judge() -> GateReply | bool | None:
-            if self.mode == modes.READ_ONLY and _writable(call):
+        def decide() -> GateReply | bool | None:
+            if self.mode == modes.READ_ONLY and _can_write(call):
                 # A child that already runs keeps the wards that it was started with.
-                return _not_allowed("refused", "refused: the session is in read-only mode, and this could change files")
-            said = self._said(call.tool, lambda p: patterns.command_matches(call.text, p) if shell else p == ALL)
+                return _refusal("refused", "refused: the session is in read-only mode, and this could change files")
+            said = self._remembered_answer(
+                call.tool, lambda p: patterns.command_matches(call.text, p) if shell else p == ALL
+            )
             if said is None or said is True:
-                return True if said or self.mode != modes.ASK or not _asks(call) else None
+                return True if said or self.mode != modes.ASK or not _needs_permission(call) else None
             return said
 
         pattern, shown = patterns.pattern_of_command(call.text) if shell else (ALL, "every cell")
@@ -150,12 +152,12 @@ class Permissions:
             text=call.text,
             cwd=str(call.circle.workspace) if call.circle.workspace is not None else None,
         )
-        return await self._decided(question, judge)
+        return await self._decide(question, decide)
 
-    async def _gate(self, invocation: GateInvocation) -> GateReply | None:
+    async def _check_gate(self, invocation: GateInvocation) -> GateReply | None:
         """The refusal of a gate call; None where it may run."""
         gate, context = invocation.gate, invocation.context
-        title, locations = _preview(invocation)
+        title, locations = _preview_of(invocation)
         paths = [place.path for place in locations]
         top = [str(folder) for folder in (context.workspace, *context.folders) if folder is not None]
         pattern, shown = patterns.pattern_of_paths(paths, top) if gate.covers is None else gate.covers(invocation.args)
@@ -163,12 +165,12 @@ class Permissions:
         def fits(said: str) -> bool:
             return said in (ALL, pattern) if gate.covers is not None else patterns.paths_match(paths, said)
 
-        def judge() -> GateReply | bool | None:
+        def decide() -> GateReply | bool | None:
             if self.mode == modes.READ_ONLY:
-                return _not_allowed(
+                return _refusal(
                     "refused", f"{gate.name} is refused: the session is in read-only mode, in which nothing is changed"
                 )
-            said = self._said(gate.name, fits)
+            said = self._remembered_answer(gate.name, fits)
             if said is not None:
                 return said
             if (self.mode == modes.TRUSTED and self.hosts.names(invocation)) or (
@@ -177,7 +179,7 @@ class Permissions:
                 return True
             return None
 
-        now = judge()
+        now = decide()
         if now is not None:
             return now if isinstance(now, GateReply) else None
         question = Question(
@@ -186,41 +188,41 @@ class Permissions:
             title=title,
             kind=gate.kind,
             pattern=pattern,
-            shown=f"{patterns.called(gate.name)} {shown}".strip(),
+            shown=f"{patterns.gate_word(gate.name)} {shown}".strip(),
             raw_input=invocation.args,
             entity_id=context.entity_id,
             cast_id=context.cast_id,
             text=await _command_of(invocation),
             locations=locations,
             # Raises the error that the call would fail with in any case; then nobody is asked.
-            diffs=await _proposed(invocation),
+            diffs=await _proposed_diffs(invocation),
         )
-        why = await self._decided(question, judge)
-        if why is None and _preview(invocation)[1] != locations:
+        why = await self._decide(question, decide)
+        if why is None and _preview_of(invocation)[1] != locations:
             moved = f"{title} leads somewhere else now than when you were asked"
             again = f"{gate.name} is refused: {title} leads somewhere else now than when the user was asked. Try again"
-            return _not_allowed("refused", again, moved)
+            return _refusal("refused", again, moved)
         return why
 
-    def _said(self, tool: str, fits: Callable[[str], bool]) -> GateReply | bool | None:
+    def _remembered_answer(self, tool: str, fits: Callable[[str], bool]) -> GateReply | bool | None:
         """The "always" answer for such a call: a rejection wins over a permission. None where there is none."""
         said = [g.allowed for g in self.granted if g.tool == tool and fits(g.pattern)]
         if not said:
             return None
         why = f"{tool} is refused: the user does not want this in this session. Go on without it"
-        return all(said) or _not_allowed("rejected_always", why)
+        return all(said) or _refusal("rejected_always", why)
 
-    async def _decided(self, question: Question, judge: Judge) -> GateReply | None:
+    async def _decide(self, question: Question, decide: Decide) -> GateReply | None:
         """The refusal of a call, by the present state or by the user's answer; None where it may run."""
-        while (now := judge()) is None:
-            answer = await self._answer(question, judge)
+        while (now := decide()) is None:
+            answer = await self._ask_user(question, decide)
             if answer is not None:
-                return self._taken(question, answer, judge)
+                return self._apply_answer(question, answer, decide)
         return now if isinstance(now, GateReply) else None
 
-    async def _answer(self, question: Question, judge: Judge) -> Answer | None:
+    async def _ask_user(self, question: Question, decide: Decide) -> Answer | None:
         """The user's answer; None where it is no longer needed."""
-        waiting = _OpenQuestion(judge)
+        waiting = _OpenQuestion(decide)
         self._open.append(waiting)
         try:
             with waiting.scope:
@@ -229,32 +231,32 @@ class Permissions:
             self._open.remove(waiting)
         return None
 
-    def _taken(self, question: Question, answer: Answer, judge: Judge) -> GateReply | None:
+    def _apply_answer(self, question: Question, answer: Answer, decide: Decide) -> GateReply | None:
         """Apply an answer."""
         if answer in ("allow_always", "reject_always"):
             allowed = answer == "allow_always"
             self.granted.append(Grant(question.tool, question.pattern, allowed))
             # A pattern that holds a secret is saved masked, so the user is asked again when the session is reopened.
             self.remember(Grant(question.tool, shared().text(question.pattern), allowed))
-            self.reconsider()
+            self.settle_open_questions()
         if answer.startswith("allow"):
             # The mode may have changed meanwhile to one in which no answer allows this call.
-            now = judge()
+            now = decide()
             return now if isinstance(now, GateReply) else None
         if answer == "unasked":
-            return _not_allowed(
+            return _refusal(
                 "unasked",
                 f"{question.tool} was not run: it needs the user's permission, and the client cannot ask for it. The user "
                 "can switch the session to another mode",
             )
-        return _not_allowed(
+        return _refusal(
             "rejected_always" if answer == "reject_always" else "rejected",
             f"the user refused this: {' '.join(question.title.split())[:200]}. Do not try the same in another way; go on "
             "without it, or say what you would need",
         )
 
 
-def _preview(invocation: GateInvocation) -> tuple[str, tuple[Location, ...]]:
+def _preview_of(invocation: GateInvocation) -> tuple[str, tuple[Location, ...]]:
     """Title and locations of a call; only the gate's name where its arguments have no preview."""
     gate = invocation.gate
     if gate.preview is None:
@@ -277,7 +279,7 @@ async def _command_of(invocation: GateInvocation) -> str:
     return command if isinstance(command, str) else ""
 
 
-def _asks(call: ProgramCall) -> bool:
+def _needs_permission(call: ProgramCall) -> bool:
     """Whether the user is asked about a program of this medium.
 
     Yes for a command, unless it is only a gate's call (the gate asks itself where it writes), and for a cell that
@@ -298,12 +300,12 @@ def _asks(call: ProgramCall) -> bool:
     return name not in call.circle.tool_names or name in _SHELL_WORDS
 
 
-def _writable(call: ProgramCall) -> bool:
+def _can_write(call: ProgramCall) -> bool:
     wards = call.circle.wards
     return bool(wards.bash_writable_paths if call.tool == "bash" else wards.code_writable_paths)
 
 
-async def _proposed(invocation: GateInvocation) -> tuple[Diff, ...]:
+async def _proposed_diffs(invocation: GateInvocation) -> tuple[Diff, ...]:
     """The changes that a call would make. Raises `GateError` where the call would fail anyway."""
     proposes = invocation.gate.proposes
     if proposes is None:

@@ -29,28 +29,32 @@ if TYPE_CHECKING:
 ALL = "*"
 _SHORT = 40
 _WORDS = {"edit_file": "edits", "write_file": "writes"}
-_PLACE = re.compile(r"/.*/\*\*?\Z|/\*\Z|host ", re.DOTALL)
+_PATH_OR_HOST = re.compile(r"/.*/\*\*?\Z|/\*\Z|host ", re.DOTALL)
 
 
-def pattern_of_paths(paths: Sequence[str], tops: Sequence[str]) -> tuple[str, str]:
-    """The pattern for a write to these paths, and its description. ``tops`` are the session's folders."""
+def pattern_of_paths(paths: Sequence[str], session_folders: Sequence[str]) -> tuple[str, str]:
+    """The pattern for a write to these paths, and its description. ``session_folders`` are the session's folders."""
     if not paths:
         return ALL, ""
-    if any(_guarded(path) for path in paths):
+    if any(_is_protected(path) for path in paths):
         if len(set(paths)) > 1:
             # No single pattern fits several of them, so the answer covers exactly these files.
             return "=" + "\0".join(sorted(paths)), "of these files"
         return f"={paths[0]}", f"of {one_line(os.path.basename(paths[0]))}"
     folder = os.path.commonpath([os.path.dirname(path) for path in paths])
-    if folder in tops or not any(within(folder, top) for top in tops):
+    if folder in session_folders or not any(within(folder, top) for top in session_folders):
         # A whole project, or a folder outside of it: one answer must not cover everything below.
-        words = "in this folder" if folder in tops else f"in the folder {one_line(os.path.basename(folder)) or os.sep}"
+        words = (
+            "in this folder"
+            if folder in session_folders
+            else f"in the folder {one_line(os.path.basename(folder)) or os.sep}"
+        )
         return os.path.join(folder, ALL), words
-    top = max((t for t in tops if within(folder, t)), key=len)
-    return os.path.join(folder, "**"), f"in {_short(one_line(os.path.relpath(folder, top)))}{os.sep}"
+    top = max((t for t in session_folders if within(folder, t)), key=len)
+    return os.path.join(folder, "**"), f"in {_shorten(one_line(os.path.relpath(folder, top)))}{os.sep}"
 
 
-def _short(path: str) -> str:
+def _shorten(path: str) -> str:
     """A folder for the name of an option: only its end, where it is long."""
     return path if len(path) <= _SHORT else f"…{os.sep}{os.path.basename(path)[-_SHORT:]}"
 
@@ -74,7 +78,7 @@ def pattern_of_command(text: str) -> tuple[str, str]:
     return f"{prefix} {ALL}", f"`{prefix}` commands"
 
 
-def called(gate: str) -> str:
+def gate_word(gate: str) -> str:
     """The word for a gate's calls in the name of an option."""
     return _WORDS.get(gate, gate)
 
@@ -94,7 +98,7 @@ def grants_for_other_folder(granted: Iterable[Grant]) -> list[Grant]:
 
     Command patterns are dropped, because the same command does something else there.
     """
-    return [each for each in granted if not each.allowed or _PLACE.match(each.pattern)]
+    return [each for each in granted if not each.allowed or _PATH_OR_HOST.match(each.pattern)]
 
 
 def writable_in_sandbox(paths: Sequence[str], wards: Wards) -> bool:
@@ -109,11 +113,11 @@ def within(path: str, folder: str) -> bool:
 
 def _path_matches(path: str, pattern: str) -> bool:
     folder, name = os.path.split(pattern)
-    if name not in (ALL, "**") or _guarded(os.path.relpath(path, folder)):
+    if name not in (ALL, "**") or _is_protected(os.path.relpath(path, folder)):
         return False
     return within(path, folder) if name == "**" else os.path.dirname(path) == folder
 
 
-def _guarded(path: str) -> bool:
+def _is_protected(path: str) -> bool:
     parts = [part for part in path.split("/") if part]
     return why_protected(parts) is not None or why_hidden(parts) is not None

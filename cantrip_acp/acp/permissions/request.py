@@ -15,10 +15,10 @@ from cantrip_acp.acp.render.event_translator import title_of_child_call
 from cantrip_acp.acp.render.formatting import (
     code_block,
     file_locations,
-    first_part,
     headline,
     text_content,
     title_with_counts,
+    truncate_end,
 )
 from cantrip_acp.acp.wire.connection import Disconnected
 from cantrip_acp.acp.wire.jsonrpc import RpcError
@@ -36,10 +36,10 @@ METHOD = "session/request_permission"
 
 
 class PermissionAsked(events.Event, frozen=True, kw_only=True, tag="permission"):
-    """The place of a question among the events; ``shown`` is set when everything before it was sent."""
+    """The place of a question among the events; ``reached`` is set when everything before it was sent."""
 
     question: Any
-    shown: Any
+    reached: Any
 
 
 async def ask_client(connection: Connection, session_id: str, question: Question) -> Answer | None:
@@ -54,9 +54,9 @@ async def ask_client(connection: Connection, session_id: str, question: Question
     ]
     if question.text:
         language = "python" if question.tool == "python" else "sh"
-        content.append(text_content(code_block(first_part(escape_invisible(question.text)), language)))
+        content.append(text_content(code_block(truncate_end(escape_invisible(question.text)), language)))
     title = title_with_counts(escape_invisible(question.title), question.diffs)
-    call = acp.Asking(
+    call = acp.PermissionToolCall(
         tool_call_id=question.call_id,
         title=title if question.child is None else title_of_child_call(title, question.child),
         kind=question.kind,
@@ -88,13 +88,13 @@ _INVISIBLE = re.compile(
 def escape_invisible(text: str) -> str:
     """Write invisible characters, and those that change the text direction, as escapes: people decide by this text.
 
-    >>> visible("rm \u202egpj.a")
+    >>> escape_invisible("rm \u202egpj.a")
     'rm \\\\u202egpj.a'
     """
-    return text if text.isascii() and text.isprintable() else _INVISIBLE.sub(_spelled, text)
+    return text if text.isascii() and text.isprintable() else _INVISIBLE.sub(_escape, text)
 
 
-def _spelled(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 

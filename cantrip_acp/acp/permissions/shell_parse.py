@@ -18,7 +18,7 @@ _HEREDOC = re.compile(
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-_TAME = frozenset(
+_SAFE_PROGRAMS = frozenset(
     {
         "arch", "basename", "cat", "cksum", "cmp", "comm", "cut", "df", "dirname", "du", "echo", "egrep",
         "expand", "false", "fgrep", "fold", "free", "grep", "groups", "head", "hexdump", "id", "jq", "ls",
@@ -29,18 +29,20 @@ _TAME = frozenset(
 )  # fmt: skip
 """Programs that start nothing and overwrite nothing, whatever their arguments are."""
 
-_TREE = r"--(stat|shortstat|numstat|summary|name-only|name-status|no-color|no-ext-diff|no-textconv|ignore-all-space)"
-_LOG = (
-    rf"-[pwbnsgi0-9]+|{_TREE}|--(oneline|graph|all|decorate|no-decorate|follow|merges|no-merges|reverse|patch|no-patch"
+_STAT_OPTIONS = (
+    r"--(stat|shortstat|numstat|summary|name-only|name-status|no-color|no-ext-diff|no-textconv|ignore-all-space)"
+)
+_LOG_OPTIONS = (
+    rf"-[pwbnsgi0-9]+|{_STAT_OPTIONS}|--(oneline|graph|all|decorate|no-decorate|follow|merges|no-merges|reverse|patch|no-patch"
     r"|abbrev-commit|first-parent|branches|tags|(max-count|skip|since|until|after|before|author|committer|grep)=.*)"
 )
-_OPTIONS = {
+_SAFE_OPTIONS = {
     name: re.compile(rf"(?:{options})\Z", re.DOTALL)
     for name, options in {
         "git status": r"-[sbunoalvz]+|--(short|branch|long|ignored|verbose|porcelain(=v[12])?|untracked-files(=\w+)?)",
-        "git diff": rf"-[pwbuUsRaz0-9]+|{_TREE}|--(cached|staged|check|minimal|patience|histogram|word-diff|merge-base)",
-        "git log": _LOG,
-        "git show": _LOG,
+        "git diff": rf"-[pwbuUsRaz0-9]+|{_STAT_OPTIONS}|--(cached|staged|check|minimal|patience|histogram|word-diff|merge-base)",
+        "git log": _LOG_OPTIONS,
+        "git show": _LOG_OPTIONS,
         "git blame": r"-[wCMeLslftn0-9,]+",
         "git grep": r"-[niIlLcwvEFPhHqoe0-9]+|--(cached|untracked|count|line-number|name-only|ignore-case|word-regexp)",
         "git ls-files": r"-[cdomsztk]+|--(cached|deleted|modified|others|stage|exclude-standard|error-unmatch)",
@@ -76,7 +78,7 @@ def plain_words(command: str) -> list[str] | None:
         if not ends or ends[0] != len(lines) - 1:
             return None
         text = document["head"]
-    if not text or _CONTROL.search(text) or not _harmless(text):
+    if not text or _CONTROL.search(text) or not _has_only_words(text):
         return None
     try:
         words = shlex.split(text)
@@ -87,7 +89,7 @@ def plain_words(command: str) -> list[str] | None:
     return words
 
 
-def _harmless(text: str) -> bool:
+def _has_only_words(text: str) -> bool:
     """Whether a shell would see only words."""
     quote = ""
     escaped = False
@@ -115,8 +117,8 @@ def command_prefix(command: str) -> str | None:
     """The first words of a command, if all commands with this result run the same program and nothing else. None where
     only the exact text of the command can be allowed.
 
-    >>> prefix("git status --short"), prefix("ls -la src"), prefix("pytest -x"), prefix("git -c a.b=c status"), prefix("ls; rm x")
-    ('git status', 'ls', None, None, None)
+    >>> [command_prefix(c) for c in ("git status --short", "ls -la src", "pytest -x", "git -c a.b=c status", "ls; rm x")]
+    ['git status', 'ls', None, None, None]
     """
     if "\\" in command or "\n" in command or not all(c.isalnum() or c.isascii() for c in command):
         # A shell could read other words here than this parser does.
@@ -124,29 +126,29 @@ def command_prefix(command: str) -> str | None:
     words = plain_words(command)
     if words is None:
         return None
-    if words[0] in _TAME:
+    if words[0] in _SAFE_PROGRAMS:
         return words[0]
     name = " ".join(words[:2]) if words[0] == "git" else words[0]
-    options = _OPTIONS.get(name)
-    if options is None or _findable(command):
+    options = _SAFE_OPTIONS.get(name)
+    if options is None or _has_glob_word(command):
         return None
     given = words[len(name.split()) :]
     return name if all(w == "--" or not w.startswith("-") or options.match(w) for w in given) else None
 
 
-def _findable(command: str) -> bool:
+def _has_glob_word(command: str) -> bool:
     """Whether a word starts with a file name pattern. Such a word could become an option: ``*`` also matches
     ``--output=x``."""
-    quote, said = "", False
+    quote, in_word = "", False
     for character in command:
         if quote:
-            quote, said = ("", said) if character == quote else (quote, True)
+            quote, in_word = ("", in_word) if character == quote else (quote, True)
         elif character in "'\"":
             quote = character
         elif character in " \t":
-            said = False
-        elif character in "*?[" and not said:
+            in_word = False
+        elif character in "*?[" and not in_word:
             return True
         else:
-            said = True
+            in_word = True
     return False

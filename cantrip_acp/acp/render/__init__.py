@@ -1,5 +1,5 @@
 """Rendering: turns events and recorded turns into `session/update` notifications.
 
 These modules may import the core, the loom, the gates, the mediums and the crystals. Start reading in `event_translator`
-(live events) and `history` (a loaded session).
+(live events) and `loaded_session` (recorded turns).
 """

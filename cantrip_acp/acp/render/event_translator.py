@@ -21,15 +21,15 @@ from cantrip_acp.acp.render.formatting import (
     code_block,
     failure_text,
     file_locations,
-    first_part,
     headline,
     image_content,
-    last_part,
     pretty_json,
     raw_output,
     result_content,
     text_content,
     title_with_counts,
+    truncate_end,
+    truncate_start,
 )
 from cantrip_acp.acp.render.subagent_view import SubagentView
 from cantrip_acp.core import events
@@ -50,9 +50,9 @@ class TerminalOpened(events.Event, frozen=True, kw_only=True, tag="terminal"):
 
 
 class Checkpoint(events.Event, frozen=True, kw_only=True, tag="reached"):
-    """Marks a place among the events; ``shown`` is set when everything before it was sent."""
+    """Marks a place among the events; ``reached`` is set when everything before it was sent."""
 
-    shown: Any
+    reached: Any
 
 
 class _Call:
@@ -61,6 +61,7 @@ class _Call:
     __slots__ = (
         "_pieces",
         "_size",
+        "child_name",
         "command",
         "dirty",
         "done",
@@ -70,13 +71,12 @@ class _Call:
         "started",
         "terminal",
         "title",
-        "who",
     )
 
     def __init__(self, kind: str, title: str, *, command: bool = False, terminal: bool = False) -> None:
         self.kind = kind
         self.title = title
-        self.who: str | None = None
+        self.child_name: str | None = None
         """The display name of the child that made the call."""
         self.origin: dict[str, str] = {}
         """The origin for ``_meta.cantrip``: ``via`` a command, or from a ``child``."""
@@ -103,14 +103,14 @@ class _Call:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0][-limit:] if self._pieces else ""
 
-    def shown(self) -> list[acp.ToolContent] | None:
+    def output_content(self) -> list[acp.ToolContent] | None:
         """The output as content; None where it is empty."""
         text = self.output(CONTENT_LIMIT + 1)
         if not text:
             return None
-        return [text_content(code_block(last_part(text)))]
+        return [text_content(code_block(truncate_start(text)))]
 
-    def marks(
+    def meta_of(
         self, annotations: Mapping[str, Any], children: list[dict[str, str]] | None = None
     ) -> dict[str, Any] | None:
         """``_meta`` of an update, where there are marks to send. It replaces the earlier ``_meta``.
@@ -124,7 +124,7 @@ class _Call:
 
     def stopped(self) -> list[acp.ToolContent] | None:
         """The content of a call that ended without an end event."""
-        return self.shown() or ([text_content(STOPPED)] if self.command else None)
+        return self.output_content() or ([text_content(STOPPED)] if self.command else None)
 
 
 def notice(text: str, client: acp.ClientAbilities) -> acp.Update:
@@ -141,10 +141,10 @@ class Translator:
         self._client = client
         self._calls: dict[str, _Call] = {}
         self._message_id: str | None = None
-        self._said: list[str] = []
+        self._message_parts: list[str] = []
         self._subagents = SubagentView()
-        self._used: tuple[int, int] | None = None
-        self._spent: float | None = None
+        self._window_usage: tuple[int, int] | None = None
+        self._total_cost: float | None = None
         self._cost_pending = False
         """Whether children have spent something that the client does not know yet."""
         self.dirty = False
@@ -166,7 +166,7 @@ class Translator:
             events.UsageReported: self._usage,
             events.Folded: self._folded,
             TerminalOpened: self._terminal_opened,
-            Checkpoint: self._reached,
+            Checkpoint: self._checkpoint,
             events.CastEnded: self._cast_ended,
             events.ChildEvent: self._child,
         }
@@ -183,11 +183,11 @@ class Translator:
         for call_id, call in self._calls.items():
             if call.dirty:
                 call.dirty = False
-                updates.append(self._update(call_id, content=call.shown()))
+                updates.append(self._update(call_id, content=call.output_content()))
         for call_id in list(self._subagents.dirty):
             children, locations = self._subagents.content(call_id)
             if call_id in self._calls:
-                meta = self._calls[call_id].marks({}, self._subagents.take_actions(call_id))
+                meta = self._calls[call_id].meta_of({}, self._subagents.take_actions(call_id))
                 updates.append(self._update(call_id, content=children, locations=locations, meta=meta))
         return updates
 
@@ -195,7 +195,7 @@ class Translator:
         """End of the turn: mark everything that still runs as stopped."""
         updates: list[acp.Update] = []
         for call_id, call in self._calls.items():
-            stopped = call.marks({"stopped": True}, self._subagents.take_actions(call_id)) or {}
+            stopped = call.meta_of({"stopped": True}, self._subagents.take_actions(call_id)) or {}
             if call.terminal:
                 stopped["terminal_exit"] = {"terminal_id": call_id, "exit_code": None, "signal": "SIGKILL"}
             updates.append(
@@ -209,7 +209,7 @@ class Translator:
         self._calls.clear()
         self._subagents.clear()
         self._message_id = None
-        self._said.clear()
+        self._message_parts.clear()
         self.dirty = False
         return updates
 
@@ -227,8 +227,8 @@ class Translator:
             return []
         if event.message_id != self._message_id:
             self._message_id = event.message_id
-            self._said.clear()
-        self._said.append(event.delta)
+            self._message_parts.clear()
+        self._message_parts.append(event.delta)
         return [acp.AgentMessageChunk(acp.TextContent(event.delta), event.message_id)]
 
     def _thought(self, event: events.Thought) -> list[acp.Update]:
@@ -239,14 +239,14 @@ class Translator:
 
     def _voided(self, event: events.Voided) -> list[acp.Update]:
         # The result of `done` is compared only with text that is still valid.
-        self._said.clear()
-        spoken, self._message_id = self._message_id == event.message_id, None
+        self._message_parts.clear()
+        had_text, self._message_id = self._message_id == event.message_id, None
         what = f"Attempt {event.attempt} broke off: {event.error}. What it said above does not count."
         meta = {"cantrip": {"void": event.message_id, "attempt": event.attempt}}
         if self._client.notices:
             return [acp.Notice("warning", "This answer broke off", what, meta)]
         # Some clients join messages. Then this note separates the void text from the next attempt.
-        chunk = acp.AgentMessageChunk if spoken else acp.AgentThoughtChunk
+        chunk = acp.AgentMessageChunk if had_text else acp.AgentThoughtChunk
         return [chunk(acp.TextContent(f"\n\n({what})\n\n"), f"{event.message_id}:void", meta)]
 
     def _retry(self, event: events.RetryScheduled) -> list[acp.Update]:
@@ -267,33 +267,33 @@ class Translator:
         Then send the rest of the cost, and the wards that could not be enforced.
         """
         warnings = [notice(warning, self._client) for warning in event.warnings]
-        return [*self._answer(event), *self._rest_of_usage(), *warnings]
+        return [*self._answer(event), *self._pending_cost(), *warnings]
 
-    def _rest_of_usage(self) -> list[acp.Update]:
-        if not self._cost_pending or self._used is None or self._spent is None:
+    def _pending_cost(self) -> list[acp.Update]:
+        if not self._cost_pending or self._window_usage is None or self._total_cost is None:
             return []
         self._cost_pending = False
-        return [acp.UsageUpdate(*self._used, acp.Cost(self._spent))]
+        return [acp.UsageUpdate(*self._window_usage, acp.Cost(self._total_cost))]
 
     def _answer(self, event: events.CastEnded) -> list[acp.Update]:
         if event.reason != "done" or event.result in (None, ""):
             return []
         answer = event.result if isinstance(event.result, str) else code_block(pretty_json(event.result), "json")
-        if answer.strip() == "".join(self._said).strip():
+        if answer.strip() == "".join(self._message_parts).strip():
             return []
         return [acp.AgentMessageChunk(acp.TextContent(answer), f"{event.cast_id}:answer")]
 
     def _usage(self, event: events.UsageReported) -> list[acp.Update]:
         cost = event.cumulative.get("cost")
-        self._spent = float(cost) if isinstance(cost, int | float) else None
+        self._total_cost = float(cost) if isinstance(cost, int | float) else None
         self._cost_pending = False
         if not event.size:
             # The protocol requires the size of the window. A made-up size would show a window that is full, or never
             # fills. The reply to the prompt and /cost still hold the usage.
-            self._used = None
+            self._window_usage = None
             return []
-        self._used = event.used, event.size
-        return [acp.UsageUpdate(*self._used, None if self._spent is None else acp.Cost(self._spent))]
+        self._window_usage = event.used, event.size
+        return [acp.UsageUpdate(*self._window_usage, None if self._total_cost is None else acp.Cost(self._total_cost))]
 
     # --- children ----------------------------------------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class Translator:
             # the cost goes out with the entity's next turn, or at the end of the prompt.
             cost = inner.usage.get("cost")
             if isinstance(cost, int | float) and cost:
-                self._spent = (self._spent or 0.0) + cost
+                self._total_cost = (self._total_cost or 0.0) + cost
                 self._cost_pending = True
         elif getattr(inner, "call_id", None) in self._calls and not isinstance(inner, events.GateCalled):
             # The user was asked about this call, so it is a tool call.
@@ -365,13 +365,13 @@ class Translator:
             # `done` inside a command ends the command at once; that is not a failure.
             self._calls[event.via].done = True
         # A call that was refused before it ran goes through the same states, because clients may rely on each of them.
-        begun = [] if call is None or call.started else self._gate_started(event)
+        started_updates = [] if call is None or call.started else self._gate_started(event)
         self._calls.pop(event.call_id, None)
         call = call or _Call("other", headline(event.gate))
         if event.title or event.diffs:
             call.title = title_with_counts(event.title or call.title, event.diffs)
-            if event.title and call.who is not None:
-                call.title = title_of_child_call(call.title, call.who)
+            if event.title and call.child_name is not None:
+                call.title = title_of_child_call(call.title, call.child_name)
         content: list[acp.ToolContent] = [acp.Diff(diff.path, diff.old_text, diff.new_text) for diff in event.diffs]
         actions = self._subagents.take_actions(event.call_id)
         children, changed = self._subagents.end(event.call_id)
@@ -385,7 +385,7 @@ class Translator:
             content += result_content(said, call.kind, failed=event.is_error)
         content += image_content(event.attachments)
         return [
-            *begun,
+            *started_updates,
             self._update(
                 event.call_id,
                 call,
@@ -393,7 +393,7 @@ class Translator:
                 content=[*children, *content] or None,
                 locations=file_locations(event.locations) or changed,
                 raw_output=raw_output(event.result),
-                meta=call.marks(event.annotations, actions),
+                meta=call.meta_of(event.annotations, actions),
             ),
         ]
 
@@ -403,8 +403,8 @@ class Translator:
             call.in_client_terminal = True
         return [self._update(event.call_id, content=[acp.Terminal(event.terminal_id)])]
 
-    def _reached(self, event: Checkpoint) -> list[acp.Update]:
-        event.shown.set()
+    def _checkpoint(self, event: Checkpoint) -> list[acp.Update]:
+        event.reached.set()
         return []
 
     def _plan(self, event: events.PlanChanged) -> list[acp.Update]:
@@ -416,16 +416,16 @@ class Translator:
         """A command or cell that waits for the user's permission, or any such call of a child: a pending tool call."""
         if question.call_id in self._calls:
             return []
-        made = None
+        update = None
         if question.program:
-            made = self._command(question.call_id, question.tool, question.text, question.cwd)
+            update = self._command(question.call_id, question.tool, question.text, question.cwd)
         find_child = self._subagents.find_child(question.entity_id)
         if find_child is None:
-            return [made] if made is not None else []
-        call_id, who = find_child
-        if made is None:
+            return [update] if update is not None else []
+        call_id, child_name = find_child
+        if update is None:
             self._calls[question.call_id] = _Call(question.kind, "")
-            made = acp.ToolCall(
+            update = acp.ToolCall(
                 tool_call_id=question.call_id,
                 title=title_with_counts(question.title, question.diffs),
                 name=question.tool,
@@ -434,17 +434,17 @@ class Translator:
                 locations=file_locations(tuple(question.locations)),
                 raw_input=question.raw_input,
             )
-        made.title = title_of_child_call(made.title, who)
+        update.title = title_of_child_call(update.title, child_name)
         call = self._calls[question.call_id]
-        call.title, call.who = made.title, who
+        call.title, call.child_name = update.title, child_name
         call.origin = {"via": call_id, "child": question.entity_id}
-        made.meta = {**(made.meta or {}), "cantrip": call.origin}
-        return [made]
+        update.meta = {**(update.meta or {}), "cantrip": call.origin}
+        return [update]
 
     def _command_started(self, event: events.CommandStarted) -> list[acp.Update]:
         known = event.call_id in self._calls
-        made = [] if known else [self._command(event.call_id, event.tool, event.command, event.cwd)]
-        return [*made, self._update(event.call_id, status="in_progress")]
+        updates = [] if known else [self._command(event.call_id, event.tool, event.command, event.cwd)]
+        return [*updates, self._update(event.call_id, status="in_progress")]
 
     def _command(self, call_id: str, tool: str, command: str, cwd: str | None) -> acp.ToolCall:
         terminal = self._client.display_terminal
@@ -475,8 +475,8 @@ class Translator:
 
     def _command_finished(self, event: events.CommandFinished) -> list[acp.Update]:
         call = self._calls.pop(event.call_id, None) or _Call("execute", "", command=True)
-        well = call.done or (event.exit_code == 0 and not event.timed_out and event.error is None)
-        content = None if call.terminal else (call.shown() or [])
+        succeeded = call.done or (event.exit_code == 0 and not event.timed_out and event.error is None)
+        content = None if call.terminal else (call.output_content() or [])
         updates: list[acp.Update] = []
         if event.timed_out or event.error is not None:
             # A traceback, or the reason of the stop. It was in no output stream, so send it to the terminal here.
@@ -487,7 +487,7 @@ class Translator:
             note = ("" if call.output(1) in ("", "\n") else "\n") + note + "\n"
             call.add(note)
             # The marks already say that a call was not allowed, or stopped.
-            if call.terminal and not call.marks(event.annotations):
+            if call.terminal and not call.meta_of(event.annotations):
                 updates.append(self._terminal_output(event.call_id, call, note))
         raw = {
             "output": call.output(),
@@ -496,7 +496,7 @@ class Translator:
             "timed_out": event.timed_out,
             "truncated": event.truncated,
         }
-        meta = call.marks(event.annotations) or {}
+        meta = call.meta_of(event.annotations) or {}
         if call.terminal:
             meta["terminal_exit"] = {
                 "terminal_id": event.call_id,
@@ -508,7 +508,7 @@ class Translator:
             self._update(
                 event.call_id,
                 call,
-                status="completed" if well else "failed",
+                status="completed" if succeeded else "failed",
                 content=content or None,
                 raw_output=raw,
                 meta=meta or None,
@@ -520,11 +520,11 @@ class Translator:
         return self._update(call_id, call, meta={"terminal_output": {"terminal_id": call_id, "data": data}})
 
 
-def title_of_child_call(title: str, who: str) -> str:
+def title_of_child_call(title: str, child_name: str) -> str:
     """The title of a call that a child made."""
-    return f"{headline(title)} ({who})"
+    return f"{headline(title)} ({child_name})"
 
 
 def fold_update(fold_id: str, summary: str) -> acp.CompactionUpdate:
     """A completed fold, with the summary that replaces the turns."""
-    return acp.CompactionUpdate(fold_id, "completed", [acp.TextContent(first_part(summary))])
+    return acp.CompactionUpdate(fold_id, "completed", [acp.TextContent(truncate_end(summary))])

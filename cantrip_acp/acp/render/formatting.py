@@ -20,7 +20,7 @@ CONTENT_LIMIT = 32 * 1024
 
 TITLE_LIMIT = 160
 
-_COMPARED = 1_000_000
+_MAX_COMPARED_PAIRS = 1_000_000
 """The largest number of line pairs that are compared to count changed lines."""
 
 ASKED_IN_CHAT = "Asked in the chat."
@@ -48,7 +48,7 @@ def title_with_counts(title: str, diffs: Sequence[events.Diff]) -> str:
     """The title of a change with the number of its lines, for whoever is shown no diff.
 
     >>> from cantrip_acp.core.events import Diff
-    >>> counted("Edit greet.py", [Diff("/w/greet.py", "a\\nb\\n", "a\\nc\\n")])
+    >>> title_with_counts("Edit greet.py", [Diff("/w/greet.py", "a\\nb\\n", "a\\nc\\n")])
     'Edit greet.py (+1 −1)'
     """
     if not diffs:
@@ -71,12 +71,12 @@ def _changed_lines(old: list[str], new: list[str]) -> tuple[int, int]:
     while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
         end += 1
     old, new = old[start : len(old) - end], new[start : len(new) - end]
-    if len(old) * len(new) > _COMPARED:
+    if len(old) * len(new) > _MAX_COMPARED_PAIRS:
         return len(new), len(old)
     from difflib import SequenceMatcher
 
-    kept = sum(block.size for block in SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks())
-    return len(new) - kept, len(old) - kept
+    unchanged = sum(block.size for block in SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks())
+    return len(new) - unchanged, len(old) - unchanged
 
 
 def file_locations(locations: tuple[events.Location, ...]) -> list[acp.Location] | None:
@@ -139,7 +139,7 @@ def image_content(attachments: Sequence[Attachment]) -> list[acp.ToolContent]:
     return [acp.Content(acp.ImageContent(each.data, each.mime, each.uri)) for each in attachments]
 
 
-def first_part(text: str) -> str:
+def truncate_end(text: str) -> str:
     if len(text) <= CONTENT_LIMIT:
         return text
     return f"{text[:CONTENT_LIMIT]}\n[{len(text) - CONTENT_LIMIT} more characters are not shown]"
@@ -153,14 +153,14 @@ def code_block(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-def last_part(text: str) -> str:
+def truncate_start(text: str) -> str:
     """The end of an output, because the last lines say most."""
     return text if len(text) <= CONTENT_LIMIT else "[earlier output left out]\n" + text[-CONTENT_LIMIT:]
 
 
 def result_content(value: Any, kind: str, *, failed: bool) -> list[acp.ToolContent]:
     """The result of a gate as content; empty where there is no result."""
-    text = first_part(value if isinstance(value, str) else pretty_json(value))
+    text = truncate_end(value if isinstance(value, str) else pretty_json(value))
     if not text:
         return []
     return [text_content(code_block(text) if kind in _FENCED_KINDS and not failed else text)]
@@ -169,8 +169,8 @@ def result_content(value: Any, kind: str, *, failed: bool) -> list[acp.ToolConte
 def failure_text(text: str, annotations: Mapping[str, Any]) -> str:
     """The text of a failure for people. The result itself is written for the model; the annotations hold the text for
     people."""
-    said = annotations.get("error")
-    return said if isinstance(said, str) else STOPPED if annotations.get("stopped") else text
+    text_for_people = annotations.get("error")
+    return text_for_people if isinstance(text_for_people, str) else STOPPED if annotations.get("stopped") else text
 
 
 def call_meta(annotations: Mapping[str, Any], **more: Any) -> dict[str, Any] | None:

@@ -48,21 +48,21 @@ def loaded_updates(
 
 def final_states(updates: Iterable[acp.Update]) -> list[acp.Update]:
     """The updates of one prompt without those that a later one replaces."""
-    kept: dict[object, acp.Update] = {}
+    result: dict[object, acp.Update] = {}
     for number, update in enumerate(updates):
         if isinstance(update, acp.ToolCallUpdate):
-            call = kept.get(update.tool_call_id)
+            call = result.get(update.tool_call_id)
             for name in update.__struct_fields__ if call is not None else ():
                 if (value := getattr(update, name)) is not None:
                     setattr(call, name, value)
         elif isinstance(update, acp.ToolCall):
-            kept[update.tool_call_id] = update
+            result[update.tool_call_id] = update
         elif isinstance(update, acp.Plan):
-            kept.pop(acp.Plan, None)
-            kept[acp.Plan] = update
+            result.pop(acp.Plan, None)
+            result[acp.Plan] = update
         else:
-            kept[number] = update
-    return list(kept.values())
+            result[number] = update
+    return list(result.values())
 
 
 def _user_message(part: CastPart) -> Iterator[acp.Update]:
@@ -71,12 +71,12 @@ def _user_message(part: CastPart) -> Iterator[acp.Update]:
     if part.intent:
         yield acp.UserMessageChunk(acp.TextContent(part.intent), message_id)
     for record in part.context:
-        content = _attached(record)
+        content = _attachment_content(record)
         if content is not None:
             yield acp.UserMessageChunk(content, message_id)
 
 
-def _attached(record: ContextRecord) -> acp.ImageContent | acp.AudioContent | acp.LinkContent | None:
+def _attachment_content(record: ContextRecord) -> acp.ImageContent | acp.AudioContent | acp.LinkContent | None:
     attachment = block_of(record).attachment
     if attachment is None:
         return None

@@ -21,12 +21,12 @@ from cantrip_acp.acp.render.formatting import (
 )
 from cantrip_acp.core import events
 
-CHILDREN = 24
+MAX_CHILDREN = 24
 """Children of one call that are shown one by one."""
 
-_LINES = 24
-_TAIL = 2_000
-_DIFFS = 64 * 1024
+_MAX_LINES = 24
+_MAX_TEXT = 2_000
+_MAX_DIFF_CHARS = 64 * 1024
 
 
 class _Child:
@@ -38,9 +38,9 @@ class _Child:
         "cast_id",
         "child_count",
         "entity_id",
-        "growing",
         "intent",
         "number",
+        "open_message",
         "output",
         "state",
     )
@@ -53,50 +53,50 @@ class _Child:
         self.cast_id: str | None = None
         self.intent = ""
         self.state = "running"
-        self.growing: tuple[str, str] = ("", "")
+        self.open_message: tuple[str, str] = ("", "")
         self.output = ""
-        self._lines: deque[str] = deque(maxlen=_LINES)
+        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
 
     @property
     def running(self) -> bool:
         return self.state == "running"
 
-    def say(self, message_id: str, delta: str) -> None:
-        known, text = self.growing
-        if known != message_id:
+    def append_text(self, message_id: str, delta: str) -> None:
+        open_id, text = self.open_message
+        if open_id != message_id:
             self.finish_message()
             text = ""
-        self.growing = (message_id, (text + delta)[-_TAIL:])
+        self.open_message = (message_id, (text + delta)[-_MAX_TEXT:])
 
-    def void(self, message_id: str) -> None:
+    def discard_text(self, message_id: str) -> None:
         """Drop the text of a void message; the line of its retry says why."""
-        if self.growing[0] == message_id:
-            self.growing = ("", "")
+        if self.open_message[0] == message_id:
+            self.open_message = ("", "")
 
     def finish_message(self) -> None:
         """End the growing message."""
-        text = self.growing[1].strip()
-        self.growing = ("", "")
+        text = self.open_message[1].strip()
+        self.open_message = ("", "")
         if text:
-            self._lines.append(_quoted(text))
-            self.report("text", text)
+            self._lines.append(_quote(text))
+            self.add_action_data("text", text)
 
-    def did(self, line: str, plain: str, kind: str = "action") -> None:
+    def add_action(self, line: str, plain: str, kind: str = "action") -> None:
         """Add a line: as Markdown for the view, and as plain text for `_meta.cantrip.children`."""
         self.finish_message()
         self.output = ""
         self._lines.append(f"- {line}")
-        self.report(kind, plain)
+        self.add_action_data(kind, plain)
 
-    def report(self, kind: str, text: str) -> None:
+    def add_action_data(self, kind: str, text: str) -> None:
         """Add an action for `_meta.cantrip.children`."""
-        self._actions.append({"number": _dotted(self.number), "kind": kind, "text": text})
+        self._actions.append({"number": _number_text(self.number), "kind": kind, "text": text})
 
-    def shown(self) -> str:
-        label = "Child" + (f" {_dotted(self.number)}" if self.number else "")
+    def render(self) -> str:
+        label = "Child" + (f" {_number_text(self.number)}" if self.number else "")
         parts = [f"**{label}** ({self.state}): {_inline(self.intent)}", *self._lines]
-        if said := self.growing[1].strip():
-            parts.append(_quoted(said))
+        if text := self.open_message[1].strip():
+            parts.append(_quote(text))
         if self.output.strip():
             parts.append(code_block(self.output.strip("\n")))
         return "\n\n".join(parts)
@@ -110,51 +110,51 @@ class _CallChildren:
         self.actions: list[dict[str, str]] = []
         self.locations: dict[str, acp.Location] = {}
         self.diffs: list[acp.Diff] = []
-        self._room = _DIFFS
-        self._ended: dict[str, int] = {}
+        self._diff_budget = _MAX_DIFF_CHARS
+        self._finished: dict[str, int] = {}
 
     def child(self, event: events.ChildEvent) -> _Child:
         found = self.children.get(event.path[-1])
         if found is None:
-            above = self.children.get(event.path[-2]) if len(event.path) > 1 else None
-            if event.index is not None and above is None:
+            parent = self.children.get(event.path[-2]) if len(event.path) > 1 else None
+            if event.index is not None and parent is None:
                 number: tuple[int, ...] = (event.index + 1,)
-            elif above is not None:
-                above.child_count += 1
-                number = (*above.number, above.child_count)
+            elif parent is not None:
+                parent.child_count += 1
+                number = (*parent.number, parent.child_count)
             else:
                 # A single child has no number. If a cell made several casts in one call, nothing distinguishes them.
                 number = ()
             found = self.children[event.path[-1]] = _Child(event.path[-1], number, self.actions)
-            self._forget()
+            self._drop_oldest()
         return found
 
-    def _forget(self) -> None:
+    def _drop_oldest(self) -> None:
         """Drop the oldest finished children, and keep only their count."""
-        while len(self.children) > CHILDREN:
+        while len(self.children) > MAX_CHILDREN:
             oldest = next((c for c in self.children.values() if not c.running), None)
             if oldest is None:
                 return
             del self.children[oldest.entity_id]
-            self._ended[oldest.state] = self._ended.get(oldest.state, 0) + 1
+            self._finished[oldest.state] = self._finished.get(oldest.state, 0) + 1
 
-    def changed(self, diffs: tuple[events.Diff, ...]) -> None:
+    def add_diffs(self, diffs: tuple[events.Diff, ...]) -> None:
         for diff in diffs:
             self.locations.pop(diff.path, None)
             self.locations[diff.path] = acp.Location(diff.path)
             size = len(diff.old_text or "") + len(diff.new_text)
-            if size <= self._room:
-                self._room -= size
+            if size <= self._diff_budget:
+                self._diff_budget -= size
                 self.diffs.append(acp.Diff(diff.path, diff.old_text, diff.new_text))
 
     def content(self) -> list[acp.ToolContent]:
         parts: list[str] = []
-        if self._ended:
-            parts.append("Earlier children: " + ", ".join(f"{n} {state}" for state, n in self._ended.items()) + ".")
-        sections = [c.shown() for c in sorted(self.children.values(), key=lambda c: c.number)]
+        if self._finished:
+            parts.append("Earlier children: " + ", ".join(f"{n} {state}" for state, n in self._finished.items()) + ".")
+        sections = [c.render() for c in sorted(self.children.values(), key=lambda c: c.number)]
         # The children share the limit. The end of each is kept, because it shows what happens now.
         each = max(CONTENT_LIMIT // max(len(sections), 1), 400)
-        parts += [s if len(s) <= each else _ends(s, each) for s in sections]
+        parts += [s if len(s) <= each else _shorten_section(s, each) for s in sections]
         return [text_content("\n\n".join(parts)[:CONTENT_LIMIT]), *self.diffs]
 
 
@@ -165,7 +165,7 @@ class SubagentView:
         self._by_call: dict[str, _CallChildren] = {}
         self._plan: tuple[acp.PlanEntry, ...] = ()
         self._batches: dict[str, list[acp.PlanEntry]] = {}
-        self._over: set[str] = set()
+        self._ended_batches: set[str] = set()
         self.dirty: set[str] = set()
         """Calls whose children did something since they were last shown."""
 
@@ -174,19 +174,19 @@ class SubagentView:
     def add_event(self, event: events.ChildEvent) -> list[acp.Update]:
         """Record what a child did. Returns the updates besides the view of its call, which `content` gives."""
         call_id = event.calls[0]
-        children_of_call = self._by_call.get(call_id)
-        if children_of_call is None:
-            children_of_call = self._by_call[call_id] = _CallChildren()
-        child, inner = children_of_call.child(event), event.inner
+        group = self._by_call.get(call_id)
+        if group is None:
+            group = self._by_call[call_id] = _CallChildren()
+        child, inner = group.child(event), event.inner
         updates: list[acp.Update] = []
         if isinstance(inner, events.Text):
-            child.say(inner.message_id, inner.delta)
+            child.append_text(inner.message_id, inner.delta)
         elif isinstance(inner, events.Voided):
-            child.void(inner.message_id)
+            child.discard_text(inner.message_id)
         elif isinstance(inner, events.CommandOutput):
-            child.output = (child.output + inner.data)[-_TAIL:]
+            child.output = (child.output + inner.data)[-_MAX_TEXT:]
         else:
-            if not self._apply(children_of_call, child, inner):
+            if not self._apply(group, child, inner):
                 return []
             if event.index is not None and len(event.path) == 1:
                 updates = self._progress(call_id, event.index, inner)
@@ -194,26 +194,26 @@ class SubagentView:
         return updates
 
     @staticmethod
-    def _apply(children_of_call: _CallChildren, child: _Child, inner: Any) -> bool:
+    def _apply(group: _CallChildren, child: _Child, inner: Any) -> bool:
         """Apply an event to a child. Returns whether the view changed."""
         match inner:
             case events.CastStarted():
                 child.intent, child.cast_id, child.state = headline(inner.intent), inner.cast_id, "running"
-                child.report("intent", child.intent)
+                child.add_action_data("intent", child.intent)
             case events.GateCalled(gate=gate) if gate != "done":
-                child.did(_inline(inner.title or gate, code=True), headline(inner.title or gate))
+                child.add_action(_inline(inner.title or gate, code=True), headline(inner.title or gate))
             case events.GateFinished():
-                children_of_call.changed(inner.diffs)
+                group.add_diffs(inner.diffs)
                 if inner.is_error:
-                    said = inner.result if isinstance(inner.result, str) else pretty_json(inner.result)
-                    reason = failure_text(said, inner.annotations)
+                    text = inner.result if isinstance(inner.result, str) else pretty_json(inner.result)
+                    reason = failure_text(text, inner.annotations)
                     plain = f"{inner.gate} failed: {headline(reason)}"
-                    child.did(f"{_inline(inner.gate, code=True)} failed: {_inline(reason)}", plain, "failure")
+                    child.add_action(f"{_inline(inner.gate, code=True)} failed: {_inline(reason)}", plain, "failure")
                 elif not inner.diffs:
                     return False
             case events.CommandStarted():
                 command = f"{'$' if inner.tool == 'bash' else '>>>'} {headline(inner.command)}"
-                child.did(_inline(command, code=True), command)
+                child.add_action(_inline(command, code=True), command)
             case events.CommandFinished():
                 why = inner.error or ("it ran longer than it may" if inner.timed_out else None)
                 if why is None and inner.exit_code in (0, None):
@@ -221,47 +221,47 @@ class SubagentView:
                 why = why and failure_text(why, inner.annotations)
                 output = child.output
                 line = f"exit status {inner.exit_code}" + (f": {_inline(why)}" if why else "")
-                child.did(line, line, "failure")
+                child.add_action(line, line, "failure")
                 child.output = output
             case events.PlanChanged():
                 # The child's own plan; the session's plan belongs to the session's entity.
                 line = "plan: " + "; ".join(f"{_inline(e.content)} ({e.status})" for e in inner.entries[:12])
-                child.did(line, line)
+                child.add_action(line, line)
             case events.RetryScheduled():
                 line = f"the model did not answer ({_inline(inner.error)}); asking again {inner.when}"
-                child.did(line, line, "retry")
+                child.add_action(line, line, "retry")
             case events.CastEnded():
                 child.finish_message()
                 child.state = "done" if inner.terminated else f"stopped: {inner.reason}"
-                child.report("done" if inner.terminated else "stopped", child.state)
+                child.add_action_data("done" if inner.terminated else "stopped", child.state)
             case _:
                 return False
         return True
 
     def take_actions(self, call_id: str) -> list[dict[str, str]] | None:
         """What the call's children did since the last call of this method, as data; None where it has no children."""
-        children_of_call = self._by_call.get(call_id)
-        if children_of_call is None:
+        group = self._by_call.get(call_id)
+        if group is None:
             return None
-        actions = children_of_call.actions[:]
-        children_of_call.actions.clear()
+        actions = group.actions[:]
+        group.actions.clear()
         return actions
 
     def end(self, call_id: str) -> tuple[list[acp.ToolContent], list[acp.Location] | None]:
         """The last view of a call's children, which are then dropped."""
         view = self.content(call_id)
         if call_id in self._batches:
-            self._over.add(call_id)
+            self._ended_batches.add(call_id)
         self._by_call.pop(call_id, None)
         return view
 
     def content(self, call_id: str) -> tuple[list[acp.ToolContent], list[acp.Location] | None]:
         """The present view of a call's children, and the files that they changed, the latest at the end."""
         self.dirty.discard(call_id)
-        children_of_call = self._by_call.get(call_id)
-        if children_of_call is None:
+        group = self._by_call.get(call_id)
+        if group is None:
             return [], None
-        return children_of_call.content(), list(children_of_call.locations.values())[-20:] or None
+        return group.content(), list(group.locations.values())[-20:] or None
 
     def clear(self) -> None:
         self.__init__()  # type: ignore[misc]
@@ -270,10 +270,10 @@ class SubagentView:
 
     def find_child(self, entity_id: str) -> tuple[str, str] | None:
         """The call that started the child with this id, and the child's display name; None for an unknown id."""
-        for call_id, children_of_call in self._by_call.items():
-            child = children_of_call.children.get(entity_id)
+        for call_id, group in self._by_call.items():
+            child = group.children.get(entity_id)
             if child is not None:
-                number = f" {_dotted(child.number)}" if child.number else ""
+                number = f" {_number_text(child.number)}" if child.number else ""
                 return call_id, f"child{number}"
         return None
 
@@ -288,7 +288,7 @@ class SubagentView:
     def batch(self, event: events.GateCalled) -> None:
         """A call that starts several children: each becomes an entry of the plan, unless they are too many."""
         requests = event.args.get("requests") if isinstance(event.args, dict) else None
-        if not isinstance(requests, list) or not 2 <= len(requests) <= CHILDREN:
+        if not isinstance(requests, list) or not 2 <= len(requests) <= MAX_CHILDREN:
             return
         if event.gate not in ("call_agent_batch", "cantrip.cast_batch"):
             return
@@ -315,17 +315,17 @@ class SubagentView:
         return [self._plan_update()]
 
     def _drop_ended(self) -> None:
-        for call_id in self._over:
+        for call_id in self._ended_batches:
             self._batches.pop(call_id, None)
-        self._over.clear()
+        self._ended_batches.clear()
 
     def _plan_update(self) -> acp.Plan:
         started = [b for b in self._batches.values() if any(e.status != "pending" for e in b)]
-        shown = [*self._plan, *(entry for batch in started for entry in batch)]
-        return acp.Plan([acp.PlanEntry(e.content, e.priority, e.status) for e in shown])
+        render = [*self._plan, *(entry for batch in started for entry in batch)]
+        return acp.Plan([acp.PlanEntry(e.content, e.priority, e.status) for e in render])
 
 
-def _dotted(number: tuple[int, ...]) -> str:
+def _number_text(number: tuple[int, ...]) -> str:
     return ".".join(map(str, number))
 
 
@@ -340,11 +340,11 @@ def _inline(text: str, *, code: bool = False) -> str:
     return f"{fence} {line} {fence}" if len(fence) > 1 else f"`{line}`"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "\n".join(f"> {line}" for line in text.splitlines())
 
 
-def _ends(section: str, room: int) -> str:
+def _shorten_section(section: str, limit: int) -> str:
     """The start of a child's section (its intent) and its last actions."""
     head, _, rest = section.partition("\n\n")
-    return f"{head[:300]}\n\n[earlier lines left out]\n\n{rest[-max(room - 340, 0) :]}" if rest else head[:room]
+    return f"{head[:300]}\n\n[earlier lines left out]\n\n{rest[-max(limit - 340, 0) :]}" if rest else head[:limit]

@@ -40,22 +40,22 @@ class SessionOptions:
 
     def __init__(self, factory: SessionFactory) -> None:
         self._factory = factory
-        self._ready: dict[str, Crystal] = {}
+        self._next_crystals: dict[str, Crystal] = {}
         """Crystals chosen for the next prompt, by session id."""
 
     def option_list(self, session: Session) -> list[acp.ConfigOption]:
         """Every option with its value. A choice for the next prompt already counts."""
         from cantrip_acp.recipes.build import crystal_choices as choosing
 
-        note, entity = session.note, session.entity
-        crystal = self._ready.get(session.id, entity.crystal)
+        metadata, entity = session.metadata, session.entity
+        crystal = self._next_crystals.get(session.id, entity.crystal)
         choices = {c.value: c for c in choosing.offered(session.opened.recipe, crystal)}
-        chosen = note.crystal if note.crystal in choices else choosing.value_of(crystal)
+        chosen = metadata.crystal if metadata.crystal in choices else choosing.value_of(crystal)
         found = [
             acp.ConfigOption(
                 id=MODE,
                 name="Mode",
-                current_value=note.mode,
+                current_value=metadata.mode,
                 options=[acp.OptionValue(mode.id, mode.name, mode.description) for mode in modes.MODES],
                 description="What may be changed, and what is asked first",
                 category="mode",
@@ -75,14 +75,14 @@ class SessionOptions:
                 acp.ConfigOption(
                     id=EFFORT,
                     name="Effort",
-                    current_value=note.effort or DEFAULT_EFFORT,
+                    current_value=metadata.effort or DEFAULT_EFFORT,
                     options=[acp.OptionValue(e, e.capitalize()) for e in (DEFAULT_EFFORT, *efforts)],
                     description="How much the model thinks, from the next prompt on",
                     category="thought_level",
                 )
             )
         names = dict(self._factory.recipes.names(_folder(session)))
-        current = session.pending.get(RECIPE) or note.recipe or self._factory.recipes.own
+        current = session.pending.get(RECIPE) or metadata.recipe or self._factory.recipes.default_name
         if names:
             names.setdefault(current, "")
             found.append(
@@ -113,7 +113,7 @@ class SessionOptions:
             match option:
                 case "mode":
                     self.set_mode(session, value)
-                    session.show(acp.CurrentMode(value))
+                    session.send_now(acp.CurrentMode(value))
                 case "model" | "effort":
                     await self._set_crystal(session, option, value)
                 case "recipe":
@@ -135,40 +135,40 @@ class SessionOptions:
         """
         if mode not in modes.NAMES:
             raise invalid_params(f"unknown mode {mode[:100]!r}; known: {', '.join(modes.NAMES)}", "modeId")
-        if mode == session.note.mode:
+        if mode == session.metadata.mode:
             return
         unwritten: LoomError | None = None
         try:
             self._append(session, {MODE: mode})
         except LoomError as problem:
-            if not modes.tightens(session.note.mode, mode):
+            if not modes.tightens(session.metadata.mode, mode):
                 raise _not_saved(problem) from None
             unwritten = problem
-        session.note.mode = session.permissions.mode = mode
+        session.metadata.mode = session.permissions.mode = mode
         apply_mode(session.entity, mode)
-        session.permissions.reconsider()
+        session.permissions.settle_open_questions()
         described = next(m.description for m in modes.MODES if m.id == mode)
-        session.entity_notes = [told for told in session.entity_notes if not told.startswith("The user switched")]
+        session.entity_notes = [text for text in session.entity_notes if not text.startswith("The user switched")]
         session.entity_notes.append(
             f"The user switched this session to the mode {modes.name_of(mode)!r}: {described} This stands over what you "
             "were told of your surroundings before."
         )
-        self._keep(session)
+        self._save_metadata(session)
         if unwritten is not None:
             raise _not_saved(unwritten)
 
     async def _set_crystal(self, session: Session, option: str, value: str) -> None:
         from cantrip_acp.recipes.build import crystal_choices as choosing
 
-        note, recipe = session.note, session.opened.recipe
-        current = choosing.value_of(self._ready.get(session.id, session.entity.crystal))
-        crystal, effort = note.crystal, note.effort
+        metadata, recipe = session.metadata, session.opened.recipe
+        current = choosing.value_of(self._next_crystals.get(session.id, session.entity.crystal))
+        crystal, effort = metadata.crystal, metadata.effort
         if option == MODEL:
-            if value == (note.crystal or current):
+            if value == (metadata.crystal or current):
                 return
             crystal = value
         else:
-            known = (DEFAULT_EFFORT, *choosing.efforts_of(self._ready.get(session.id, session.entity.crystal)))
+            known = (DEFAULT_EFFORT, *choosing.efforts_of(self._next_crystals.get(session.id, session.entity.crystal)))
             if len(known) == 1:
                 raise invalid_params(f"{current} takes no effort: its model is not known to think", "configId")
             if value not in known:
@@ -183,15 +183,15 @@ class SessionOptions:
                 made = await anyio.to_thread.run_sync(choosing.chosen, recipe, crystal, effort)
             else:
                 effort = None
-        self._factory.recipes.admit(made)
-        note.crystal, note.effort = crystal, effort
-        self._ready[session.id] = made
-        self._record(session, {"crystal": crystal or current, "effort": effort or DEFAULT_EFFORT})
+        self._factory.recipes.require_signed_in(made)
+        metadata.crystal, metadata.effort = crystal, effort
+        self._next_crystals[session.id] = made
+        self._record_change(session, {"crystal": crystal or current, "effort": effort or DEFAULT_EFFORT})
         if not session.running:
             await self._apply_crystal(session)
 
     async def _apply_crystal(self, session: Session) -> None:
-        made = self._ready.pop(session.id, None)
+        made = self._next_crystals.pop(session.id, None)
         if made is None:
             return
         entity = session.entity
@@ -203,12 +203,12 @@ class SessionOptions:
         await http_clients.release(old, entity)
 
     async def _set_recipe(self, session: Session, value: str) -> None:
-        if value == (session.pending.get(RECIPE) or session.note.recipe or self._factory.recipes.own):
+        if value == (session.pending.get(RECIPE) or session.metadata.recipe or self._factory.recipes.default_name):
             return
         offered = [
             name for name, _ in await anyio.to_thread.run_sync(list, self._factory.recipes.names(_folder(session)))
         ]
-        if value not in (*offered, self._factory.recipes.own):
+        if value not in (*offered, self._factory.recipes.default_name):
             # A path would be a file that nobody offered or checked. To use one, start the agent with it.
             raise invalid_params(
                 f"no recipe {value[:100]!r} is offered here; known: {', '.join(map(_short, offered))}", "value"
@@ -225,21 +225,21 @@ class SessionOptions:
         value = session.pending.pop(RECIPE, None)
         if value is None:
             return
-        note, old = session.note, session.entity
-        self._ready.pop(session.id, None)
+        metadata, old = session.metadata, session.entity
+        self._next_crystals.pop(session.id, None)
         made, recipe = await anyio.to_thread.run_sync(self._factory.recipes.cantrip, _folder(session), value)
-        cantrip = made.for_session([_path(folder) for folder in note.directories], session.permissions)
+        cantrip = made.for_session([_path(folder) for folder in metadata.directories], session.permissions)
         cantrip = cantrip.replace(sources=(*cantrip.sources, *session.sources))
         begun = old.last_turn if old.sequence or session.opened.turns else None
         found = await anyio.to_thread.run_sync(resume_entity, cantrip, old.loom, new_id("e"), begun)
-        apply_mode(found.entity, note.mode)
+        apply_mode(found.entity, metadata.mode)
         found.entity.state.names_requests = old.state.names_requests
         session.opened.entity, session.opened.recipe = found.entity, recipe
-        note.entity_id, note.recipe, note.crystal, note.effort = found.entity.id, value, None, None
-        note.from_turn = begun
+        metadata.entity_id, metadata.recipe, metadata.crystal, metadata.effort = found.entity.id, value, None, None
+        metadata.from_turn = begun
         if begun is not None:
             old.loom.append(ForkRecord(new_id("k"), begun, found.entity.id, found.kept, (), now()))
-        self._record(session, {RECIPE: value, "from_turn": begun})
+        self._record_change(session, {RECIPE: value, "from_turn": begun})
         await old.close()
 
     async def ask_for_trust(self, connection: Any, session_id: str, workspace: Path, name: str | None) -> None:
@@ -260,7 +260,7 @@ class SessionOptions:
         ledger = trust.Ledger(self._factory.store.folder.parent)
         shown = await anyio.to_thread.run_sync(lambda: trust.content(workspace, Files()))
         wanted = "\n".join(map(one_line, wanted.splitlines()))
-        call = acp.Asking(
+        call = acp.PermissionToolCall(
             tool_call_id=f"trust_{shown.digest[:16]}",
             title=one_line(f"Trust the recipes in {workspace}/{trust.FOLDER}"),
             kind="other",
@@ -275,8 +275,8 @@ class SessionOptions:
             acp.PermissionOption("trust", "Trust them as they are now", "allow_always"),
             acp.PermissionOption("refuse", "Do not trust them", "reject_once"),
         ]
-        said = await choose(connection, acp.RequestPermission(session_id, call, answers))
-        if said != "trust":
+        answer = await choose(connection, acp.RequestPermission(session_id, call, answers))
+        if answer != "trust":
             raise RpcError(INVALID_REQUEST, f"The recipe is not trusted: {wanted}", {"reason": "untrusted_recipe"})
         if not await anyio.to_thread.run_sync(ledger.grant_seen, workspace, shown):
             raise RpcError(
@@ -291,31 +291,31 @@ class SessionOptions:
         found = await anyio.to_thread.run_sync(discovery.running, abandon_on_cancel=True)
         # A session that was opened after they were found has them in its reply.
         if found != before and not session.closing and session.opened.recipe is not None:
-            session.show(acp.ConfigOptionsChanged(self.option_list(session)))
+            session.send_now(acp.ConfigOptionsChanged(self.option_list(session)))
 
-    async def before(self, session: Session) -> Sequence[ContextBlock]:
+    async def before_cast(self, session: Session) -> Sequence[ContextBlock]:
         """Before a cast: apply the pending choices, and return what the entity must know about them."""
         if session.pending:
             try:
                 await self._apply_recipe(session)
             finally:
                 # Another recipe has other crystals; and if the recipe could not be loaded, the previous one stays.
-                session.show(acp.ConfigOptionsChanged(self.option_list(session)))
+                session.send_now(acp.ConfigOptionsChanged(self.option_list(session)))
         await self._apply_crystal(session)
-        told, session.entity_notes = session.entity_notes, []
-        return [ContextBlock("\n".join(told), "This session", "session")] if told else []
+        text, session.entity_notes = session.entity_notes, []
+        return [ContextBlock("\n".join(text), "This session", "session")] if text else []
 
-    def _record(self, session: Session, changes: dict[str, Any]) -> None:
+    def _record_change(self, session: Session, changes: dict[str, Any]) -> None:
         """Record a change in the loom and in the session's note."""
         self._append(session, changes)
-        self._keep(session)
+        self._save_metadata(session)
 
     def _append(self, session: Session, changes: dict[str, Any]) -> None:
         session.entity.loom.append(ConfigRecord(new_id("g"), session.entity.id, changes, now()))
 
-    def _keep(self, session: Session) -> None:
+    def _save_metadata(self, session: Session) -> None:
         try:
-            self._factory.save_note(session.opened)
+            self._factory.save_metadata(session.opened)
         except OSError as problem:
             # The loom has it.
             log.warning("the note of session %s could not be written: %s", session.id, problem)
@@ -332,7 +332,7 @@ def _short(recipe: str) -> str:
 
 
 def _folder(session: Session) -> Path:
-    return _path(session.note.cwd)
+    return _path(session.metadata.cwd)
 
 
 def _path(path: str) -> Path:

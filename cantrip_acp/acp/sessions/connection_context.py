@@ -1,4 +1,8 @@
-"""Connection context: what the sessions of one connection share (its client, permissions and session setup)."""
+"""Connection context: the client and the session setup that all sessions of one connection share.
+
+It also decides which gate calls of a session go to the client (`gate_router`): calls to the files open in the editor,
+the client's terminals, and questions to the user.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.errors import auth_required, unknown
+from cantrip_acp.acp.errors import auth_required, unknown_session
 from cantrip_acp.acp.permissions.interceptor import Permissions
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory, permission_change
@@ -39,50 +43,45 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _UNNAMED = tracing.Trace("")
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class ConnectionContext:
-    """What one connection offers its sessions."""
+    """The client's abilities and the setup of sessions in one connection."""
 
-    def __init__(self, factory: SessionFactory, options: SessionOptions, living: OpenSessions) -> None:
+    def __init__(self, factory: SessionFactory, options: SessionOptions, open_sessions: OpenSessions) -> None:
         self.client = acp.ClientAbilities()
-        self.connection: Connection | None = None
+        self.connection: Connection
+        """Set before the first request is handled."""
         self._factory = factory
         self._store = factory.store
         self._options = options
-        self._open_sessions = living
-
-    @property
-    def wire(self) -> Connection:
-        """The connection. It is set before any request comes."""
-        assert self.connection is not None
-        return self.connection
+        self._open_sessions = open_sessions
 
     def permissions(self, session_id: str) -> Permissions:
-        """The permissions of a session. They find the session by its id, because entities are made with their
-        interceptors before it exists."""
+        """The permissions of a session. They find the session by its id, because the entity needs them before the
+        session exists."""
 
         async def ask(question: Question) -> Answer:
             return await self._open_sessions.sessions[session_id].ask(question)
 
         def remember(granted: Grant) -> None:
             session = self._open_sessions.sessions[session_id]
-            session.note.granted.append(granted)
+            session.metadata.granted.append(granted)
             changes = {"permission": permission_change(granted)}
             session.entity.loom.append(ConfigRecord(new_id("g"), session.entity.id, changes, now()))
-            self._factory.save_note(session.opened)
+            self._factory.save_metadata(session.opened)
 
         return Permissions(ask, remember)
 
     async def sources(self, params: acp.NewSession | acp.LoadSession) -> Sequence[GateSource]:
-        """The MCP servers that a client names for a session. They are connected after the reply."""
+        """The MCP servers that a client names for a session, as gate sources. They are connected after the reply."""
         if not params.mcp_servers:
             return ()
-        from cantrip_acp.acp.sessions.factory import sources
+        from cantrip_acp.acp.sessions.factory import mcp_sources
 
         try:
-            return await anyio.to_thread.run_sync(sources, params.mcp_servers, self._store.folder.parent)
+            return await anyio.to_thread.run_sync(mcp_sources, params.mcp_servers, self._store.folder.parent)
         except CantripError as problem:
             raise RpcError(INTERNAL_ERROR, f"The session cannot be opened: {problem}") from None
 
@@ -94,71 +93,71 @@ class ConnectionContext:
         meta: Any,
         sources: Sequence[GateSource],
     ) -> Session:
-        """Make a session of an opened entity, and add it to the open sessions."""
-        session = Session(opened, permissions, self.wire, self.client, trace)
+        """Make a session for an opened entity, and add it to the open sessions."""
+        session = Session(opened, permissions, self.connection, self.client, trace)
         session.sources = sources
-        session.before = self._options.before
-        session.after = self._after
-        permissions.mode, permissions.granted = opened.note.mode, list(opened.note.granted)
+        session.before_cast = self._options.before_cast
+        session.after_prompt = self._save_after_prompt
+        permissions.mode, permissions.granted = opened.metadata.mode, list(opened.metadata.granted)
         permissions.route = gate_router(session)
         opened.entity.state.names_requests = self.client.request_ids or (
-            isinstance(meta, dict) and bool(meta.get(acp.EDGES))
+            isinstance(meta, dict) and bool(meta.get(acp.REQUEST_EDGES))
         )
         self._open_sessions.sessions[session.id] = session
         return session
 
-    def _after(self, session: Session) -> None:
-        """Save the note after a prompt, with the title and the time of the last activity."""
+    def _save_after_prompt(self, session: Session) -> None:
+        """Save the session's metadata after a prompt: the title and the time of the last activity."""
         if session.closing:
             return
         try:
-            self._factory.save_note(session.opened)
+            self._factory.save_metadata(session.opened)
         except OSError as problem:
-            # The loom holds all of it, and the note can be rebuilt.
-            log.warning("the note of session %s could not be written: %s", session.id, problem)
+            # The metadata can be rebuilt from the loom.
+            log.warning("the metadata of session %s could not be written: %s", session.id, problem)
 
-    def after_reply(self, session: Session, request: Request, *, ahead: bool = False) -> None:
-        """Schedule what follows the reply that names a session; the reply does not wait for it.
+    def after_reply(self, session: Session, request: Request, *, before_reply: bool = False) -> None:
+        """Schedule the work that follows the reply to a request that opens a session. The reply does not wait for it.
 
-        With ``ahead`` the commands are sent before the reply, because the reply to ``session/load`` comes last (ACP,
-        Session Setup).
+        With ``before_reply`` the list of slash commands is sent before the reply, because the reply to ``session/load``
+        must come after all updates (ACP, Session Setup).
         """
         connection = session.connection
-        if ahead:
-            _tell_commands(session)
+        if before_reply:
+            _send_commands(session)
         else:
-            request.after.append(lambda: _tell_commands(session))
-        request.after.append(lambda: connection.beside(session.warm))
-        request.after.append(lambda: connection.beside(lambda: self._options.look_for_local_servers(session)))
+            request.after.append(lambda: _send_commands(session))
+        request.after.append(lambda: connection.start_task(session.warm))
+        request.after.append(lambda: connection.start_task(lambda: self._options.look_for_local_servers(session)))
 
     def state(self, session: Session, *, session_id: str | None = None) -> acp.SessionState:
-        """The state of a session for a reply; ``session_id`` where the client does not know it yet."""
+        """The state of a session for a reply. Pass ``session_id`` if the client does not know the id yet."""
         entity, opened = session.entity, session.opened
         about: dict[str, Any] = {
             "cantrip": {
                 "recipe": entity.cantrip.name,
                 "entity_id": entity.id,
                 "loom": entity.loom.location,
-                **({"turns": opened.turns, "state": opened.kept} if opened.turns else {}),
+                **({"turns": opened.turns, "state": opened.restored_state} if opened.turns else {}),
             }
         }
         if session.trace is not None:
             about["cantrip_trace_id"] = session.trace.trace_id
         return acp.SessionState(
             session_id=session_id,
-            modes=modes.state(session.note.mode),
+            modes=modes.state(session.metadata.mode),
             config_options=self._options.option_list(session),
             models=self._options.models(session),
             meta=about,
         )
 
     async def open_in_thread(
-        self, work: Callable[..., OpenedSession], *args: Any, fresh: bool = False
+        self, work: Callable[..., OpenedSession], *args: Any, delete_if_cancelled: bool = False
     ) -> OpenedSession:
-        """Open a session in a thread. If the request is cancelled meanwhile, close it again; with ``fresh`` also
-        delete its files.
+        """Open a session in a thread.
 
-        Raises `RpcError` where it cannot be opened, `UntrustedRecipe` unchanged.
+        If the request is cancelled at the same time, the session is closed again. With ``delete_if_cancelled`` its files
+        are deleted too. Raises `RpcError` if the session cannot be opened, and passes on `UntrustedRecipe`.
         """
         try:
             with anyio.CancelScope(shield=True):
@@ -168,13 +167,13 @@ class ConnectionContext:
         except UntrustedRecipe:
             raise
         except NoSession as problem:
-            raise unknown(problem.session_id) from None
+            raise unknown_session(problem.session_id) from None
         except LoomLocked as problem:
             raise RpcError(INVALID_REQUEST, f"The session is in use: {problem}", {"reason": "session_in_use"}) from None
         except (CantripError, OSError) as problem:
             words = str(problem)
-            if isinstance(problem, OSError) and problem.errno in _FULL:
-                words += ". Make room, or choose another folder with --state-dir"
+            if isinstance(problem, OSError) and problem.errno in _DISK_FULL:
+                words += ". Free some disk space, or choose another folder with --state-dir"
             text = shared().diagnostic(words)
             raise RpcError(
                 INTERNAL_ERROR,
@@ -185,20 +184,20 @@ class ConnectionContext:
             await anyio.lowlevel.checkpoint_if_cancelled()
         except anyio.get_cancelled_exc_class():
             opened.release()
-            if fresh:
-                self._store.delete(opened.note.id)
+            if delete_if_cancelled:
+                self._store.delete(opened.metadata.id)
             raise
         return opened
 
 
-def _tell_commands(session: Session) -> None:
+def _send_commands(session: Session) -> None:
     from cantrip_acp.acp.sessions import slash_commands
 
-    session.show(slash_commands.available())
+    session.send_now(slash_commands.commands_update())
 
 
 def requested_trace(meta: Any) -> tracing.Trace | None:
-    """The trace that a request names; None where it names none."""
+    """The trace that a request names in ``_meta``, or None."""
     trace = tracing.trace_from(meta if isinstance(meta, dict) else None, default=_UNNAMED)
     return trace if trace is not _UNNAMED else None
 
@@ -207,7 +206,10 @@ _FILES = frozenset({"read_file", "write_file", "edit_file", "search"})
 
 
 def gate_router(session: Session) -> Callable[[GateInvocation], GateInvocation]:
-    """The function that replaces a session's calls by calls to its client."""
+    """Return the function that redirects gate calls of a session to its client, if the client offers the service.
+
+    Gates of other packages with the same names are not redirected.
+    """
     files: EditorFileGates | None = None
     client = session.client
 
@@ -221,7 +223,7 @@ def gate_router(session: Session) -> Callable[[GateInvocation], GateInvocation]:
                 buffers = EditorFiles(
                     session.connection, session.id, reads=client.reads_files, writes=client.writes_files
                 )
-                files = EditorFileGates(buffers, (session.note.cwd, *session.note.directories))
+                files = EditorFileGates(buffers, (session.metadata.cwd, *session.metadata.directories))
             return files.route(invocation)
         if name == "client_terminal" and client.terminals:
             return _terminal(session, invocation)

@@ -20,7 +20,7 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import SignedOut
 from cantrip_acp.acp.permissions.patterns import grants_for_other_folder
 from cantrip_acp.acp.sessions import modes
-from cantrip_acp.acp.sessions.session_store import FORK, Grant, NoSession, Note, SessionStore
+from cantrip_acp.acp.sessions.session_store import FORK, Grant, NoSession, SessionMetadata, SessionStore
 from cantrip_acp.acp.wire.jsonrpc import invalid_params
 from cantrip_acp.core.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.gates.contract import GateSource
@@ -64,21 +64,21 @@ CantripFactory = Callable[[Path], "Cantrip"]
 class OpenedSession:
     """An opened session: its entity with what belongs to it.
 
-    ``lock`` is a file descriptor that locks a session in a shared loom, or -1. ``lost`` names the problem where the
-    chosen crystal or effort is no longer available. ``exports`` is the folder for exports of the session. ``past``
+    ``lock`` is a file descriptor that locks a session in a shared loom, or -1. ``dropped_choice`` names the problem where the
+    chosen crystal or effort is no longer available. ``exports`` is the folder for exports of the session. ``history``
     holds the entity's history as it was read at the opening; None once it was sent, or is out of date.
     """
 
-    note: Note
+    metadata: SessionMetadata
     entity: Entity
     recipe: Recipe | None
     exports: Path
     turns: int = 0
-    kept: KeptState = "none"
+    restored_state: KeptState = "none"
     lock: int = -1
-    lost: str = ""
+    dropped_choice: str = ""
     released: bool = False
-    past: list[CastPart] | None = None
+    history: list[CastPart] | None = None
 
     def release(self) -> None:
         """Close the loom and the lock. `Entity.close` closes the medium."""
@@ -114,11 +114,11 @@ class Recipes:
 
         Raises `UntrustedRecipe`, `MissingKey`, `DefinitionError`.
         """
-        cantrip, recipe = self._built(workspace, name, crystal, effort)
-        self.admit(cantrip.crystal)
+        cantrip, recipe = self._build(workspace, name, crystal, effort)
+        self.require_signed_in(cantrip.crystal)
         return cantrip, recipe
 
-    def admit(self, crystal: Crystal) -> None:
+    def require_signed_in(self, crystal: Crystal) -> None:
         """Raise `SignedOut` for a crystal that needs a key, where the user has signed out."""
         if not self.signed_out:
             return
@@ -127,7 +127,7 @@ class Recipes:
         if crystal.name in KEYS:
             raise SignedOut("you have signed out; choose a way to sign in again")
 
-    def _built(
+    def _build(
         self, workspace: Path, name: str | None, crystal: str | None, effort: str | None
     ) -> tuple[Cantrip, Recipe | None]:
         if self._factory is not None:
@@ -136,18 +136,18 @@ class Recipes:
         from cantrip_acp.recipes import recipe as recipes
         from cantrip_acp.recipes.build import build, crystal_choices
 
-        chosen_options = name if name is not None else self.named
-        if chosen_options is None:
+        chosen = name if name is not None else self.named
+        if chosen is None:
             found = recipes.built_in(DEFAULT, state_dir=self._state_dir)
         else:
-            found = recipes.load(chosen_options, workspace, state_dir=self._state_dir)
-            if chosen_options != self.named or not self._by_path:
+            found = recipes.load(chosen, workspace, state_dir=self._state_dir)
+            if chosen != self.named or not self._by_path:
                 trust.require(found, workspace, self._state_dir)
         other = crystal_choices.chosen(found, crystal, effort) if crystal is not None or effort is not None else None
         return build.build(found, workspace=workspace, crystal=other), found
 
     @property
-    def own(self) -> str:
+    def default_name(self) -> str:
         """The default recipe of new sessions, as the value of the option."""
         from cantrip_acp.recipes import DEFAULT
 
@@ -160,8 +160,8 @@ class Recipes:
         from cantrip_acp.recipes import recipe as recipes
 
         known = recipes.names(workspace)
-        if self.own not in known:
-            yield self.own, "named when the agent was started"
+        if self.default_name not in known:
+            yield self.default_name, "named when the agent was started"
         for name, (source, _) in known.items():
             yield name, {"workspace": "in this folder's .cantrip", "user": "your own"}.get(source, "built in")
 
@@ -183,9 +183,9 @@ class SessionFactory:
     ) -> OpenedSession:
         """Open a new, empty session."""
         cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources)
-        loom, lock = self._loom(cantrip, session_id)
+        loom, lock = self._open_loom(cantrip, session_id)
         entity = cantrip.invoke(loom=loom)
-        note = Note(
+        metadata = SessionMetadata(
             id=session_id,
             cwd=str(cwd),
             entity_id=entity.id,
@@ -193,13 +193,13 @@ class SessionFactory:
             directories=[str(folder) for folder in directories],
             started=self.recipes.named,
         )
-        opened = OpenedSession(note, entity, recipe, self.store.exports, lock=lock)
-        self.save_note(opened)
+        opened = OpenedSession(metadata, entity, recipe, self.store.exports, lock=lock)
+        self.save_metadata(opened)
         return opened
 
     def load(
         self,
-        note: Note,
+        metadata: SessionMetadata,
         cwd: Path,
         directories: Sequence[Path],
         interceptor: Interceptor,
@@ -211,34 +211,34 @@ class SessionFactory:
         """
         from cantrip_acp.core.forking.resume import resume_entity
 
-        if note.cwd != str(cwd):
-            note.granted = grants_for_other_folder(note.granted)
-        note.cwd, note.directories = str(cwd), [str(folder) for folder in directories]
-        cantrip, recipe, lost = self._cantrip_with_choices(cwd, directories, interceptor, sources, note)
-        loom, lock = self._loom(cantrip, note.id, note)
+        if metadata.cwd != str(cwd):
+            metadata.granted = grants_for_other_folder(metadata.granted)
+        metadata.cwd, metadata.directories = str(cwd), [str(folder) for folder in directories]
+        cantrip, recipe, lost = self._cantrip_with_choices(cwd, directories, interceptor, sources, metadata)
+        loom, lock = self._open_loom(cantrip, metadata.id, metadata)
         try:
-            if not self.store.has(note.id):
-                raise NoSession(note.id)
-            begun = loom.last_turn(note.entity_id) is not None
-            found = resume_entity(cantrip, loom, note.entity_id, at=None if begun else note.from_turn)
+            if not self.store.has(metadata.id):
+                raise NoSession(metadata.id)
+            has_turns = loom.last_turn(metadata.entity_id) is not None
+            found = resume_entity(cantrip, loom, metadata.entity_id, at=None if has_turns else metadata.from_turn)
         except BaseException:
             loom.close()
             if lock >= 0:
                 os.close(lock)
             raise
-        apply_mode(found.entity, note.mode)
-        opened = OpenedSession(note, found.entity, recipe, self.store.exports, found.turns, found.kept, lock, lost)
-        opened.past = found.parts
+        apply_mode(found.entity, metadata.mode)
+        opened = OpenedSession(metadata, found.entity, recipe, self.store.exports, found.turns, found.kept, lock, lost)
+        opened.history = found.parts
         if lost:
             crystal = found.entity.crystal
             changes = {"crystal": f"{crystal.name}:{crystal.model}", "effort": "default"}
             with suppress(LoomError):
-                loom.append(ConfigRecord(new_id("g"), note.entity_id, changes, now()))
+                loom.append(ConfigRecord(new_id("g"), metadata.entity_id, changes, now()))
         try:
-            self.save_note(opened)
+            self.save_metadata(opened)
         except OSError as problem:
             # A session can be read even when the disk is full.
-            log.warning("the note of session %s could not be written: %s", note.id, problem)
+            log.warning("the note of session %s could not be written: %s", metadata.id, problem)
         return opened
 
     def fork(
@@ -259,8 +259,8 @@ class SessionFactory:
         """
         from cantrip_acp.core.forking.resume import resume_entity
 
-        before = source.note
-        note = Note(
+        before = source.metadata
+        metadata = SessionMetadata(
             id=session_id,
             cwd=str(cwd),
             entity_id=new_id("e"),
@@ -275,45 +275,45 @@ class SessionFactory:
             effort=before.effort,
             granted=list(before.granted) if before.cwd == str(cwd) else grants_for_other_folder(before.granted),
         )
-        cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources, note)
-        loom, lock = self._loom(cantrip, session_id)
+        cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources, metadata)
+        loom, lock = self._open_loom(cantrip, session_id)
         try:
             if loom.location is None or loom.location != source.entity.loom.location:
                 for record in records_on_path(source.entity.loom, turn_id, resumes):
                     loom.append(record)
-            note.loom = loom.location or ""
-            found = resume_entity(cantrip, loom, note.entity_id, at=turn_id)
+            metadata.loom = loom.location or ""
+            found = resume_entity(cantrip, loom, metadata.entity_id, at=turn_id)
             loom.append(
                 ForkRecord(
                     new_id("k"),
                     turn_id,
-                    note.entity_id,
+                    metadata.entity_id,
                     found.kept,
                     (),
                     now(),
                     resumes=UNSET if resumes is None else resumes,
                 )
             )
-            changes = {"fork_of": before.id, "from_turn": turn_id, **chosen_options(note)}
-            loom.append(ConfigRecord(new_id("g"), note.entity_id, changes, now()))
-            for granted in note.granted:
+            changes = {"fork_of": before.id, "from_turn": turn_id, **chosen_options(metadata)}
+            loom.append(ConfigRecord(new_id("g"), metadata.entity_id, changes, now()))
+            for granted in metadata.granted:
                 loom.append(
-                    ConfigRecord(new_id("g"), note.entity_id, {"permission": permission_change(granted)}, now())
+                    ConfigRecord(new_id("g"), metadata.entity_id, {"permission": permission_change(granted)}, now())
                 )
         except BaseException:
             loom.close()
             if lock >= 0:
                 os.close(lock)
             raise
-        apply_mode(found.entity, note.mode)
-        opened = OpenedSession(note, found.entity, recipe, self.store.exports, found.turns, found.kept, lock)
-        self.save_note(opened)
+        apply_mode(found.entity, metadata.mode)
+        opened = OpenedSession(metadata, found.entity, recipe, self.store.exports, found.turns, found.kept, lock)
+        self.save_metadata(opened)
         return opened
 
-    def save_note(self, opened: OpenedSession) -> None:
+    def save_metadata(self, opened: OpenedSession) -> None:
         """Save a session's note, where its loom is on disk."""
         if opened.entity.loom.location is not None and not opened.released:
-            self.store.save(opened.note)
+            self.store.save(opened.metadata)
 
     def _cantrip_with_choices(
         self,
@@ -321,7 +321,7 @@ class SessionFactory:
         directories: Sequence[Path],
         interceptor: Interceptor,
         sources: Sequence[GateSource],
-        note: Note,
+        metadata: SessionMetadata,
     ) -> tuple[Cantrip, Recipe | None, str]:
         """A session's cantrip with its chosen options, and the problem where a choice was dropped.
 
@@ -329,22 +329,22 @@ class SessionFactory:
         than its crystal. A missing recipe raises DefinitionError, because another recipe would be another entity.
         """
         try:
-            return (*self._cantrip(cwd, directories, interceptor, sources, note), "")
+            return (*self._cantrip(cwd, directories, interceptor, sources, metadata), "")
         except (MissingKey, UntrustedRecipe):
             raise
         except DefinitionError as problem:
             why = problem
-        if note.crystal is not None or note.effort is not None:
-            own = replace(note, crystal=None, effort=None)
+        if metadata.crystal is not None or metadata.effort is not None:
+            own = replace(metadata, crystal=None, effort=None)
             with suppress(DefinitionError):
                 found = self._cantrip(cwd, directories, interceptor, sources, own)
-                note.crystal = note.effort = None
+                metadata.crystal = metadata.effort = None
                 return (*found, str(why))
-        if note.recipe is None:
+        if metadata.recipe is None:
             raise why
         raise DefinitionError(
-            f"it was switched to the recipe {note.recipe!r}, and {why}. Put that recipe back, or go on with another one in a "
-            f"terminal: cantrip repl RECIPE --session {note.id}"
+            f"it was switched to the recipe {metadata.recipe!r}, and {why}. Put that recipe back, or go on with another one in a "
+            f"terminal: cantrip repl RECIPE --session {metadata.id}"
         ) from None
 
     def _cantrip(
@@ -353,20 +353,22 @@ class SessionFactory:
         directories: Sequence[Path],
         interceptor: Interceptor,
         sources: Sequence[GateSource],
-        note: Note | None = None,
+        metadata: SessionMetadata | None = None,
     ) -> tuple[Cantrip, Recipe | None]:
-        chosen = (note.recipe, note.crystal, note.effort) if note is not None else (None, None, None)
+        chosen = (metadata.recipe, metadata.crystal, metadata.effort) if metadata is not None else (None, None, None)
         cantrip, recipe = self.recipes.cantrip(cwd, *chosen)
         made = cantrip.for_session(directories, interceptor)
         return (made.replace(sources=(*made.sources, *sources)) if sources else made), recipe
 
-    def _loom(self, cantrip: Cantrip, session_id: str, note: Note | None = None) -> tuple[Loom, int]:
+    def _open_loom(
+        self, cantrip: Cantrip, session_id: str, metadata: SessionMetadata | None = None
+    ) -> tuple[Loom, int]:
         """The loom of a session, and a lock. The lock is -1 where the loom file itself allows only one writer."""
         store: Any = cantrip.loom_settings.get("store", "jsonl")
         fsync = bool(cantrip.loom_settings.get("fsync", False))
-        if note is not None and note.loom:
+        if metadata is not None and metadata.loom:
             # A note has no password; the session's recipe has it.
-            store = store if is_address(store) and shown(store) == note.loom else note.loom
+            store = store if is_address(store) and shown(store) == metadata.loom else metadata.loom
         elif store == "memory":
             return Loom.memory(), -1
         if not is_address(store):
@@ -384,9 +386,9 @@ def apply_mode(entity: Entity, mode: str) -> None:
     entity.set_wards(lambda circle: modes.wards_of(mode, circle))
 
 
-def chosen_options(note: Note) -> dict[str, str]:
+def chosen_options(metadata: SessionMetadata) -> dict[str, str]:
     """The chosen options of a session, as changes for a ``config`` record."""
-    found = {"mode": note.mode, "recipe": note.recipe, "crystal": note.crystal, "effort": note.effort}
+    found = {"mode": metadata.mode, "recipe": metadata.recipe, "crystal": metadata.crystal, "effort": metadata.effort}
     return {
         name: value for name, value in found.items() if value is not None and (name, value) != ("mode", modes.DEFAULT)
     }
@@ -402,13 +404,13 @@ def records_on_path(loom: Loom, turn_id: str, cast_id: str | None = None) -> Ite
 
     The children that turns of the path spawned belong to it, with all below them.
     """
-    on_it = set(loom.path(turn_id))
+    on_path = set(loom.path(turn_id))
     casts: set[str] = set() if cast_id is None else {cast_id}
-    below, turns = _descendants(loom, on_it)
+    below, turns = _descendants(loom, on_path)
     casts |= below
-    on_it |= turns
+    on_path |= turns
     cantrips: set[str] = set()
-    for each in on_it:
+    for each in on_path:
         turn = loom.turn(each)
         cantrips.add(turn.cantrip_id)
         if turn.cast_id is not None:
@@ -420,14 +422,14 @@ def records_on_path(loom: Loom, turn_id: str, cast_id: str | None = None) -> Ite
             case CantripRecord():
                 wanted = record.id in cantrips
             case Turn():
-                wanted = record.id in on_it
+                wanted = record.id in on_path
             case CastRecord():
                 # The path may leave a cast half way, so the end of the cast is not part of it.
                 wanted = record.id in casts and (record.event == "start" or record.id in below)
             case ContextRecord() | FoldRecord():
                 wanted = record.cast_id in casts
             case RewardRecord() | SnapshotRecord():
-                wanted = record.turn_id in on_it
+                wanted = record.turn_id in on_path
             case _:
                 wanted = False
         if wanted:
@@ -437,12 +439,12 @@ def records_on_path(loom: Loom, turn_id: str, cast_id: str | None = None) -> Ite
 def _descendants(loom: Loom, above: set[str]) -> tuple[set[str], set[str]]:
     """The casts and turns of the children that these turns spawned, and of their children."""
     spoken: dict[str, list[str]] = {}
-    born: dict[str, list[str]] = {}
+    entity_turns: dict[str, list[str]] = {}
     for each, place in loom.places.items():
         if place.cast_id is not None:
             spoken.setdefault(place.cast_id, []).append(each)
         if place.role == "call" and place.parent_id is not None:
-            born.setdefault(place.parent_id, []).append(each)
+            entity_turns.setdefault(place.parent_id, []).append(each)
     spawned: dict[str, list[str]] = {}
     for start in loom.cast_starts().values():
         if start.parent_turn_id is not None:
@@ -452,7 +454,7 @@ def _descendants(loom: Loom, above: set[str]) -> tuple[set[str], set[str]]:
         at = waiting.pop()
         new = set(spawned.get(at, ())) - casts
         casts |= new
-        found = {*born.get(at, ()), *(each for cast in new for each in spoken.get(cast, ()))} - above - turns
+        found = {*entity_turns.get(at, ()), *(each for cast in new for each in spoken.get(cast, ()))} - above - turns
         turns |= found
         waiting += found
     return casts, turns
@@ -502,7 +504,7 @@ def first_cast(entity: Entity, turn_id: str) -> str | None:
 # server over HTTP needs no such permission: the client named it, and the client is the user's.
 
 
-def sources(named: Sequence[acp.McpServer] | None, state_dir: Path) -> list[GateSource]:
+def mcp_sources(named: Sequence[acp.McpServer] | None, state_dir: Path) -> list[GateSource]:
     """The gate sources for these servers; empty where there are none. Reads a file.
 
     Raises `RpcError` -32602 with the place of a server that cannot be used; `DefinitionError` where the trust file
@@ -510,10 +512,10 @@ def sources(named: Sequence[acp.McpServer] | None, state_dir: Path) -> list[Gate
     """
     if not named:
         return []
-    return [McpServers([_declared(server, place, state_dir) for place, server in enumerate(named)])]
+    return [McpServers([_mcp_server(server, place, state_dir) for place, server in enumerate(named)])]
 
 
-def _declared(server: acp.McpServer, place: int, state_dir: Path) -> McpServer:
+def _mcp_server(server: acp.McpServer, place: int, state_dir: Path) -> McpServer:
     from cantrip_acp.recipes.trust import Ledger
 
     try:
@@ -528,9 +530,9 @@ def _declared(server: acp.McpServer, place: int, state_dir: Path) -> McpServer:
         if server.type != "stdio":
             raise invalid_params(f"{server.type[:40]!r} is none of stdio, http, sse", f"mcpServers[{place}].type")
         argv = (server.command or "", *(server.args or ()))
-        ask_for_trust = Ledger(state_dir).trusts_command(argv)
+        trusted = Ledger(state_dir).trusts_command(argv)
         env = {pair.name: pair.value for pair in server.env or ()}
-        return McpServer(name=server.name, command=argv[0], args=argv[1:], env=env, sandboxed=not ask_for_trust)
+        return McpServer(name=server.name, command=argv[0], args=argv[1:], env=env, sandboxed=not trusted)
     except DefinitionError as error:
         if error.where:
             raise

@@ -18,8 +18,8 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.errors import busy, unknown
-from cantrip_acp.acp.login import with_missing_key
+from cantrip_acp.acp.errors import session_busy, unknown_session
+from cantrip_acp.acp.login import ask_until_key_is_set
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.config_options import MODEL, SessionOptions
 from cantrip_acp.acp.sessions.connection_context import ConnectionContext, requested_trace
@@ -75,7 +75,7 @@ class Sessions:
         session_id = f"sess_{os.urandom(12).hex()}"
         try:
             begin = partial(self._create_session, session_id, params, trace)
-            session = await with_missing_key(self.context.wire, self.context.client, request, begin)
+            session = await ask_until_key_is_set(self.context.connection, self.context.client, request, begin)
         except UntrustedRecipe as problem:
             self._open_sessions.untrusted[session_id] = UntrustedSession(session_id, params, trace)
             about = {"untrusted": shared().diagnostic(str(problem))}
@@ -88,7 +88,7 @@ class Sessions:
         permissions = self.context.permissions(session_id)
         sources = await self.context.sources(params)
         opened = await self.context.open_in_thread(
-            self._factory.new, session_id, cwd, folders, permissions, sources, fresh=True
+            self._factory.new, session_id, cwd, folders, permissions, sources, delete_if_cancelled=True
         )
         return self.context.add_session(opened, permissions, trace, params.meta, sources)
 
@@ -109,7 +109,7 @@ class Sessions:
     async def _load(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
         session = await self._find_session(params)
         await session.replay()
-        self.context.after_reply(session, request, ahead=True)
+        self.context.after_reply(session, request, before_reply=True)
         return self.context.state(session)
 
     def resume(self, params: acp.LoadSession, request: Request) -> Awaitable[acp.SessionState]:
@@ -119,7 +119,7 @@ class Sessions:
 
     async def _resume(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
         session = await self._find_session(params)
-        session.opened.past = None
+        session.opened.history = None
         self.context.after_reply(session, request)
         return self.context.state(session)
 
@@ -148,12 +148,12 @@ class Sessions:
                     turn_id = await anyio.to_thread.run_sync(find_turn, source.entity, wanted)
                 if turn_id is None and (wanted != 0 or isinstance(wanted, bool) or source.entity.last_turn):
                     raise invalid_params(f"the session has no turn {str(wanted)[:100]!r}", "_meta.cantrip.turn")
-            where: Point | None = None
+            point: Point | None = None
             if resume:
-                where = await self._point(source, turn_id)
-                turn_id = where.turn_id
+                point = await self._continuation_point(source, turn_id)
+                turn_id = point.turn_id
             session = await self._create_fork(
-                source, turn_id, cwd, folders, await self.context.sources(params), params.meta, where
+                source, turn_id, cwd, folders, await self.context.sources(params), params.meta, point
             )
         finally:
             source.fork_count -= 1
@@ -161,12 +161,12 @@ class Sessions:
                 # The source was opened only for its forks.
                 await self._open_sessions.close(source)
         self.context.after_reply(session, request)
-        if session.note.title is not None:
-            title = acp.SessionInfoChanged(session.note.title)
-            request.after.append(lambda: session.show(title))
+        if session.metadata.title is not None:
+            title = acp.SessionInfoChanged(session.metadata.title)
+            request.after.append(lambda: session.send_now(title))
         return self.context.state(session, session_id=session.id)
 
-    async def _point(self, source: Session, turn_id: str | None) -> Point:
+    async def _continuation_point(self, source: Session, turn_id: str | None) -> Point:
         """The point where a fork continues without a new message. Raises `RpcError` where it cannot."""
         try:
             async with source.loom_read:
@@ -193,14 +193,14 @@ class Sessions:
         folders: Sequence[Path],
         sources: Sequence[GateSource],
         meta: Any = None,
-        where: Point | None = None,
+        point: Point | None = None,
     ) -> Session:
         session_id = f"sess_{os.urandom(12).hex()}"
         permissions = self.context.permissions(session_id)
         if turn_id is None or turn_id not in source.entity.loom:
             # No prompt yet: the fork of an empty session is a new session.
             opened = await self.context.open_in_thread(
-                self._factory.new, session_id, cwd, folders, permissions, sources, fresh=True
+                self._factory.new, session_id, cwd, folders, permissions, sources, delete_if_cancelled=True
             )
         else:
             async with source.loom_read:
@@ -213,14 +213,14 @@ class Sessions:
                     folders,
                     permissions,
                     sources,
-                    where.cast.id if where is not None else None,
-                    fresh=True,
+                    point.cast.id if point is not None else None,
+                    delete_if_cancelled=True,
                 )
             await self._copy_live_state(source, opened, turn_id)
         from cantrip_acp.core.forking.resume import STATE_NOTES
 
         session = self.context.add_session(opened, permissions, source.trace, meta, sources)
-        if opened.kept == "lost":
+        if opened.restored_state == "lost":
             session.user_notes.append(f"Of this fork's Python, {STATE_NOTES['lost']}.")
         return session
 
@@ -244,7 +244,7 @@ class Sessions:
         parts = await anyio.to_thread.run_sync(lived, entity.loom, turn_id)
         try:
             await restore(entity, turn_id, parts, "snapshot", live)
-            opened.kept = "snapshot"
+            opened.restored_state = "snapshot"
         except CantripError:
             await entity.medium_session.discard()
             entity.medium_session.pending_restore = restore_later
@@ -260,8 +260,8 @@ class Sessions:
                 await self._open_sessions.close(live)
                 continue
             if live.running:
-                raise busy(live.id)
-            same = live.note.cwd == str(cwd) and live.note.directories == [str(f) for f in folders]
+                raise session_busy(live.id)
+            same = live.metadata.cwd == str(cwd) and live.metadata.directories == [str(f) for f in folders]
             if live.entity.loom.location is None or (same and list(live.sources) == list(sources)):
                 live.in_use_by_client = True
                 return live
@@ -278,28 +278,31 @@ class Sessions:
     async def _load_session(
         self, params: acp.LoadSession, cwd: Path, folders: Sequence[Path], sources: Sequence[GateSource]
     ) -> Session:
-        note = await anyio.to_thread.run_sync(self._store.find, params.session_id)
-        if note is None:
-            raise unknown(params.session_id)
-        permissions = self.context.permissions(note.id)
-        permissions.mode, permissions.granted = note.mode, list(note.granted)
+        metadata = await anyio.to_thread.run_sync(self._store.find, params.session_id)
+        if metadata is None:
+            raise unknown_session(params.session_id)
+        permissions = self.context.permissions(metadata.id)
+        permissions.mode, permissions.granted = metadata.mode, list(metadata.granted)
         try:
-            opened = await self.context.open_in_thread(self._factory.load, note, cwd, folders, permissions, sources)
+            opened = await self.context.open_in_thread(self._factory.load, metadata, cwd, folders, permissions, sources)
         except UntrustedRecipe:
-            await self._options.ask_for_trust(self.context.wire, note.id, cwd, note.recipe)
-            opened = await self.context.open_in_thread(self._factory.load, note, cwd, folders, permissions, sources)
+            await self._options.ask_for_trust(self.context.connection, metadata.id, cwd, metadata.recipe)
+            opened = await self.context.open_in_thread(self._factory.load, metadata, cwd, folders, permissions, sources)
         from cantrip_acp.core.forking.resume import STATE_NOTES
 
         session = self.context.add_session(opened, permissions, requested_trace(params.meta), params.meta, sources)
-        if opened.kept in STATE_NOTES:
-            session.entity_notes.append(f"This session was opened again in a new process: {STATE_NOTES[opened.kept]}.")
-        if opened.kept == "lost":
+        if opened.restored_state in STATE_NOTES:
+            session.entity_notes.append(
+                f"This session was opened again in a new process: {STATE_NOTES[opened.restored_state]}."
+            )
+        if opened.restored_state == "lost":
             session.user_notes.append(f"This session was opened again: {STATE_NOTES['lost']}.")
-        if opened.lost:
+        if opened.dropped_choice:
             crystal = opened.entity.crystal
             session.user_notes.append(
-                f"The crystal that was chosen in this session is not to be had any more ({shared().diagnostic(opened.lost)}); "
-                f"{crystal.name}:{crystal.model}, the recipe's own, has its place."
+                f"The crystal that was chosen in this session is no longer available: "
+                f"{shared().diagnostic(opened.dropped_choice)}. The session now uses {crystal.name}:{crystal.model}, the "
+                "crystal of the recipe."
             )
         return session
 
@@ -310,29 +313,29 @@ class Sessions:
         live = frozenset(self._open_sessions.sessions)
         try:
             page, cursor = await anyio.to_thread.run_sync(
-                lambda: self._store.list(params.cwd, params.cursor, also=live)
+                lambda: self._store.list(params.cwd, params.cursor, open_ids=live)
             )
         except BadCursor as problem:
             raise invalid_params(str(problem), "cursor") from None
-        option_list = [
+        sessions = [
             acp.SessionInfo(
-                session_id=each.note.id,
-                cwd=each.note.cwd,
-                additional_directories=each.note.directories or None,
-                title=each.note.title,
+                session_id=each.metadata.id,
+                cwd=each.metadata.cwd,
+                additional_directories=each.metadata.directories or None,
+                title=each.metadata.title,
                 updated_at=each.updated_at,
             )
             for each in page
         ]
-        return acp.SessionList(option_list, cursor)
+        return acp.SessionList(sessions, cursor)
 
-    async def close(self, params: acp.OneSession, request: Request) -> dict[str, Any]:
+    async def close(self, params: acp.SessionParams, request: Request) -> dict[str, Any]:
         """``session/close``: cancels and records what runs. The session stays on disk."""
         if not await self._open_sessions.close_id(params.session_id):
-            raise unknown(params.session_id)
+            raise unknown_session(params.session_id)
         return {}
 
-    async def delete(self, params: acp.OneSession, request: Request) -> dict[str, Any]:
+    async def delete(self, params: acp.SessionParams, request: Request) -> dict[str, Any]:
         """``session/delete``: deleting twice is no error."""
         async with self._open_sessions.deleting(params.session_id):
             try:
@@ -348,7 +351,7 @@ class Sessions:
         """``session/set_mode``: the mode is active when the reply comes."""
         session = self._open_sessions.session(params.session_id)
         self._options.set_mode(session, params.mode_id)
-        request.after.append(lambda: session.show(acp.ConfigOptionsChanged(self._options.option_list(session))))
+        request.after.append(lambda: session.send_now(acp.ConfigOptionsChanged(self._options.option_list(session))))
         return {}
 
     async def set_option(self, params: acp.SetConfigOption, request: Request) -> acp.ConfigOptions:
@@ -361,7 +364,7 @@ class Sessions:
         """``session/set_model``: same as the option `model`, for clients that do not read the options."""
         session = self._open_sessions.session(params.session_id)
         await self._options.set(session, MODEL, params.model_id)
-        request.after.append(lambda: session.show(acp.ConfigOptionsChanged(self._options.option_list(session))))
+        request.after.append(lambda: session.send_now(acp.ConfigOptionsChanged(self._options.option_list(session))))
         return {}
 
     # --- prompts -------------------------------------------------------------------------------------------------------
@@ -378,48 +381,48 @@ class Sessions:
         if intent is not None and intent.lstrip().startswith("/"):
             from cantrip_acp.acp.sessions import slash_commands
 
-            command = slash_commands.named(intent)
+            command = slash_commands.parse_command(intent)
         trace = tracing.trace_from(params.meta if isinstance(params.meta, dict) else None, default=session.trace)
         trace = replace(trace, conversation=session.id)
         session.begin(request)
         session.in_use_by_client = True
-        work = session.cast(intent, context, trace) if command is None else self._answered(session, *command)
+        work = session.cast(intent, context, trace) if command is None else self._run_command(session, *command)
         return session.run(work, trace.trace_id)
 
-    async def _answered(self, session: Session, command: Command, rest: str) -> acp.PromptResult:
+    async def _run_command(self, session: Session, command: Command, rest: str) -> acp.PromptResult:
         from cantrip_acp.acp.sessions import slash_commands
 
-        text = await slash_commands.answer(session, command, rest, self._fork_of)
-        session.show(acp.AgentMessageChunk(acp.TextContent(text), f"{new_id('m')}:command"))
+        text = await slash_commands.run_command(session, command, rest, self._fork_to_disk)
+        session.send_now(acp.AgentMessageChunk(acp.TextContent(text), f"{new_id('m')}:command"))
         return acp.PromptResult("end_turn", {"cantrip": {"command": command.name}})
 
-    async def _fork_of(self, source: Session, turn_id: str) -> str:
+    async def _fork_to_disk(self, source: Session, turn_id: str) -> str:
         """Make a fork that is not opened here. It waits on disk until a client loads it."""
         if source.entity.loom.location is None:
             raise RpcError(INVALID_REQUEST, "This session's loom is in memory; only one that is kept can be forked so.")
-        folders = [Path(folder) for folder in source.note.directories]
-        session = await self._create_fork(source, turn_id, Path(source.note.cwd), folders, source.sources)
+        folders = [Path(folder) for folder in source.metadata.directories]
+        session = await self._create_fork(source, turn_id, Path(source.metadata.cwd), folders, source.sources)
         await self._open_sessions.close(session)
         return session.id
 
     async def _ask_for_trust(self, waiting: UntrustedSession, params: acp.Prompt, request: Request) -> acp.PromptResult:
         """The first prompt of a session with an untrusted recipe: asks the user for trust, then opens the session."""
         if waiting.running:
-            raise busy(waiting.id)
+            raise session_busy(waiting.id)
         with anyio.CancelScope() as scope:
-            waiting.asking = scope
+            waiting.trust_question = scope
             try:
-                await self._options.ask_for_trust(self.context.wire, waiting.id, Path(waiting.params.cwd), None)
+                await self._options.ask_for_trust(self.context.connection, waiting.id, Path(waiting.params.cwd), None)
             finally:
-                waiting.asking = None
+                waiting.trust_question = None
         if scope.cancelled_caught:
             return acp.PromptResult("cancelled")
         if self._open_sessions.untrusted.pop(waiting.id, None) is None:
             return await self.prompt(params, request)
         begin = partial(self._create_session, waiting.id, waiting.params, waiting.trace)
         session = await self._open_sessions.open(waiting.id, begin)
-        self.context.after_reply(session, request, ahead=True)
-        session.show(acp.ConfigOptionsChanged(self._options.option_list(session)))
+        self.context.after_reply(session, request, before_reply=True)
+        session.send_now(acp.ConfigOptionsChanged(self._options.option_list(session)))
         return await self.prompt(params, request)
 
     def cancel(self, params: acp.Cancel, request: Request) -> None:
@@ -433,7 +436,8 @@ class Sessions:
 def _folders(cwd: str, additional: Sequence[str] | None) -> tuple[Path, list[Path]]:
     return check_folder(cwd), list(
         dict.fromkeys(
-            check_further(path, f"additionalDirectories[{index}]") for index, path in enumerate(additional or ())
+            check_additional_folder(path, f"additionalDirectories[{index}]")
+            for index, path in enumerate(additional or ())
         )
     )
 
@@ -441,7 +445,7 @@ def _folders(cwd: str, additional: Sequence[str] | None) -> tuple[Path, list[Pat
 _SYSTEM = ("/proc", "/sys", "/dev")
 
 
-def check_further(path: str, place: str) -> Path:
+def check_additional_folder(path: str, place: str) -> Path:
     """Check an additional folder of a session. Raises `RpcError` -32602 for a missing folder, and for one that must
     not be shared.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from cantrip_acp.acp.errors import unknown, unready
+from cantrip_acp.acp.errors import session_not_ready, unknown_session
 from cantrip_acp.acp.wire.jsonrpc import INVALID_REQUEST, RpcError
 
 if TYPE_CHECKING:
@@ -29,17 +29,17 @@ class UntrustedSession:
         self.id = session_id
         self.params = params
         self.trace = trace
-        self.asking: anyio.CancelScope | None = None
+        self.trust_question: anyio.CancelScope | None = None
         """The scope of the trust question of a prompt, which a cancel ends."""
 
     @property
     def running(self) -> bool:
-        return self.asking is not None
+        return self.trust_question is not None
 
     def cancel(self) -> None:
         """Cancel the prompt that asks; does nothing where none does."""
-        if self.asking is not None:
-            self.asking.cancel()
+        if self.trust_question is not None:
+            self.trust_question.cancel()
 
 
 class _BeingOpened:
@@ -47,7 +47,7 @@ class _BeingOpened:
 
     def __init__(self) -> None:
         self.scope = anyio.CancelScope()
-        self.over = anyio.Event()
+        self.finished = anyio.Event()
 
 
 class _BeingDeleted:
@@ -76,12 +76,12 @@ class OpenSessions:
         """
         session = self.sessions.get(session_id)
         if session_id in self._being_deleted:
-            raise unready(session_id, "deleted")
+            raise session_not_ready(session_id, "deleted")
         if session_id in self._being_opened or (session is None and self.loading[session_id]):
-            raise unready(session_id, "loaded")
+            raise session_not_ready(session_id, "loaded")
         if session is not None:
             if session.closing:
-                raise unready(session_id, "closed")
+                raise session_not_ready(session_id, "closed")
             return session
         if session_id in self.untrusted:
             raise RpcError(
@@ -89,7 +89,7 @@ class OpenSessions:
                 "Invalid request: the session's recipe is not trusted yet; its first prompt asks for that",
                 {"sessionId": session_id, "reason": "untrusted_recipe"},
             )
-        raise unknown(session_id)
+        raise unknown_session(session_id)
 
     async def open(self, session_id: str, make: Callable[[], Awaitable[Session]]) -> Session:
         """Open a session. ``make`` returns it, and adds it to `sessions` as its last step.
@@ -97,17 +97,17 @@ class OpenSessions:
         Raises `RpcError` while another request opens it, and where it is closed or deleted meanwhile.
         """
         if session_id in self._being_deleted:
-            raise unknown(session_id)
+            raise unknown_session(session_id)
         if session_id in self._being_opened:
-            raise unready(session_id, "loaded")
-        mine = self._being_opened[session_id] = _BeingOpened()
+            raise session_not_ready(session_id, "loaded")
+        entry = self._being_opened[session_id] = _BeingOpened()
         try:
-            with mine.scope:
+            with entry.scope:
                 return await make()
-            raise unknown(session_id)
+            raise unknown_session(session_id)
         finally:
             del self._being_opened[session_id]
-            mine.over.set()
+            entry.finished.set()
 
     async def close(self, session: Session) -> None:
         """Close a session. Its id is free when everything of it is closed."""
@@ -120,10 +120,10 @@ class OpenSessions:
         """Close what is open or being opened under an id; False where there was nothing."""
         found = self.untrusted.pop(session_id, None) is not None
         while True:
-            passage, session = self._being_opened.get(session_id), self.sessions.get(session_id)
-            if passage is not None:
-                passage.scope.cancel()
-                await passage.over.wait()
+            opening, session = self._being_opened.get(session_id), self.sessions.get(session_id)
+            if opening is not None:
+                opening.scope.cancel()
+                await opening.finished.wait()
             elif session is not None:
                 await self.close(session)
             else:
@@ -134,13 +134,13 @@ class OpenSessions:
     async def deleting(self, session_id: str) -> AsyncIterator[None]:
         """Block opening while a session is deleted, after closing what is open of it. Deletions of one session run in
         turn."""
-        mine = self._being_deleted.setdefault(session_id, _BeingDeleted())
-        mine.requests += 1
+        entry = self._being_deleted.setdefault(session_id, _BeingDeleted())
+        entry.requests += 1
         try:
-            async with mine.lock:
+            async with entry.lock:
                 await self.close_id(session_id)
                 yield
         finally:
-            mine.requests -= 1
-            if not mine.requests:
+            entry.requests -= 1
+            if not entry.requests:
                 del self._being_deleted[session_id]

@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
     Route = Callable[[GateInvocation], GateInvocation]
 
-MOST_TEXT = 262_144
+MAX_TEXT = 262_144
 """Characters of an embedded resource that are included."""
-MOST_URI = 65_536
+MAX_URI = 65_536
 """Characters of a URI; the intent holds it in full."""
-MOST_ATTACHED = 20_971_520
+MAX_ATTACHMENT = 20_971_520
 """Bytes of one attachment."""
-_LONGEST_NAME = 1_000
+_MAX_NAME = 1_000
 
-_SIGNS = (
+_FILE_SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
     (b"\xff\xd8\xff", 0, "image/jpeg"),
     (b"GIF8", 0, "image/gif"),
@@ -68,16 +68,16 @@ _MIME = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]*/[a-z0-9][a-z0-9!#$&^_.+-]*\Z")
 
 def media_of(head: bytes) -> str | None:
     """The media type by the first bytes of the data; None where they do not tell."""
-    return next((mime for sign, at, mime in _SIGNS if head[at : at + len(sign)] == sign), None)
+    return next((mime for sign, at, mime in _FILE_SIGNATURES if head[at : at + len(sign)] == sign), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A resource link of a prompt; ``described`` is the sender's description."""
+    """A resource link of a prompt; ``description`` is the sender's description."""
 
     name: str
     uri: str
-    described: str = ""
+    description: str = ""
 
 
 def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock | Link, ...]]:
@@ -98,16 +98,16 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
             spoken = spoken or bool(block.text.strip())
         elif isinstance(block, ResourceLink):
             _check_uri(block.uri, f"{place}.uri")
-            parts.append(_mention(block.name, block.uri))
-            described = [value for value in (block.title, block.description) if isinstance(value, str) and value]
-            context.append(Link(_cut(block.name), block.uri, _bounded("\n".join(described))))
+            parts.append(_link_markdown(block.name, block.uri))
+            description = [value for value in (block.title, block.description) if isinstance(value, str) and value]
+            context.append(Link(_limit_name(block.name), block.uri, _limit_text("\n".join(description))))
         elif isinstance(block, Resource):
             _check_uri(block.resource.uri, f"{place}.resource.uri")
             name = _name(block.resource.uri)
-            parts.append(_mention(name, block.resource.uri))
-            context.append(_embedded(block, name, place))
+            parts.append(_link_markdown(name, block.resource.uri))
+            context.append(_resource_block(block, name, place))
         else:
-            context.append(_attached(block, place))
+            context.append(_media_block(block, place))
             seen = True
         before = block
     intent = "".join(parts)
@@ -119,41 +119,41 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
     return intent, tuple(context)
 
 
-def _bounded(text: str) -> str:
-    if len(text) <= MOST_TEXT:
+def _limit_text(text: str) -> str:
+    if len(text) <= MAX_TEXT:
         return text
-    return f"{text[:MOST_TEXT]}\n[cut: {len(text) - MOST_TEXT:,} more characters of this resource are not shown]"
+    return f"{text[:MAX_TEXT]}\n[cut: {len(text) - MAX_TEXT:,} more characters of this resource are not shown]"
 
 
 def _check_uri(uri: str, place: str) -> None:
-    if len(uri) > MOST_URI:
-        raise invalid_params(f"longer than {MOST_URI:,} characters", place)
+    if len(uri) > MAX_URI:
+        raise invalid_params(f"longer than {MAX_URI:,} characters", place)
 
 
-def _mention(name: str, uri: str) -> str:
-    return f"[@{_cut(name)}]({uri})"
+def _link_markdown(name: str, uri: str) -> str:
+    return f"[@{_limit_name(name)}]({uri})"
 
 
 def _name(uri: str) -> str:
-    return _cut(uri.rstrip("/").rpartition("/")[2] or uri)
+    return _limit_name(uri.rstrip("/").rpartition("/")[2] or uri)
 
 
-def _cut(name: str) -> str:
+def _limit_name(name: str) -> str:
     """A name of limited length."""
-    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+    return name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…"
 
 
-def _attached(block: Image | Audio, place: str) -> ContextBlock:
+def _media_block(block: Image | Audio, place: str) -> ContextBlock:
     kind = "image" if isinstance(block, Image) else "audio"
     uri = block.uri if isinstance(block, Image) and isinstance(block.uri, str) and block.uri else None
     return _attachment(kind, block.mime_type, block.data, uri, f"{place}.data", place)
 
 
-def _embedded(block: Resource, name: str, place: str) -> ContextBlock:
+def _resource_block(block: Resource, name: str, place: str) -> ContextBlock:
     """Text as a context block; other data as an attachment."""
     resource = block.resource
     if resource.text is not None:
-        return ContextBlock(_bounded(resource.text), title=name, uri=resource.uri)
+        return ContextBlock(_limit_text(resource.text), title=name, uri=resource.uri)
     if resource.blob is None:
         raise invalid_params("a resource has a text or a blob", f"{place}.resource")
     mime = resource.mime_type if isinstance(resource.mime_type, str) and resource.mime_type else ""
@@ -161,7 +161,7 @@ def _embedded(block: Resource, name: str, place: str) -> ContextBlock:
     if family not in ("image", "audio") and mime.lower() != "application/pdf":
         try:
             text = base64.b64decode(resource.blob, validate=True).decode()
-            return ContextBlock(_bounded(text), title=name, uri=resource.uri)
+            return ContextBlock(_limit_text(text), title=name, uri=resource.uri)
         except binascii.Error:
             raise _not_base64(f"{place}.resource.blob") from None
         except ValueError:
@@ -176,22 +176,22 @@ def _attachment(kind: Any, mime: str, data: str, uri: str | None, where: str, pl
     if not _MIME.match(mime):
         raise invalid_params("must be a media type such as image/png", f"{place}.mimeType")
     try:
-        held = base64.b64decode(data, validate=True)
+        decoded = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         raise _not_base64(where) from None
-    size = len(held)
+    size = len(decoded)
     if not size:
         raise invalid_params("holds no data", where)
     # Providers refuse an image whose bytes do not match its media type.
-    seen = media_of(held[:16])
+    seen = media_of(decoded[:16])
     if seen is None and kind != "document" and not mime.startswith(f"{kind}/"):
         raise invalid_params(f"must be a media type of {kind}, such as {_USUAL[kind]}, not {mime}", f"{place}.mimeType")
     mime = seen or mime
     title = _name(uri) if uri else ""
-    if size > MOST_ATTACHED:
+    if size > MAX_ATTACHMENT:
         what = f"{kind} ({mime}, {size:,} bytes)"
         return ContextBlock(
-            f"[Left out: {'a' if kind == 'document' else 'an'} {what}: more than the {MOST_ATTACHED:,} bytes that are taken]",
+            f"[Left out: {'a' if kind == 'document' else 'an'} {what}: more than the {MAX_ATTACHMENT:,} bytes that are taken]",
             title,
             uri=uri,
         )
@@ -209,7 +209,7 @@ def _not_base64(where: str) -> Exception:
 
 _LINK_LINES = re.compile(r"#?L?(\d{1,9})(?:C\d{1,9})?(?:\s*[-:,]\s*L?(\d{1,9})(?:C\d{1,9})?)?\Z")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-LONGEST_LINK = 8_192
+MAX_LINK = 8_192
 """Characters of a URI; a longer one is not parsed."""
 
 
@@ -230,28 +230,28 @@ class Target:
 
 def parse_link(uri: str) -> Target | None:
     """Parse a URI; None where it is neither a file nor a diff (``https:`` and the like)."""
-    if len(uri) > LONGEST_LINK or "\0" in uri:
+    if len(uri) > MAX_LINK or "\0" in uri:
         return None
     if not _SCHEME.match(uri):
         path, _, fragment = uri.partition("#")
         return _file_target(unquote(path), fragment, "") if path else None
     try:
         parts = urlsplit(uri)
-        asked = {name: values[0] for name, values in parse_qs(parts.query, max_num_fields=20).items()}
+        query = {name: values[0] for name, values in parse_qs(parts.query, max_num_fields=20).items()}
     except ValueError:
         return None
     kind = parts.path.rstrip("/").rpartition("/")[2]
     if parts.scheme in ("git-diff", "git+diff") or (
         parts.scheme not in ("file", "http", "https") and kind == "git-diff"
     ):
-        return Target(path=asked.get("path", ""), diff=True, base=asked.get("base") or asked.get("ref"))
+        return Target(path=query.get("path", ""), diff=True, base=query.get("base") or query.get("ref"))
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
             return None
-        return _file_target(unquote(parts.path), parts.fragment, asked.get("symbol", ""))
-    if parts.scheme not in ("http", "https") and asked.get("path") and "/agent/" in f"/{parts.netloc}{parts.path}":
-        symbol = unquote(kind) if "/symbol/" in parts.path else asked.get("symbol", "")
-        return _file_target(asked["path"], parts.fragment, symbol)
+        return _file_target(unquote(parts.path), parts.fragment, query.get("symbol", ""))
+    if parts.scheme not in ("http", "https") and query.get("path") and "/agent/" in f"/{parts.netloc}{parts.path}":
+        symbol = unquote(kind) if "/symbol/" in parts.path else query.get("symbol", "")
+        return _file_target(query["path"], parts.fragment, symbol)
     return None
 
 
@@ -265,15 +265,15 @@ def _file_target(path: str, fragment: str, symbol: str) -> Target | None:
     return Target(path, min(first, last) or 1, max(first, last), symbol)
 
 
-MOST_FILE = 65_536
+MAX_FILE = 65_536
 """Bytes of one file that are included; `read_file` can read the rest."""
-MOST_TOGETHER = 262_144
+MAX_ALL_LINKS = 262_144
 """Characters of all links of a prompt."""
-MOST_LINKS = 64
-MOST_LINKED_BYTES = 5_242_880
+MAX_LINKS = 64
+MAX_LINKED_ATTACHMENT = 5_242_880
 """Bytes of an image, audio file or document behind a link."""
 
-_MOST_ENTRIES = 300
+_MAX_ENTRIES = 300
 
 
 async def read_links(
@@ -285,7 +285,7 @@ async def read_links(
     """
     blocks: list[ContextBlock] = []
     seen: set[str] = set()
-    left = MOST_TOGETHER
+    left = MAX_ALL_LINKS
     reader = _Reader(entity, route)
     for part in context:
         if not isinstance(part, Link):
@@ -293,11 +293,13 @@ async def read_links(
             continue
         target = parse_link(part.uri)
         if target is None or part.uri in seen:
-            if part.described:
-                blocks.append(ContextBlock(part.described, title=part.name, uri=part.uri))
+            if part.description:
+                blocks.append(ContextBlock(part.description, title=part.name, uri=part.uri))
             continue
-        if left <= 0 or len(seen) >= MOST_LINKS:
-            blocks.append(_with_note(part, "not shown here: this prompt has more pinned to it than there is room for"))
+        if left <= 0 or len(seen) >= MAX_LINKS:
+            blocks.append(
+                _unread_block(part, "not shown here: this prompt has more pinned to it than there is room for")
+            )
             continue
         seen.add(part.uri)
         block = await _read_link(reader, part, target)
@@ -310,9 +312,9 @@ async def _read_link(reader: _Reader, link: Link, target: Target) -> ContextBloc
     try:
         found = await reader.read(target)
     except (GateError, CantripError) as problem:
-        return _with_note(link, str(problem))
+        return _unread_block(link, str(problem))
     except OSError as problem:
-        return _with_note(link, f"cannot be read: {problem.strerror or problem}")
+        return _unread_block(link, f"cannot be read: {problem.strerror or problem}")
     if isinstance(found, bytes):
         mime = media_of(found)
         assert mime is not None
@@ -320,13 +322,13 @@ async def _read_link(reader: _Reader, link: Link, target: Target) -> ContextBloc
         return ContextBlock(title=link.name, uri=link.uri, attachment=Attachment.of(mime, data, link.uri, link.name))
     # An empty block would look as if something was lost.
     found = found or "[there is nothing in it]"
-    text = f"{link.described}\n{found}" if link.described else found
+    text = f"{link.description}\n{found}" if link.description else found
     return ContextBlock(text, title=_link_title(link, target), uri=link.uri)
 
 
-def _with_note(link: Link, why: str) -> ContextBlock:
+def _unread_block(link: Link, why: str) -> ContextBlock:
     text = f"[{why}]"
-    return ContextBlock(f"{link.described}\n{text}" if link.described else text, title=link.name, uri=link.uri)
+    return ContextBlock(f"{link.description}\n{text}" if link.description else text, title=link.name, uri=link.uri)
 
 
 def _link_title(link: Link, target: Target) -> str:
@@ -360,13 +362,13 @@ class _Reader:
         if attached == "folder":
             from cantrip_acp.gates.files.list_dir import LIST_DIR
 
-            return await self._call_gate(LIST_DIR, {"path": target.path, "depth": 2}, max_entries=_MOST_ENTRIES)
+            return await self._call_gate(LIST_DIR, {"path": target.path, "depth": 2}, max_entries=_MAX_ENTRIES)
         from cantrip_acp.gates.files.read_file import READ_FILE
 
         args: dict[str, Any] = {"path": target.path}
         if target.first is not None and target.last is not None:
             args |= {"offset": target.first, "limit": target.last - target.first + 1}
-        return await self._call_gate(READ_FILE, args, max_bytes=MOST_FILE)
+        return await self._call_gate(READ_FILE, args, max_bytes=MAX_FILE)
 
     def _kind(self, path: str) -> str | bytes:
         """The kind of a path: ``folder``, the bytes of an attachment, or ``file`` for everything else, including errors."""
@@ -406,8 +408,8 @@ def _attachment_file(place: PathHandle) -> bytes | None:
         head = file.read(16)
         if media_of(head) is None:
             return None
-        if status.st_size > MOST_LINKED_BYTES:
+        if status.st_size > MAX_LINKED_ATTACHMENT:
             raise GateError(
-                f"{place.shown!r} has {status.st_size:,} bytes, more than the {MOST_LINKED_BYTES:,} that are attached by a link"
+                f"{place.shown!r} has {status.st_size:,} bytes, more than the {MAX_LINKED_ATTACHMENT:,} that are attached by a link"
             )
-        return head + file.read(MOST_LINKED_BYTES)
+        return head + file.read(MAX_LINKED_ATTACHMENT)

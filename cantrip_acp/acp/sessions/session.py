@@ -16,7 +16,7 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.errors import busy, unready
+from cantrip_acp.acp.errors import session_busy, session_not_ready
 from cantrip_acp.acp.permissions.request import PermissionAsked, ask_client
 from cantrip_acp.acp.render.event_translator import Translator, notice
 from cantrip_acp.acp.render.formatting import MessageSeparator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Answer, Permissions, Question
     from cantrip_acp.acp.sessions.factory import OpenedSession
     from cantrip_acp.acp.sessions.prompt_content import Link
-    from cantrip_acp.acp.sessions.session_store import Note
+    from cantrip_acp.acp.sessions.session_store import SessionMetadata
     from cantrip_acp.acp.wire.connection import Connection, Request
     from cantrip_acp.core.casting.cast_control import CastStream
     from cantrip_acp.core.context_block import ContextBlock
@@ -63,7 +63,7 @@ STOP_REASONS: dict[str, acp.StopReason] = {
 class Session:
     """One session. ``trace`` is the trace from ``session/new``, the default for its prompts.
 
-    ``before`` runs before each cast: it applies pending choices and returns context for the entity. ``after`` runs
+    ``before_cast`` runs before each cast: it applies pending choices and returns context for the entity. ``after_prompt`` runs
     after each prompt.
     """
 
@@ -81,8 +81,8 @@ class Session:
         self.trace = trace
         self.connection = connection
         self.translator = Translator(client)
-        self.before: Callable[[Session], Awaitable[Sequence[ContextBlock]]] | None = None
-        self.after: Callable[[Session], None] | None = None
+        self.before_cast: Callable[[Session], Awaitable[Sequence[ContextBlock]]] | None = None
+        self.after_prompt: Callable[[Session], None] | None = None
         self.sources: Sequence[GateSource] = ()
         """Gate sources that the client named in addition to the recipe: MCP servers."""
         self.pending: dict[str, str] = {}
@@ -110,16 +110,16 @@ class Session:
         self._ended = anyio.Event()
         self._closed = anyio.Event()
         self._cancellable_waits: set[anyio.CancelScope] = set()
-        self._output = anyio.Event()
+        self._new_output = anyio.Event()
         self._separator = MessageSeparator()
 
     @property
-    def note(self) -> Note:
-        return self.opened.note
+    def metadata(self) -> SessionMetadata:
+        return self.opened.metadata
 
     @property
     def id(self) -> str:
-        return self.opened.note.id
+        return self.opened.metadata.id
 
     @property
     def entity(self) -> Entity:
@@ -129,13 +129,13 @@ class Session:
         """Mark the session as busy with a prompt. Raises `RpcError` while another one runs, or while it is loaded or
         closed."""
         if self.closing:
-            raise unready(self.id, "closed")
+            raise session_not_ready(self.id, "closed")
         if self.running:
-            raise busy(self.id)
+            raise session_busy(self.id)
         if self._replaying:
-            raise unready(self.id, "loaded")
+            raise session_not_ready(self.id, "loaded")
         self.running = True
-        self.opened.past = None
+        self.opened.history = None
         self._cancelled = False
         self._separator.begin()
         self._ended = anyio.Event()
@@ -167,8 +167,8 @@ class Session:
             self._ended.set()
             if self._close_loom_at_end:
                 self.opened.release()
-            elif self.after is not None:
-                self.after(self)
+            elif self.after_prompt is not None:
+                self.after_prompt(self)
 
     def cancel(self) -> None:
         """Cancel the running prompt; does nothing where none runs."""
@@ -184,12 +184,12 @@ class Session:
         await anyio.lowlevel.checkpoint()
         user_notes, self.user_notes = self.user_notes, []
         for text in user_notes:
-            self.show(notice(text, self.client))
+            self.send_now(notice(text, self.client))
         prepare_in_background(self.entity.crystal)
         try:
             await self.entity.warm()
             for text in self.entity.take_notices():
-                self.show(notice(text, self.client))
+                self.send_now(notice(text, self.client))
         except Exception:
             # The first prompt meets the same problem, and reports it to the user.
             log.warning("session %s could not be prepared", self.id, exc_info=True)
@@ -229,12 +229,12 @@ class Session:
         from cantrip_acp.acp.render.loaded_session import loaded_updates
 
         if self.running or self._replaying:
-            raise busy(self.id)
+            raise session_busy(self.id)
         self._replaying, self._cancelled = True, False
         self._separator.begin()
         try:
             async with self.loom_read:
-                updates = () if self.closing else await anyio.to_thread.run_sync(self._past, loaded_updates)
+                updates = () if self.closing else await anyio.to_thread.run_sync(self._history_updates, loaded_updates)
             for at in range(0, len(updates), 64):
                 if self.closing:
                     break
@@ -242,29 +242,29 @@ class Session:
                 await anyio.lowlevel.checkpoint()
         finally:
             self._replaying = False
-        if self.note.title is not None:
-            self.show(acp.SessionInfoChanged(self.note.title))
+        if self.metadata.title is not None:
+            self.send_now(acp.SessionInfoChanged(self.metadata.title))
         if self.closing:
-            raise unready(self.id, "closed")
+            raise session_not_ready(self.id, "closed")
 
-    def _past(self, loaded_updates: Callable[..., Iterable[acp.Update]]) -> Sequence[acp.Update]:
+    def _history_updates(self, loaded_updates: Callable[..., Iterable[acp.Update]]) -> Sequence[acp.Update]:
         # The history that was read when the session was opened need not be read again.
-        parts, self.opened.past = self.opened.past, None
+        parts, self.opened.history = self.opened.history, None
         return list(loaded_updates(self.entity, self.client, parts))
 
-    def show(self, update: acp.Update) -> None:
+    def send_now(self, update: acp.Update) -> None:
         """Send one update without waiting."""
         self.connection.notify_now("session/update", acp.SessionNotification(self.id, self._separator.separate(update)))
 
     async def send(self, updates: Sequence[acp.Update]) -> None:
         """Send updates, and wait while the client is slow."""
         for update in updates:
-            self.show(update)
+            self.send_now(update)
         if self.connection.congested and not self._cancelled:
             with anyio.CancelScope() as scope:
                 self._cancellable_waits.add(scope)
                 try:
-                    await self.connection.room()
+                    await self.connection.wait_for_space()
                 finally:
                     self._cancellable_waits.discard(scope)
 
@@ -273,15 +273,15 @@ class Session:
     ) -> acp.PromptResult:
         """Run a prompt as a cast of the entity. Without an intent (None) it continues without a new message
         (`Entity.resume`)."""
-        context = await self._pinned(context)
+        context = await self._read_links(context)
         self._sent_notes = list(self.entity_notes)
-        if self.before is not None:
-            context = (*context, *await self.before(self))
-        if self._stopped():
+        if self.before_cast is not None:
+            context = (*context, *await self.before_cast(self))
+        if self._was_cancelled():
             return acp.PromptResult("cancelled")
         options: dict[str, Any] = {"trace": trace}
         if intent is not None:
-            self._name(intent)
+            self._update_title(intent)
             self.permissions.hosts.add_from_text(intent)
             options["context"] = context
         try:
@@ -291,28 +291,28 @@ class Session:
             raise invalid_params(f"The prompt is empty, and {problem}", "prompt") from None
         finally:
             for update in self.translator.close():
-                self.show(update)
+                self.send_now(update)
         result = stream.result
-        reason = "cancelled" if self._stopped() else STOP_REASONS.get(result.reason)
+        reason = "cancelled" if self._was_cancelled() else STOP_REASONS.get(result.reason)
         if reason is None:
             raise RpcError(
                 INTERNAL_ERROR, f"The prompt failed: {result.summary or result.reason}", {"details": result.reason}
             )
         about = _prompt_meta(result, self.entity.last_turn)
         if self.entity.state.names_requests:
-            about[acp.EDGES] = {"edges": self.entity.state.requests.take()}
+            about[acp.REQUEST_EDGES] = {"edges": self.entity.state.requests.take()}
         return acp.PromptResult(reason, about)
 
-    def _name(self, intent: str) -> None:
+    def _update_title(self, intent: str) -> None:
         """Set the session's title, where it has none or the present one is only a greeting."""
-        from cantrip_acp.acp.sessions.title import renewed
+        from cantrip_acp.acp.sessions.title import better_title
 
-        title = renewed(self.note.title, shared().text(intent))
+        title = better_title(self.metadata.title, shared().text(intent))
         if title is not None:
-            self.note.title = title
-            self.show(acp.SessionInfoChanged(title))
+            self.metadata.title = title
+            self.send_now(acp.SessionInfoChanged(title))
 
-    async def _pinned(self, context: Sequence[ContextBlock | Link]) -> tuple[ContextBlock, ...]:
+    async def _read_links(self, context: Sequence[ContextBlock | Link]) -> tuple[ContextBlock, ...]:
         """The context with the content of its links. A cancel ends the reading."""
         if not context or self._cancelled:
             return ()
@@ -327,7 +327,7 @@ class Session:
                 self._cancellable_waits.discard(scope)
         return blocks
 
-    def _stopped(self) -> bool:
+    def _was_cancelled(self) -> bool:
         """Whether a cancel came. It may come during any wait."""
         return self._cancelled
 
@@ -341,11 +341,11 @@ class Session:
             raw_input=mask.data(question.raw_input),
         )
         asked = PermissionAsked(
-            entity_id=question.entity_id, cast_id=question.cast_id, question=question, shown=anyio.Event()
+            entity_id=question.entity_id, cast_id=question.cast_id, question=question, reached=anyio.Event()
         )
         if self.entity.hub.active:
             await self.entity.hub.send(asked)
-            await asked.shown.wait()
+            await asked.reached.wait()
         who = self.translator.child_name_of(question)
         if who is not None:
             question = msgspec.structs.replace(question, child=who)
@@ -368,11 +368,11 @@ class Session:
                     self.entity.cancel()
                 if isinstance(event, PermissionAsked):
                     await self.send(translator.propose_call(event.question))
-                    event.shown.set()
+                    event.reached.set()
                     continue
                 updates = translator.translate(event)
                 if translator.dirty:
-                    self._output.set()
+                    self._new_output.set()
                 # Wait here even without updates, because output views also must not be faster than a slow client reads.
                 await self.send(updates)
             tasks.cancel_scope.cancel()
@@ -380,8 +380,8 @@ class Session:
     async def _show_output(self) -> None:
         """Send the output of running commands at intervals. Each view replaces the previous one."""
         while True:
-            self._output = anyio.Event()
-            await self._output.wait()
+            self._new_output = anyio.Event()
+            await self._new_output.wait()
             await anyio.sleep(OUTPUT_INTERVAL)
             await self.send(self.translator.flush())
 

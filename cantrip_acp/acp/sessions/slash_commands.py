@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     from cantrip_acp.acp.sessions.session import Session
 
-Forker = Callable[["Session", str], Awaitable[str]]
+MakeFork = Callable[["Session", str], Awaitable[str]]
 """Makes a session that continues from a turn. Returns its id."""
 
 
-class Mistake(Exception):
+class UsageError(Exception):
     """The command's arguments are wrong; the text says what would be right."""
 
 
@@ -43,11 +43,11 @@ class Command:
 
     name: str
     description: str
-    run: Callable[[Session, str, Forker], Awaitable[str]]
+    run: Callable[[Session, str, MakeFork], Awaitable[str]]
     hint: str | None = None
 
 
-def named(text: str) -> tuple[Command, str] | None:
+def parse_command(text: str) -> tuple[Command, str] | None:
     """The command at the start of a prompt, and the text after it; None for a prompt that is for the entity."""
     words = text.strip()
     if not words.startswith("/") or not words[1:2].isalpha():
@@ -59,20 +59,22 @@ def named(text: str) -> tuple[Command, str] | None:
     if rest:
         # More than one word: a path, or a question about one.
         return None
-    near = _ELSEWHERE.get(name.lower()) or next(iter(get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.75)), None)
+    near = _OTHER_NAMES.get(name.lower()) or next(
+        iter(get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.75)), None
+    )
     return (_unknown(name, near), "") if near is not None else None
 
 
 def _unknown(name: str, near: str) -> Command:
     """The answer to a mistyped name, or to another agent's command. A query would cost money and give an odd answer."""
 
-    async def run(session: Session, rest: str, forker: Forker) -> str:
+    async def run(session: Session, rest: str, forker: MakeFork) -> str:
         return f"There is no command `/{name}`; did you mean `/{near}`? `/help` lists them all."
 
     return Command(name, "", run)
 
 
-def available() -> acp.AvailableCommands:
+def commands_update() -> acp.AvailableCommands:
     """The update that lists the commands for a client."""
     return acp.AvailableCommands(
         [
@@ -82,11 +84,11 @@ def available() -> acp.AvailableCommands:
     )
 
 
-async def answer(session: Session, command: Command, rest: str, forker: Forker) -> str:
-    """The answer of a command. A failure is an answer too."""
+async def run_command(session: Session, command: Command, rest: str, forker: MakeFork) -> str:
+    """Run a command and return its answer as Markdown. A failure is an answer too."""
     try:
         return await command.run(session, rest, forker)
-    except (Mistake, CantripError) as problem:
+    except (UsageError, CantripError) as problem:
         return shared().diagnostic(str(problem))
     except RpcError as problem:
         return problem.message
@@ -95,10 +97,10 @@ async def answer(session: Session, command: Command, rest: str, forker: Forker) 
 # --- the commands ------------------------------------------------------------------------------------------------------
 
 
-async def _loom(session: Session, rest: str, forker: Forker) -> str:
+async def _loom(session: Session, rest: str, forker: MakeFork) -> str:
     entity = session.entity
     where = entity.loom.location or "in memory: it is gone when the session is closed"
-    turns = await anyio.to_thread.run_sync(_turns, session)
+    turns = await anyio.to_thread.run_sync(_turn_rows, session)
     lines = [
         f"Loom: `{where}`",
         f"Entity `{entity.id}`, {len(turns)} turn{'' if len(turns) == 1 else 's'} in this thread.",
@@ -111,7 +113,7 @@ async def _loom(session: Session, rest: str, forker: Forker) -> str:
     return "\n".join(lines)
 
 
-def _turns(session: Session) -> list[tuple[int, str, str]]:
+def _turn_rows(session: Session) -> list[tuple[int, str, str]]:
     entity = session.entity
     if not entity.last_turn or entity.last_turn not in entity.loom:
         return []
@@ -123,8 +125,8 @@ def _turns(session: Session) -> list[tuple[int, str, str]]:
     return rows
 
 
-async def _fork(session: Session, rest: str, forker: Forker) -> str:
-    turn_id = await _turn(session, rest)
+async def _fork(session: Session, rest: str, forker: MakeFork) -> str:
+    turn_id = await _resolve_turn(session, rest)
     forked = await forker(session, turn_id)
     return (
         f"Forked from turn `{turn_id}` as session `{forked}`; this one stays as it is. Open it from your editor's list of "
@@ -132,65 +134,67 @@ async def _fork(session: Session, rest: str, forker: Forker) -> str:
     )
 
 
-async def _turn(session: Session, text: str) -> str:
+async def _resolve_turn(session: Session, text: str) -> str:
     """The turn that was named by number or id; the last one where none was."""
     wanted: object = int(text) if text.isdecimal() else text
-    turns = await anyio.to_thread.run_sync(_turns, session)
+    turns = await anyio.to_thread.run_sync(_turn_rows, session)
     if not turns:
-        raise Mistake("There is no turn yet in this session.")
+        raise UsageError("There is no turn yet in this session.")
     if not text:
         return turns[-1][1]
     found = await anyio.to_thread.run_sync(find_turn, session.entity, wanted)
     if found is None:
-        raise Mistake(
+        raise UsageError(
             f"There is no turn {text!r} in this thread: name one from 1 to {len(turns)}, or an id that /loom shows."
         )
     return found
 
 
-async def _fold(session: Session, rest: str, forker: Forker) -> str:
+async def _fold(session: Session, rest: str, forker: MakeFork) -> str:
     from cantrip_acp.core.folding.apply import fold_now
 
     if rest and not rest.isdecimal():
-        raise Mistake("Give the number of turns that are to stay as they are, such as /fold 3, or nothing.")
-    with session.entity.hub.listening(lossy=True) as heard:
-        gone = await fold_now(session.entity.state, int(rest) if rest else None)
-        heard.finish()
-        async for event in heard:
+        raise UsageError("Give the number of turns that are to stay as they are, such as /fold 3, or nothing.")
+    with session.entity.hub.listening(lossy=True) as stream:
+        folded = await fold_now(session.entity.state, int(rest) if rest else None)
+        stream.finish()
+        async for event in stream:
             # Show it like a fold in the middle of a prompt.
             await session.send(session.translator.translate(event))
-    if not gone:
+    if not folded:
         return "There is nothing to fold: a summary would stand for no turn."
     return (
-        f"Folded: a summary stands for {gone} earlier turn{'' if gone == 1 else 's'} in what the crystal sees from now on. "
+        f"Folded: a summary stands for {folded} earlier turn{'' if folded == 1 else 's'} in what the crystal sees from now on. "
         "The loom has them all."
     )
 
 
-async def _reward(session: Session, rest: str, forker: Forker) -> str:
+async def _reward(session: Session, rest: str, forker: MakeFork) -> str:
     words = shlex.split(rest) if rest.count('"') % 2 == 0 and rest.count("'") % 2 == 0 else rest.split()
     try:
         value = float(words[0])
         if value != value or value in (float("inf"), float("-inf")):
             raise ValueError
     except (IndexError, ValueError):
-        raise Mistake(
+        raise UsageError(
             "Give a number, such as /reward 1, and a turn where the last one is not meant: /reward 0.5 3"
         ) from None
     named_turn = words[1] if len(words) > 1 else ""
-    turn_id = await _turn(session, named_turn)
+    turn_id = await _resolve_turn(session, named_turn)
     session.entity.loom.annotate_reward(turn_id, value, by="user", note=" ".join(words[2:]) or None)
     return f"Turn `{turn_id}` has the reward {value:g}."
 
 
-async def _wards(session: Session, rest: str, forker: Forker) -> str:
+async def _wards(session: Session, rest: str, forker: MakeFork) -> str:
     granted = session.permissions.granted
     if rest:
         if rest.lower() != "forget":
-            raise Mistake("Type /wards to see what is in force, or /wards forget to take back what you said for good.")
+            raise UsageError(
+                "Type /wards to see what is in force, or /wards forget to take back what you said for good."
+            )
         count = len(granted)
         session.permissions.forget()
-        session.note.granted.clear()
+        session.metadata.granted.clear()
         changes = {"permissions": "forgotten"}
         session.entity.loom.append(ConfigRecord(new_id("g"), session.entity.id, changes, now()))
         return (
@@ -203,7 +207,7 @@ async def _wards(session: Session, rest: str, forker: Forker) -> str:
         for each in granted
     )
     told = f"\n\nSaid for good in this session (`/wards forget` takes it back):\n{said}" if said else ""
-    return f"Mode: **{modes.name_of(session.note.mode)}**\n\n| ward | in force |\n|---|---|\n{rows}{told}"
+    return f"Mode: **{modes.name_of(session.metadata.mode)}**\n\n| ward | in force |\n|---|---|\n{rows}{told}"
 
 
 def _quoted(pattern: str) -> str:
@@ -220,7 +224,7 @@ def _value(value: object) -> str:
     return f"`{value}`"
 
 
-async def _cost(session: Session, rest: str, forker: Forker) -> str:
+async def _cost(session: Session, rest: str, forker: MakeFork) -> str:
     usage = session.entity.usage
     window = session.entity.crystal.context_window
     held = session.entity.context.tokens
@@ -228,7 +232,7 @@ async def _cost(session: Session, rest: str, forker: Forker) -> str:
     return f"Used so far: {', '.join(usage.words()) or 'nothing'}.\n\nThe context holds {context}."
 
 
-async def _recipe(session: Session, rest: str, forker: Forker) -> str:
+async def _recipe(session: Session, rest: str, forker: MakeFork) -> str:
     entity, recipe = session.entity, session.opened.recipe
     gates = ", ".join(f"`{name}`" for name in entity.circle.gates)
     source = (
@@ -241,16 +245,16 @@ async def _recipe(session: Session, rest: str, forker: Forker) -> str:
     )
 
 
-async def _export(session: Session, rest: str, forker: Forker) -> str:
+async def _export(session: Session, rest: str, forker: MakeFork) -> str:
     from cantrip_acp.training.export import registry
 
     words = rest.split()
     if len(words) != 1:
-        raise Mistake(f"Name a format, such as /export openai. There are: {', '.join(registry.names())}.")
+        raise UsageError(f"Name a format, such as /export openai. There are: {', '.join(registry.names())}.")
     chosen = registry.find(words[0])
     loom = session.entity.loom
     if loom.location is None:
-        raise Mistake("This session's loom is in memory; only one that is kept can be exported.")
+        raise UsageError("This session's loom is in memory; only one that is kept can be exported.")
     from cantrip_acp.files.output_file import output_file
     from cantrip_acp.loom.stores.address import is_address
     from cantrip_acp.training.export.rows import write
@@ -261,7 +265,7 @@ async def _export(session: Session, rest: str, forker: Forker) -> str:
     places, own = loom.places, session.entity.id
     threads = tuple(i for i in loom.leaves() if places[i].entity_id == own) if is_address(loom.location) else ()
     if is_address(loom.location) and not threads:
-        raise Mistake("This session has no turn yet; there is nothing to export.")
+        raise UsageError("This session has no turn yet; there is nothing to export.")
 
     def work() -> int:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -274,16 +278,16 @@ async def _export(session: Session, rest: str, forker: Forker) -> str:
     )
 
 
-async def _help(session: Session, rest: str, forker: Forker) -> str:
+async def _help(session: Session, rest: str, forker: MakeFork) -> str:
     rows = "\n".join(f"- `/{c.name}{f' {c.hint}' if c.hint else ''}`: {c.description}" for c in COMMANDS.values())
     return f"{rows}\n\nAnything else is for the entity."
 
 
-def _listed(commands: Sequence[Command]) -> dict[str, Command]:
+def _by_name(commands: Sequence[Command]) -> dict[str, Command]:
     return {command.name: command for command in commands}
 
 
-_ELSEWHERE = {
+_OTHER_NAMES = {
     "compact": "fold",
     "summarize": "fold",
     "usage": "cost",
@@ -293,7 +297,7 @@ _ELSEWHERE = {
 }
 """Names of other agents for the same commands."""
 
-COMMANDS = _listed(
+COMMANDS = _by_name(
     [
         Command("loom", "Show where this session is kept, and its last turns", _loom),
         Command("fork", "Begin a new session from a turn of this one", _fork, "[turn]"),

@@ -11,10 +11,10 @@ import re
 import unicodedata
 from urllib.parse import unquote
 
-LONGEST = 60
-_READ = 6_000
+MAX_TITLE = 60
+_MAX_READ = 6_000
 """Characters of an intent that are read from its start, and from its end for the error of a trace."""
-_WIDEST = 400
+_MAX_LINE = 400
 """Characters of one line."""
 
 _TERMINAL = re.compile(
@@ -53,7 +53,7 @@ _COURTESY = re.compile(
     re.IGNORECASE,
 )
 _HI = re.compile(r"(?:hi|hey)\s+(?=(?:\S+\s+){2})", re.IGNORECASE)
-_PASSING = re.compile(
+_SMALL_TALK = re.compile(
     rf"(?:{_GREETING}|thanks|thank you|ok|okay|yes|no|test(?:ing)?|ping|see what is attached|[^\w]*)[\s,!.]*",
     re.IGNORECASE,
 )
@@ -74,39 +74,39 @@ _SKIPPED = re.compile(
 
 
 def title_of(intent: str) -> str | None:
-    """The first request, in at most `LONGEST` characters; None where there is no readable text.
+    """The first request, in at most `MAX_TITLE` characters; None where there is no readable text.
 
     >>> title_of("Hi! Could you please fix the failing test in `tests/test_app.py`? It broke today.")
     'Fix the failing test in tests/test_app.py'
     """
-    text = _TERMINAL.sub("", intent[:_READ].replace("\r\n", "\n").replace("\r", "\n"))
+    text = _TERMINAL.sub("", intent[:_MAX_READ].replace("\r\n", "\n").replace("\r", "\n"))
     code = "\n".join(match[2] for match in _FENCE.finditer(text))
     prose = _PAIR.sub(r"\2", _COMMENT.sub(" ", _FENCE.sub("\n", text)))
     # Editors add blocks in their own tags next to a prompt. Such a block is not the request, unless there is nothing else.
-    prose = _TAG_LINE.sub("", said if (said := _BLOCK.sub("\n", prose)).strip() else prose)
-    lines = [line for line in map(_line, _unquoted(prose)) if line]
-    asked = next((line for line in lines if not _PASSING.fullmatch(line)), None)
-    error = _error(f"{text}\n{intent[len(text) :][-_READ:]}") if _TRACE.search(text) or asked is None else None
-    if asked is not None and (_TRACE.match(asked) or (error is not None and asked.endswith(error))):
-        asked = None
-    if asked is not None and asked.endswith(":") and len(asked) < LONGEST // 2:
-        behind = error or next(iter(lines[lines.index(asked) + 1 :]), None) or _first_of(code)
-        asked = f"{asked} {_line(behind)}" if behind else asked
-    if asked:
-        return _shown(asked, words=True)
+    prose = _TAG_LINE.sub("", rest if (rest := _BLOCK.sub("\n", prose)).strip() else prose)
+    lines = [line for line in map(_line, _without_quotes(prose)) if line]
+    request = next((line for line in lines if not _SMALL_TALK.fullmatch(line)), None)
+    error = _error(f"{text}\n{intent[len(text) :][-_MAX_READ:]}") if _TRACE.search(text) or request is None else None
+    if request is not None and (_TRACE.match(request) or (error is not None and request.endswith(error))):
+        request = None
+    if request is not None and request.endswith(":") and len(request) < MAX_TITLE // 2:
+        detail = error or next(iter(lines[lines.index(request) + 1 :]), None) or _first_of(code)
+        request = f"{request} {_line(detail)}" if detail else request
+    if request:
+        return _format_title(request, words=True)
     other = (_line(error) if error else None) or _first_of(code)
-    return _shown(other) if other else _shown(" ".join(lines), words=True)
+    return _format_title(other) if other else _format_title(" ".join(lines), words=True)
 
 
-def renewed(title: str | None, intent: str) -> str | None:
+def better_title(title: str | None, intent: str) -> str | None:
     """A better title for a session after this intent; None where the present title stays."""
-    if title is not None and not _PASSING.fullmatch(title):
+    if title is not None and not _SMALL_TALK.fullmatch(title):
         return None
     found = title_of(intent)
-    return found if found != title and (title is None or (found and not _PASSING.fullmatch(found))) else None
+    return found if found != title and (title is None or (found and not _SMALL_TALK.fullmatch(found))) else None
 
 
-def _unquoted(prose: str) -> list[str]:
+def _without_quotes(prose: str) -> list[str]:
     """The lines without quotations; only if there is nothing else, the quotations."""
     lines = [line for line in prose.split("\n") if line.strip()]
     own = [line for line in lines if not line.lstrip().startswith(">")]
@@ -115,17 +115,17 @@ def _unquoted(prose: str) -> list[str]:
 
 def _line(line: str) -> str:
     """A line without markup and greeting; empty where nothing readable is left."""
-    line = line[_match_end(_BULLET, line) :][:_WIDEST]
+    line = line[_match_end(_BULLET, line) :][:_MAX_LINE]
     pieces = line.split("`")
-    line = "".join(piece if n % 2 else _bare(piece) for n, piece in enumerate(pieces))
-    line = " ".join("".join(c if _kept(c) else " " for c in line).split())
+    line = "".join(piece if n % 2 else _strip_markup(piece) for n, piece in enumerate(pieces))
+    line = " ".join("".join(c if _is_visible(c) else " " for c in line).split())
     rest = line[_match_end(_COURTESY, line) :]
     rest = rest[_match_end(_HI, rest) :]
     line = rest if " " in rest or "/" in rest or (rest and not rest.isascii()) else line
     return line if any(c.isalnum() or ord(c) > 0x2000 for c in line) else ""
 
 
-def _bare(text: str) -> str:
+def _strip_markup(text: str) -> str:
     text = _LINK.sub(lambda match: f" {match[1]} " if match[0].startswith("[@") else match[1], text)
     text = _ADDRESS.sub(lambda match: unquote(match[1]).rstrip("/"), text)
     return _EMPHASIS.sub(lambda match: match[2] or match[4], text)
@@ -136,7 +136,7 @@ def _match_end(pattern: re.Pattern[str], text: str) -> int:
     return match.end() if match is not None else 0
 
 
-def _kept(character: str) -> bool:
+def _is_visible(character: str) -> bool:
     # Joiners combine signs in emoji and in some scripts. Other invisible characters hide text or change its direction.
     return character.isprintable() or character in "\u200c\u200d"
 
@@ -157,36 +157,36 @@ def _first_of(code: str) -> str | None:
     return first.rstrip("{: ") if first else None
 
 
-def _shown(text: str, *, words: bool = False) -> str | None:
-    """At most `LONGEST` characters. With ``words``, the text may start with a capital letter; code may not."""
-    text = " ".join("".join(c if _kept(c) else " " for c in text[: 4 * _WIDEST]).split())
+def _format_title(text: str, *, words: bool = False) -> str | None:
+    """At most `MAX_TITLE` characters. With ``words``, the text may start with a capital letter; code may not."""
+    text = " ".join("".join(c if _is_visible(c) else " " for c in text[: 4 * _MAX_LINE]).split())
     end = _SENTENCE.search(text, 8) or _FULL_STOP.search(text, 3)
     if end is not None:
         text = text[: end.start()]
     text = text.lstrip(" ,;:!?–—").rstrip(" .,;:!?–—-")
     first = text.split(" ", 1)[0]
-    if len(text) > LONGEST:
-        text = _shortened(text)
+    if len(text) > MAX_TITLE:
+        text = _shorten(text)
     if words and first.isalpha() and first.islower() and len(text[0].upper()) == 1:
         text = text[0].upper() + text[1:]
     return text or None
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """Cut between words if possible, and never inside a character that consists of several code points."""
     first = text.split(" ", 1)[0]
-    if len(first) >= LONGEST and first.count("/") > 1:
+    if len(first) >= MAX_TITLE and first.count("/") > 1:
         # The end of a path says most.
-        tail = first[-(LONGEST - 2) :]
+        tail = first[-(MAX_TITLE - 2) :]
         return "…" + tail[max(tail.find("/"), 0) :]
-    end = LONGEST - 1
-    while end > 1 and (_joins(text[end]) or text[end - 1] == "\u200d" or _flag(text, end)):
+    end = MAX_TITLE - 1
+    while end > 1 and (_joins_previous(text[end]) or text[end - 1] == "\u200d" or _splits_flag(text, end)):
         end -= 1
     head, space, _ = text[:end].rpartition(" ")
-    return (head if space and len(head) > LONGEST // 2 else text[:end]).rstrip(" ,;:-–—") + "…"
+    return (head if space and len(head) > MAX_TITLE // 2 else text[:end]).rstrip(" ,;:-–—") + "…"
 
 
-def _joins(character: str) -> bool:
+def _joins_previous(character: str) -> bool:
     return (
         character == "\u200d"
         or unicodedata.category(character) in ("Mn", "Me", "Mc")
@@ -194,7 +194,7 @@ def _joins(character: str) -> bool:
     )
 
 
-def _flag(text: str, end: int) -> bool:
+def _splits_flag(text: str, end: int) -> bool:
     """Whether a cut there would separate the two letters of a flag."""
     letters = 0
     while letters < end and "\U0001f1e6" <= text[end - 1 - letters] <= "\U0001f1ff":

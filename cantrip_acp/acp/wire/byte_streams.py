@@ -87,7 +87,7 @@ class _AsyncioWriter:
 READ_SIZE = 256 * 1024
 """Bytes to read at once; a pipe holds 64 KiB by default."""
 
-_ROOM = select.PIPE_BUF
+_BLOCKING_WRITE_SIZE = select.PIPE_BUF
 """Bytes that a blocking descriptor takes at once for sure when poll says that it is writable."""
 
 _END_OF_TRANSMISSION = b"\x04"
@@ -133,11 +133,11 @@ class DescriptorWriter:
 
     def __init__(self, fd: int) -> None:
         # A blocking terminal may take less than poll promises. So open a second descriptor for it that never blocks.
-        self._fd = _terminal_of_our_own(fd) if os.isatty(fd) else fd
+        self._fd = _open_terminal_again(fd) if os.isatty(fd) else fd
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLOUT)
-        patient = os.get_blocking(self._fd) and not stat.S_ISREG(os.fstat(self._fd).st_mode)
-        self._at_once = _ROOM if patient else READ_SIZE
+        blocking = os.get_blocking(self._fd) and not stat.S_ISREG(os.fstat(self._fd).st_mode)
+        self._write_size = _BLOCKING_WRITE_SIZE if blocking else READ_SIZE
 
     async def send(self, item: bytes | bytearray) -> None:
         """Write all bytes of ``item``."""
@@ -147,7 +147,7 @@ class DescriptorWriter:
                 await anyio.wait_writable(self._fd)
                 continue
             try:
-                written = os.write(self._fd, rest[: self._at_once])
+                written = os.write(self._fd, rest[: self._write_size])
             except BlockingIOError:
                 await anyio.wait_writable(self._fd)
             except OSError as gone:
@@ -156,7 +156,7 @@ class DescriptorWriter:
                 rest = rest[written:]
 
 
-def _terminal_of_our_own(fd: int) -> int:
+def _open_terminal_again(fd: int) -> int:
     try:
         return os.open(os.ttyname(fd), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError:

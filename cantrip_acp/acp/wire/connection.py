@@ -39,8 +39,8 @@ from cantrip_acp.acp.wire.jsonrpc import (
     RpcError,
     TooLong,
     decode_params,
-    read_envelope,
-    read_id,
+    parse_envelope,
+    parse_id,
 )
 from cantrip_acp.acp.wire.send_queue import HIGH_WATER, ByteSender, SendQueue
 from cantrip_acp.text import codecs
@@ -56,9 +56,9 @@ UNREAD_LIMIT = 1024 * 1024
 """Bytes of unsent replies before reading stops. It limits the memory for a peer that sends requests and never reads."""
 
 GRACE = 0.5
-"""Seconds that open requests have after the end of the connection, where ``hang_up`` gives no other number."""
+"""Seconds that open requests have after the end of the connection, where ``on_disconnect`` gives no other number."""
 
-LAST_WORDS = 0.2
+FLUSH_SECONDS = 0.2
 """Seconds to write the last replies after the end."""
 
 LINES_AT_ONCE = 64
@@ -84,9 +84,9 @@ class Request:
 
     __slots__ = ("_scope", "after", "cancelled", "id", "method", "on_cancel")
 
-    def __init__(self, method: str, known: Id | None) -> None:
+    def __init__(self, method: str, message_id: Id | None) -> None:
         self.method = method
-        self.id = known
+        self.id = message_id
         self.cancelled = False
         self.on_cancel: Callable[[], None] | None = None
         self.after: list[Callable[[], None]] = []
@@ -139,26 +139,26 @@ class Connection:
         *,
         leftover: bytes = b"",
         max_line: int = MAX_LINE,
-        admit: Callable[[str], None] | None = None,
+        check_request: Callable[[str], None] | None = None,
     ) -> None:
-        """``leftover`` are bytes that were read before; ``admit`` raises `RpcError` for a request that may not come now."""
+        """``leftover`` are bytes that were read before; ``check_request`` raises `RpcError` for a request that may not come now."""
         self._receive = receive
         self._methods = methods
         self._leftover = leftover
         self._splitter = LineSplitter(max_line)
         self._max_line = max_line
-        self._admit = admit
-        self._outbox = SendQueue(send)
+        self._check_request = check_request
+        self._send_queue = SendQueue(send)
         self._requests: set[Request] = set()
-        self._answered = anyio.Event()
+        self._request_done = anyio.Event()
         self._pending: dict[int, _Pending] = {}
         self._last_id = 0
-        self._reading = anyio.CancelScope()
+        self._read_scope = anyio.CancelScope()
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._hang_up: Callable[[], float] | None = None
-        self._patient = False
-        self._gone = False
-        self._leaving = anyio.CancelScope()
+        self._on_disconnect: Callable[[], float] | None = None
+        self._finish_requests = False
+        self._peer_gone = False
+        self._grace_scope = anyio.CancelScope()
         self.closed = False
 
     # --- sending -----------------------------------------------------------------------------------------------------
@@ -166,22 +166,22 @@ class Connection:
     @property
     def congested(self) -> bool:
         """Whether the other side reads slower than this side writes."""
-        return self._outbox.waiting > HIGH_WATER
+        return self._send_queue.waiting > HIGH_WATER
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         """Wait while `congested`."""
-        await self._outbox.room()
+        await self._send_queue.wait_for_space()
 
     async def notify(self, method: str, params: Any) -> None:
         """Send a notification. Waits while the other side is slow."""
-        outbox = self._outbox
-        outbox.put(Notification(method, params))
-        if outbox.waiting > HIGH_WATER:
-            await outbox.room()
+        queue = self._send_queue
+        queue.put(Notification(method, params))
+        if queue.waiting > HIGH_WATER:
+            await queue.wait_for_space()
 
     def notify_now(self, method: str, params: Any) -> None:
         """Send a notification without waiting. Only for the few that end something."""
-        self._outbox.put(Notification(method, params))
+        self._send_queue.put(Notification(method, params))
 
     async def request(self, method: str, params: Any, result: Any = Any) -> Any:
         """Send a request; the answer is decoded into the type ``result``.
@@ -195,11 +195,11 @@ class Connection:
         self._last_id += 1
         number = self._last_id
         pending = self._pending[number] = _Pending()
-        self._outbox.put(OutgoingRequest(number, method, params))
+        self._send_queue.put(OutgoingRequest(number, method, params))
         try:
             await pending.done.wait()
         except BaseException:
-            self._outbox.put(Notification("$/cancel_request", {"requestId": number}))
+            self._send_queue.put(Notification("$/cancel_request", {"requestId": number}))
             raise
         finally:
             del self._pending[number]
@@ -212,20 +212,20 @@ class Connection:
 
     # --- start and end -----------------------------------------------------------------------------------------------
 
-    async def run(self, hang_up: Callable[[], float] | None = None, *, patient: bool = False) -> None:
+    async def run(self, on_disconnect: Callable[[], float] | None = None, *, finish_requests: bool = False) -> None:
         """Serve until the input ends, the output breaks, or `stop` is called.
 
-        Then no new messages are handled. ``hang_up`` is called and returns the seconds that open requests have to be
-        answered (-32800 afterwards). The queued output is written where the other side still reads. With ``patient``,
+        Then no new messages are handled. ``on_disconnect`` is called and returns the seconds that open requests have to be
+        answered (-32800 afterwards). The queued output is written where the other side still reads. With ``finish_requests``,
         the end of the input does not mean that the other side is gone: open requests may take their time.
         """
-        self._hang_up = hang_up
-        self._patient = patient
+        self._on_disconnect = on_disconnect
+        self._finish_requests = finish_requests
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             tasks.start_soon(self._write)
             try:
-                with self._reading:
+                with self._read_scope:
                     await self._read()
             finally:
                 with anyio.CancelScope(shield=True):
@@ -234,38 +234,38 @@ class Connection:
 
     def stop(self) -> None:
         """End `run` as if the other side had closed the connection."""
-        self._left()
-        self._reading.cancel()
+        self._start_grace_period()
+        self._read_scope.cancel()
 
-    def _left(self) -> None:
+    def _start_grace_period(self) -> None:
         """The other side is gone: start the time limit for open requests."""
-        if self._gone:
+        if self._peer_gone:
             return
-        self._gone = True
-        grace = GRACE if self._hang_up is None else self._hang_up()
-        self._leaving.deadline = anyio.current_time() + grace
+        self._peer_gone = True
+        grace = GRACE if self._on_disconnect is None else self._on_disconnect()
+        self._grace_scope.deadline = anyio.current_time() + grace
 
     async def _close(self) -> None:
         self.closed = True
         for pending in self._pending.values():
             pending.fail(Disconnected("the other side hung up"))
-        if not self._patient:
-            self._left()
-        with self._leaving:
+        if not self._finish_requests:
+            self._start_grace_period()
+        with self._grace_scope:
             await self._all_answered()
         for request in self._requests:
             request._scope.cancel()
-        with anyio.move_on_after(LAST_WORDS):
+        with anyio.move_on_after(FLUSH_SECONDS):
             await self._all_answered()
-            self._outbox.finish()
-            await self._outbox.written.wait()
+            self._send_queue.finish()
+            await self._send_queue.written.wait()
 
     async def _all_answered(self) -> None:
         while self._requests:
-            await self._answered.wait()
+            await self._request_done.wait()
 
     async def _write(self) -> None:
-        await self._outbox.run()
+        await self._send_queue.run()
         # If the output is broken, nobody reads the replies, even where the input is still open.
         self.stop()
 
@@ -276,9 +276,9 @@ class Connection:
         try:
             while True:
                 for count, line in enumerate(lines, 1):
-                    self._take(line)
-                    while self._outbox.waiting > UNREAD_LIMIT and not self._outbox.broken:
-                        await self._unread()
+                    self._handle_line(line)
+                    while self._send_queue.waiting > UNREAD_LIMIT and not self._send_queue.broken:
+                        await self._wait_for_reader()
                     if not count % LINES_AT_ONCE:
                         await anyio.lowlevel.checkpoint()
                 # Also when input is always ready, so that a flood of messages does not block other tasks.
@@ -286,47 +286,49 @@ class Connection:
                 lines = self._splitter.feed(await self._receive.receive())
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             for line in self._splitter.end():
-                self._take(line)
+                self._handle_line(line)
             await anyio.lowlevel.checkpoint()
 
-    async def _unread(self) -> None:
+    async def _wait_for_reader(self) -> None:
         """Stop reading while the other side does not read. If it has also hung up, it will never read: raises EndOfStream."""
         with anyio.move_on_after(GRACE) as patience:
-            await self._outbox.room()
+            await self._send_queue.wait_for_space()
         if patience.cancelled_caught and getattr(self._receive, "hung_up", bool)():
             raise anyio.EndOfStream
 
-    def _take(self, line: bytes | TooLong) -> None:
+    def _handle_line(self, line: bytes | TooLong) -> None:
         if isinstance(line, TooLong):
-            self._refuse(RpcError(PARSE_ERROR, f"Parse error: a line of more than {self._max_line} bytes was dropped"))
+            self._send_error(
+                RpcError(PARSE_ERROR, f"Parse error: a line of more than {self._max_line} bytes was dropped")
+            )
             return
         if not line or line.isspace():
             return
         try:
-            envelope = read_envelope(line)
+            envelope = parse_envelope(line)
         except RpcError as problem:
-            self._refuse(problem)
+            self._send_error(problem)
             return
-        self._message(envelope)
+        self._handle_message(envelope)
 
-    def _message(self, envelope: Envelope) -> None:
-        caller = NULL_ID
+    def _handle_message(self, envelope: Envelope) -> None:
+        reply_id = NULL_ID
         is_call = bool(envelope.method)
         is_answer = not is_call and bool(envelope.result or envelope.error)
         try:
             if envelope.id:
-                known = read_id(envelope.id)
-                if known is None:
+                message_id = parse_id(envelope.id)
+                if message_id is None:
                     raise RpcError(INVALID_REQUEST, "Invalid request: an id is a string, an integer or null")
                 # An answer carries an id of this side. An error with that id would look like an answer to a request of
                 # theirs.
-                caller = NULL_ID if is_answer else known
+                reply_id = NULL_ID if is_answer else message_id
             if envelope.jsonrpc != b'"2.0"' and (
                 not envelope.jsonrpc or msgspec.json.decode(envelope.jsonrpc) != "2.0"
             ):
                 raise RpcError(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"')
             if is_answer:
-                self._answer(envelope)
+                self._handle_response(envelope)
                 return
             if not is_call:
                 raise RpcError(
@@ -340,16 +342,18 @@ class Connection:
                     return
                 raise RpcError(INVALID_REQUEST, "Invalid request: params must be an object")
         except RpcError as problem:
-            self._refuse(problem, caller)
+            self._send_error(problem, reply_id)
             return
         if envelope.id:
-            self._serve(Request(method, caller), envelope.params)
+            self._start_request(Request(method, reply_id), envelope.params)
         else:
-            self._hear(method, envelope.params)
+            self._handle_notification(method, envelope.params)
 
-    def _answer(self, envelope: Envelope) -> None:
-        known = read_id(envelope.id) if envelope.id else NULL_ID
-        pending = self._pending.get(known.key[1]) if known is not None and known.key[0] == "number" else None
+    def _handle_response(self, envelope: Envelope) -> None:
+        message_id = parse_id(envelope.id) if envelope.id else NULL_ID
+        pending = (
+            self._pending.get(message_id.key[1]) if message_id is not None and message_id.key[0] == "number" else None
+        )
         if pending is None:
             log.debug("an answer to nothing that was asked, or that is no longer waited for")
         elif pending.done.is_set():
@@ -364,7 +368,7 @@ class Connection:
             pending.result = envelope.result
             pending.done.set()
 
-    def _hear(self, name: str, params: msgspec.Raw) -> None:
+    def _handle_notification(self, name: str, params: msgspec.Raw) -> None:
         """Handle a notification: act on it or ignore it, never answer it."""
         if name == "$/cancel_request":
             self._cancel_request(params)
@@ -383,11 +387,11 @@ class Connection:
         else:
             if hasattr(outcome, "__await__"):
                 assert self._tasks is not None
-                self._tasks.start_soon(self._finish, request, outcome)
+                self._tasks.start_soon(self._await_result, request, outcome)
 
     def _cancel_request(self, params: msgspec.Raw) -> None:
         try:
-            wanted = read_id(codecs.json_decoder(_CancelRequest).decode(params).requestId)
+            wanted = parse_id(codecs.json_decoder(_CancelRequest).decode(params).requestId)
         except msgspec.DecodeError:
             wanted = None
         if wanted is None:
@@ -399,7 +403,7 @@ class Connection:
 
     # --- serving -----------------------------------------------------------------------------------------------------
 
-    def _serve(self, request: Request, params: msgspec.Raw) -> None:
+    def _start_request(self, request: Request, params: msgspec.Raw) -> None:
         """Start a request. An awaitable result runs on its own task."""
         try:
             method = self._methods.get(request.method)
@@ -413,22 +417,22 @@ class Connection:
                     f"Method not found: {request.method} is a notification; send it without an id",
                     {"method": request.method},
                 )
-            if self._admit is not None:
-                self._admit(request.method)
+            if self._check_request is not None:
+                self._check_request(request.method)
             if len(self._requests) >= MAX_IN_FLIGHT:
                 raise RpcError(INVALID_REQUEST, f"Invalid request: {MAX_IN_FLIGHT} requests are open already")
             outcome = method.handler(decode_params(params, method.params), request)
         except Exception as problem:  # noqa: BLE001 - a fault in a handler is answered, and logged by _as_error
-            self._refuse(self._as_error(problem, request), request.id)
+            self._send_error(self._as_error(problem, request), request.id)
             return
         if hasattr(outcome, "__await__"):
             assert self._tasks is not None
             self._requests.add(request)
-            self._tasks.start_soon(self._finish, request, outcome)
+            self._tasks.start_soon(self._await_result, request, outcome)
         else:
-            self._reply(request, outcome)
+            self._send_result(request, outcome)
 
-    async def _finish(self, request: Request, outcome: Awaitable[Any]) -> None:
+    async def _await_result(self, request: Request, outcome: Awaitable[Any]) -> None:
         result = error = None
         try:
             with request._scope:
@@ -439,27 +443,27 @@ class Connection:
             error = self._as_error(problem, request)
         finally:
             self._requests.discard(request)
-            answered, self._answered = self._answered, anyio.Event()
+            answered, self._request_done = self._request_done, anyio.Event()
             answered.set()
         if error is None:
-            self._reply(request, result)
+            self._send_result(request, result)
         elif request.id is not None:
-            self._refuse(error, request.id)
+            self._send_error(error, request.id)
 
-    def beside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def start_task(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a task next to the requests, until it ends or the connection does."""
         if self._tasks is not None:
             self._tasks.start_soon(work)
 
-    def _reply(self, request: Request, result: Any) -> None:
+    def _send_result(self, request: Request, result: Any) -> None:
         if request.id is not None:
-            self._outbox.put(Reply(request.id.raw, {} if result is None else result))
+            self._send_queue.put(Reply(request.id.raw, {} if result is None else result))
         for send in request.after:
             send()
 
-    def _refuse(self, error: RpcError, caller: Id | None = NULL_ID) -> None:
-        raw = (caller or NULL_ID).raw
-        self._outbox.put(ErrorReply(raw, ErrorObject.of(error)))
+    def _send_error(self, error: RpcError, reply_id: Id | None = NULL_ID) -> None:
+        raw = (reply_id or NULL_ID).raw
+        self._send_queue.put(ErrorReply(raw, ErrorObject.of(error)))
 
     def _as_error(self, problem: Exception, request: Request) -> RpcError:
         if isinstance(problem, RpcError):

@@ -1,6 +1,7 @@
-"""JSON-RPC 2.0 messages: parses the envelope of a line before its parameters, and builds replies and errors.
+"""JSON-RPC 2.0 messages: splits the input into lines, parses messages, and defines replies, errors and error codes.
 
-Ids keep their bytes, so a reply echoes exactly what was sent: integers of any size, strings, null.
+A message is parsed in two steps: first its envelope (`parse_envelope`), later its parameters (`decode_params`). An id is
+kept as bytes, so that a reply repeats exactly what was sent: an integer of any size, a string or null.
 """
 
 from __future__ import annotations
@@ -27,10 +28,7 @@ ABSENT = Raw(b"")
 
 
 class RpcError(Exception):
-    """A JSON-RPC error, sent or received.
-
-    ``data`` is plain data for the other side's program, such as ``{"field": "cwd"}``.
-    """
+    """A JSON-RPC error, sent or received. ``data`` is JSON data for programs, such as ``{"field": "cwd"}``."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -40,8 +38,7 @@ class RpcError(Exception):
 
 
 def one_line(message: str) -> str:
-    """The message on one line, as errors need it (JSON-RPC 2.0, Error object); the error's data may hold the original
-    lines."""
+    """Join the lines of an error message, because JSON-RPC errors have a message of one line."""
     return "; ".join(filter(None, map(str.strip, message.splitlines()))) or "Error"
 
 
@@ -52,12 +49,12 @@ class ErrorObject(msgspec.Struct, omit_defaults=True):
 
     @classmethod
     def of(cls, error: RpcError) -> ErrorObject:
-        """The error as it is sent: the message on one line; several lines go into ``details`` of its data."""
+        """The error in the form that is sent. A message of several lines is also sent whole, as ``details`` of the data."""
         message, data = one_line(error.message), error.data
         if len(error.message.strip().splitlines()) > 1 and isinstance(data, dict | None):
-            given = data or {}
-            if not any(isinstance(each, str) and one_line(each) in message and "\n" in each for each in given.values()):
-                data = {**given, "details": error.message.strip()}
+            known = data or {}
+            if not any(isinstance(each, str) and one_line(each) in message and "\n" in each for each in known.values()):
+                data = {**known, "details": error.message.strip()}
         return cls(error.code, message, data)
 
 
@@ -87,7 +84,7 @@ class OutgoingRequest(msgspec.Struct):
 
 
 class Envelope(msgspec.Struct):
-    """A message of the other side, its members not decoded. An absent member is empty."""
+    """A received message with members that are not decoded yet. An absent member is empty."""
 
     jsonrpc: Raw = ABSENT
     id: Raw = ABSENT
@@ -98,7 +95,7 @@ class Envelope(msgspec.Struct):
 
 
 class Id(msgspec.Struct, frozen=True):
-    """The id of a request: its bytes for the echo, and a key under which 1 and "1" differ."""
+    """The id of a request: its bytes for the reply, and a key for comparison, in which 1 and "1" differ."""
 
     raw: Raw
     key: tuple[str, Any]
@@ -109,8 +106,8 @@ NULL_ID = Id(Raw(b"null"), ("null", None))
 _decode = codecs.json_decoder(Envelope).decode
 
 
-def read_id(raw: Raw) -> Id | None:
-    """Parse an id; None where it is not a string, an integer or null."""
+def parse_id(raw: Raw) -> Id | None:
+    """Parse an id. Returns None if it is not a string, an integer or null."""
     value = msgspec.json.decode(raw)
     if value is None:
         return NULL_ID
@@ -123,15 +120,14 @@ def read_id(raw: Raw) -> Id | None:
     return None
 
 
-def read_envelope(line: bytes) -> Envelope:
-    """Parse the message of a line. Raises `RpcError` -32700 for a line that is not JSON and -32600 where it is not one
-    object."""
+def parse_envelope(line: bytes) -> Envelope:
+    """Parse the message of a line. Raises `RpcError` -32700 for invalid JSON, and -32600 if it is not an object."""
     try:
         line.decode()
         try:
             return _decode(line)
         except msgspec.ValidationError:
-            # Not an object. msgspec stopped there, so the rest may still be invalid JSON.
+            # It is not an object. msgspec stopped there, so the rest may still be invalid JSON.
             msgspec.json.decode(line)
             raise _not_a_message(line) from None
         except msgspec.DecodeError:
@@ -150,7 +146,7 @@ def read_envelope(line: bytes) -> Envelope:
 def _not_a_message(line: bytes) -> RpcError:
     if line.lstrip()[:1] == b"[":
         return RpcError(
-            INVALID_REQUEST, "Invalid request: ACP has no JSON-RPC batches; send each message on a line of its own"
+            INVALID_REQUEST, "Invalid request: ACP has no JSON-RPC batches; send each message on a separate line"
         )
     return RpcError(INVALID_REQUEST, "Invalid request: a message is a JSON object")
 
@@ -173,13 +169,15 @@ def invalid_params(problem: str, field: str | None = None) -> RpcError:
 
 
 def decode_params(raw: Raw, shape: Any) -> Any:
-    """Decode parameters as ``shape``; absent and null count as an empty object. Raises `RpcError` -32602 with the
-    field's name."""
+    """Decode parameters as the type ``shape``. Absent and null parameters count as an empty object.
+
+    Raises `RpcError` -32602 with the name of the wrong field.
+    """
     data = bytes(raw)
     if not data or data == b"null":
         data = b"{}"
     if data[:1] == b"[":
-        raise invalid_params("they are an object with names, never an array")
+        raise invalid_params("must be an object with named members, not an array")
     try:
         return codecs.json_decoder(shape).decode(data)
     except RecursionError:
@@ -198,14 +196,14 @@ MAX_LINE = 64 * 1024 * 1024
 
 
 class TooLong:
-    """Marks the place of a line that was longer than allowed."""
+    """Stands in the result of `LineSplitter` in place of a line that was too long."""
 
 
 TOO_LONG = TooLong()
 
 
 class LineSplitter:
-    """Splits chunks at newlines. It reads each byte once, and an overlong line takes no memory beyond the limit."""
+    """Splits byte chunks of any size into lines (ACP, Transports). Memory use stays within the limit for one line."""
 
     def __init__(self, max_line: int = MAX_LINE) -> None:
         self._max = max_line
@@ -214,25 +212,25 @@ class LineSplitter:
         self._skipping = False
 
     def feed(self, chunk: bytes) -> list[bytes | TooLong]:
-        """The lines that this chunk completes, without their newlines."""
+        """Add a chunk. Returns the lines that are now complete, without their newlines."""
         first, newline, rest = chunk.partition(b"\n")
         if not newline:
             lines: list[bytes | TooLong] = []
-            if self._keep(first):
+            if self._add(first):
                 lines.append(TOO_LONG)
             return lines
         *middle, last = rest.split(b"\n")
-        lines = self._complete(first)
+        lines = self._finish_line(first)
         lines.extend(line if len(line) <= self._max else TOO_LONG for line in middle)
-        if last and self._keep(last):
+        if last and self._add(last):
             lines.append(TOO_LONG)
         return lines
 
     def end(self) -> list[bytes | TooLong]:
-        """The text after the last newline, when no more bytes come."""
-        return self._complete(b"") if self._parts else []
+        """Return the text after the last newline. Call this at the end of the input."""
+        return self._finish_line(b"") if self._parts else []
 
-    def _keep(self, part: bytes) -> bool:
+    def _add(self, part: bytes) -> bool:
         """Store a part of an unfinished line. Returns True once, when the line becomes too long."""
         if self._skipping:
             return False
@@ -245,8 +243,8 @@ class LineSplitter:
             self._parts.append(part)
         return False
 
-    def _complete(self, part: bytes) -> list[bytes | TooLong]:
-        too_long = self._keep(part)
+    def _finish_line(self, part: bytes) -> list[bytes | TooLong]:
+        too_long = self._add(part)
         line = b"".join(self._parts)
         dropped = self._skipping
         self._parts.clear()

@@ -54,12 +54,12 @@ class SendQueue:
         except (UnicodeEncodeError, OverflowError, ValueError, TypeError):
             # Text of an entity or a model may hold lone surrogates and integers beyond 64 bits.
             del buffer[start:]
-            buffer += json.dumps(_plain(msgspec.to_builtins(message, enc_hook=repr, str_keys=True))).encode()
+            buffer += json.dumps(_json_compatible(msgspec.to_builtins(message, enc_hook=repr, str_keys=True))).encode()
         buffer += b"\n"
         if not start:
             self._filled.set()
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         """Wait while too many bytes are queued, until they are written.
 
         It waits for the present bytes only. If it also waited for later messages of others, a flood would block every
@@ -103,14 +103,14 @@ class SendQueue:
         drained.set()
 
 
-def _plain(data: Any) -> Any:
+def _json_compatible(data: Any) -> Any:
     """The same data in a form that JSON can hold: valid text, finite numbers."""
     if isinstance(data, str):
         return data.encode("utf-8", "replace").decode()
     if isinstance(data, dict):
-        return {_plain(key): _plain(value) for key, value in data.items()}
+        return {_json_compatible(key): _json_compatible(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_plain(value) for value in data]
+        return [_json_compatible(value) for value in data]
     if isinstance(data, float) and (data != data or data in (float("inf"), float("-inf"))):
         return None
     return data

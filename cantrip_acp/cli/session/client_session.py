@@ -86,7 +86,7 @@ class ClientSession:
 
     def __exit__(self, *problem: Any) -> None:
         if problem[0] is not None:
-            self._agent.process.patience = _HURRY_SECONDS
+            self._agent.process.exit_seconds = _HURRY_SECONDS
         self._stack.__exit__(*problem)
 
     def initialize(self, auth: str | None = None) -> Mapping[str, Any]:

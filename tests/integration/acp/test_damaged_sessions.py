@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cantrip_acp.acp.sessions.session_store import Note, SessionStore
+from cantrip_acp.acp.sessions.session_store import SessionMetadata, SessionStore
 from tests.support.acp_client import RawClient, still_alive
 
 Begin = Callable[..., RawClient]
@@ -60,7 +60,7 @@ def whole(store: SessionStore, number: int, folder: Path) -> str:
     lines = [{"type": "loom", "id": "x", "format": 1}, cantrip, cast]
     path = store.loom_path(session)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    store.save(Note(id=session, cwd=str(folder), entity_id="e", loom=str(path), title=f"Number {number}"))
+    store.save(SessionMetadata(id=session, cwd=str(folder), entity_id="e", loom=str(path), title=f"Number {number}"))
     return session
 
 
@@ -220,7 +220,7 @@ def test_a_session_whose_crystal_and_then_whose_recipe_is_gone(begin: Begin, fol
         options = chosen(agent.call("session/load", named(session, folder))["configOptions"])
         assert (options["recipe"], options["model"]) == ("other", "scripted:own")
         if not number:
-            told = agent.until(lambda m: "not to be had" in json.dumps(m))["params"]["update"]
+            told = agent.until(lambda m: "no longer available" in json.dumps(m))["params"]["update"]
             assert "'small' is no crystal" in told["content"]["text"]
         agent.prompt(session, "After.")
         assert agent.updates("agent_message_chunk")[-1]["content"]["text"] == "Own."

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cantrip_acp.acp.sessions.session_store import Note, SessionStore
+from cantrip_acp.acp.sessions.session_store import SessionMetadata, SessionStore
 from cantrip_acp.loom.loom import Loom
 from tests.support.acp_client import RawClient
 from tests.support.waiting import in_a_loom, wait_for
@@ -219,7 +219,7 @@ def test_a_list_in_pages(again: Open, folder: Path, state: Path, tmp_path: Path)
         path = store.loom_path(session_id)
         path.write_text('{"type":"loom","id":"x","format":1}\n')
         os.utime(path, (1_000_000 + number, 1_000_000 + number))
-        store.save(Note(id=session_id, cwd=cwd, entity_id="e", loom=str(path), title=f"Number {number}"))
+        store.save(SessionMetadata(id=session_id, cwd=cwd, entity_id="e", loom=str(path), title=f"Number {number}"))
     seen: list[dict[str, Any]] = []
     cursor = None
     pages = 0

@@ -8,7 +8,7 @@ import pytest
 from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.event_translator import Translator
 from cantrip_acp.acp.render.formatting import CONTENT_LIMIT
-from cantrip_acp.acp.render.subagent_view import CHILDREN
+from cantrip_acp.acp.render.subagent_view import MAX_CHILDREN
 from cantrip_acp.core import events
 from tests.support.fixtures.acp import Start
 from tests.unit.acp.test_event_translator import called, finished, shown
@@ -159,7 +159,7 @@ def test_the_view_of_many_and_long_children_is_bounded() -> None:
     text = text_of(view(translator))
     assert len(text) <= CONTENT_LIMIT
     assert "Earlier children: 976 done" in text
-    assert text.count("**Child") == CHILDREN
+    assert text.count("**Child") == MAX_CHILDREN
     assert "**Child 1000** (running): task 999" in text
     # An entry each would be no plan.
     assert not any(type(u).__name__ == "Plan" for u in translator.translate(over("kid999", index=999)))

@@ -118,7 +118,7 @@ def test_a_name_is_no_place_for_a_text() -> None:
     )
     assert len(intent) < 70_000
     assert (len(link.name), link.uri) == (1_001, "file:///a")
-    assert link.described.endswith("more characters of this resource are not shown]")
+    assert link.description.endswith("more characters of this resource are not shown]")
 
 
 @pytest.mark.parametrize("uri", [None, "file:///a/shot.png"])

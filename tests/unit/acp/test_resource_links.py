@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.acp.sessions.prompt_content import MOST_ATTACHED, MOST_TEXT, Target, parse_link
+from cantrip_acp.acp.sessions.prompt_content import MAX_ATTACHMENT, MAX_TEXT, Target, parse_link
 from tests.integration.acp.test_files import BOTH, Editor
 from tests.support.acp_client import SOON, RawClient
 from tests.support.fixtures.acp import Start
@@ -142,8 +142,8 @@ def test_sizes_are_bounded_with_a_marker(start: Start, folder: Path) -> None:
     records = pinned(agent, session, *[link(folder, f"{number}.txt") for number in range(6)])
     assert [len(record["text"]) for record in records] == [60_000] * 5 + [len(records[5]["text"])]
     assert "more pinned to it than there is room for" in records[5]["text"]
-    long = {"type": "resource", "resource": {"uri": "file:///x", "text": "y" * (MOST_TEXT + 5)}}
-    huge = {"type": "image", "mimeType": "image/png", "data": base64.b64encode(b"\0" * (MOST_ATTACHED + 1)).decode()}
+    long = {"type": "resource", "resource": {"uri": "file:///x", "text": "y" * (MAX_TEXT + 5)}}
+    huge = {"type": "image", "mimeType": "image/png", "data": base64.b64encode(b"\0" * (MAX_ATTACHMENT + 1)).decode()}
     cut, left_out = pinned(agent, session, long, huge)
     assert cut["text"].endswith("[cut: 5 more characters of this resource are not shown]")
     assert left_out["text"].startswith("[Left out: an image (image/png, 20,971,521 bytes)")

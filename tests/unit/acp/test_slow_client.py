@@ -31,7 +31,7 @@ async def test_a_client_that_never_answers(
 ) -> None:
     for module, name in ((editor_files, "READ_SECONDS"), (editor_files, "WRITE_SECONDS")):
         monkeypatch.setattr(module, name, 0.2)
-    monkeypatch.setattr(terminals.ClientTerminals._ask, "__defaults__", (0.2,))
+    monkeypatch.setattr(terminals.ClientTerminals._request, "__defaults__", (0.2,))
     (folder / "a.txt").write_text("saved\n")
 
     def cantrip(workspace: Path) -> Cantrip:

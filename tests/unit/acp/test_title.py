@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.acp.sessions.title import LONGEST, renewed, title_of
+from cantrip_acp.acp.sessions.title import MAX_TITLE, better_title, title_of
 from tests.support.acp_client import RawClient
 
 TRACE = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    main()\nValueError: bad thing'
@@ -100,7 +100,7 @@ FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 )
 def test_titles(intent: str, title: str | None) -> None:
     assert title_of(intent) == title
-    assert len(title or "") <= LONGEST
+    assert len(title or "") <= MAX_TITLE
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_a_title_costs_nothing(piece: str) -> None:
 
 
 def test_a_greeting_is_a_title_until_something_is_asked() -> None:
-    assert renewed(None, "hi there") == "Hi there"
-    assert renewed("Hi there", "thanks") is None
-    assert renewed("Hi there", "fix the build") == "Fix the build"
-    assert renewed("Fix the build", "and now the tests") is None
-    assert renewed(None, "...") is None
+    assert better_title(None, "hi there") == "Hi there"
+    assert better_title("Hi there", "thanks") is None
+    assert better_title("Hi there", "fix the build") == "Fix the build"
+    assert better_title("Fix the build", "and now the tests") is None
+    assert better_title(None, "...") is None
 
 
 def test_a_session_that_begins_with_a_greeting(start: Callable[..., RawClient], folder: Path, tmp_path: Path) -> None:

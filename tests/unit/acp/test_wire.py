@@ -434,7 +434,7 @@ async def test_a_reader_that_has_gone_ends_the_connection_and_frees_senders() ->
 
 
 async def test_at_the_end_what_runs_is_answered() -> None:
-    async with connected({"slowly": Method(Params, slowly)}, run={"hang_up": lambda: 0.1}) as (connection, peer):
+    async with connected({"slowly": Method(Params, slowly)}, run={"on_disconnect": lambda: 0.1}) as (connection, peer):
         peer.send(id=1, method="slowly")
         await anyio.sleep(0.05)
         connection.stop()

@@ -125,12 +125,12 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
         Hanging([{"content": "x"}]), Call(), Circle(gates=["done"], wards=[{"max_turns": 2}]), loom=loom
     ).invoke()
 
-    class Note:
+    class Metadata:
         id = "sess_x"
         title = "t"
 
     class Opened:
-        note = Note()
+        metadata = Metadata()
         left = False
 
         def __init__(self) -> None:

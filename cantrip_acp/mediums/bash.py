@@ -151,7 +151,7 @@ class BashSession:
             if _finished(turn):
                 return "the cast is finished: no gate can be called any more", True
             # The time limit of the command does not count while a child runs.
-            with running[0].holding() if name in DELEGATION else nullcontext():
+            with running[0].pause_timeout() if name in DELEGATION else nullcontext():
                 record = await turn.gate(name, args, via=call.id)
             if _finished(turn):
                 running[0].end("done")
@@ -206,7 +206,7 @@ class BashSession:
     def gates_added(self, gates: Mapping[str, Gate]) -> None:
         """Add gates as commands, also for a command that is already running."""
         if self._wire is not None:
-            self._wire.gained(gates)
+            self._wire.set_added_gates(gates)
 
     async def close(self) -> None:
         if self._wire is not None:

@@ -219,7 +219,7 @@ def _sandbox() -> Iterator[Finding]:
     size = len(seccomp.program(machine)) // 8
     yield Finding("sandbox.seccomp", "ok", f"system call filter for {machine}, {size} instructions")
     try:
-        results = anyio.run(_try_canaries)
+        results = anyio.run(_run_self_test)
     except SandboxMissing as error:
         yield _missing("sandbox", error)
         return
@@ -233,7 +233,7 @@ def _sandbox() -> Iterator[Finding]:
             mend = "Do not run commands here; please report this with the output of `cantrip sandbox policy`."
             yield Finding(f"sandbox.{name}", "missing", f"NOT so: {text}", mend)
     try:
-        anyio.run(_try_hosts)
+        anyio.run(_check_network_list)
         text = "a list of hosts in bash_network is kept by the filtering proxy: those are reached and nothing else is"
         yield Finding("sandbox.hosts", "ok", text)
     except CantripError as error:
@@ -249,16 +249,16 @@ def _missing(name: str, error: Exception) -> Finding:
     return Finding(name, "missing", text, mend)
 
 
-async def _try_hosts() -> None:
+async def _check_network_list() -> None:
     from cantrip_acp.sandbox.launch import self_test
 
-    await self_test.attempt_network()
+    await self_test.check_network_list()
 
 
-async def _try_canaries() -> list[tuple[str, str, bool]]:
+async def _run_self_test() -> list[tuple[str, str, bool]]:
     from cantrip_acp.sandbox.launch import self_test
 
-    return [(r.name, r.text, r.held) for r in await self_test.attempt()]
+    return [(r.name, r.text, r.held) for r in await self_test.run_attacks()]
 
 
 def _limits() -> Iterator[Finding]:
@@ -267,9 +267,9 @@ def _limits() -> Iterator[Finding]:
     from cantrip_acp.sandbox.launch.sandbox import control_groups
 
     yield Finding("limits", "ok", "time, CPU, file size and open files of commands are limited by the kernel")
-    late = int(1000 * (limits.FIRST + limits.INTERVAL))
+    late = int(1000 * (limits.FIRST_CHECK + limits.CHECK_INTERVAL))
     group = control_groups()
-    if controlgroup.bounds_memory(group):
+    if controlgroup.limits_memory(group):
         yield Finding(
             "limits.group", "ok", f"memory and processes of commands are limited by control groups in {group}"
         )

@@ -134,7 +134,7 @@ class LoadedModules:
         except WorkerLost as error:
             raise GateError(f"{module.name} ended its worker while it was loaded: {error}. {_LOST}") from None
         answer = said.answer
-        if answer.error is not None or not isinstance(answer, messages.Loaded):
+        if answer.error is not None or not isinstance(answer, messages.ModuleLoaded):
             raise GateError(f"{module.name} could not be loaded:\n{_failure(said, self._circle)}")
         gates: dict[str, Gate] = {}
         for offer in answer.gates:
@@ -153,7 +153,7 @@ class LoadedModules:
             raise GateError(f"{module.name} offers no function")
         return gates
 
-    def _gate(self, module: Module, offer: messages.Offer) -> Gate:
+    def _gate(self, module: Module, offer: messages.OfferedFunction) -> Gate:
         properties: dict[str, Any] = {}
         for each in offer.parameters:
             properties[each.name] = msgspec.to_builtins(each.schema)
@@ -189,7 +189,7 @@ class LoadedModules:
                 said = await self._process.ask({"t": "call", "module": name, "gate": gate, "args": dict(args)})
             except WorkerLost as error:
                 raise GateError(f"{gate} ended the worker of {name}: {error}. {_LOST}") from None
-        if said.answer.error is not None or not isinstance(said.answer, messages.Answered):
+        if said.answer.error is not None or not isinstance(said.answer, messages.FunctionAnswer):
             raise GateError(_failure(said, self._circle))
         return GateReply(said.answer.result, annotations={"module": name, "sha256": loaded.module.sha256})
 
@@ -199,7 +199,7 @@ class LoadedModules:
         self._process.close()
 
 
-def _unfit(offer: messages.Offer) -> str | None:
+def _unfit(offer: messages.OfferedFunction) -> str | None:
     """What is wrong with a function's arguments; None where they can be shown and checked."""
     names = [each.name for each in offer.parameters]
     if len(set(names)) < len(names) or not all(n.isidentifier() and n.isascii() for n in names):

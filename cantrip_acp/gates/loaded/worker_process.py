@@ -21,14 +21,14 @@ from cantrip_acp.sandbox.launch import sandbox as runner
 from cantrip_acp.sandbox.launch.output import Collector
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.policy import interpreter
-from cantrip_acp.sandbox.policy.code_paths import reach
+from cantrip_acp.sandbox.policy.policy import code_paths
 from cantrip_acp.sandbox.worker import messages
-from cantrip_acp.sandbox.worker.worker import Listening, Worker
+from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView
 
-Answer = messages.Loaded | messages.Answered
+Answer = messages.ModuleLoaded | messages.FunctionAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ModuleWorker:
         self._worker: Worker | None = None
         self._number = 0
         self._answer: Answer | None = None
-        self._expected: type[Answer] = messages.Loaded
+        self._expected: type[Answer] = messages.ModuleLoaded
         self._timed_out = False
         self._printed = Collector(_PRINTED)
 
@@ -93,7 +93,7 @@ class ModuleWorker:
             sandbox,
             found,
             self._circle.wards.code_memory_mb,
-            Listening(output=lambda _, data: self._printed.feed(data), said=self._said),
+            WorkerCallbacks(output=lambda _, data: self._printed.feed(data), said=self._said),
         )
         settings = {"prefix": found.prefix, "system_packages": found.system_packages}
         try:
@@ -109,13 +109,17 @@ class ModuleWorker:
         # The Python of the code cells, if they have their own.
         chosen = getattr(circle.medium, "options", {}).get("code_python")
         found = interpreter.find(chosen, runner.machine(), base)
-        reached = reach(circle.wards, circle.workspace)
+        reached = code_paths(circle.wards, circle.workspace)
         host = found.on(runner.machine())
         return Sandbox(reached.wards, reached.workspace, host=host, more_readable=reached.readable), found
 
     def _said(self, message: messages.Message) -> None:
         worker = self._worker
-        if worker is None or worker.broken is not None or not isinstance(message, messages.Loaded | messages.Answered):
+        if (
+            worker is None
+            or worker.broken is not None
+            or not isinstance(message, messages.ModuleLoaded | messages.FunctionAnswer)
+        ):
             return
         if message.call == self._number:
             if not isinstance(message, self._expected):
@@ -131,7 +135,7 @@ class ModuleWorker:
         # A random number, so that the worker cannot answer a later question in advance.
         self._number = secrets.randbits(50)
         self._answer = None
-        self._expected = messages.Loaded if command["t"] == "load" else messages.Answered
+        self._expected = messages.ModuleLoaded if command["t"] == "load" else messages.FunctionAnswer
         self._timed_out = False
         self._printed = Collector(_PRINTED)
         why = "it was stopped"
@@ -172,7 +176,7 @@ class ModuleWorker:
         """Wait until it has answered or ended; kill it after its time limit."""
         timeout = self._circle.wards.code_timeout_ms / 1000
         end, step = time.monotonic() + timeout, 0
-        look = time.monotonic() + limits.FIRST
+        look = time.monotonic() + limits.FIRST_CHECK
         while self._answer is None and worker.broken is None and not worker.tree.exited:
             late = time.monotonic() - end
             if step < len(_STEPS) and late >= _STEPS[step]:
@@ -188,7 +192,7 @@ class ModuleWorker:
                 if verdict is not None and worker.tree.alive:
                     worker.end(f"it used {verdict}")
                     return
-                look = now + limits.INTERVAL
+                look = now + limits.CHECK_INTERVAL
             with anyio.move_on_after(max(0.001, min(look, end + _STEPS[step]) - now)):
                 await worker.tree.changed()
 

@@ -28,7 +28,7 @@ from cantrip_acp.sandbox.launch import sandbox as runner
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.launch.service import Service
 from cantrip_acp.sandbox.policy import interpreter
-from cantrip_acp.sandbox.policy.toolchains import is_python
+from cantrip_acp.sandbox.policy.host_toolchains import is_python
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.version import __version__
 
@@ -227,7 +227,7 @@ class Connection:
             with anyio.move_on_after(0.2):
                 await service.gone()
         closed = isinstance(error, MCPError) and error.code == mcp_types.CONNECTION_CLOSED
-        gone = closed or self._closed_event.is_set() or (service is not None and service.ending is not None)
+        gone = closed or self._closed_event.is_set() or (service is not None and service.end_reason is not None)
         if gone:
             self._closed_event.set()
         return gone
@@ -259,14 +259,14 @@ class Connection:
         service = self._service
         error = _first_error(error)
         cut = error is None or (isinstance(error, MCPError) and error.code == mcp_types.CONNECTION_CLOSED)
-        if cut and service is not None and service.ending is not None:
-            parts.append(service.ending)
+        if cut and service is not None and service.end_reason is not None:
+            parts.append(service.end_reason)
         elif error is not None:
             parts.append(_one_line_error(error))
         if self._status is not None:
             told = f"HTTP status {self._status} {httpx2.codes.get_reason_phrase(self._status)}".rstrip()
             parts.append(told + (", so check its headers" if self._status in (401, 403) else ""))
-        words = service.last_words if service is not None else ""
+        words = service.stderr_tail if service is not None else ""
         if words:
             parts.append(f"the end of its standard error: {words[-1000:]}")
         if cut and isinstance(service, Service):

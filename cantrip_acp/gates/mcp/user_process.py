@@ -43,12 +43,12 @@ class UserProcess:
         self._end = anyio.Event()
 
     @property
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of its standard error, cleaned so that it can be displayed."""
         return clean(bytes(self._errors).decode("utf-8", "replace")).strip()
 
     @property
-    def ending(self) -> str | None:
+    def end_reason(self) -> str | None:
         """How it ended, as text; None while it runs."""
         process = self._process
         if process is None or not self._over:
@@ -124,7 +124,7 @@ class UserProcess:
         try:
             await self._process.stdin.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as gone:
-            raise OSError(self.ending or "it takes no input") from gone
+            raise OSError(self.end_reason or "it takes no input") from gone
 
     async def _read_stderr(self, process: anyio.abc.Process) -> None:
         assert process.stderr is not None

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.sandbox.network.hosts import Allowed, host_name, is_public
+from cantrip_acp.sandbox.network.hosts import AllowedHosts, host_name, is_public
 from cantrip_acp.version import __version__
 
 MAX_BYTES = 5_000_000
@@ -78,14 +78,14 @@ def _is_same_site(before: _Address, after: _Address) -> bool:
     return after.secure and before.host == after.host and (before.port, after.port) == (80, 443)
 
 
-def check(url: str, private: Allowed) -> None:
+def check(url: str, private: AllowedHosts) -> None:
     """Raise `GateError` for an address that is refused without resolving its name."""
     target = target_of(url)
     try:
         ipaddress.ip_address(target.host)
     except ValueError:
         return
-    if not private.admits(target.host, target.port):
+    if not private.allows(target.host, target.port):
         _check_public(target, [target.host])
 
 
@@ -106,7 +106,7 @@ class Download:
     ``private`` are the hosts that the user named; they may be on this machine or in a local network.
     """
 
-    def __init__(self, private: Allowed, seconds: float) -> None:
+    def __init__(self, private: AllowedHosts, seconds: float) -> None:
         self._private = private
         self._deadline = time.monotonic() + seconds
         self._socket: socket.socket | None = None
@@ -206,7 +206,7 @@ class Download:
             words = getattr(error, "strerror", None) or "no such name"
             raise GateError(f"{target.host} cannot be found: {words}") from None
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-        if self._private.admits(target.host, target.port):
+        if self._private.allows(target.host, target.port):
             return addresses
         _check_public(target, addresses)
         return addresses

@@ -21,7 +21,7 @@ from cantrip_acp.gates.registry import TIMEOUT
 
 if TYPE_CHECKING:
     from cantrip_acp.core.events import Diff
-    from cantrip_acp.sandbox.network.hosts import Allowed
+    from cantrip_acp.sandbox.network.hosts import AllowedHosts
 
 SECONDS = 30.0
 """Total seconds of a fetch; the dependency ``timeout_s`` changes it."""
@@ -85,14 +85,14 @@ def _excerpt(text: str) -> str:
     return f": {text[:300]}{'…' if len(text) > 300 else ''}" if text else ""
 
 
-def _private_hosts(context: GateContext) -> Allowed:
+def _private_hosts(context: GateContext) -> AllowedHosts:
     """Non-public hosts named by the user, or by the program that binds this gate; recipes and entities cannot name
     any."""
-    from cantrip_acp.sandbox.network.hosts import Allowed
+    from cantrip_acp.sandbox.network.hosts import AllowedHosts
 
     named = [host.strip() for host in os.environ.get(PRIVATE_HOSTS, "").split(",") if host.strip()]
     try:
-        return Allowed.of([*named, *context.dependencies.get("private_hosts", ())])
+        return AllowedHosts.of([*named, *context.dependencies.get("private_hosts", ())])
     except DefinitionError as error:
         raise GateError(f"{PRIVATE_HOSTS} cannot be read: {str(error).removeprefix('bash_network: ')}") from None
 
@@ -100,7 +100,7 @@ def _private_hosts(context: GateContext) -> Allowed:
 def is_named(args: Mapping[str, Any], context: GateContext) -> bool:
     """Whether the user's settings or the circle's list of hosts (``bash_network``) name the host of a call."""
     from cantrip_acp.gates.web.download import target_of
-    from cantrip_acp.sandbox.network.hosts import Allowed
+    from cantrip_acp.sandbox.network.hosts import AllowedHosts
 
     try:
         target = target_of(args["url"])
@@ -108,9 +108,9 @@ def is_named(args: Mapping[str, Any], context: GateContext) -> bool:
         # The gate itself refuses it, even with permission.
         return True
     network = context.wards.bash_network
-    if network is True or _private_hosts(context).admits(target.host, target.port):
+    if network is True or _private_hosts(context).allows(target.host, target.port):
         return True
-    return isinstance(network, tuple) and Allowed.of(network).admits(target.host, target.port)
+    return isinstance(network, tuple) and AllowedHosts.of(network).allows(target.host, target.port)
 
 
 def hosts_in(text: str) -> set[str]:

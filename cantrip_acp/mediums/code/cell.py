@@ -17,7 +17,7 @@ import anyio.abc
 
 from cantrip_acp.sandbox.gate_ipc.server import MOST_CALLS
 from cantrip_acp.sandbox.launch import limits, process_tree
-from cantrip_acp.sandbox.launch.limits import Watching
+from cantrip_acp.sandbox.launch.limits import WatchdogRunner
 from cantrip_acp.sandbox.launch.output import Collector, part, share
 from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.worker import LARGEST_ANSWER, Worker
@@ -50,7 +50,7 @@ class Cell:
         self.number = number
         self.token = secrets.token_hex(8)
         """Every call of this cell carries this token. Processes that earlier cells started do not have it."""
-        self.ended: messages.Ended | None = None
+        self.ended: messages.CellEnded | None = None
         self.timed_out = False
         self._worker = worker
         self._call = call
@@ -67,7 +67,7 @@ class Cell:
         self._timers: dict[str, list[asyncio.TimerHandle]] = {}
         self._stopping = False
         self._over = False
-        self._watching = Watching()
+        self._watching = WatchdogRunner()
         self._queue: list[tuple[Callable[..., Coroutine[Any, Any, object]], tuple[Any, ...]]] = []
 
     def owns(self, token: str) -> bool:
@@ -78,7 +78,7 @@ class Cell:
 
     def begin(self) -> None:
         self._resume()
-        self._later("watch", limits.FIRST, self._watch)
+        self._later("watch", limits.FIRST_CHECK, self._watch)
 
     @property
     def asks(self) -> bool:
@@ -129,9 +129,9 @@ class Cell:
         if verdict is not None and self._worker.tree.alive:
             self._worker.end(f"it used {verdict}")
             return
-        self._worker.go_on()
+        self._worker.resume()
         self._drop("watch")
-        self._later("watch", limits.INTERVAL, self._watch)
+        self._later("watch", limits.CHECK_INTERVAL, self._watch)
 
     def stop(self, steps: tuple[float, float, float], because: str) -> None:
         """Interrupt the cell, interrupt again, and kill its worker, each after its number of seconds, unless it has
@@ -162,13 +162,13 @@ class Cell:
     # Messages and output of the worker
 
     def said(self, message: messages.Message) -> None:
-        if isinstance(message, messages.Ended):
+        if isinstance(message, messages.CellEnded):
             if message.cell == self.number and self.ended is None:
                 self.ended = message
-        elif isinstance(message, messages.Called | messages.LoomRead):
+        elif isinstance(message, messages.GateCall | messages.LoomRead):
             self._asked(message)
 
-    def _asked(self, message: messages.Called | messages.LoomRead) -> None:
+    def _asked(self, message: messages.GateCall | messages.LoomRead) -> None:
         if message.id in self._under_way:
             return
         refusal = None
@@ -188,7 +188,7 @@ class Cell:
         self._under_way.add(message.id)
         self.serve(self._answer, message)
 
-    async def _answer(self, message: messages.Called | messages.LoomRead) -> None:
+    async def _answer(self, message: messages.GateCall | messages.LoomRead) -> None:
         answer: dict[str, object] = {"error": True, "result": "the cell has ended"}
         self._pause()
         try:

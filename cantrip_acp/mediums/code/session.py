@@ -25,15 +25,14 @@ from cantrip_acp.mediums.code.snapshot import ChunkStore, MemoryChunks, Snapshot
 from cantrip_acp.mediums.program_events import ProgramEvents
 from cantrip_acp.sandbox.gate_ipc.server import GateWire, WireSession, clear_requests
 from cantrip_acp.sandbox.launch import limits, sandbox
-from cantrip_acp.sandbox.launch.limits import Watching
+from cantrip_acp.sandbox.launch.limits import WatchdogRunner
 from cantrip_acp.sandbox.launch.output import clean
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.policy import interpreter
-from cantrip_acp.sandbox.policy.code_paths import reach
-from cantrip_acp.sandbox.policy.policy import MIB
+from cantrip_acp.sandbox.policy.policy import MIB, code_paths
 from cantrip_acp.sandbox.worker import messages
-from cantrip_acp.sandbox.worker.worker import Listening, Worker
+from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock
@@ -89,7 +88,7 @@ class CodeSession:
 
     def _make_sandbox(self) -> Sandbox:
         circle = self._circle
-        reached = reach(circle.wards, circle.workspace)
+        reached = code_paths(circle.wards, circle.workspace)
         gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()}
         self._wire = GateWire(gates, runtime().make_folder("wire")) if gates else None
         return Sandbox(
@@ -359,7 +358,7 @@ class CodeSession:
             self.sandbox,
             self._interpreter,
             self._circle.wards.code_memory_mb,
-            Listening(output=self._on_output, said=self._on_said),
+            WorkerCallbacks(output=self._on_output, said=self._on_said),
         )
         try:
             await worker.start(self._settings(), {})
@@ -388,7 +387,7 @@ class CodeSession:
         """
         self.gained = gates
         if self._wire is not None:
-            self._wire.gained(gates)
+            self._wire.set_added_gates(gates)
         if self._worker is not None:
             # Sent before the answer of the call that added them, so they exist when that call returns.
             self._worker.send({"t": "gained", "gates": [_spec(shown, gate) for shown, gate in gates.items()]})
@@ -402,7 +401,7 @@ class CodeSession:
     def _on_said(self, message: messages.Message) -> None:
         if isinstance(message, messages.State):
             self._state = message
-        elif isinstance(message, messages.Began):
+        elif isinstance(message, messages.SnapshotBegan):
             self._began = True
         elif self._cell is not None:
             self._cell.said(message)
@@ -423,7 +422,7 @@ class CodeSession:
             try:
                 state = await self._taken(worker, began)
             finally:
-                worker.collected()
+                worker.stop_collecting()
             if state.error is not None:
                 raise SandboxError(f"the state cannot be kept: {clean(state.error)}")
             if sum(map(len, pieces)) != state.size:
@@ -504,7 +503,7 @@ class CodeSession:
                 if rested:
                     if self._began:
                         # Nothing else writes until the worker's next command.
-                        worker.drop_torn()
+                        worker.drop_incomplete()
                     worker.tree.read_now()
                 else:
                     with anyio.move_on_after(2):
@@ -522,7 +521,7 @@ class CodeSession:
     async def _watched(self, worker: Worker) -> str | None:
         """Wait for the state from the forked process. Returns why it must be given up, None if it came."""
         # Two more processes have the state now, but most of its pages are shared with the worker.
-        loop, watching, use = asyncio.get_running_loop(), Watching(), partial(worker.watch, 2)
+        loop, watching, use = asyncio.get_running_loop(), WatchdogRunner(), partial(worker.watch, 2)
         verdict: str | None = None
         timer: asyncio.TimerHandle
         over = False
@@ -532,16 +531,16 @@ class CodeSession:
             if over:
                 return
             verdict = found and f"keeping it used {found}"
-            if verdict is None and not worker.at_work:
+            if verdict is None and not worker.is_busy:
                 # Read first what it sent before it ended.
-                worker.drop_torn()
+                worker.drop_incomplete()
                 verdict = None if self._answered(worker) else "the process that was to keep it has ended"
             if verdict is not None:
                 worker.tree.wake()
             else:
-                timer = loop.call_later(limits.INTERVAL, watching.ask, use, judged)
+                timer = loop.call_later(limits.CHECK_INTERVAL, watching.ask, use, judged)
 
-        timer = loop.call_later(limits.INTERVAL, watching.ask, use, judged)
+        timer = loop.call_later(limits.CHECK_INTERVAL, watching.ask, use, judged)
         try:
             while not self._answered(worker) and verdict is None:
                 await worker.tree.changed()

@@ -24,7 +24,7 @@ class UsageError(Exception):
 
 
 @dataclass(slots=True)
-class Words:
+class ParsedCall:
     """A parsed command line. ``stdin_for`` names the argument that standard input fills, if any."""
 
     args: dict[str, Any] = field(default_factory=dict)
@@ -32,10 +32,10 @@ class Words:
     stdin_for: str | None = None
 
 
-def parse(gate: Gate, words: Sequence[str], *, shown: str | None = None) -> Words:
+def parse(gate: Gate, words: Sequence[str], *, shown: str | None = None) -> ParsedCall:
     """Parse words into arguments. Raises `UsageError`."""
     properties = gate.properties
-    result = Words()
+    result = ParsedCall()
     positional = list(properties)
     queue = list(words)
     flags_end = False
@@ -50,7 +50,7 @@ def parse(gate: Gate, words: Sequence[str], *, shown: str | None = None) -> Word
         elif not flags_end and word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
             if name == "json" and "json" not in properties:
-                text = value if equals else _next(queue, word)
+                text = value if equals else _next_word(queue, word)
                 whole = _object(text)
                 continue
             key, negated = _flag(gate, name)
@@ -60,8 +60,8 @@ def parse(gate: Gate, words: Sequence[str], *, shown: str | None = None) -> Word
             elif _only(schema, "boolean") and not equals:
                 result.args[key] = True
             else:
-                text = value if equals else _next(queue, word)
-                _put(result.args, key, schema, text, again=key in result.args)
+                text = value if equals else _next_word(queue, word)
+                _set_flag(result.args, key, schema, text, again=key in result.args)
         else:
             open_names = [p for p in positional if p not in result.args]
             if not open_names:
@@ -180,7 +180,7 @@ def _flag(gate: Gate, name: str) -> tuple[str, bool]:
     )
 
 
-def _put(args: dict[str, Any], key: str, schema: Mapping[str, Any], text: str, *, again: bool) -> None:
+def _set_flag(args: dict[str, Any], key: str, schema: Mapping[str, Any], text: str, *, again: bool) -> None:
     if _takes_many(schema) and not text.lstrip().startswith("["):
         before = args.get(key) if again else None
         args[key] = [*(before if isinstance(before, list) else []), _item(schema, text)]
@@ -252,7 +252,7 @@ def _dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _next(queue: list[str], flag: str) -> str:
+def _next_word(queue: list[str], flag: str) -> str:
     if not queue:
         raise UsageError(f"{flag} needs a value")
     return queue.pop(0)

@@ -26,7 +26,7 @@ from typing import Any
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.sandbox.gate_ipc import gate_cli
-from cantrip_acp.sandbox.launch.process_tree import NO_ROOM, failed
+from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES, sandbox_error
 from cantrip_acp.sandbox.policy.policy import WIRE
 
 SLOTS = 64
@@ -41,9 +41,9 @@ MOST_CALLS = 5_000
 """The most gate calls of one command: each is kept in the loom."""
 
 _LONGEST_LINE = 32
-_NO_ROOM_PAUSE = 0.05
+_RETRY_PAUSE = 0.05
 """Seconds until a call is tried again after this process had no free file descriptors."""
-_UNDECLARED = 127
+_NOT_FOUND = 127
 _USAGE = 2
 
 Call = Callable[[str, dict[str, object]], Awaitable[tuple[object, bool]]]
@@ -64,7 +64,7 @@ class GateWire:
         """``gates`` by command name; the commands ``NAME`` and ``cantrip_NAME`` are made for each."""
         self.folder = folder
         self.commands: dict[str, tuple[str, Gate]] = _commands(gates)
-        self._own = dict(self.commands)
+        self._initial = dict(self.commands)
         shell = shell or wrapper_shell()
         flavour = "bash" if os.path.basename(shell.split()[0]) == "bash" else "dash"
         self._terminator = b"\0" if flavour == "bash" else b"\n"
@@ -81,12 +81,12 @@ class GateWire:
     def _link(self, name: str) -> None:
         os.symlink("../call", os.path.join(self.folder, "bin", name))
 
-    def gained(self, gates: Mapping[str, Gate]) -> None:
+    def set_added_gates(self, gates: Mapping[str, Gate]) -> None:
         """Add commands for these gates to the original ones, also in a sandbox that already runs."""
         if not os.path.isdir(os.path.join(self.folder, "bin")):
             # The folder was removed. The next wire gets these gates when it is made.
             return
-        wanted = {**_commands(gates), **self._own}
+        wanted = {**_commands(gates), **self._initial}
         for name in self.commands.keys() - wanted.keys():
             os.unlink(os.path.join(self.folder, "bin", name))
         for name in wanted.keys() - self.commands.keys():
@@ -167,9 +167,9 @@ class WireSession:
         self._announce = -1
         self._requests = -1
         self._line = b""
-        self._skipping = False
+        self._skipping_line = False
         self._busy: dict[int, asyncio.Future[None] | None] = {}
-        self._used: set[int] = set()
+        self._used_slots: set[int] = set()
         self._calls = 0
         self._writers: dict[int, bytes] = {}
         self._open = False
@@ -177,7 +177,7 @@ class WireSession:
     @property
     def used(self) -> bool:
         """Whether anything was ever announced."""
-        return bool(self._used or self._calls or self._line or self._skipping)
+        return bool(self._used_slots or self._calls or self._line or self._skipping_line)
 
     def open(self) -> None:
         """Open the announcement FIFO. Raises `SandboxError` where it cannot be opened."""
@@ -185,7 +185,7 @@ class WireSession:
             # Opened for writing too, so that the end of one writer is not the end of the file.
             self._announce = os.open(f"{self._wire.folder}/announce", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            raise failed("gates cannot be called from the sandbox", error) from error
+            raise sandbox_error("gates cannot be called from the sandbox", error) from error
         self._loop.add_reader(self._announce, self._on_announce)
         self._open = True
 
@@ -202,9 +202,9 @@ class WireSession:
         if self._requests >= 0:
             os.close(self._requests)
             self._requests = -1
-        for slot in self._used:
+        for slot in self._used_slots:
             self._wire.renew(slot)
-        self._used.clear()
+        self._used_slots.clear()
 
     # Announcements
 
@@ -214,17 +214,17 @@ class WireSession:
         except BlockingIOError:
             return
         *lines, rest = (self._line + data).split(b"\n")
-        if self._skipping and lines:
+        if self._skipping_line and lines:
             lines = lines[1:]
-            self._skipping = False
+            self._skipping_line = False
         if len(rest) > _LONGEST_LINE:
-            self._skipping = True
+            self._skipping_line = True
             rest = b""
-        self._line = b"" if self._skipping else rest
+        self._line = b"" if self._skipping_line else rest
         for line in dict.fromkeys(lines):
-            self._announced(line)
+            self._on_slot(line)
 
-    def _announced(self, line: bytes) -> None:
+    def _on_slot(self, line: bytes) -> None:
         with_input = line.endswith(b"i")
         number = line[:-1] if with_input else line
         if not number.isdigit() or len(number) > 2 or int(number) >= SLOTS:
@@ -238,22 +238,22 @@ class WireSession:
         if slot in self._busy:
             return
         try:
-            request = self._take(str(slot), LARGEST_REQUEST)
+            request = self._read_request(str(slot), LARGEST_REQUEST)
         except OSError:
             # The caller waits for an answer, so try again when descriptors may be free.
-            self._loop.call_later(_NO_ROOM_PAUSE, self._again, line)
+            self._loop.call_later(_RETRY_PAUSE, self._again, line)
             return
         if request is None:
             return
         self._busy[slot] = None
-        self._used.add(slot)
+        self._used_slots.add(slot)
         self._start_soon(self._serve, slot, request)
 
     def _again(self, line: bytes) -> None:
         if self._open:
-            self._announced(line)
+            self._on_slot(line)
 
-    def _take(self, name: str, most: int) -> bytes | None:
+    def _read_request(self, name: str, most: int) -> bytes | None:
         """A request's bytes; None where there is none that can be read.
 
         Raises OSError where this process can open no more files.
@@ -266,7 +266,7 @@ class WireSession:
                 )
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._requests)
         except OSError as error:
-            if error.errno in NO_ROOM:
+            if error.errno in OUT_OF_RESOURCES:
                 raise
             return None
         try:
@@ -310,7 +310,7 @@ class WireSession:
         found = self._wire.commands.get(name)
         if found is None:
             known = ", ".join(sorted({shown for shown, _ in self._wire.commands.values()}))
-            return Reply(_UNDECLARED, stderr=f"{name}: no such gate (there are: {known})\n")
+            return Reply(_NOT_FOUND, stderr=f"{name}: no such gate (there are: {known})\n")
         _, gate = found
         why = None if self._refuse is None else self._refuse(token)
         if why is not None:
@@ -354,9 +354,9 @@ class WireSession:
         await arrived
         while self._open:
             try:
-                return self._take(f"{slot}.in", LARGEST_REQUEST)
+                return self._read_request(f"{slot}.in", LARGEST_REQUEST)
             except OSError:
-                await asyncio.sleep(_NO_ROOM_PAUSE)
+                await asyncio.sleep(_RETRY_PAUSE)
         return None
 
     def _free(self, slot: int) -> None:
@@ -380,9 +380,9 @@ class WireSession:
                 fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
                 break
             except OSError as error:
-                if error.errno not in NO_ROOM or not self._open:
+                if error.errno not in OUT_OF_RESOURCES or not self._open:
                     return
-            await asyncio.sleep(_NO_ROOM_PAUSE)
+            await asyncio.sleep(_RETRY_PAUSE)
         self._writers[fd] = data
         view = memoryview(data)
         try:

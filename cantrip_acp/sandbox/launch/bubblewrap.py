@@ -16,7 +16,7 @@ from cantrip_acp.sandbox.policy.policy import WIRE, Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class HostPaths:
     """Host paths for a policy's arguments: the prepared /etc, and the note that replaces hidden files."""
 
     etc: str
@@ -32,7 +32,11 @@ NO_COPIES: Mapping[str, str] = {}
 
 
 def arguments(
-    policy: Policy, places: Places, *, folders: frozenset[str] = frozenset(), copies: Mapping[str, str] = NO_COPIES
+    policy: Policy,
+    host_paths: HostPaths,
+    *,
+    folders: frozenset[str] = frozenset(),
+    copies: Mapping[str, str] = NO_COPIES,
 ) -> list[str]:
     """Bubblewrap's options for a policy, without the program and its command.
 
@@ -56,7 +60,7 @@ def arguments(
             add(path, 0, "--ro-bind", path, path)
         else:
             add(path, 0, "--symlink", target, path)
-    add("/etc", 0, "--ro-bind", places.etc, "/etc")
+    add("/etc", 0, "--ro-bind", host_paths.etc, "/etc")
     add("/proc", 0, "--proc", "/proc")
     add("/dev", 0, "--dev", "/dev")
     add("/dev/shm", 0, "--perms", "1777", "--size", str(limits.shared_memory), "--tmpfs", "/dev/shm")
@@ -95,7 +99,7 @@ def arguments(
         if path in folders:
             add(path, 6, "--perms", "0555", "--size", str(_ENVELOPE), "--tmpfs", path)
         else:
-            add(path, 6, "--ro-bind", places.note, path)
+            add(path, 6, "--ro-bind", host_paths.note, path)
     for path, source in policy.replaced:
         add(path, 7, "--ro-bind", source, path)
     for _, _, options in sorted(mounts, key=lambda m: (m[0], m[1])):

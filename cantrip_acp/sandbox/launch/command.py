@@ -16,27 +16,34 @@ from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox.launch import availability, bubblewrap, limits
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
-from cantrip_acp.sandbox.launch.limits import Watching
+from cantrip_acp.sandbox.launch.limits import WatchdogRunner
 from cantrip_acp.sandbox.launch.output import Collector, part, share
-from cantrip_acp.sandbox.launch.process_tree import Hooks, Launch, Status, Tree, failed, in_memory, no_room
+from cantrip_acp.sandbox.launch.process_tree import (
+    Hooks,
+    Launch,
+    Status,
+    Tree,
+    memory_file,
+    sandbox_error,
+)
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
-from cantrip_acp.sandbox.network.hosts import Allowed
+from cantrip_acp.sandbox.network.hosts import AllowedHosts
 from cantrip_acp.sandbox.network.netns_listener import NetnsListener
 from cantrip_acp.sandbox.network.proxy import Proxy
-from cantrip_acp.sandbox.policy.host import Host
+from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.sandbox.policy.placeholders import Placeholders
 from cantrip_acp.sandbox.policy.policy import Policy
-from cantrip_acp.sandbox.policy.protected import places
+from cantrip_acp.sandbox.policy.protected import placeholder_folders
 
 _LONG_COMMAND = 100_000
 """Bytes from which a command is passed in a file: the kernel takes 128 KiB in one argument."""
 _COMMAND_FILE = "/run/command"
-_PACE = 0.01
-_PACED_FROM = 20
+_MIN_PAUSE = 0.01
+_UNPAUSED_PIECES = 20
 """After the first few pieces, a listener gets at most one piece per this many seconds: a program may write letter by
 letter.
 """
-_LIVE_MOST = 262_144
+_MAX_WAITING_OUTPUT = 262_144
 """Bytes of output that may wait for a slow listener before the command is made to wait too."""
 
 Listener = Callable[[str, str], Awaitable[None]]
@@ -107,27 +114,27 @@ class Running:
         self._most = policy.limits.output
         self._streams = {1: Collector(self._most), 2: Collector(self._most)}
         self._folders = ("/tmp", "/dev/shm", policy.home) if policy.home_source is None else ("/tmp", "/dev/shm")
-        self._watching = Watching()
+        self._watching = WatchdogRunner()
         kept = (policy.home_source,) if policy.home_source is not None else ()
         self._watchdog = limits.Watchdog(
             policy.limits, self._folders, count=prepared.host.uid == 0, disks=(*policy.writable, *kept)
         )
         self._began = time.perf_counter()
         self._timed_out = False
-        self._left = self._timeout_ms / 1000
-        self._since = 0.0
-        self._holds = 0
-        self._standins: list[Placeholders] = []
+        self._seconds_left = self._timeout_ms / 1000
+        self._timer_started = 0.0
+        self._pauses = 0
+        self._placeholders: list[Placeholders] = []
         self._group: ControlGroup | None = None
         self._timers: list[asyncio.TimerHandle] = []
-        self._door: NetnsListener | None = None
-        self._no_way: str | None = None
+        self._netns_listener: NetnsListener | None = None
+        self._network_error: str | None = None
         self._spawn: Spawn | None = None
         self._stdin = -1
         self._processor_ms = policy.limits.timeout_ms
         self.tree: Tree | None = None
 
-    def through(self, spawn: Spawn) -> None:
+    def set_task_starter(self, spawn: Spawn) -> None:
         """Where the policy lists hosts: ``spawn`` runs the proxy beside the command, and stops it afterwards."""
         self._spawn = spawn
 
@@ -142,19 +149,21 @@ class Running:
             self.tree.end(because)
 
     @contextmanager
-    def holding(self) -> Iterator[None]:
+    def pause_timeout(self) -> Iterator[None]:
         """Stop the command's timeout while something with its own limits runs."""
-        self._holds += 1
-        if self._holds == 1 and self._timers:
+        self._pauses += 1
+        if self._pauses == 1 and self._timers:
             self._timers[0].cancel()
-            self._left -= time.monotonic() - self._since
+            self._seconds_left -= time.monotonic() - self._timer_started
         try:
             yield
         finally:
-            self._holds -= 1
-            if not self._holds and self._timers and not self._tree.exited:
-                self._since = time.monotonic()
-                self._timers[0] = asyncio.get_running_loop().call_later(max(0.001, self._left), self._on_timeout)
+            self._pauses -= 1
+            if not self._pauses and self._timers and not self._tree.exited:
+                self._timer_started = time.monotonic()
+                self._timers[0] = asyncio.get_running_loop().call_later(
+                    max(0.001, self._seconds_left), self._on_timeout
+                )
 
     def so_far(self) -> tuple[str, str, bool]:
         """The output since the last call, within the ward's limit; `partial` then returns the rest."""
@@ -170,14 +179,14 @@ class Running:
             while self._tree.running:
                 await self._tree.changed()
                 reports += await self._report()
-                if reports > _PACED_FROM and self._listener is not None and self._tree.running:
-                    await anyio.sleep(_PACE)
+                if reports > _UNPAUSED_PIECES and self._listener is not None and self._tree.running:
+                    await anyio.sleep(_MIN_PAUSE)
             await self._report()
         finally:
-            status = self._clean()
+            status = self._clean_up()
         await self._report(last=True)
-        if self._no_way is not None:
-            raise SandboxError(self._no_way)
+        if self._network_error is not None:
+            raise SandboxError(self._network_error)
         if status.exit_code is None and status.ended_because is None:
             raise availability.explain(self._streams[2].text(4096)).error()
         return self.partial(status)
@@ -193,27 +202,27 @@ class Running:
         inherited: list[int] = []
         try:
             if policy.home_source is not None:
-                _ready_home(policy)
-            for folder, names, absent in places(policy.writable, policy.absent):
-                standing = Placeholders(folder, names, runtime().pool(folder))
-                self._standins.append(standing)
-                runtime().holds(folder)
-                standing.make(absent)
+                _prepare_home(policy)
+            for folder, names, absent in placeholder_folders(policy.writable, policy.absent):
+                placeholders = Placeholders(folder, names, runtime().pool(folder))
+                self._placeholders.append(placeholders)
+                runtime().placeholders_added(folder)
+                placeholders.make(absent)
             for name, value in self._environment.items():
                 extra += ["--setenv", name, value]
             run = [policy.shell, "-c", self._command]
             data = self._command.encode("utf-8", "surrogateescape")
             if len(data) > _LONG_COMMAND:
-                script = in_memory(data)
+                script = memory_file(data)
                 inherited.append(script)
                 run = [policy.shell, _COMMAND_FILE]
                 at_root = ["--perms", "0444", "--ro-bind-data", str(script), _COMMAND_FILE]
                 options = bubblewrap.encode([*at_root, *self._prepared.options, *extra])
             else:
                 options = self._prepared.encoded + bubblewrap.encode(extra)
-            args = in_memory(options)
+            args = memory_file(options)
             inherited.append(args)
-            calls = in_memory(self._prepared.filter)
+            calls = memory_file(self._prepared.filter)
             inherited.append(calls)
             argv = [runtime().token, "--seccomp", str(calls), "--args", str(args), "--", *run]
             launch = Launch(program=self._prepared.program, argv=argv, inherited=inherited, stdin=self._stdin)
@@ -223,11 +232,11 @@ class Running:
                     parent, runtime().group_name(parent), memory=bounds.memory, processes=bounds.processes
                 )
             if self._group is not None:
-                launch.within = self._group.entered
+                launch.within = self._group.enter
             if policy.hosts:
-                self._door = NetnsListener(self._on_way, self._on_no_way)
-                self._door.start()
-            hooks = Hooks(output=self._on_output, prepared=self._on_prepared, hold=self._door is not None)
+                self._netns_listener = NetnsListener(self._on_network_ready, self._on_network_failed)
+                self._netns_listener.start()
+            hooks = Hooks(output=self._on_output, prepared=self._on_prepared, hold=self._netns_listener is not None)
             self.tree = Tree(launch, hooks)
             inherited, self._stdin = [], -1
             self.tree.start()
@@ -235,38 +244,40 @@ class Running:
             for fd in inherited:
                 os.close(fd)
             if isinstance(error, OSError):
-                raise failed("the command cannot be started in the sandbox", error) from error
+                raise sandbox_error("the command cannot be started in the sandbox", error) from error
             raise
         loop = asyncio.get_running_loop()
-        self._since = time.monotonic()
-        self._timers.append(loop.call_later(self._left, self._on_timeout))
-        self._timers.append(loop.call_later(limits.FIRST, self._on_watch))
+        self._timer_started = time.monotonic()
+        self._timers.append(loop.call_later(self._seconds_left, self._on_timeout))
+        self._timers.append(loop.call_later(limits.FIRST_CHECK, self._on_watch))
 
     def _on_prepared(self, pid: int) -> None:
         policy = self._prepared.policy
         if self._group is not None:
-            self._group = self._group.placed(pid)
+            self._group = self._group.add_process(pid)
         bounds = replace(policy.limits, timeout_ms=self._processor_ms)
         limits.apply(pid, bounds, cores=self._prepared.host.cores, root=self._prepared.host.uid == 0)
-        if self._door is not None:
+        if self._netns_listener is not None:
             try:
-                self._door.open(pid)
+                self._netns_listener.open(pid)
             except OSError as error:
-                self._on_no_way(
-                    f"the sandbox's network cannot be entered from outside ({no_room(error) or error.strerror})"
+                self._on_network_failed(
+                    f"the sandbox's network cannot be entered from outside ({no_room_text(error) or error.strerror})"
                 )
 
-    def _on_way(self, listener: socket.socket) -> None:
+    def _on_network_ready(self, listener: socket.socket) -> None:
         """The proxy is reachable from inside now, so the command may run."""
         if self._spawn is None or self._tree.exited:
             listener.close()
             return
-        proxy = Proxy(Allowed.of(self._prepared.policy.hosts), lambda line: self._on_output(2, f"{line}\n".encode()))
+        proxy = Proxy(
+            AllowedHosts.of(self._prepared.policy.hosts), lambda line: self._on_output(2, f"{line}\n".encode())
+        )
         self._spawn(proxy.serve, listener)
         self._tree.release()
 
-    def _on_no_way(self, why: str) -> None:
-        self._no_way = why
+    def _on_network_failed(self, why: str) -> None:
+        self._network_error = why
         self._tree.end(why)
 
     def _on_output(self, stream: int, data: bytes) -> None:
@@ -274,7 +285,7 @@ class Running:
             self._tap(stream, data)
         collector = self._streams[stream]
         collector.feed(data)
-        if self._listener is not None and collector.waiting > _LIVE_MOST:
+        if self._listener is not None and collector.waiting > _MAX_WAITING_OUTPUT:
             self._tree.pause(True)
 
     def _on_timeout(self) -> None:
@@ -286,16 +297,16 @@ class Running:
         if self._tree.exited:
             return
         pid = self._tree.pid
-        self._watching.ask(lambda: self._watchdog.verdict(pid) if pid else None, self._judged)
+        self._watching.ask(lambda: self._watchdog.verdict(pid) if pid else None, self._on_verdict)
 
-    def _judged(self, verdict: str | None) -> None:
+    def _on_verdict(self, verdict: str | None) -> None:
         if self._tree.exited:
             return
         # If it has ended meanwhile, its number may be reused, and then the measurement is of another process.
         if verdict is not None and self._tree.alive:
             self._tree.end(f"it used {verdict}")
             return
-        self._timers[1] = asyncio.get_running_loop().call_later(limits.INTERVAL, self._on_watch)
+        self._timers[1] = asyncio.get_running_loop().call_later(limits.CHECK_INTERVAL, self._on_watch)
 
     async def _report(self, *, last: bool = False) -> int:
         """Send new output to the listener; a slow listener slows the command down. Returns the number of pieces."""
@@ -312,11 +323,11 @@ class Running:
             self.tree.pause(False)
         return pieces
 
-    def _clean(self) -> Status:
+    def _clean_up(self) -> Status:
         for timer in self._timers:
             timer.cancel()
-        if self._door is not None:
-            self._door.close()
+        if self._netns_listener is not None:
+            self._netns_listener.close()
         status = self.tree.finish() if self.tree is not None else Status()
         if self._group is not None:
             if status.ended_because is None and self._group.exceeded():
@@ -324,10 +335,10 @@ class Running:
                 status.exit_code, status.ended_because = None, f"it used more than {limit} MiB of memory"
             self._group.remove()
             self._group = None
-        for standing in self._standins:
-            standing.remove()
-            runtime().released(standing.folder)
-        self._standins = []
+        for placeholders in self._placeholders:
+            placeholders.remove()
+            runtime().placeholders_removed(placeholders.folder)
+        self._placeholders = []
         return status
 
     def partial(self, status: Status | None = None) -> Outcome:
@@ -344,12 +355,12 @@ class Running:
             ended_because=status.ended_because,
             last_line=self._streams[1].last_line(),
             # A quick command may have filled the disk before the first check.
-            warning=self._watchdog.disks.full() if status.ended_because is None else None,
+            warning=self._watchdog.disks.full_message() if status.ended_because is None else None,
             duration_ms=(time.perf_counter() - self._began) * 1000,
         )
 
 
-def _ready_home(policy: Policy) -> None:
+def _prepare_home(policy: Policy) -> None:
     """Make the mount point folders of a kept home. A link that a command left there is removed."""
     assert policy.home_source is not None
     for below in bubblewrap.kept_folders(policy):

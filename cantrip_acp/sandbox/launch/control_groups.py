@@ -25,7 +25,7 @@ def find_parent(mounts: str = "/proc/self/mountinfo", own: str = "/proc/self/cgr
     return _delegated(mounts, own) or _version_one(mounts, own)
 
 
-def bounds_memory(parent: str | None) -> bool:
+def limits_memory(parent: str | None) -> bool:
     """Whether groups made there have a memory limit too."""
     return parent is not None and not _is_version_one(parent)
 
@@ -97,7 +97,7 @@ def make(parent: str, name: str, *, memory: int, processes: int) -> ControlGroup
 
 
 class ControlGroup:
-    """One command's group. A sandbox starts inside it (`entered`) where possible, else it is moved there (`placed`)."""
+    """One command's group. A sandbox starts inside it (`enter`) where possible, else it is moved there (`add_process`)."""
 
     def __init__(self, parent: str, name: str, *, memory: int, processes: int) -> None:
         """Make the group, with ``memory`` in bytes and ``processes`` for the command (bubblewrap's own are added).
@@ -123,7 +123,7 @@ class ControlGroup:
             raise
 
     @contextmanager
-    def entered(self) -> Iterator[None]:
+    def enter(self) -> Iterator[None]:
         """Processes that this thread starts in the meantime start in the group, where the kernel can move single
         threads.
 
@@ -149,7 +149,7 @@ class ControlGroup:
         finally:
             os.close(back)
 
-    def placed(self, pid: int) -> ControlGroup | None:
+    def add_process(self, pid: int) -> ControlGroup | None:
         """This group, containing a sandbox's first process and all that it starts from now on.
 
         Moves the process there if needed. Returns None, and removes the group, where the kernel refuses.

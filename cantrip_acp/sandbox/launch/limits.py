@@ -2,7 +2,7 @@
 
 The kernel limits processes per user of a namespace, but never for root. Without control groups it has no memory limit
 for a whole process tree. So a control group is used where one was delegated to us. Otherwise the watchdog adds up the
-tree's use from /proc, first after `FIRST` seconds: a short command costs nothing.
+tree's use from /proc, first after `FIRST_CHECK` seconds: a short command costs nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from dataclasses import dataclass
 
 from cantrip_acp.core.errors import GateError, SandboxError
 from cantrip_acp.gates.atomic_write import MIN_FREE, least_free
-from cantrip_acp.sandbox.launch import kernel_memory
 from cantrip_acp.sandbox.policy.policy import MIB, Limits
 
-FIRST = 0.05
-INTERVAL = 0.1
+FIRST_CHECK = 0.05
+CHECK_INTERVAL = 0.1
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -53,7 +52,7 @@ def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
         os.close(fd)
 
 
-def bound_memory(pid: int, size: int) -> None:
+def limit_data_size(pid: int, size: int) -> None:
     """Limit the data size (bytes) of each process started by ``pid``: a program gets its own out-of-memory error
     first."""
     hard = resource.prlimit(pid, resource.RLIMIT_DATA)[1]
@@ -75,20 +74,20 @@ def measure(pid: int, folders: Iterable[str] = ()) -> Use:
     ``pid`` is its first process, as numbered on the host. ``folders`` are its private file systems, as paths inside.
     """
     processes = memory = 0
-    for name in _tree(pid):
+    for name in _process_numbers(pid):
         processes += 1
         try:
             with open(f"/proc/{name}/statm", "rb") as file:
                 fields = file.read().split()
             # Shared pages are not added here: the file systems below count them once, they belong to files, or
-            # `shared` counts them.
+            # `shared_memory` counts them.
             memory += (int(fields[1]) - int(fields[2])) * _PAGE
         except (OSError, IndexError, ValueError):
             continue
     return Use(processes, memory + _file_systems(pid, folders))
 
 
-def _tree(pid: int) -> Iterator[str]:
+def _process_numbers(pid: int) -> Iterator[str]:
     """Process numbers of a sandbox."""
     try:
         namespace = os.readlink(f"/proc/{pid}/ns/pid")
@@ -104,14 +103,14 @@ def _tree(pid: int) -> Iterator[str]:
             continue
 
 
-def shared(pid: int) -> int:
+def shared_memory(pid: int) -> int:
     """Bytes of shared memory that processes of a tree have mapped, used or not, and that no file system holds.
 
     A page of it need not appear in any process's own count. So the shared memory of the whole machine is used as a
     second bound (see `Watchdog`).
     """
     sizes: dict[bytes, int] = {}
-    for name in _tree(pid):
+    for name in _process_numbers(pid):
         try:
             with open(f"/proc/{name}/maps", "rb") as file:
                 for line in file:
@@ -164,13 +163,13 @@ class Disks:
 
     def __init__(self, folders: Iterable[str]) -> None:
         self._folders = tuple(folders)
-        self._least: dict[str, int] = {}
+        self._must_stay_free: dict[str, int] = {}
         self.begin()
 
     def begin(self) -> None:
         """Start a turn: compute from the current free space how much must stay free. Raises `SandboxError` for a bad
         setting."""
-        self._least = {}
+        self._must_stay_free = {}
         seen: set[int] = set()
         for folder in self._folders:
             try:
@@ -180,13 +179,15 @@ class Disks:
             if device not in seen:
                 seen.add(device)
                 try:
-                    self._least[folder] = least_free(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
+                    self._must_stay_free[folder] = least_free(
+                        disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+                    )
                 except GateError as error:
                     raise SandboxError(str(error)) from None
 
-    def full(self) -> str | None:
+    def full_message(self) -> str | None:
         """A message about the first disk that is full; None where none is."""
-        for folder, least in self._least.items():
+        for folder, least in self._must_stay_free.items():
             try:
                 disk = os.statvfs(folder)
             except OSError:
@@ -217,7 +218,7 @@ class Watchdog:
         this multiple of the memory limit, because pages shared by forked processes are counted once per process.
         """
         most = self._limits.memory * times
-        if (full := self.disks.full()) is not None:
+        if (full := self.disks.full_message()) is not None:
             return f"too much of a disk: {full}"
         use = measure(pid, self._folders)
         if self._count and use.processes > self._limits.processes + 1:
@@ -226,9 +227,9 @@ class Watchdog:
         if memory <= most:
             shares, tables = _machine_has(b"Shmem:", b"PageTables:")
             if most < memory + shares:
-                memory += min(shares, shared(pid))
-            if most < memory + kernel_memory.most(pid, tables):
-                memory += kernel_memory.kept(pid, _tree(pid))
+                memory += min(shares, shared_memory(pid))
+            if most < memory + kernel_memory_bound(pid, tables):
+                memory += kernel_memory_used(pid, _process_numbers(pid))
         if memory > most:
             return f"more than {most // (1024 * 1024)} MiB of memory"
         return None
@@ -242,22 +243,120 @@ _SLOW = 0.01
 """Seconds that one check may block the event loop."""
 
 
-class Watching:
-    """Runs the watchdog checks of one tree: `ask` calls ``told`` with the verdict, at once or later."""
+class WatchdogRunner:
+    """Runs the watchdog checks of one tree: `ask` calls ``on_verdict`` with the verdict, at once or later."""
 
     def __init__(self) -> None:
         self._slow = False
 
-    def ask(self, verdict: Callable[[], str | None], told: Callable[[str | None], None]) -> None:
-        """``told`` must check whether the tree still exists."""
+    def ask(self, verdict: Callable[[], str | None], on_verdict: Callable[[str | None], None]) -> None:
+        """``on_verdict`` must check whether the tree still exists."""
         if not self._slow:
-            told(self._timed(verdict))
+            on_verdict(self._timed(verdict))
             return
         looking = asyncio.get_running_loop().run_in_executor(None, self._timed, verdict)
-        looking.add_done_callback(lambda done: None if done.cancelled() else told(done.result()))
+        looking.add_done_callback(lambda done: None if done.cancelled() else on_verdict(done.result()))
 
     def _timed(self, verdict: Callable[[], str | None]) -> str | None:
         began = time.perf_counter()
         found = verdict()
         self._slow = time.perf_counter() - began > _SLOW
         return found
+
+
+UNIX_SOCKET = 425_984
+"""Bytes that may wait in one end of a pair: twice ``net.core.wmem_max``, as on most machines. The kernel does not
+report how much does wait.
+"""
+
+
+def kernel_memory_bound(pid: int, machine_tables: int) -> int:
+    """Upper bound in bytes for any tree: page tables of the whole machine, and socket memory in the network of ``pid``.
+
+    ``machine_tables``: bytes of page tables (PageTables in /proc/meminfo).
+    """
+    return machine_tables + (_line_count(pid, "unix") - 1) * UNIX_SOCKET + _inet_socket_bytes(pid)
+
+
+def kernel_memory_used(pid: int, tree: Iterable[str]) -> int:
+    """Bytes that the kernel holds for the tree with first process ``pid``; ``tree`` are its process numbers."""
+    names = list(tree)
+    total = sum(_page_table_bytes(name) for name in names)
+    # In a separate network, sockets that are being passed between processes belong to the tree too.
+    ours = None if _own_network(pid) else {number for name in names for number in _socket_inodes(name)}
+    total += UNIX_SOCKET * sum(1 for fields in _socket_rows(pid, "unix") if ours is None or fields[6] in ours)
+    for kind in ("tcp", "tcp6", "udp", "udp6"):
+        for fields in _socket_rows(pid, kind):
+            if ours is None or fields[9] in ours:
+                sent, _, received = fields[4].partition(b":")
+                # A waiting byte takes about two, including the kernel's record of it.
+                total += 2 * (int(sent, 16) + int(received, 16))
+    return total
+
+
+def _socket_rows(pid: int, kind: str) -> Iterator[list[bytes]]:
+    """Rows of a table of a process's network, without the header."""
+    try:
+        with open(f"/proc/{pid}/net/{kind}", "rb") as file:
+            next(file, b"")
+            for line in file:
+                fields = line.split()
+                if len(fields) >= (7 if kind == "unix" else 10):
+                    yield fields
+    except OSError:
+        return
+
+
+def _line_count(pid: int, kind: str) -> int:
+    try:
+        with open(f"/proc/{pid}/net/{kind}", "rb") as file:
+            return sum(1 for _ in file)
+    except OSError:
+        return 1
+
+
+def _inet_socket_bytes(pid: int) -> int:
+    """Bytes that the TCP and UDP sockets of the machine hold."""
+    pages = 0
+    try:
+        with open(f"/proc/{pid}/net/sockstat", "rb") as file:
+            for line in file:
+                words = line.split()
+                if b"mem" in words:
+                    pages += int(words[words.index(b"mem") + 1])
+    except (OSError, IndexError, ValueError):
+        return 0
+    return 2 * pages * _PAGE
+
+
+def _page_table_bytes(name: str) -> int:
+    try:
+        with open(f"/proc/{name}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"VmPTE:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, IndexError, ValueError):
+        pass
+    return 0
+
+
+def _own_network(pid: int) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+    except OSError:
+        return False
+
+
+def _socket_inodes(name: str) -> Iterator[bytes]:
+    """Inode numbers of the sockets that a process has open."""
+    try:
+        numbers = os.listdir(f"/proc/{name}/fd")
+    except OSError:
+        return
+    for number in numbers:
+        try:
+            target = os.readlink(f"/proc/{name}/fd/{number}")
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            yield target[8:-1].encode()

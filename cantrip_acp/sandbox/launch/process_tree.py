@@ -33,7 +33,7 @@ from cantrip_acp.core.errors import SandboxError
 _CHUNK = 65_536
 _WIDE_PIPE = 1024 * 1024
 _REPORT = 65_536
-NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors where this process can open nothing more. Then protected files cannot be found, so nothing may run."""
 GONE_WITHIN = 1.0
 """Seconds after a kill in which a tree must be gone. It takes about one millisecond unless the kernel is stuck."""
@@ -168,7 +168,7 @@ class Tree:
             for fd in ours:
                 os.close(fd)
             if isinstance(error, OSError):
-                raise failed(f"cannot start {self._launch.program}", error) from error
+                raise sandbox_error(f"cannot start {self._launch.program}", error) from error
             raise
         out, err, status, self._go = ours
         self._add(out, lambda data: self._hooks.output(1, data))
@@ -220,7 +220,7 @@ class Tree:
                 self._wake()
             return
         if len(data) == _CHUNK:
-            _widen(fd)
+            _enlarge_pipe(fd)
         stream.feed(data)
         if stream.feed != self._on_status:
             self._wake()
@@ -250,7 +250,7 @@ class Tree:
         except ProcessLookupError:
             return
         except OSError as error:
-            self._end(f"its process cannot be watched ({no_room(error) or error.strerror})")
+            self._end(f"its process cannot be watched ({no_room_text(error) or error.strerror})")
             return
         self.pid = pid
         if self.status.ended_because is not None:
@@ -259,7 +259,7 @@ class Tree:
         try:
             self._hooks.prepared(pid)
         except OSError as error:
-            self._end(f"its limits cannot be set ({no_room(error) or error.strerror})")
+            self._end(f"its limits cannot be set ({no_room_text(error) or error.strerror})")
             return
         if not self._hooks.hold:
             self.release()
@@ -314,7 +314,7 @@ class Tree:
 
     def _kill(self) -> None:
         if self._inner >= 0:
-            _hasten(self.pid, self._inner)
+            _raise_priority(self.pid, self._inner)
             _signal(self._inner)
         if self._outer >= 0:
             # Also kill the process group: it covers the moment before we know the first process.
@@ -400,12 +400,12 @@ class Tree:
             os.close(stream.fd)
 
 
-def failed(doing: str, error: OSError) -> SandboxError:
+def sandbox_error(doing: str, error: OSError) -> SandboxError:
     """An error from an OSError: what failed, why, and what helps where that is known."""
-    return SandboxError(f"{doing}: {no_room(error) or error.strerror or error}")
+    return SandboxError(f"{doing}: {no_room_text(error) or error.strerror or error}")
 
 
-def no_room(error: OSError) -> str | None:
+def no_room_text(error: OSError) -> str | None:
     """Why this process can open nothing more, and what to do; None for any other error."""
     if error.errno == errno.EMFILE:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -415,7 +415,7 @@ def no_room(error: OSError) -> str | None:
     return None
 
 
-def in_memory(data: bytes) -> int:
+def memory_file(data: bytes) -> int:
     """A memory file's descriptor to read the data from its beginning. Raises OSError and leaves none open."""
     fd = os.memfd_create("cantrip", os.MFD_CLOEXEC)
     try:
@@ -436,7 +436,7 @@ def _signal(pidfd: int) -> None:
         return
 
 
-def _hasten(pid: int, pidfd: int) -> None:
+def _raise_priority(pid: int, pidfd: int) -> None:
     """Raise a killed first process's priority so that it ends before the others run on.
 
     A killed process must still be scheduled in order to end. Among the thousands of a fork bomb it would wait while
@@ -465,7 +465,7 @@ def _parent(pid: int) -> int:
         return 0
 
 
-def _widen(fd: int) -> None:
+def _enlarge_pipe(fd: int) -> None:
     """Enlarge the pipe of a stream that fills it. A user's quota may refuse; then it stays as it is."""
     try:
         if fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) < _WIDE_PIPE:

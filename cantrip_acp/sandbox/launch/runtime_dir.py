@@ -26,12 +26,12 @@ from importlib.resources import files
 
 from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.files.paths import state_dir
-from cantrip_acp.sandbox.launch.bubblewrap import Places
-from cantrip_acp.sandbox.policy.host import Host
+from cantrip_acp.sandbox.launch.bubblewrap import HostPaths
+from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.sandbox.policy.placeholders import Pool
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE
 
-_LET_GO = 'exec 3<&0; /bin/sh -c "$0" "$@" <&3 3<&- &'
+_DETACH = 'exec 3<&0; /bin/sh -c "$0" "$@" <&3 3<&- &'
 """Starts a shell with our standard input and exits. Without this detour, a shell's background processes have no
 input.
 """
@@ -46,7 +46,7 @@ class Runtime:
         self.owner = os.getpid()
         self._lock = threading.RLock()
         self.folder = tempfile.mkdtemp(prefix="cantrip-", dir=base_folder(os.environ if environ is None else environ))
-        self._places: dict[tuple[str, bool], Places] = {}
+        self._places: dict[tuple[str, bool], HostPaths] = {}
         self._count = 0
         note = os.path.join(self.folder, "note")
         with open(note, "w", encoding="utf-8") as file:
@@ -65,7 +65,7 @@ class Runtime:
             # Detach the sentinel, so that it is nobody's child. A search for processes that a turn left behind does
             # not find it, and an owner that replaces itself (exec) has nothing to reap.
             subprocess.run(
-                ["/bin/sh", "-c", _LET_GO, script, "cantrip-sentinel", self.folder, *NEVER_MADE],
+                ["/bin/sh", "-c", _DETACH, script, "cantrip-sentinel", self.folder, *NEVER_MADE],
                 stdin=reader,
                 stdout=writer,
                 stderr=subprocess.DEVNULL,
@@ -88,7 +88,7 @@ class Runtime:
         """The name that this process's sandboxes run under, so that the sentinel recognizes them."""
         return os.path.basename(self.folder)
 
-    def places(self, host: Host, home: str, *, network: bool) -> Places:
+    def host_paths(self, host: Host, home: str, *, network: bool) -> HostPaths:
         """The prepared folders for a policy's arguments; made once for each home and network setting."""
         key = (home, network)
         with self._lock:
@@ -96,13 +96,13 @@ class Runtime:
             if found is None:
                 folder = self.make_folder("etc")
                 os.chmod(folder, 0o755)
-                prepare(
+                prepare_etc(
                     folder, user=host.user, uid=host.uid, gid=host.gid, home=home, shell=host.shell, network=network
                 )
-                found = self._places[key] = Places(etc=folder, note=self._note)
+                found = self._places[key] = HostPaths(etc=folder, note=self._note)
             return found
 
-    def keep(self, text: str) -> str:
+    def write_once(self, text: str) -> str:
         """Path of a file in the runtime folder with this text. The same text gives the same file."""
         name = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
         path = os.path.join(self.folder, name)
@@ -154,11 +154,11 @@ class Runtime:
                 continue
         return None
 
-    def holds(self, folder: str) -> None:
+    def placeholders_added(self, folder: str) -> None:
         """Tell the sentinel that placeholders are being made in this folder."""
         self._tell(f"~{folder}")
 
-    def released(self, folder: str) -> None:
+    def placeholders_removed(self, folder: str) -> None:
         self._tell(f"={folder}")
 
     def _tell(self, line: str) -> None:
@@ -186,13 +186,13 @@ class Runtime:
 
 
 _current: Runtime | None = None
-_making = threading.Lock()
+_creating = threading.Lock()
 
 
 def runtime() -> Runtime:
     """This process's runtime, the same for all threads; a forked child makes its own."""
     global _current
-    with _making:
+    with _creating:
         if (
             _current is None
             or _current.owner != os.getpid()
@@ -205,8 +205,8 @@ def runtime() -> Runtime:
 
 def _in_child() -> None:
     """Replace the lock after a fork: a thread that the child does not have may hold the copied lock."""
-    global _making
-    _making = threading.Lock()
+    global _creating
+    _creating = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_in_child)
@@ -224,7 +224,7 @@ def base_folder(environ: Mapping[str, str]) -> str:
     raise SandboxError("no folder for the sandbox's runtime files allows programs: set TMPDIR to one that does")
 
 
-COPIED = (
+COPIED_FROM_ETC = (
     "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "timezone", "locale.alias", "locale.conf",
     "services", "protocols", "ethers", "rpc", "host.conf", "gai.conf", "mime.types", "magic", "magic.mime", "inputrc",
     "bash.bashrc", "bashrc", "profile", "shells", "terminfo", "os-release", "debian_version", "lsb-release",
@@ -240,7 +240,7 @@ _LARGEST = 2 * 1024 * 1024
 _MOST = 4000
 
 
-def prepare(folder: str, *, user: str, uid: int, gid: int, home: str, shell: str, network: bool) -> None:
+def prepare_etc(folder: str, *, user: str, uid: int, gid: int, home: str, shell: str, network: bool) -> None:
     """Fill ``folder`` (empty, ours) with the /etc of a sandbox."""
     files = {
         "passwd": f"root:x:0:0:root:/root:/bin/sh\n{user}:x:{uid}:{gid}::{home}:{shell}\n"
@@ -265,7 +265,7 @@ def prepare(folder: str, *, user: str, uid: int, gid: int, home: str, shell: str
         for name in ("resolv.conf", "hosts"):
             _copy(f"/etc/{name}", os.path.join(folder, name), [_MOST])
     left = [_MOST]
-    for name in COPIED:
+    for name in COPIED_FROM_ETC:
         target = os.path.join(folder, name)
         if not os.path.lexists(target) and os.path.lexists(f"/etc/{name}"):
             os.makedirs(os.path.dirname(target), exist_ok=True)

@@ -27,17 +27,16 @@ from cantrip_acp.files.scratch_copy import copied, source_of
 from cantrip_acp.sandbox.gate_ipc.server import Call, GateWire, WireSession
 from cantrip_acp.sandbox.launch import availability, bubblewrap, process_tree, seccomp
 from cantrip_acp.sandbox.launch.command import Listener, Outcome, Prepared, Running, Tap, control_groups
-from cantrip_acp.sandbox.launch.process_tree import failed
+from cantrip_acp.sandbox.launch.process_tree import sandbox_error
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
-from cantrip_acp.sandbox.policy import submodules
-from cantrip_acp.sandbox.policy.host import Host
+from cantrip_acp.sandbox.policy import git_repositories
+from cantrip_acp.sandbox.policy.git_repositories import config_files, git_folders, redacted_config
+from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools
 from cantrip_acp.sandbox.policy.placeholders import is_placeholder
 from cantrip_acp.sandbox.policy.policy import Policy, check_roots, compose
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Survey
-from cantrip_acp.sandbox.policy.repositories import config_files, git_folders, scrubbed
-from cantrip_acp.sandbox.policy.toolchains import find_tools
 
-_SLOW_LOOK = 0.005
+_SLOW_SEARCH = 0.005
 """Seconds after which the check of a workspace counts as slow and is done in a thread."""
 
 
@@ -70,11 +69,11 @@ class Sandbox:
         self._copies: dict[str, str] = {}
         self._shared = scratch_copy.current()
         self._prepared: Prepared | None = None
-        self._looking = anyio.Lock()
-        self._more_tools()
+        self._prepare_lock = anyio.Lock()
+        self._add_workspace_interpreters()
         self.policy()
 
-    def _more_tools(self) -> None:
+    def _add_workspace_interpreters(self) -> None:
         """Add the interpreters of the workspace's virtual environments, and the links that lead to the workspace."""
         if self.workspace is None:
             return
@@ -88,7 +87,7 @@ class Sandbox:
 
     @property
     def _slow(self) -> bool:
-        return any(survey.seconds > _SLOW_LOOK for survey in self._surveys.values())
+        return any(survey.seconds > _SLOW_SEARCH for survey in self._surveys.values())
 
     def policy(self) -> Policy:
         """The policy of a command that would start now."""
@@ -132,16 +131,20 @@ class Sandbox:
         roots = {r for r in roots if not any(r != o and r.startswith(o + "/") for o in roots)}
         findings = {r: self._survey(r).refresh() for r in sorted(roots)}
         writable = self._wards.bash_writable_paths
-        existing = tuple(path for root in writable for path in self._never_made(root))
+        existing = tuple(path for root in writable for path in self._existing_protected(root))
         linked = tuple(p for p in existing if os.path.islink(p))
         closed = tuple(r for r in writable if not os.access(r, os.W_OK | os.X_OK))
         repositories = git_folders(self.workspace) if self.workspace is not None else ()
         own = tuple(p for f in findings.values() for p in f.protected if p.endswith("/.git"))
         histories = [*repositories, *own]
         configs = [path for folder in histories for path in config_files(folder)]
-        settings = tuple((path, _stamp(path)) for path in configs)
-        unfetched = submodules.unfetched(submodules.indexes(own, writable)) if writable else submodules.Unfetched()
-        private = (*self._private, *_own(roots))
+        settings = tuple((path, _modified(path)) for path in configs)
+        unfetched = (
+            git_repositories.unfetched(git_repositories.indexes(own, writable))
+            if writable
+            else git_repositories.Unfetched()
+        )
+        private = (*self._private, *_own_folders(roots))
         home, instead = self._home_source, self._copies
         if self._shared is not None:
             self._shared.add((*writable, *((home,) if home is not None else ())))
@@ -167,13 +170,13 @@ class Sandbox:
             private=(*private, mine.folder),
             repositories=repositories,
             more_readable=self._more_readable,
-            replaced=[(path, mine.keep(text)) for path in configs if (text := scrubbed(path)) is not None],
+            replaced=[(path, mine.write_once(text)) for path in configs if (text := redacted_config(path)) is not None],
             closed=closed,
             unfetched=unfetched,
         )
-        places = mine.places(self.host, policy.home, network=policy.network)
+        host_paths = mine.host_paths(self.host, policy.home, network=policy.network)
         shut = frozenset(p for p in policy.hidden if os.path.isdir(p))
-        options = bubblewrap.arguments(policy, places, folders=shut, copies=instead)
+        options = bubblewrap.arguments(policy, host_paths, folders=shut, copies=instead)
         self._prepared = Prepared(
             key, policy, options, bubblewrap.encode(options), self.host, self._program, self._filter
         )
@@ -182,7 +185,7 @@ class Sandbox:
     def _survey(self, root: str) -> Survey:
         return self._surveys.setdefault(root, Survey(root, frozenset(self._wards.allow_protected)))
 
-    def _never_made(self, root: str) -> Iterable[str]:
+    def _existing_protected(self, root: str) -> Iterable[str]:
         """Protected names that exist at the top of a writable folder."""
         for survey in self._surveys.values():
             if (found := survey.at(root)) is not None:
@@ -219,12 +222,12 @@ class Sandbox:
         try:
             if self._slow:
                 # Check a very large workspace in a thread, so that the event loop is not blocked.
-                async with self._looking:
+                async with self._prepare_lock:
                     prepared = await anyio.to_thread.run_sync(self._prepare)
             else:
                 prepared = self._prepare()
         except OSError as error:
-            raise failed("the sandbox cannot be prepared", error) from error
+            raise sandbox_error("the sandbox cannot be prepared", error) from error
         running = Running(prepared, command, listener, tap, environment or {}, timeout_ms)
         if started is not None:
             started(running)
@@ -238,24 +241,24 @@ async def _served(wire: GateWire | None, call: Call | None, running: Running) ->
     """Run a command with its gates and its proxy. Both are served beside it and end with it."""
     try:
         async with anyio.create_task_group() as group:
-            begun = False
+            started_tasks = False
 
-            def begin(work: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
-                nonlocal begun
-                begun = True
+            def start_task(work: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
+                nonlocal started_tasks
+                started_tasks = True
                 process_tree.start_soon(group, work, *args)
 
-            running.through(begin)
+            running.set_task_starter(start_task)
             session = None
             if wire is not None and call is not None:
-                session = WireSession(wire, call, begin, lambda: running.pid)
+                session = WireSession(wire, call, start_task, lambda: running.pid)
                 session.open()
             try:
                 return await running.run()
             finally:
                 if session is not None:
                     session.close()
-                if begun:
+                if started_tasks:
                     # Most commands call no gate, and a cancel costs as much as a gate call.
                     group.cancel_scope.cancel()
     except BaseExceptionGroup as failures:
@@ -267,14 +270,14 @@ async def _served(wire: GateWire | None, call: Call | None, running: Running) ->
     raise SandboxError("the command ended without an outcome")
 
 
-def _own(roots: Iterable[str]) -> tuple[str, ...]:
+def _own_folders(roots: Iterable[str]) -> tuple[str, ...]:
     """The program's own folders, hidden inside: state, and configuration unless a root names it or a part of it."""
     states, config = folders.own()
     named = any(root == config or root.startswith(f"{config}/") for root in roots)
     return tuple(sorted(path for path in (*states, *(() if named else (config,))) if os.path.isdir(path)))
 
 
-def _stamp(path: str) -> tuple[int, int]:
+def _modified(path: str) -> tuple[int, int]:
     """A file's modification time (ns) and size; they change when the file does."""
     try:
         status = os.stat(path)
@@ -284,15 +287,15 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 _machine: Host | None = None
-_looking_at_machine = threading.Lock()
+_machine_lock = threading.Lock()
 
 
 def machine() -> Host:
     """Facts about this machine, read once."""
     global _machine
-    with _looking_at_machine:
+    with _machine_lock:
         if _machine is None:
-            _machine = Host.look()
+            _machine = Host.detect()
         return _machine
 
 

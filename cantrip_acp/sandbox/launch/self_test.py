@@ -1,7 +1,7 @@
 """Self-test: small attacks that the sandbox must stop, each with a control that shows that the attack works outside.
 
 They run in one real sandbox over a folder of test files: readable files must be readable, others must not. They run
-once per process before the first command or cell (`ensure_checked`), and in `cantrip doctor`. `attempt_network` checks
+once per process before the first command or cell (`ensure_checked`), and in `cantrip doctor`. `check_network_list` checks
 the proxy: a listed test server must be reachable, an unlisted one must not.
 """
 
@@ -71,7 +71,7 @@ _TEXTS = {
 }
 
 
-async def attempt() -> list[Result]:
+async def run_attacks() -> list[Result]:
     """Try all attacks. Raises `SandboxMissing` where there is no sandbox, `SandboxError` where the controls fail."""
     bait = _Bait()
     try:
@@ -91,7 +91,7 @@ async def attempt() -> list[Result]:
 async def require() -> None:
     """Raise `SandboxMissing` unless a sandbox works here and stops every attack."""
     try:
-        results = await attempt()
+        results = await run_attacks()
     except SandboxMissing:
         raise
     except (SandboxError, OSError) as error:
@@ -189,21 +189,21 @@ true
 """
 
 
-async def attempt_network() -> None:
+async def check_network_list() -> None:
     """Raises `SandboxError` where the list is not enforced here. Needs bash inside."""
-    heard: list[str] = []
+    requests: list[str] = []
 
-    def answering(name: str) -> Any:
+    def handler(name: str) -> Any:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            heard.append(name)
+            requests.append(name)
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
             writer.close()
 
         return answer
 
-    listed = await asyncio.start_server(answering("listed"), "127.0.0.1", 0)
-    other = await asyncio.start_server(answering("other"), "127.0.0.1", 0)
+    listed = await asyncio.start_server(handler("listed"), "127.0.0.1", 0)
+    other = await asyncio.start_server(handler("other"), "127.0.0.1", 0)
     try:
         ports = [server.sockets[0].getsockname()[1] for server in (listed, other)]
         script = _NETWORK_SCRIPT.replace("@PROXY@", str(PROXY_PORT))
@@ -213,8 +213,8 @@ async def attempt_network() -> None:
     finally:
         listed.close()
         other.close()
-    said = [re.sub(r"^(\w+ HTTP/1.1 \d+).*", r"\1", line.strip()) for line in outcome.stdout.splitlines()]
-    if said != ["listed HTTP/1.1 204", "other HTTP/1.1 403"] or heard != ["listed"]:
+    lines = [re.sub(r"^(\w+ HTTP/1.1 \d+).*", r"\1", line.strip()) for line in outcome.stdout.splitlines()]
+    if lines != ["listed HTTP/1.1 204", "other HTTP/1.1 403"] or requests != ["listed"]:
         raise SandboxError(
             f"a list of hosts does not hold here: {outcome.stdout.strip() or outcome.stderr.strip()[-300:]}"
         )

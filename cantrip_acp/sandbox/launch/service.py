@@ -24,9 +24,9 @@ from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
 _WAITING = 1024 * 1024
 """Bytes that may wait for the caller before the program is made to wait."""
-_LAST_WORDS = 4096
+_MAX_STDERR = 4096
 _FOREVER = 10**12
-_ASKED_TO_LEAVE = 0.5
+_EXIT_GRACE = 0.5
 """Seconds that the program gets to exit after its input was closed."""
 
 
@@ -34,7 +34,9 @@ class _Serving(Running):
     """A command with a standard input and without a time limit."""
 
     def __init__(self, service: Service, argv: Sequence[str], environment: Mapping[str, str], stdin: int) -> None:
-        super().__init__(service.sandbox.prepared(), f"exec {shlex.join(argv)}", None, service.heard, environment, None)
+        super().__init__(
+            service.sandbox.prepared(), f"exec {shlex.join(argv)}", None, service.on_output, environment, None
+        )
         self._timeout_ms = self._processor_ms = _FOREVER
         self._stdin = stdin
 
@@ -42,7 +44,7 @@ class _Serving(Running):
         # Output goes to the service, not to a listener; the service decides when to read again.
         return 0
 
-    def hold_back(self, held: bool) -> None:
+    def pause_reading(self, held: bool) -> None:
         self._tree.pause(held)
 
     def unused_stdin(self) -> int:
@@ -64,7 +66,7 @@ class Service:
         self._environment = dict(environment)
         self._pieces: deque[bytes] = deque()
         self._waiting = 0
-        self._came = asyncio.Event()
+        self._new_output = asyncio.Event()
         self._over = False
         self._end = asyncio.Event()
         self._errors = bytearray()
@@ -75,12 +77,12 @@ class Service:
         self._writing = anyio.Lock()
 
     @property
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of its standard error, cleaned so that it can be displayed."""
         return clean(bytes(self._errors).decode("utf-8", "replace")).strip()
 
     @property
-    def ending(self) -> str | None:
+    def end_reason(self) -> str | None:
         """How it ended, as text; None while it runs."""
         if not self._over:
             return None
@@ -121,13 +123,13 @@ class Service:
                 with anyio.CancelScope(shield=True):
                     self._close_input()
                     # Give the server time to clean up.
-                    with anyio.move_on_after(_ASKED_TO_LEAVE):
-                        await self._dropping()
+                    with anyio.move_on_after(_EXIT_GRACE):
+                        await self._discard_output()
                 group.cancel_scope.cancel()
         if failure is not None:
             raise failure
 
-    async def _dropping(self) -> None:
+    async def _discard_output(self) -> None:
         """Read and discard the rest of its output, so that it can exit."""
         while await self.receive():
             pass
@@ -138,10 +140,10 @@ class Service:
         try:
             async with anyio.create_task_group() as group:
 
-                def begin(work: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
+                def start_task(work: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
                     process_tree.start_soon(group, work, *args)
 
-                running.through(begin)
+                running.set_task_starter(start_task)
                 self._outcome = await running.run()
                 group.cancel_scope.cancel()
         except* (SandboxError, OSError) as failures:
@@ -155,32 +157,32 @@ class Service:
                 os.close(left)
             self._over = True
             self._end.set()
-            self._came.set()
+            self._new_output.set()
 
-    def heard(self, stream: int, data: bytes) -> None:
+    def on_output(self, stream: int, data: bytes) -> None:
         """Receive its output; called by the reader of its pipes."""
         if stream == 2:
             self._errors += data
-            del self._errors[:-_LAST_WORDS]
+            del self._errors[:-_MAX_STDERR]
             return
         self._pieces.append(data)
         self._waiting += len(data)
         if self._waiting > _WAITING:
-            self._hold_back(True)
-        self._came.set()
+            self._pause_reading(True)
+        self._new_output.set()
 
-    def _hold_back(self, held: bool) -> None:
+    def _pause_reading(self, held: bool) -> None:
         if self._running is not None and self._running.tree is not None:
-            self._running.hold_back(held)
+            self._running.pause_reading(held)
 
     async def receive(self) -> bytes:
         """The next bytes of its standard output; empty at its end."""
         while not self._pieces:
             if self._over:
                 return b""
-            self._came.clear()
-            self._hold_back(False)
-            await self._came.wait()
+            self._new_output.clear()
+            self._pause_reading(False)
+            await self._new_output.wait()
         data = b"".join(self._pieces)
         self._pieces.clear()
         self._waiting = 0
@@ -193,7 +195,7 @@ class Service:
             left = memoryview(data)
             while left:
                 if self._over or self._input < 0:
-                    raise SandboxError(self.ending or "its input is closed")
+                    raise SandboxError(self.end_reason or "its input is closed")
                 try:
                     left = left[os.write(self._input, left[:65_536]) :]
                 except BlockingIOError:
@@ -202,7 +204,7 @@ class Service:
                     except anyio.ClosedResourceError:
                         continue
                 except OSError as error:
-                    raise SandboxError(self.ending or f"it takes no input ({error.strerror})") from error
+                    raise SandboxError(self.end_reason or f"it takes no input ({error.strerror})") from error
 
     def _close_input(self) -> None:
         descriptor, self._input = self._input, -1

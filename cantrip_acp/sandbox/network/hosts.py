@@ -32,9 +32,9 @@ def host_name(text: str) -> str:
     are refused.
     """
     if text.startswith("[") and text.endswith("]"):
-        return str(_plain(ipaddress.IPv6Address(_without_zone(text[1:-1]))))
+        return str(_as_ipv4(ipaddress.IPv6Address(_without_zone(text[1:-1]))))
     if ":" in text:
-        return str(_plain(ipaddress.IPv6Address(_without_zone(text))))
+        return str(_as_ipv4(ipaddress.IPv6Address(_without_zone(text))))
     name = text
     if not name.isascii():
         import idna
@@ -58,7 +58,7 @@ def _without_zone(text: str) -> str:
     return text
 
 
-def _plain(address: Address) -> Address:
+def _as_ipv4(address: Address) -> Address:
     """Convert an IPv4 address in IPv6 form to IPv4."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
@@ -90,35 +90,35 @@ class _Rule:
     below: bool
     ports: tuple[int, ...]
 
-    def admits(self, host: str, port: int) -> bool:
+    def allows(self, host: str, port: int) -> bool:
         if port not in self.ports:
             return False
         return host.endswith("." + self.host) if self.below else host == self.host
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class AllowedHosts:
     """A list of allowed hosts. ``entries`` are the original texts."""
 
     entries: tuple[str, ...]
     rules: tuple[_Rule, ...]
 
     @classmethod
-    def of(cls, entries: Iterable[str]) -> Allowed:
+    def of(cls, entries: Iterable[str]) -> AllowedHosts:
         """Parse entries. Raises `DefinitionError` for an entry that is no host."""
         listed = tuple(entries)
         return cls(listed, tuple(_rule(entry) for entry in listed))
 
-    def admits(self, host: str, port: int) -> bool:
+    def allows(self, host: str, port: int) -> bool:
         """Whether a host (as `host_name` returns it) may be reached at a port."""
-        return any(rule.admits(host, port) for rule in self.rules)
+        return any(rule.allows(host, port) for rule in self.rules)
 
-    def admits_address(self, address: str, port: int) -> bool:
+    def allows_address(self, address: str, port: int) -> bool:
         """Whether a listed name may be reached at exactly this address.
 
         Any public address is allowed; other addresses only if the list names them.
         """
-        return is_public(address) or self.admits(str(_plain(ipaddress.ip_address(address))), port)
+        return is_public(address) or self.allows(str(_as_ipv4(ipaddress.ip_address(address))), port)
 
     def loopback(self) -> tuple[str, ...]:
         """The names of this machine (loopback) that the list contains."""
@@ -182,7 +182,7 @@ _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 def is_public(address: str) -> bool:
     """Whether an address is on the internet: not this machine, a local network or a cloud's internal service."""
     try:
-        found = _plain(ipaddress.ip_address(address))
+        found = _as_ipv4(ipaddress.ip_address(address))
     except ValueError:
         return False
     if isinstance(found, ipaddress.IPv4Address):

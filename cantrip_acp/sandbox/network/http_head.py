@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from cantrip_acp.sandbox.network.hosts import host_name, split_port
 
 LARGEST = 64 * 1024
-_MOST_FIELDS = 200
+_MAX_FIELDS = 200
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TARGET = re.compile(r"[!-~]+")
 _VALUE = re.compile(r"[\t -~\x80-\xff]*")
-_HOP = frozenset({"connection", "proxy-connection", "proxy-authorization", "proxy-authenticate", "keep-alive", "te",
+_NOT_FORWARDED = frozenset({"connection", "proxy-connection", "proxy-authorization", "proxy-authenticate", "keep-alive", "te",
                   "upgrade", "http2-settings", "host"})  # fmt: skip
-_LONGEST_BODY = 18
+_MAX_LENGTH_DIGITS = 18
 """The most digits of a Content-Length."""
 
 
@@ -45,7 +45,7 @@ class Head:
         shown = f"[{self.host}]" if ":" in self.host else self.host
         host = shown if self.port == 80 else f"{shown}:{self.port}"
         lines = [f"{self.method} {self.path} HTTP/1.1", f"Host: {host}"]
-        lines += [f"{name}: {value}" for name, value in self.fields if name.lower() not in _HOP]
+        lines += [f"{name}: {value}" for name, value in self.fields if name.lower() not in _NOT_FORWARDED]
         return ("\r\n".join([*lines, "Connection: close"]) + "\r\n\r\n").encode("latin-1")
 
 
@@ -64,7 +64,7 @@ def parse(data: bytes, within: tuple[str, int] | None = None) -> Head:
     method, target, version = parts
     if version not in ("HTTP/1.1", "HTTP/1.0"):
         raise BadRequest("only HTTP/1.0 and HTTP/1.1 are spoken here")
-    if len(rest) > _MOST_FIELDS:
+    if len(rest) > _MAX_FIELDS:
         raise BadRequest("too many header fields")
     fields = tuple(_field(line) for line in rest)
     named = [value for name, value in fields if name.lower() == "host"]
@@ -125,6 +125,6 @@ def _length(fields: tuple[tuple[str, str], ...], version: str) -> int | None:
         return None
     if not lengths:
         return 0
-    if len(lengths) > 1 or not (lengths[0].isascii() and lengths[0].isdigit()) or len(lengths[0]) > _LONGEST_BODY:
+    if len(lengths) > 1 or not (lengths[0].isascii() and lengths[0].isdigit()) or len(lengths[0]) > _MAX_LENGTH_DIGITS:
         raise BadRequest("Content-Length is not one number")
     return int(lengths[0])

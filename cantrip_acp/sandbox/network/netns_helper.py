@@ -19,7 +19,7 @@ CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 IP_FREEBIND = 15
 
 
-def _enter(descriptor: int, kind: int) -> None:
+def _enter_namespace(descriptor: int, kind: int) -> None:
     enter = getattr(os, "setns", None)
     if enter is not None:
         enter(descriptor, kind)
@@ -32,13 +32,13 @@ def _enter(descriptor: int, kind: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def _open(network: int, port: int) -> _socket.socket:
+def _open_socket(network: int, port: int) -> _socket.socket:
     owner = fcntl.ioctl(network, NS_GET_USERNS)
     here = os.stat("/proc/self/ns/user")
     there = os.fstat(owner)
     if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
-        _enter(owner, CLONE_NEWUSER)
-    _enter(network, CLONE_NEWNET)
+        _enter_namespace(owner, CLONE_NEWUSER)
+    _enter_namespace(network, CLONE_NEWNET)
     made = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     # The loopback interface may have no address yet: nothing runs there so far.
     made.setsockopt(_socket.IPPROTO_IP, IP_FREEBIND, 1)
@@ -55,7 +55,7 @@ def main() -> None:
         return
     network = array.array("i", ancillary[0][2])[0]
     try:
-        made = _open(network, int(sys.argv[2]))
+        made = _open_socket(network, int(sys.argv[2]))
     except OSError as error:
         line.sendall(str(error).encode("utf-8", "replace")[:200])
         return

@@ -16,22 +16,22 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from cantrip_acp.sandbox.launch.process_tree import failed, no_room
+from cantrip_acp.sandbox.launch.process_tree import no_room_text, sandbox_error
 from cantrip_acp.sandbox.policy.policy import PROXY_PORT
 
 _PROGRAM = str(Path(__file__).with_name("netns_helper.py"))
-_LONGEST_WORDS = 400
+_MAX_MESSAGE = 400
 
 
 class NetnsListener:
     """Create it, `start` it beside the sandbox, `open` it once there is a namespace, and always `close` it.
 
-    ``opened`` gets the listening socket, or ``failed`` the reason why there is none.
+    ``on_open`` gets the listening socket, or ``sandbox_error`` the reason why there is none.
     """
 
-    def __init__(self, opened: Callable[[socket.socket], None], failed: Callable[[str], None]) -> None:
-        self._opened = opened
-        self._failed = failed
+    def __init__(self, on_open: Callable[[socket.socket], None], on_failure: Callable[[str], None]) -> None:
+        self._on_open = on_open
+        self._on_failure = on_failure
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._loop = asyncio.get_running_loop()
@@ -41,7 +41,7 @@ class NetnsListener:
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as error:
-            raise failed("the way to the allow-listed network cannot be opened", error) from error
+            raise sandbox_error("the way to the allow-listed network cannot be opened", error) from error
         with theirs:
             try:
                 self._process = subprocess.Popen(
@@ -56,7 +56,7 @@ class NetnsListener:
                 )
             except OSError as error:
                 ours.close()
-                raise failed(f"cannot start {sys.executable}", error) from error
+                raise sandbox_error(f"cannot start {sys.executable}", error) from error
         ours.setblocking(False)
         self._line = ours
 
@@ -75,10 +75,10 @@ class NetnsListener:
     def _on_answer(self) -> None:
         assert self._line is not None
         try:
-            data, handed, flags, _ = socket.recv_fds(self._line, _LONGEST_WORDS, 1)
+            data, handed, flags, _ = socket.recv_fds(self._line, _MAX_MESSAGE, 1)
             if flags & socket.MSG_CTRUNC and not handed:
                 # The kernel could not give us the socket: this process has no free descriptor.
-                data = str(no_room(OSError(errno.EMFILE, ""))).encode()
+                data = str(no_room_text(OSError(errno.EMFILE, ""))).encode()
         except BlockingIOError:
             return
         except OSError as error:
@@ -88,10 +88,10 @@ class NetnsListener:
             listener = socket.socket(fileno=handed[0])
             os.set_inheritable(listener.fileno(), False)
             listener.setblocking(False)
-            self._opened(listener)
+            self._on_open(listener)
         else:
             words = data.decode("utf-8", "replace") or "the program that opens it ended"
-            self._failed(f"the way to the allow-listed network cannot be opened here ({words})")
+            self._on_failure(f"the way to the allow-listed network cannot be opened here ({words})")
 
     def close(self) -> None:
         """End the helper and close the socket to it. Safe to call twice."""

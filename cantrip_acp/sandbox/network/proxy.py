@@ -16,13 +16,13 @@ from typing import Any
 import anyio
 
 from cantrip_acp.sandbox.network import http_head, tls_sni
-from cantrip_acp.sandbox.network.hosts import Allowed, host_name
+from cantrip_acp.sandbox.network.hosts import AllowedHosts, host_name
 from cantrip_acp.sandbox.network.proxy_pipe import Broken, ProxyPipe, TooLong, forward_body
 
 MOST_CONNECTIONS = 128
-HEAD_WITHIN = 30.0
-CONNECT_WITHIN = 15.0
-_MOST_SAID = 20
+HEAD_TIMEOUT = 30.0
+CONNECT_TIMEOUT = 15.0
+_MOST_REPORTS = 20
 """The most different refusals that are reported in one command's output."""
 
 _REASONS = {
@@ -45,12 +45,12 @@ class Refusal(Exception):
 
 
 class Proxy:
-    """Serves one command. ``said`` gets a line for each refusal."""
+    """Serves one command. ``report`` gets a line for each refusal."""
 
-    def __init__(self, allowed: Allowed, said: Callable[[str], None]) -> None:
+    def __init__(self, allowed: AllowedHosts, report: Callable[[str], None]) -> None:
         self._allowed = allowed
-        self._said = said
-        self._told: set[str] = set()
+        self._report = report
+        self._reported: set[str] = set()
         self._count = 0
 
     async def serve(self, listener: socket.socket) -> None:
@@ -79,7 +79,7 @@ class Proxy:
                     raise Refusal(503, "Too many connections", f"more than {MOST_CONNECTIONS} connections at once")
                 await self._request(client)
             except Refusal as refusal:
-                self._tell(refusal)
+                self._report_refusal(refusal)
                 await _answer(client, refusal)
             if not too_many:
                 await client.linger()
@@ -93,12 +93,12 @@ class Proxy:
             self._count -= 1
             client.close()
 
-    def _tell(self, refusal: Refusal) -> None:
-        if refusal.status != 403 or refusal.text in self._told:
+    def _report_refusal(self, refusal: Refusal) -> None:
+        if refusal.status != 403 or refusal.text in self._reported:
             return
-        if len(self._told) < _MOST_SAID:
-            self._told.add(refusal.text)
-            self._said(f"cantrip: {refusal.text}")
+        if len(self._reported) < _MOST_REPORTS:
+            self._reported.add(refusal.text)
+            self._report(f"cantrip: {refusal.text}")
 
     async def _request(
         self, client: ProxyPipe, within: tuple[str, int] | None = None, server: ProxyPipe | None = None
@@ -107,7 +107,7 @@ class Proxy:
         if server is not None:
             await _exchange(client, server, head)
             return
-        server = await self._reach(head.host, head.port)
+        server = await self._connect(head.host, head.port)
         try:
             if head.method == "CONNECT":
                 await self._tunnel(client, server, head)
@@ -119,8 +119,8 @@ class Proxy:
 
     async def _head(self, client: ProxyPipe, within: tuple[str, int] | None) -> http_head.Head:
         try:
-            with anyio.fail_after(HEAD_WITHIN):
-                data = await client.until(b"\r\n\r\n", http_head.LARGEST)
+            with anyio.fail_after(HEAD_TIMEOUT):
+                data = await client.read_until(b"\r\n\r\n", http_head.LARGEST)
             return http_head.parse(data, within)
         except TimeoutError as error:
             raise Refusal(408, "Request Timeout", "the request did not come in time") from error
@@ -129,22 +129,22 @@ class Proxy:
         except http_head.BadRequest as error:
             raise Refusal(400, "Bad Request", f"the request cannot be taken: {error}") from error
 
-    async def _reach(self, host: str, port: int) -> ProxyPipe:
+    async def _connect(self, host: str, port: int) -> ProxyPipe:
         """Connect to a listed host. Raises `Refusal`."""
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         allowed = f"allowed: {self._allowed.shown()}"
-        if not self._allowed.admits(host, port):
+        if not self._allowed.allows(host, port):
             text = f"the network refuses {shown}: the ward bash_network does not list it ({allowed})"
             raise Refusal(403, f"{shown} is not in bash_network", text)
         loop = asyncio.get_running_loop()
         failure: OSError | None = None
         try:
-            with anyio.fail_after(CONNECT_WITHIN):
+            with anyio.fail_after(CONNECT_TIMEOUT):
                 found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError, TimeoutError) as error:
             raise Refusal(502, f"{host} cannot be found", f"{host} cannot be found: {error or 'no answer'}") from error
         addresses = list(dict.fromkeys(str(address[4][0]) for address in found))
-        open_ones = [a for a in addresses if self._allowed.admits_address(a, port)]
+        open_ones = [a for a in addresses if self._allowed.allows_address(a, port)]
         if not open_ones:
             text = (
                 f"the network refuses {shown}: it leads to {addresses[0]}, which is not an address of the internet, and "
@@ -153,7 +153,7 @@ class Proxy:
             raise Refusal(403, f"{shown} leads to a private address", text)
         for address in open_ones[:4]:
             try:
-                with anyio.fail_after(CONNECT_WITHIN):
+                with anyio.fail_after(CONNECT_TIMEOUT):
                     # Connect to the checked address: the name is not resolved again.
                     return ProxyPipe(*await asyncio.open_connection(address, port, limit=http_head.LARGEST))
             except TimeoutError:
@@ -167,7 +167,7 @@ class Proxy:
         """Relay between a client and its host, after checking that the client's first bytes match that host."""
         await client.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
         while True:
-            data = client.waiting()
+            data = client.buffered()
             if not data:
                 if not await client.refill():
                     return
@@ -191,9 +191,9 @@ class Proxy:
                 "another host in the tunnel",
                 f"the network refuses a tunnel to {head.host}:{head.port} in which TLS asks for {name!r}",
             )
-            self._tell(refusal)
+            self._report_refusal(refusal)
             return
-        await _both(client.copy_to(server), server.copy_to(client))
+        await _run_both(client.copy_to(server), server.copy_to(client))
 
 
 async def _exchange(client: ProxyPipe, server: ProxyPipe, head: http_head.Head) -> None:
@@ -220,7 +220,7 @@ async def _exchange(client: ProxyPipe, server: ProxyPipe, head: http_head.Head) 
         group.cancel_scope.cancel()
 
 
-async def _both(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, None]) -> None:
+async def _run_both(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, None]) -> None:
     async with anyio.create_task_group() as group:
 
         async def run(one: Coroutine[Any, Any, None]) -> None:

@@ -33,44 +33,44 @@ class ProxyPipe:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._held = b""
-        self._carried = 0
-        self.moved = time.monotonic()
+        self._buffer = b""
+        self._sent = 0
+        self.last_moved = time.monotonic()
 
     async def send(self, data: bytes) -> None:
-        self._carried += len(data)
-        if self._carried > MOST_BYTES:
+        self._sent += len(data)
+        if self._sent > MOST_BYTES:
             raise Broken("too much")
         self._writer.write(data)
         with anyio.move_on_after(IDLE) as scope:
             await self._writer.drain()
         if scope.cancelled_caught:
             raise Broken("nobody reads")
-        self.moved = time.monotonic()
+        self.last_moved = time.monotonic()
 
-    def waiting(self) -> bytes:
+    def buffered(self) -> bytes:
         """Bytes that were read and not used yet."""
-        return self._held
+        return self._buffer
 
     async def read(self) -> bytes:
         """The next bytes; empty at the end."""
-        if self._held:
-            data, self._held = self._held, b""
+        if self._buffer:
+            data, self._buffer = self._buffer, b""
             return data
         return await self._reader.read(_PIECE)
 
     def put_back(self, data: bytes) -> None:
-        self._held = data + self._held
+        self._buffer = data + self._buffer
 
     async def refill(self) -> bool:
         """Read more into the buffer. False where nothing more comes."""
         with anyio.move_on_after(IDLE):
             more = await self._reader.read(_PIECE)
-            self._held += more
+            self._buffer += more
             return bool(more)
         return False
 
-    async def until(self, end: bytes, most: int) -> bytes:
+    async def read_until(self, end: bytes, most: int) -> bytes:
         """Read up to and including ``end``. Raises `Broken`."""
         data = b""
         while (at := data.find(end)) < 0:
@@ -92,12 +92,12 @@ class ProxyPipe:
             with anyio.move_on_after(IDLE) as scope:
                 data = await self.read()
             if scope.cancelled_caught:
-                if time.monotonic() - max(self.moved, other.moved) < IDLE:
+                if time.monotonic() - max(self.last_moved, other.last_moved) < IDLE:
                     continue
                 raise Broken("nothing moved")
             if not data:
                 break
-            self.moved = time.monotonic()
+            self.last_moved = time.monotonic()
             await other.send(data)
         await other.finish()
 
@@ -137,7 +137,7 @@ async def forward_body(client: ProxyPipe, server: ProxyPipe, length: int | None)
         await _forward(client, server, length)
         return
     while True:
-        found = _CHUNK.fullmatch(await client.until(b"\r\n", 4096))
+        found = _CHUNK.fullmatch(await client.read_until(b"\r\n", 4096))
         if found is None:
             raise Broken("a malformed chunk")
         size = int(found[1], 16)
@@ -145,11 +145,11 @@ async def forward_body(client: ProxyPipe, server: ProxyPipe, length: int | None)
             break
         await server.send(b"%x\r\n" % size)
         await _forward(client, server, size)
-        if await client.until(b"\r\n", 2) != b"\r\n":
+        if await client.read_until(b"\r\n", 2) != b"\r\n":
             raise Broken("a malformed chunk")
         await server.send(b"\r\n")
     for _ in range(_MOST_TRAILERS):
-        if await client.until(b"\r\n", 4096) == b"\r\n":
+        if await client.read_until(b"\r\n", 4096) == b"\r\n":
             await server.send(b"0\r\n\r\n")
             return
     raise Broken("too many trailers")
@@ -167,5 +167,5 @@ async def _forward(client: ProxyPipe, server: ProxyPipe, left: int) -> None:
             client.put_back(data[left:])
             data = data[:left]
         left -= len(data)
-        client.moved = time.monotonic()
+        client.last_moved = time.monotonic()
         await server.send(data)

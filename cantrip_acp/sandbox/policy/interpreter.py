@@ -12,15 +12,16 @@ import sys
 from dataclasses import dataclass, replace
 
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.sandbox.policy.host import Host
-from cantrip_acp.sandbox.policy.toolchains import find_tools, is_python
+from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools, is_python
 
 VENV = "venv"
 """The setting's word for the workspace's virtual environment, whatever its folder is called."""
 _VENV_FOLDERS = (".venv", "venv", "env", ".env")
 _PARTS = ("bin", "lib", "lib64", "include", "share", "etc", "ssl", "pyvenv.cfg", "conda-meta")
 """The parts of an environment. Of one in a workspace nothing else is visible."""
-_MEND = "name a Python's program, the folder of a virtual environment, or `venv` (python3 -m venv .venv makes one)"
+_HOW_TO_FIX = (
+    "name a Python's program, the folder of a virtual environment, or `venv` (python3 -m venv .venv makes one)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,12 @@ class Interpreter:
     system_packages: bool = True
     foreign: str | None = None
 
-    def _below(self) -> list[str]:
+    def _base_python(self) -> list[str]:
         """The base Python of an environment in a workspace: the program that it links to or was copied from."""
         assert self.foreign is not None
         if not _within(os.path.realpath(self.program), self.foreign):
             return [self.program]
-        home = (_settings(os.path.join(self.foreign, "pyvenv.cfg")) or {}).get("home", "")
+        home = (_pyvenv_settings(os.path.join(self.foreign, "pyvenv.cfg")) or {}).get("home", "")
         copied = [os.path.join(home, name) for name in ("python3", "python")] if os.path.isabs(home) else []
         return [p for p in copied if is_python(os.path.realpath(p))][:1]
 
@@ -53,7 +54,7 @@ class Interpreter:
         else:
             parts = (os.path.join(self.foreign, part) for part in _PARTS)
             inside = [p for p in parts if os.path.exists(p) and _within(os.path.realpath(p), self.foreign)]
-            found = find_tools((), host.home, programs=self._below())
+            found = find_tools((), host.home, programs=self._base_python())
             links = tuple(link for link in found.links if not any(_within(link[0], p) for p in inside))
             found = replace(found, roots=(*found.roots, *inside), links=links)
         environment = tuple(pair for pair in host.environment if pair[0] != "VIRTUAL_ENV")
@@ -79,10 +80,10 @@ def find(chosen: str | None, host: Host, base: str | None = None) -> Interpreter
         if program is None or not os.path.isfile(program):
             raise DefinitionError("there is no Python for cells here: install python3, or name one with code_python")
     else:
-        program = _program(os.path.expanduser(chosen), host, base)
+        program = _find_program(os.path.expanduser(chosen), host, base)
     folder = os.path.dirname(os.path.dirname(program))
-    settings = _settings(os.path.join(folder, "pyvenv.cfg"))
-    foreign = _foreign(program, folder, settings is not None, base) if chosen is not None else None
+    settings = _pyvenv_settings(os.path.join(folder, "pyvenv.cfg"))
+    foreign = _workspace_environment(program, folder, settings is not None, base) if chosen is not None else None
     if foreign is not None:
         # The links that led to it may not exist inside.
         program, folder = os.path.join(foreign, os.path.relpath(program, folder)), foreign
@@ -91,7 +92,7 @@ def find(chosen: str | None, host: Host, base: str | None = None) -> Interpreter
     return Interpreter(program, folder, settings.get("include-system-site-packages", "").lower() == "true", foreign)
 
 
-def _foreign(program: str, folder: str, is_venv: bool, base: str | None) -> str | None:
+def _workspace_environment(program: str, folder: str, is_venv: bool, base: str | None) -> str | None:
     """The folder of an interpreter that came with the workspace; None for one of the user's own.
 
     A file in a repository may link to anything. So it must be an environment in its own folder and lead to a Python.
@@ -102,63 +103,63 @@ def _foreign(program: str, folder: str, is_venv: bool, base: str | None) -> str 
     if not (_within(program, base) or _within(real, own)):
         return None
     if not _within(real, own):
-        raise _wrong(f"{folder} leads out of the workspace, to {real}")
+        raise _error(f"{folder} leads out of the workspace, to {real}")
     if real == own or not (is_venv or os.path.isdir(os.path.join(folder, "conda-meta"))):
-        raise _wrong(f"{program} is in no virtual environment of its own (there is no {folder}/pyvenv.cfg)")
+        raise _error(f"{program} is in no virtual environment of its own (there is no {folder}/pyvenv.cfg)")
     target = os.path.realpath(program)
     if not _within(target, real) and not is_python(target):
-        raise _wrong(f"{program} is a link to {target}, which is no Python")
+        raise _error(f"{program} is a link to {target}, which is no Python")
     return real
 
 
-def _program(chosen: str, host: Host, base: str | None) -> str:
+def _find_program(chosen: str, host: Host, base: str | None) -> str:
     if chosen == VENV:
-        return _of_workspace(base)
+        return _workspace_python(base)
     if "/" not in chosen and not (base and os.path.isdir(os.path.join(base, chosen))):
         found = shutil.which(chosen, path=":".join(host.path))
         if found is None:
             where = f", nor a folder of that name in {base}" if base else ""
-            raise _wrong(f"there is no program {chosen!r} on PATH{where}")
+            raise _error(f"there is no program {chosen!r} on PATH{where}")
         return os.path.abspath(found)
     path = os.path.normpath(os.path.join(base or os.getcwd(), chosen))
     if os.path.isdir(path):
-        return _of_folder(path)
+        return _python_in(path)
     if not os.path.isfile(path) or not os.access(path, os.X_OK):
         what = "cannot be run" if os.path.exists(path) else "does not exist"
-        raise _wrong(f"{path} {what}")
+        raise _error(f"{path} {what}")
     return path
 
 
-def _of_workspace(base: str | None) -> str:
+def _workspace_python(base: str | None) -> str:
     if base is None:
-        raise _wrong("`venv` is the workspace's own, and there is no workspace")
+        raise _error("`venv` is the workspace's own, and there is no workspace")
     for name in _VENV_FOLDERS:
         if os.path.isfile(os.path.join(base, name, "pyvenv.cfg")):
-            return _of_folder(os.path.join(base, name))
-    raise _wrong(f"there is no virtual environment in {base} (looked for {', '.join(_VENV_FOLDERS)})")
+            return _python_in(os.path.join(base, name))
+    raise _error(f"there is no virtual environment in {base} (looked for {', '.join(_VENV_FOLDERS)})")
 
 
-def _of_folder(path: str) -> str:
+def _python_in(path: str) -> str:
     for name in ("bin/python3", "bin/python"):
         program = os.path.join(path, name)
         if os.path.isfile(program) and os.access(program, os.X_OK):
             return program
         if os.path.islink(program):
-            raise _wrong(
+            raise _error(
                 f"{program} is a link to {os.readlink(program)}, which cannot be run; make the environment again"
             )
-    raise _wrong(f"{path} is a folder without bin/python3: not a virtual environment")
+    raise _error(f"{path} is a folder without bin/python3: not a virtual environment")
 
 
-def _wrong(what: str) -> DefinitionError:
-    return DefinitionError(f"{what}; {_MEND}", where="code_python")
+def _error(what: str) -> DefinitionError:
+    return DefinitionError(f"{what}; {_HOW_TO_FIX}", where="code_python")
 
 
 def _within(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
-def _settings(path: str) -> dict[str, str] | None:
+def _pyvenv_settings(path: str) -> dict[str, str] | None:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = file.read(65_536).splitlines()

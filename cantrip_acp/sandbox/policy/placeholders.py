@@ -20,10 +20,10 @@ import time
 from collections.abc import Iterable
 
 from cantrip_acp.core.errors import SandboxError
-from cantrip_acp.sandbox.launch.process_tree import NO_ROOM, failed
+from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES, sandbox_error
 
 _MODE = 0o1700
-_SETTLED_NS = 50_000_000
+_CLOCK_TICK_NS = 50_000_000
 """Nanoseconds. A folder changed this recently may change again unnoticed within one tick of its clock."""
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 """Errors of file systems without locks. There, two processes see each other's placeholders; nothing worse happens."""
@@ -32,14 +32,14 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVA
 def is_placeholder(path: str) -> bool:
     """Whether this is an empty folder with the mode of a placeholder."""
     try:
-        return _marked(os.lstat(path)) and not os.listdir(path)
+        return _has_placeholder_mode(os.lstat(path)) and not os.listdir(path)
     except OSError as error:
-        if error.errno in NO_ROOM:
+        if error.errno in OUT_OF_RESOURCES:
             raise
         return False
 
 
-def _marked(status: os.stat_result) -> bool:
+def _has_placeholder_mode(status: os.stat_result) -> bool:
     return stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == _MODE
 
 
@@ -57,10 +57,10 @@ class Pool:
                 raise
         self._free: list[str] = []
         self._empty: dict[int, int] = {}
-        self._made = 0
+        self._count = 0
         self._lock = threading.Lock()
 
-    def lend(self, name: str, target: int) -> None:
+    def move_to(self, name: str, target: int) -> None:
         """Move a placeholder to ``name`` in the folder ``target`` (a descriptor). The name must not exist there."""
         with self._lock:
             own = self._free.pop() if self._free else self._make()
@@ -71,17 +71,17 @@ class Pool:
             raise
 
     def _make(self) -> str:
-        self._made += 1
-        own = str(self._made)
+        self._count += 1
+        own = str(self._count)
         os.mkdir(own, _MODE, dir_fd=self._fd)
         os.chmod(own, _MODE, dir_fd=self._fd)
         return own
 
-    def take_back(self, name: str, source: int) -> None:
+    def move_back(self, name: str, source: int) -> None:
         """Move a placeholder back into the pool. If it has content now, it is returned to its place."""
         with self._lock:
-            self._made += 1
-            own = str(self._made)
+            self._count += 1
+            own = str(self._count)
         os.rename(name, own, src_dir_fd=source, dst_dir_fd=self._fd)
         status = os.stat(own, dir_fd=self._fd, follow_symlinks=False)
         changed = status.st_mtime_ns
@@ -91,7 +91,7 @@ class Pool:
             if os.listdir(os.path.join(self.folder, own)):
                 os.rename(own, name, src_dir_fd=self._fd, dst_dir_fd=source)
                 return
-            if time.time_ns() - changed > _SETTLED_NS:
+            if time.time_ns() - changed > _CLOCK_TICK_NS:
                 self._empty[status.st_ino] = changed
         self._free.append(own)
 
@@ -118,23 +118,23 @@ class Placeholders:
         """Make placeholders for the absent names; returns the names that can be mounted on. Raises `SandboxError`."""
         try:
             self._lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            _take(self._lock, self.folder)
+            _lock_shared(self._lock, self.folder)
             made = []
             for name in absent:
-                self._stand(name)
+                self._make_one(name)
                 made.append(name)
             return made
         except OSError as error:
             self.remove()
-            raise failed(f"cannot protect {self.folder}", error) from error
+            raise sandbox_error(f"cannot protect {self.folder}", error) from error
 
-    def _stand(self, name: str) -> None:
+    def _make_one(self, name: str) -> None:
         # Check again: another process's placeholder is enough, and a file that a user has just made is left alone.
         if _exists(name, self._lock):
             return
         if self._pool is not None:
             try:
-                self._pool.lend(name, self._lock)
+                self._pool.move_to(name, self._lock)
                 return
             except OSError as error:
                 if error.errno != errno.EXDEV:
@@ -158,10 +158,10 @@ class Placeholders:
                     return
             for name in self.names:
                 try:
-                    if not _marked(os.stat(name, dir_fd=lock, follow_symlinks=False)):
+                    if not _has_placeholder_mode(os.stat(name, dir_fd=lock, follow_symlinks=False)):
                         continue
                     if self._pool is not None:
-                        self._pool.take_back(name, lock)
+                        self._pool.move_back(name, lock)
                     else:
                         os.rmdir(name, dir_fd=lock)
                 except OSError:
@@ -181,7 +181,7 @@ def _exists(name: str, folder: int) -> bool:
     return True
 
 
-def _take(lock: int, folder: str) -> None:
+def _lock_shared(lock: int, folder: str) -> None:
     for _ in range(100):
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from cantrip_acp.core.errors import DefinitionError, SandboxError
 from cantrip_acp.core.wards import Wards
-from cantrip_acp.files.protected_paths import plain, protected_by
-from cantrip_acp.sandbox.network.hosts import Allowed
-from cantrip_acp.sandbox.policy.host import Host
+from cantrip_acp.files.protected_paths import is_secret_file, plain, protected_by
+from cantrip_acp.sandbox.network.hosts import AllowedHosts
+from cantrip_acp.sandbox.policy.git_repositories import Unfetched
+from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings
-from cantrip_acp.sandbox.policy.submodules import Unfetched
 
 WIRE = "/run/cantrip"
 """The folder of the gate commands inside."""
@@ -127,7 +128,7 @@ def compose(
     cannot be enforced.
     """
     network = wards.bash_network
-    hosts = Allowed.of(network) if isinstance(network, tuple) else Allowed((), ())
+    hosts = AllowedHosts.of(network) if isinstance(network, tuple) else AllowedHosts((), ())
     writable = _outermost(wards.bash_writable_paths)
     check_roots(writable, workspace, host.home)
     readable: tuple[str, ...] = (workspace,) if workspace is not None else ()
@@ -219,7 +220,7 @@ def _check_root(root: str, home: str, what: str, *, writing: bool) -> None:
         raise DefinitionError(f"{what}: {root} is {kind}, and is never {verb} in a sandbox; name a folder inside it")
 
 
-def _environment(host: Host, home: str, wired: bool, hosts: Allowed) -> tuple[tuple[str, str], ...]:
+def _environment(host: Host, home: str, wired: bool, hosts: AllowedHosts) -> tuple[tuple[str, str], ...]:
     """The whole environment of a command, except for the trace context."""
     path = ":".join(([f"{WIRE}/bin"] if wired else []) + list(host.path))
     values = {
@@ -246,7 +247,7 @@ def _environment(host: Host, home: str, wired: bool, hosts: Allowed) -> tuple[tu
     return tuple(sorted(values.items()))
 
 
-def _through_proxy(hosts: Allowed) -> dict[str, str]:
+def _through_proxy(hosts: AllowedHosts) -> dict[str, str]:
     """Variables that tell programs about the proxy.
 
     Connections to services inside the sandbox bypass it, unless the list names this machine's own services.
@@ -279,3 +280,69 @@ def _within(path: str, root: str) -> bool:
 
 def _within_any(path: str, roots: Iterable[str]) -> bool:
     return any(_within(path, root) for root in roots)
+
+
+@dataclass(frozen=True, slots=True)
+class CodePaths:
+    """Real paths, and the sandbox wards for them. ``workspace`` is None where cells do not see it."""
+
+    readable: tuple[str, ...]
+    writable: tuple[str, ...]
+    workspace: str | None
+    wards: Wards
+
+
+def code_paths(wards: Wards, workspace: Path | str | None) -> CodePaths:
+    """Paths that cells can use. Raises `DefinitionError` for a path that does not exist or leads out of the
+    workspace."""
+    writable = _real_paths(wards.code_writable_paths, workspace, "code_writable_paths", make=True)
+    readable = tuple(
+        p for p in _real_paths(wards.code_readable_paths, workspace, "code_readable_paths") if p not in writable
+    )
+    own = os.path.realpath(workspace) if workspace is not None else None
+    seen = own if own is not None and own in (*readable, *writable) else None
+    return CodePaths(
+        readable=tuple(p for p in readable if p != seen),
+        writable=writable,
+        workspace=seen,
+        wards=replace(
+            wards,
+            bash_writable_paths=writable,
+            bash_network=False,
+            bash_home="private",
+            bash_timeout_ms=wards.code_timeout_ms,
+            bash_max_output_bytes=wards.code_max_output_bytes,
+        ),
+    )
+
+
+def _real_paths(
+    paths: Iterable[str], workspace: Path | str | None, where: str, *, make: bool = False
+) -> tuple[str, ...]:
+    base = os.path.abspath(workspace) if workspace is not None else None
+    own = os.path.realpath(base) if base is not None else None
+    found: dict[str, None] = {}
+    for path in paths:
+        if not os.path.isabs(path) and base is None:
+            raise DefinitionError(f"{path} is relative, and there is no workspace", where=where)
+        path = os.path.normpath(os.path.join(base or "/", path))
+        real = os.path.realpath(path)
+        if base is not None and own is not None and _within_code(path, base) and not _within_code(real, own):
+            raise DefinitionError(f"{path} leads out of the workspace, to {real}", where=where)
+        if make and not os.path.exists(real):
+            try:
+                os.makedirs(real)
+            except OSError as error:
+                raise DefinitionError(f"{path} cannot be made: {error.strerror}", where=where) from error
+        if not os.path.exists(real):
+            raise DefinitionError(f"{path} does not exist", where=where)
+        if make and not os.path.isdir(real):
+            raise DefinitionError(f"{path} is not a folder", where=where)
+        if not os.path.isdir(real) and (is_secret_file(plain(os.path.basename(real))) or not os.path.isfile(real)):
+            raise DefinitionError(f"{path} holds secrets by its name, or is no file, and is never shown", where=where)
+        found[real] = None
+    return tuple(found)
+
+
+def _within_code(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")

@@ -22,25 +22,25 @@ from cantrip_acp.files.protected_paths import (
     plain,
     protected_by,
 )
-from cantrip_acp.sandbox.launch.process_tree import NO_ROOM
+from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES
 from cantrip_acp.sandbox.policy.placeholders import is_placeholder
 
 NEVER_MADE = tuple(row.name for row in PROTECTED_FILES if row.first)
 """Names at the top of a writable folder that are read-only where they exist and cannot be created where they do not."""
 
-_HISTORIES = frozenset({".git", ".hg", ".svn", ".jj"})
-"""Not searched. `repositories.scrubbed` handles credentials that git keeps there."""
+_VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj"})
+"""Not searched. `repositories.redacted_config` handles credentials that git keeps there."""
 
-_PASSED_BY = frozenset(
+_NOT_SEARCHED = frozenset(
     {"node_modules", "__pycache__", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache", "site-packages"}
 )
 """Folders that are not searched: large, and made by tools from public files."""
 
 _PROGRAMS = frozenset({"bin", "scripts"})
 """Folders in which a virtual environment has its interpreters."""
-_TOLD_BY_MODE = (*KEY_SUFFIXES, ".bak", ".old", ".orig", ".save")
+_SECRET_UNLESS_PUBLIC = (*KEY_SUFFIXES, ".bak", ".old", ".orig", ".save")
 
-_SETTLED_NS = 50_000_000
+_CLOCK_TICK_NS = 50_000_000
 """Nanoseconds. A folder changed this recently may change again within one tick of its clock, so it is read again next
 time.
 """
@@ -98,7 +98,7 @@ class Survey:
             try:
                 status = os.stat(path, follow_symlinks=False)
             except OSError as error:
-                if error.errno in NO_ROOM:
+                if error.errno in OUT_OF_RESOURCES:
                     raise
                 changed = True
                 continue
@@ -106,7 +106,7 @@ class Survey:
                 known is None
                 or known.changed != status.st_mtime_ns
                 or known.mode != status.st_mode
-                or known.read - known.changed < _SETTLED_NS
+                or known.read - known.changed < _CLOCK_TICK_NS
             ):
                 known = self._read(path, status)
                 changed = True
@@ -122,7 +122,7 @@ class Survey:
         if changed or len(seen) != len(self._folders):
             self._findings = Findings(
                 protected=tuple(sorted(p for p in protected if not os.path.islink(p))),
-                hidden=tuple(sorted({real for p in hidden if (real := _hidden_real(p, self.root))})),
+                hidden=tuple(sorted({real for p in hidden if (real := _path_to_hide(p, self.root))})),
                 linked=tuple(sorted(p for p in protected if os.path.dirname(p) == self.root and os.path.islink(p))),
             )
         self._folders = seen
@@ -136,7 +136,7 @@ class Survey:
         environment = False
         here = plain(os.path.basename(path))
         found = _Folder(status.st_mtime_ns, time.time_ns(), folders, protected, hidden, mode=status.st_mode)
-        if path != self.root and _can_be_opened_later(status):
+        if path != self.root and _can_be_reopened(status):
             # The folder is not readable now, but a command could change its mode. So hide it as a whole.
             hidden.append(path)
             return found
@@ -151,11 +151,11 @@ class Survey:
                         if row is not None:
                             if not is_placeholder(entry.path):
                                 protected.append(entry.path)
-                            if entry.name not in _HISTORIES:
+                            if entry.name not in _VERSION_CONTROL:
                                 folders.append(entry.path)
                         elif name in HIDDEN_FOLDERS:
                             hidden.append(entry.path)
-                        elif entry.name not in _PASSED_BY:
+                        elif entry.name not in _NOT_SEARCHED:
                             folders.append(entry.path)
                         continue
                     environment = environment or (entry.name == "pyvenv.cfg" and row is not None)
@@ -164,7 +164,7 @@ class Survey:
                     if is_secret_file(name, _mode(entry)):
                         hidden.append(entry.path)
         except OSError as error:
-            if error.errno in NO_ROOM:
+            if error.errno in OUT_OF_RESOURCES:
                 raise
             # Not readable for us, so not readable inside: the sandbox runs as the same user.
             found.readable = False
@@ -185,7 +185,9 @@ class Survey:
         return tuple(sorted(p for p in folder.protected if p.rpartition("/")[2] in NEVER_MADE))
 
 
-def places(writable: Iterable[str], absent: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
+def placeholder_folders(
+    writable: Iterable[str], absent: Iterable[str]
+) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
     """Where placeholders are needed: each folder, all names that may ever need one there, and the names that need one
     now."""
     here: dict[str, list[str]] = {root: [] for root in writable}
@@ -197,7 +199,7 @@ def places(writable: Iterable[str], absent: Iterable[str]) -> Iterator[tuple[str
 
 def _mode(entry: os.DirEntry[str]) -> int | None:
     """The mode of a file, if it matters for hiding it."""
-    if not entry.name.lower().rstrip("~").endswith(_TOLD_BY_MODE):
+    if not entry.name.lower().rstrip("~").endswith(_SECRET_UNLESS_PUBLIC):
         return None
     try:
         return entry.stat().st_mode
@@ -214,12 +216,12 @@ def _interpreters(environment: str) -> list[str]:
     return [path for name in names if os.path.lexists(path := os.path.join(environment, name))]
 
 
-def _can_be_opened_later(status: os.stat_result) -> bool:
+def _can_be_reopened(status: os.stat_result) -> bool:
     """Whether the owner has closed this folder. Commands run as the owner, so they could open it again and read it."""
     return bool(os.geteuid()) and status.st_uid == os.geteuid() and status.st_mode & 0o500 != 0o500
 
 
-def _hidden_real(path: str, root: str) -> str | None:
+def _path_to_hide(path: str, root: str) -> str | None:
     """The path to cover so that ``path`` cannot be read: itself, or its link target inside the same folder."""
     real = os.path.realpath(path)
     if real != root and real.startswith(root.rstrip("/") + "/") and os.path.exists(real):

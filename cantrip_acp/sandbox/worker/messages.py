@@ -31,7 +31,7 @@ class Ready(msgspec.Struct, frozen=True, tag_field="t", tag="ready", forbid_unkn
     executable: Annotated[str, msgspec.Meta(max_length=4096)]
 
 
-class Called(msgspec.Struct, frozen=True, tag_field="t", tag="call", forbid_unknown_fields=True):
+class GateCall(msgspec.Struct, frozen=True, tag_field="t", tag="call", forbid_unknown_fields=True):
     """A gate call; the answer has the same id. ``cell`` is the token of the calling cell."""
 
     id: _Number
@@ -49,7 +49,7 @@ class LoomRead(msgspec.Struct, frozen=True, tag_field="t", tag="loom", forbid_un
     cell: _Token = ""
 
 
-class Ended(msgspec.Struct, frozen=True, tag_field="t", tag="end", forbid_unknown_fields=True):
+class CellEnded(msgspec.Struct, frozen=True, tag_field="t", tag="end", forbid_unknown_fields=True):
     """A cell has ended. ``names`` are the names in the namespace, if they changed."""
 
     cell: _Number
@@ -59,7 +59,7 @@ class Ended(msgspec.Struct, frozen=True, tag_field="t", tag="end", forbid_unknow
     names: Annotated[list[_Name], msgspec.Meta(max_length=200)] | None = None
 
 
-class Began(msgspec.Struct, frozen=True, tag_field="t", tag="began", forbid_unknown_fields=True):
+class SnapshotBegan(msgspec.Struct, frozen=True, tag_field="t", tag="began", forbid_unknown_fields=True):
     """A separate process makes the snapshot from now on, so the worker can be stopped."""
 
 
@@ -95,7 +95,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default: Any = msgspec.UNSET
 
 
-class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class OfferedFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A function that a module defines as a gate."""
 
     name: _Name
@@ -103,15 +103,15 @@ class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: Annotated[list[Parameter], msgspec.Meta(max_length=32)]
 
 
-class Loaded(msgspec.Struct, frozen=True, tag_field="t", tag="loaded", forbid_unknown_fields=True):
+class ModuleLoaded(msgspec.Struct, frozen=True, tag_field="t", tag="loaded", forbid_unknown_fields=True):
     """A module was loaded; ``error`` says why not."""
 
     call: _Number
     error: _Text | None
-    gates: Annotated[list[Offer], msgspec.Meta(max_length=64)] = []
+    gates: Annotated[list[OfferedFunction], msgspec.Meta(max_length=64)] = []
 
 
-class Answered(msgspec.Struct, frozen=True, tag_field="t", tag="answer", forbid_unknown_fields=True):
+class FunctionAnswer(msgspec.Struct, frozen=True, tag_field="t", tag="answer", forbid_unknown_fields=True):
     """A module's function has returned ``result``, or failed with ``error``."""
 
     call: _Number
@@ -119,7 +119,7 @@ class Answered(msgspec.Struct, frozen=True, tag_field="t", tag="answer", forbid_
     result: Any = None
 
 
-Message = Ready | Called | LoomRead | Ended | Began | State | Loaded | Answered
+Message = Ready | GateCall | LoomRead | CellEnded | SnapshotBegan | State | ModuleLoaded | FunctionAnswer
 
 _decoder = msgspec.json.Decoder(Message, strict=True)
 
@@ -245,7 +245,7 @@ class Frames:
             self._in = -1
             self._failed(why)
 
-    def drop_torn(self) -> None:
+    def drop_incomplete(self) -> None:
         """Discard the beginning of a frame whose writer was killed. Only valid without other writers."""
         while self._in >= 0 and select.select([self._in], [], [], 0)[0]:
             self._on_readable()

@@ -11,8 +11,7 @@ import sysconfig
 from dataclasses import dataclass, replace
 
 from cantrip_acp.core.errors import SandboxMissing
-from cantrip_acp.sandbox.policy.host import Host
-from cantrip_acp.sandbox.policy.toolchains import find_tools
+from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools
 from cantrip_acp.sandbox.worker.worker import Worker
 
 INSTALL = "pip install 'cantrip-acp[monty]'"

@@ -27,14 +27,14 @@ from cantrip_acp.sandbox.gate_ipc.server import LARGEST_REQUEST
 from cantrip_acp.sandbox.launch import availability, bubblewrap, limits
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
-from cantrip_acp.sandbox.launch.process_tree import Hooks, Launch, Tree, failed, in_memory
+from cantrip_acp.sandbox.launch.process_tree import Hooks, Launch, Tree, memory_file, sandbox_error
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.launch.sandbox import Sandbox, control_groups
 from cantrip_acp.sandbox.policy.interpreter import Interpreter
 from cantrip_acp.sandbox.policy.placeholders import Placeholders
 from cantrip_acp.sandbox.policy.policy import MIB, Policy
-from cantrip_acp.sandbox.policy.protected import places
-from cantrip_acp.sandbox.worker import messages, orphans
+from cantrip_acp.sandbox.policy.protected import placeholder_folders
+from cantrip_acp.sandbox.worker import child_processes, messages
 from cantrip_acp.sandbox.worker.messages import BYTES, JSON, FrameError, Frames
 
 INSIDE = "/run/cantrip-python"
@@ -47,16 +47,16 @@ _BOOT = (
 )
 LARGEST_ANSWER = 64 * MIB
 _MOST_QUEUED = 128 * MIB
-_NONSENSE = 1_000
+_MAX_INVALID = 1_000
 """Invalid messages of one cell, after which the worker is killed."""
-STARTS_WITHIN = 20.0
-_SWEEP = 0.25
-_GRACE = 32 * MIB
+START_TIMEOUT = 20.0
+_KILL_CHILDREN_WITHIN = 0.25
+_MEMORY_MARGIN = 32 * MIB
 """Bytes a tree may use above its ward before it is killed. A cell gets MemoryError first, and its state survives."""
 
 
 @dataclass(slots=True)
-class Listening:
+class WorkerCallbacks:
     """Callbacks of a worker. ``output`` gets 1 or 2 and bytes; ``said`` gets each valid message."""
 
     output: Callable[[int, bytes], None]
@@ -71,20 +71,22 @@ class Worker:
 
     program = "worker"
 
-    def __init__(self, sandbox: Sandbox, interpreter: Interpreter, memory_mb: int, listening: Listening) -> None:
+    def __init__(self, sandbox: Sandbox, interpreter: Interpreter, memory_mb: int, listening: WorkerCallbacks) -> None:
         prepared = sandbox.policy()
         self._sandbox = sandbox
         self._interpreter = interpreter
-        self._policy: Policy = replace(prepared, limits=replace(prepared.limits, memory=memory_mb * MIB + _GRACE))
+        self._policy: Policy = replace(
+            prepared, limits=replace(prepared.limits, memory=memory_mb * MIB + _MEMORY_MARGIN)
+        )
         self._memory = memory_mb * MIB
         self._listening = listening
         self._frames: Frames | None = None
         self._tree: Tree | None = None
-        self._held = -1
-        self._pair: orphans.Pair | None = None
+        self._pidfd = -1
+        self._processes: child_processes.WorkerProcesses | None = None
         self._group: ControlGroup | None = None
-        self._standins: list[Placeholders] = []
-        self._nonsense = 0
+        self._placeholders: list[Placeholders] = []
+        self._invalid_count = 0
         self._ready: messages.Ready | None = None
         self._blobs: list[bytes] | None = None
         self._most_bytes = 0
@@ -117,32 +119,32 @@ class Worker:
         """Start it and wait until it can take a cell. Raises `SandboxError`, `SandboxMissing`."""
         self._start(environment)
         self.send({"t": "start", **settings})
-        with anyio.move_on_after(STARTS_WITHIN):
+        with anyio.move_on_after(START_TIMEOUT):
             while self._ready is None and self.broken is None and self.tree.running:
                 await self.tree.changed()
         if self._ready is None:
-            await self._explain()
-        self._hold()
+            await self._raise_start_error()
+        self._open_pidfds()
 
-    async def _explain(self) -> None:
+    async def _raise_start_error(self) -> None:
         tree = self.tree
         with anyio.move_on_after(1):
             while tree.running and not tree.exited:
                 await tree.changed()
         status = tree.finish()
         if status.exit_code is None and status.ended_because is None:
-            raise availability.explain(self._words()).error()
+            raise availability.explain(self._early_output()).error()
         raise SandboxError(
             f"{self._interpreter.program} could not be started as the Python of cells in the sandbox "
-            f"({status.ended_because or f'exit status {status.exit_code}'}): {self._words().strip() or 'it said nothing'}. "
+            f"({status.ended_because or f'exit status {status.exit_code}'}): {self._early_output().strip() or 'it said nothing'}. "
             "Nothing in a cell can mend that: the circle's code_python must name a Python that works"
         )
 
-    def _words(self) -> str:
-        return bytes(self._early).decode("utf-8", "replace")[-2000:]
+    def _early_output(self) -> str:
+        return bytes(self._early_bytes).decode("utf-8", "replace")[-2000:]
 
     def _start(self, environment: Mapping[str, str]) -> None:
-        self._early = bytearray()
+        self._early_bytes = bytearray()
         inherited: list[int] = []
         ours: list[int] = []
         try:
@@ -152,18 +154,18 @@ class Worker:
             our_in, their_out = os.pipe()
             inherited.append(their_out)
             ours.append(our_in)
-            for folder, names, absent in places(self._policy.writable, self._policy.absent):
-                standing = Placeholders(folder, names, runtime().pool(folder))
-                self._standins.append(standing)
-                runtime().holds(folder)
-                standing.make(absent)
+            for folder, names, absent in placeholder_folders(self._policy.writable, self._policy.absent):
+                placeholders = Placeholders(folder, names, runtime().pool(folder))
+                self._placeholders.append(placeholders)
+                runtime().placeholders_added(folder)
+                placeholders.make(absent)
             extra: list[str] = []
             for name, value in environment.items():
                 extra += ["--setenv", name, value]
             options = bubblewrap.encode(["--ro-bind", inside(), INSIDE, *self._sandbox.arguments(), *extra])
-            args = in_memory(options)
+            args = memory_file(options)
             inherited.append(args)
-            calls = in_memory(self._sandbox.filter)
+            calls = memory_file(self._sandbox.filter)
             inherited.append(calls)
             argv = [
                 *(runtime().token, "--seccomp", str(calls), "--args", str(args), "--"),
@@ -187,7 +189,7 @@ class Worker:
                     parent, runtime().group_name(parent), memory=bounds.memory, processes=bounds.processes
                 )
             if self._group is not None:
-                launch.within = self._group.entered
+                launch.within = self._group.enter
             self._tree = Tree(
                 launch,
                 Hooks(output=self._on_output, prepared=self._on_prepared),
@@ -198,7 +200,7 @@ class Worker:
             for fd in (*inherited, *ours):
                 os.close(fd)
             if isinstance(error, OSError):
-                raise failed("the Python of cells cannot be started in the sandbox", error) from error
+                raise sandbox_error("the Python of cells cannot be started in the sandbox", error) from error
             raise
         self._frames = Frames(
             our_in,
@@ -212,22 +214,22 @@ class Worker:
     def _on_prepared(self, pid: int) -> None:
         bounds = self._policy.limits
         if self._group is not None:
-            self._group = self._group.placed(pid)
+            self._group = self._group.add_process(pid)
         # Processor time adds up over a worker's life, so it is not limited; each cell has its wall-clock limit.
         limits.apply(
             pid, replace(bounds, timeout_ms=10**12), cores=self._sandbox.host.cores, root=self._sandbox.host.uid == 0
         )
-        limits.bound_memory(pid, self._memory)
+        limits.limit_data_size(pid, self._memory)
 
-    def _hold(self) -> None:
+    def _open_pidfds(self) -> None:
         """Open a pidfd of the interpreter's process before any entity code has run in it."""
         try:
             with open(f"/proc/{self.first}/task/{self.first}/children", "rb") as file:
                 self.pid = int(file.read().split()[0])
-            self._held = os.pidfd_open(self.pid)
-            self._pair = orphans.Pair(self.first, self.pid)
+            self._pidfd = os.pidfd_open(self.pid)
+            self._processes = child_processes.WorkerProcesses(self.first, self.pid)
         except OSError as error:
-            raise failed("the code worker's process cannot be watched", error) from error
+            raise sandbox_error("the code worker's process cannot be watched", error) from error
         except IndexError as error:
             raise SandboxError("the code worker's process cannot be found") from error
 
@@ -235,18 +237,18 @@ class Worker:
 
     def _on_output(self, stream: int, data: bytes) -> None:
         if self._ready is None:
-            self._early += data[: max(0, 65_536 - len(self._early))]
+            self._early_bytes += data[: max(0, 65_536 - len(self._early_bytes))]
             return
         self._listening.output(stream, data)
 
     def _on_frame(self, kind: bytes, body: bytes) -> None:
         if kind == BYTES:
-            self._take(body)
+            self._on_snapshot_piece(body)
             return
         said = messages.decode(body)
         if said is None:
-            self._nonsense += 1
-            if self._nonsense > _NONSENSE:
+            self._invalid_count += 1
+            if self._invalid_count > _MAX_INVALID:
                 self.end("it sent nothing but nonsense to the host")
         elif isinstance(said, messages.Ready):
             if self._ready is None:
@@ -255,7 +257,7 @@ class Worker:
             self._listening.said(said)
         self.tree.wake()
 
-    def _take(self, body: bytes) -> None:
+    def _on_snapshot_piece(self, body: bytes) -> None:
         """Keep a piece of a snapshot if one was asked for; else ignore it."""
         if self._blobs is not None:
             self._most_bytes -= len(body)
@@ -308,7 +310,7 @@ class Worker:
         self._blobs, self._most_bytes = [], most
         return self._blobs
 
-    def collected(self) -> None:
+    def stop_collecting(self) -> None:
         self._blobs = None
 
     def feed(self, data: bytes) -> None:
@@ -317,12 +319,12 @@ class Worker:
 
     def thaw(self) -> None:
         """Let it run."""
-        self._nonsense = 0
+        self._invalid_count = 0
         self._watchdog.disks.begin()
         self.frozen = False
         self._signal(signal.SIGCONT)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Resume it after a cell stopped it (SIGSTOP to itself): nothing inside could resume it."""
         self._signal(signal.SIGCONT)
 
@@ -331,10 +333,10 @@ class Worker:
         self._signal(signal.SIGINT)
 
     def _signal(self, number: int) -> None:
-        if self._held < 0:
+        if self._pidfd < 0:
             return
         try:
-            signal.pidfd_send_signal(self._held, number)
+            signal.pidfd_send_signal(self._pidfd, number)
         except ProcessLookupError:
             return
 
@@ -348,7 +350,7 @@ class Worker:
 
     def disk_full(self) -> str | None:
         """A message about the disk that it has filled since the last `thaw`, or None."""
-        return self._watchdog.disks.full()
+        return self._watchdog.disks.full_message()
 
     def end(self, because: str) -> None:
         """Kill it and all its child processes at once."""
@@ -364,18 +366,18 @@ class Worker:
         if self.tree.exited or self.broken is not None:
             return False
         self.tree.read_now()
-        assert self._pair is not None
+        assert self._processes is not None
         for _ in range(20):
-            if self._pair.rest:
+            if self._processes.is_quiet:
                 return self.broken is None
-        end = time.monotonic() + _SWEEP
+        end = time.monotonic() + _KILL_CHILDREN_WITHIN
         pause = 0.0002
-        while not self._pair.still():
+        while not self._processes.all_stopped():
             if time.monotonic() > end:
                 self.end("what it had started could not be ended")
                 return False
-            if self._pair.stopped():
-                self._pair.kill_others()
+            if self._processes.stopped():
+                self._processes.kill_others()
             await anyio.sleep(pause)
             pause = min(pause * 2, 0.01)
         return self.broken is None
@@ -385,14 +387,14 @@ class Worker:
         self._signal(signal.SIGSTOP)
 
     @property
-    def at_work(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether any process of it runs, after its first process was stopped."""
-        return self._pair is not None and not self._pair.still()
+        return self._processes is not None and not self._processes.all_stopped()
 
-    def drop_torn(self) -> None:
+    def drop_incomplete(self) -> None:
         """Discard an incomplete message whose sender has ended."""
         if self._frames is not None:
-            self._frames.drop_torn()
+            self._frames.drop_incomplete()
 
     async def gone(self) -> None:
         """Wait for its end: exit status and all output."""
@@ -406,19 +408,19 @@ class Worker:
             self._frames = None
         if self._tree is not None:
             self._tree.finish()
-        if self._held >= 0:
-            os.close(self._held)
-            self._held = -1
-        if self._pair is not None:
-            self._pair.close()
-            self._pair = None
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+        if self._processes is not None:
+            self._processes.close()
+            self._processes = None
         if self._group is not None:
             self._group.remove()
             self._group = None
-        for standing in self._standins:
-            standing.remove()
-            runtime().released(standing.folder)
-        self._standins = []
+        for placeholders in self._placeholders:
+            placeholders.remove()
+            runtime().placeholders_removed(placeholders.folder)
+        self._placeholders = []
         if self.broken is None:
             self.broken = "it was closed"
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp.core.wards import Wards
 from cantrip_acp.files.protected_paths import why_protected
 from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox
-from cantrip_acp.sandbox.policy.host import Host
+from cantrip_acp.sandbox.policy.host_toolchains import Host
 
 if TYPE_CHECKING:
     from tests.integration.attack.attack import Attack
@@ -60,7 +60,9 @@ class Scene:
         self.hidden.setblocking(False)
         self.victim = subprocess.Popen(["sleep", "infinity"], env={"VICTIM": self.secret})
         self.victim_priority = os.getpriority(os.PRIO_PROCESS, self.victim.pid)
-        self.host = Host.look({"HOME": str(self.home), "PATH": f"{self.home}/.cargo/bin:/usr/local/bin:/usr/bin:/bin"})
+        self.host = Host.detect(
+            {"HOME": str(self.home), "PATH": f"{self.home}/.cargo/bin:/usr/local/bin:/usr/bin:/bin"}
+        )
         self.sandbox: Sandbox | None = None
         self.more: dict[str, Any] = {}
         self.seen = 0

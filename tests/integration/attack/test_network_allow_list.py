@@ -19,15 +19,15 @@ import pytest
 
 from cantrip_acp.core.wards import Wards
 from cantrip_acp.sandbox.network import proxy
-from cantrip_acp.sandbox.network.hosts import Allowed
+from cantrip_acp.sandbox.network.hosts import AllowedHosts
 from cantrip_acp.sandbox.policy.policy import PROXY_PORT
 from tests.integration.attack.attack import TRIED, Attack
 from tests.integration.attack.attack_scene import Scene
 from tests.integration.attack.weakened_sandbox import Defence, patched
 from tests.support.tls_servers import Served, make_certificate, serve
 
-_ADMITS = patched("the list of hosts", Allowed, "admits", lambda self, host, port: True)
-_ADDRESSES = patched("the question which address a name leads to", Allowed, "admits_address", lambda *_: True)
+_ADMITS = patched("the list of hosts", AllowedHosts, "allows", lambda self, host, port: True)
+_ADDRESSES = patched("the question which address a name leads to", AllowedHosts, "allows_address", lambda *_: True)
 _NAMES = patched("the question which host TLS asks for", proxy, "_same", lambda *_: True)
 
 

@@ -22,7 +22,7 @@ from cantrip_acp.core.wards import Wards
 from cantrip_acp.recipes import load_for_session
 from cantrip_acp.recipes.trust import Ledger
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
-from cantrip_acp.sandbox.policy.host import Host
+from cantrip_acp.sandbox.policy.host_toolchains import Host
 from tests.integration.attack.attack_scene import Scene
 from tests.support.ordinary_user import ROOT
 
@@ -269,7 +269,7 @@ async def test_programs_of_a_workspace_are_not_the_hosts(scene: Scene, monkeypat
     path = ":".join([*map(str, folders), "", ".", "/usr/bin", "/bin"])
     monkeypatch.setenv("PATH", path)
     monkeypatch.setenv("VIRTUAL_ENV", str(scene.workspace / ".venv"))
-    host = Host.look({"HOME": str(scene.home), "PATH": path, "VIRTUAL_ENV": str(scene.workspace / ".venv")})
+    host = Host.detect({"HOME": str(scene.home), "PATH": path, "VIRTUAL_ENV": str(scene.workspace / ".venv")})
     monkeypatch.chdir(scene.workspace)
     before = scene.picture()
     box = Sandbox(Wards.of({"bash_writable_paths": ["workspace"]}, base=scene.workspace), scene.workspace, host=host)

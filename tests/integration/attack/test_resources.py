@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from cantrip_acp.sandbox.launch import command, kernel_memory, sandbox
+from cantrip_acp.sandbox.launch import command, sandbox
 from cantrip_acp.sandbox.launch import limits as resource_limits
 from cantrip_acp.sandbox.policy.policy import MIB
 from tests.integration.attack.attack import BROKE, TRIED, Attack
@@ -45,7 +45,7 @@ def sized(path: str, size: int) -> Defence:
 _ALONE = {"memory": _WIDE}
 _HOLD = "x = bytearray(300_000_000); x[::4096] = b'y' * len(x[::4096])\nimport time; time.sleep(0.6); broke('kept')"
 
-_KERNEL = patched("the count of the kernel's own memory", kernel_memory, "kept", lambda *_: 0)
+_KERNEL = patched("the count of the kernel's own memory", resource_limits, "kernel_memory_used", lambda *_: 0)
 _PAIRS = """
 held = []
 def pass_on(pair):

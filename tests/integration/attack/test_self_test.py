@@ -64,7 +64,7 @@ def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_all_of_them_are_stopped_here() -> None:
-    results = await self_test.attempt()
+    results = await self_test.run_attacks()
     assert {r.name for r in results if not r.held} == set()
     assert set(WEAKENED) <= {r.name for r in results}
 
@@ -72,7 +72,7 @@ async def test_all_of_them_are_stopped_here() -> None:
 @pytest.mark.parametrize("name", WEAKENED)
 async def test_each_notices_that_its_defence_is_gone(name: str, scene: Scene) -> None:
     with WEAKENED[name].removed(scene):
-        results = {r.name: r for r in await self_test.attempt()}
+        results = {r.name: r for r in await self_test.run_attacks()}
         assert not results[name].held
         with pytest.raises(SandboxMissing, match="does not hold on this machine") as caught:
             await self_test.ensure_checked()
@@ -106,13 +106,13 @@ async def test_a_medium_refuses_to_run_where_one_is_not_stopped(medium: str, sce
 
 async def test_they_are_run_once_per_process(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    original = self_test.attempt
+    original = self_test.run_attacks
 
-    async def attempt() -> list[self_test.Result]:
+    async def run_attacks() -> list[self_test.Result]:
         tried.append(1)
         return await original()
 
-    monkeypatch.setattr(self_test, "attempt", attempt)
+    monkeypatch.setattr(self_test, "run_attacks", run_attacks)
     for medium in ("bash", "code", "bash"):
         await MEDIUMS[medium](scene.workspace).cast("work")
     assert len(tried) == 1
@@ -137,7 +137,7 @@ def test_they_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     import anyio
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    anyio.run(self_test.attempt)
+    anyio.run(self_test.run_attacks)
     assert list(tmp_path.iterdir()) == []
     assert "CANTRIP_CANARY" not in os.environ
 

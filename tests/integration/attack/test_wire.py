@@ -57,7 +57,7 @@ _FORGE = "printf '{name}\\0/\\0{text}\\0' > /run/cantrip/requests/3; echo 3 > /r
 
 
 def _takes() -> Any:
-    """`_take` as one would write it without thinking: by path, following links, waiting for whoever writes."""
+    """`_read_request` as one would write it without thinking: by path, following links, waiting for whoever writes."""
 
     def take(self: WireSession, name: str, most: int) -> bytes | None:
         folder = f"/proc/{self._pid()}/root{_W}/requests"
@@ -75,7 +75,7 @@ def _takes() -> Any:
     return take
 
 
-_NOFOLLOW = patched("requests opened without following links", WireSession, "_take", _takes())
+_NOFOLLOW = patched("requests opened without following links", WireSession, "_read_request", _takes())
 
 
 def _limit(name: str, value: int) -> Defence:
@@ -125,13 +125,13 @@ ATTACKS = [
         "a call by a half-written request",
         f"printf 'say\\0/\\0half' > {_W}/requests/3; echo 3 > {_W}/announce; sleep 0.3",
         patched(
-            "the question whether a request is whole", server.WireSession, "_take", lambda self, name, most: b"say\0/\0half\0"
+            "the question whether a request is whole", server.WireSession, "_read_request", lambda *_: b"say\0/\0half\0"
         ),
     ),
     Attack(
         "one request announced many times",
         _FORGE.format(name="say", text="again").replace("echo 3", "for i in 1 2 3 4 5 6; do echo 3; sleep 0.01; done"),
-        patched("the list of calls under way", server.WireSession, "_announced", lambda self, line: _again(self, line)),
+        patched("the list of calls under way", server.WireSession, "_on_slot", lambda self, line: _again(self, line)),
     ),
     Attack("a gate that was not declared", _FORGE.format(name="rm", text="x"), Defence("the list of gates", _nothing)),
 ]  # fmt: skip
@@ -139,7 +139,7 @@ ATTACKS = [
 
 def _again(self: WireSession, line: bytes) -> None:
     if line.isdigit():
-        request = self._take(str(int(line)), 1000)
+        request = self._read_request(str(int(line)), 1000)
         if request is not None:
             self._used.add(int(line))
             self._start_soon(self._serve, int(line), request)

@@ -8,7 +8,7 @@ import time
 import anyio
 import pytest
 
-from cantrip_acp.sandbox.worker.orphans import Pair
+from cantrip_acp.sandbox.worker.child_processes import WorkerProcesses
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -169,7 +169,7 @@ async def test_files_in_tmp_count_as_memory(make) -> None:
 
 def others(python) -> bool:
     worker = python.worker
-    return not Pair(worker.first, worker.pid).alone()
+    return not WorkerProcesses(worker.first, worker.pid).has_no_children()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.sandbox.launch import sandbox
-from cantrip_acp.sandbox.launch.control_groups import ControlGroup, bounds_memory, find_parent
+from cantrip_acp.sandbox.launch.control_groups import ControlGroup, find_parent, limits_memory
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from tests.integration.sandbox.conftest import Make
 
@@ -51,7 +51,7 @@ def test_version_one_and_places_outside(tmp_path: Path) -> None:
 
 def test_limits_are_written_as_the_kernel_reads_them(tmp_path: Path) -> None:
     group = ControlGroup(str(tmp_path), "one", memory=1_000_000, processes=41)
-    assert group.placed(1234) is group
+    assert group.add_process(1234) is group
     written = {p.name: p.read_text() for p in (tmp_path / "one").iterdir()}
     assert written == {"pids.max": "42", "memory.max": "1000000", "memory.oom.group": "1", "cgroup.procs": "1234"}
     (tmp_path / "one/memory.events").write_text("low 0\noom 1\noom_kill 3\n")
@@ -67,7 +67,7 @@ async def test_a_real_group_bounds_a_command(make: Make) -> None:
 
 async def test_a_sandbox_is_in_its_group_from_its_first_instant_and_we_are_not(make: Make) -> None:
     parent = sandbox.control_groups()
-    if parent is None or bounds_memory(parent):
+    if parent is None or limits_memory(parent):
         pytest.skip("no group here takes single threads")
     before = Path("/proc/thread-self/cgroup").read_text()
     # Another test's may still be ending.
@@ -88,6 +88,6 @@ def test_version_one_bounds_processes(tmp_path: Path) -> None:
     (tmp_path / "own").write_text("8:pids:/us\n4:memory:/elsewhere\n0::/\n")
     parent = find_parent(str(tmp_path / "mountinfo"), str(tmp_path / "own"))
     assert parent == str(root / "us")
-    assert not bounds_memory(parent)
+    assert not limits_memory(parent)
     ControlGroup(parent, "one", memory=1, processes=41)
     assert {p.name for p in (root / "us" / "one").iterdir()} == {"pids.max"}

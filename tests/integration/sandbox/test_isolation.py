@@ -240,7 +240,7 @@ async def test_environment_files_are_hidden(workspace: Path, make: Make) -> None
 
 async def test_the_home_folder_is_hidden(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tools are shown, what lies beside them is not."""
-    from cantrip_acp.sandbox.policy.host import Host
+    from cantrip_acp.sandbox.policy.host_toolchains import Host
 
     home = tmp_path / "home"
     tools = home / ".local/bin"
@@ -252,7 +252,7 @@ async def test_the_home_folder_is_hidden(workspace: Path, tmp_path: Path, monkey
     (home / ".netrc").write_text("s3cret")
     (home / ".ssh").mkdir()
     (home / ".ssh/id_rsa").write_text("s3cret")
-    found = Host.look({"HOME": str(home), "PATH": f"{tools}:{home}/.cargo/bin:/usr/bin:/bin"})
+    found = Host.detect({"HOME": str(home), "PATH": f"{tools}:{home}/.cargo/bin:/usr/bin:/bin"})
     outcome = await Sandbox(Wards(), workspace, host=found).run(
         "mytool; echo $HOME; grep -rs s3cret ~ ; cat ~/.netrc ~/.ssh/id_rsa ~/.cargo/credentials.toml; ls -A ~"
     )
@@ -348,7 +348,7 @@ async def test_a_secret_inside_a_protected_folder_is_hidden(workspace: Path, mak
 
 async def test_a_kept_home_cannot_lead_mounts_astray(workspace: Path, tmp_path: Path) -> None:
     """What one command leaves there is where the next one's tools are mounted."""
-    from cantrip_acp.sandbox.policy.host import Host
+    from cantrip_acp.sandbox.policy.host_toolchains import Host
 
     home = tmp_path / "home"
     (home / ".cargo/bin").mkdir(parents=True)
@@ -358,7 +358,7 @@ async def test_a_kept_home_cannot_lead_mounts_astray(workspace: Path, tmp_path: 
     kept.mkdir()
     victim = tmp_path / "victim"
     victim.mkdir()
-    found = Host.look({"HOME": str(home), "PATH": f"{home}/.cargo/bin:/usr/bin:/bin"})
+    found = Host.detect({"HOME": str(home), "PATH": f"{home}/.cargo/bin:/usr/bin:/bin"})
     box = Sandbox(Wards(), workspace, host=found, home_source=str(kept))
     for _ in range(2):
         outcome = await box.run(

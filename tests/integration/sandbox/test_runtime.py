@@ -39,7 +39,7 @@ def start(workspace: Path, *commands: str) -> tuple[subprocess.Popen[str], Path]
     return child, Path(child.stdout.readline().strip())
 
 
-def holding(text: str) -> list[str]:
+def pause_timeout(text: str) -> list[str]:
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
@@ -67,7 +67,7 @@ def test_nothing_is_left_after_an_ordinary_end(workspace: Path) -> None:
     child, folder = start(workspace, "echo hi > file")
     assert child.wait(30) == 0
     assert not folder.exists()
-    assert holding(str(folder)) == []
+    assert pause_timeout(str(folder)) == []
     assert [p.name for p in workspace.iterdir()] == ["file"]
 
 
@@ -75,14 +75,14 @@ def test_nothing_is_left_after_an_ordinary_end(workspace: Path) -> None:
 def test_nothing_is_left_after_a_kill_in_the_middle(workspace: Path, how: signal.Signals) -> None:
     marker = f"85.{os.getpid() % 1000:03d}{how:d}"
     child, folder = start(workspace, f"setsid sleep {marker} & (trap '' TERM; sleep {marker}) & sleep {marker}")
-    assert until(lambda: len(holding(f"sleep\0{marker}")) == 3)
+    assert until(lambda: len(pause_timeout(f"sleep\0{marker}")) == 3)
     assert (workspace / ".vscode").is_dir()
     child.send_signal(how)
     child.wait(30)
-    assert until(lambda: not holding(marker)), holding(marker)
+    assert until(lambda: not pause_timeout(marker)), pause_timeout(marker)
     assert until(lambda: not list(workspace.iterdir())), list(workspace.iterdir())
     assert until(lambda: not folder.exists())
-    assert until(lambda: not holding(str(folder)))
+    assert until(lambda: not pause_timeout(str(folder)))
     parent = control_groups()
     assert parent is None or until(lambda: not list(Path(parent).glob(f"{folder.name}-*")))
 
@@ -97,9 +97,9 @@ def test_nothing_is_left_after_kills_at_any_instant(workspace: Path) -> None:
         time.sleep(0.004 * step)
         child.kill()
         child.wait(30)
-    assert until(lambda: not holding("86.25")), holding("86.25")
+    assert until(lambda: not pause_timeout("86.25")), pause_timeout("86.25")
     assert until(lambda: not any(f.exists() for f in folders)), [f for f in folders if f.exists()]
-    assert until(lambda: not any(holding(str(f)) for f in folders)), [holding(str(f)) for f in folders]
+    assert until(lambda: not any(pause_timeout(str(f)) for f in folders)), [pause_timeout(str(f)) for f in folders]
     parent = control_groups()
     assert parent is None or until(lambda: not any(list(Path(parent).glob(f"{f.name}-*")) for f in folders)), parent
     assert until(lambda: not list(workspace.iterdir())), list(workspace.iterdir())

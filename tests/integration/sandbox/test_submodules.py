@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.core.errors import SandboxError
-from cantrip_acp.sandbox.policy import submodules
+from cantrip_acp.sandbox.policy import git_repositories
 from tests.integration.sandbox.conftest import GIT, Make
 
 NAMES = ("lib", "vendor/deep/lib-2", "vendor/x", "z" * 300 + "/m", "bücher", "späße/ü b")
@@ -53,9 +53,9 @@ def test_every_form_of_an_index(version: str, objects: str, split: bool, workspa
     said = git(workspace, "ls-files", "-s", "-z").split("\0")
     wanted = sorted(line.partition("\t")[2] for line in said if line.startswith("160000"))
     assert wanted == sorted(NAMES)
-    stamps = submodules.indexes([str(workspace / ".git")], [])
-    assert sorted(submodules._listed(stamps[0])) == wanted
-    found = submodules.unfetched(stamps)
+    stamps = git_repositories.indexes([str(workspace / ".git")], [])
+    assert sorted(git_repositories._submodules_in(stamps[0])) == wanted
+    found = git_repositories.unfetched(stamps)
     assert found.missing == tuple(sorted({str(workspace / name.split("/")[0]) for name in NAMES}))
     assert not found.empty
 
@@ -67,7 +67,7 @@ def _knows_sha256(folder: Path) -> bool:
 
 def test_what_is_no_index() -> None:
     for data in (b"", b"DIRC", b"DIRC\0\0\0\2\0\0\xff\xff" + b"\0\0\xe0\0" * 30, b"\0\0\xe0\0" * 9):
-        assert submodules.read(data) == ()
+        assert git_repositories.read_index(data) == ()
     hostile = (
         b"DIRC"
         + (2).to_bytes(4)
@@ -78,7 +78,7 @@ def test_what_is_no_index() -> None:
         + b"../../etc\0"
         + b"\0" * 8
     )
-    assert submodules.read(hostile) == ()
+    assert git_repositories.read_index(hostile) == ()
 
 
 def test_the_repository_above_and_what_a_file_names(repository: Path) -> None:
@@ -86,11 +86,11 @@ def test_the_repository_above_and_what_a_file_names(repository: Path) -> None:
     (repository / "pkg").mkdir()
     (repository / "inner").mkdir()
     (repository / "inner/.git").write_text("gitdir: ../.git\n")
-    stamps = submodules.indexes([str(repository / "inner/.git")], [str(repository / "pkg")])
+    stamps = git_repositories.indexes([str(repository / "inner/.git")], [str(repository / "pkg")])
     assert {stamp[1] for stamp in stamps} == {str(repository), str(repository / "inner")}
-    assert submodules.unfetched(stamps).missing == (f"{repository}/inner/pkg", f"{repository}/pkg/lib")
+    assert git_repositories.unfetched(stamps).missing == (f"{repository}/inner/pkg", f"{repository}/pkg/lib")
     (repository / "inner/.git").write_text("gitdir: /dev/zero\n")
-    assert submodules.indexes([str(repository / "inner/.git")], []) == ()
+    assert git_repositories.indexes([str(repository / "inner/.git")], []) == ()
 
 
 async def test_what_lies_there_stays_as_it_is(repository: Path, make: Make) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.sandbox.network import http_head, tls_sni
-from cantrip_acp.sandbox.network.hosts import Allowed, host_name, is_public
+from cantrip_acp.sandbox.network.hosts import AllowedHosts, host_name, is_public
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from cantrip_acp.sandbox.network.hosts import Allowed, host_name, is_public
     ],
 )
 def test_a_list_admits(entry: str, host: str, port: int, admitted: bool) -> None:
-    assert Allowed.of([entry]).admits(host_name(host), port) is admitted
+    assert AllowedHosts.of([entry]).allows(host_name(host), port) is admitted
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_list_admits(entry: str, host: str, port: int, admitted: bool) -> None
 )  # fmt: skip
 def test_what_is_no_host_is_refused(entry: str) -> None:
     with pytest.raises(DefinitionError, match="bash_network"):
-        Allowed.of([entry])
+        AllowedHosts.of([entry])
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def test_what_is_no_host_is_refused(entry: str) -> None:
 def test_addresses_that_are_not_the_internets(address: str) -> None:
     assert not is_public(address)
     if address not in ("nonsense", "fe80::1%eth0"):
-        assert not Allowed.of(["example.org"]).admits_address(address, 443)
+        assert not AllowedHosts.of(["example.org"]).allows_address(address, 443)
 
 
 @pytest.mark.parametrize("address", ["1.1.1.1", "93.184.215.14", "2606:2800:21f::1", "64:ff9b::101:101"])
 def test_addresses_that_are(address: str) -> None:
-    assert Allowed.of([]).admits_address(address, 443)
+    assert AllowedHosts.of([]).allows_address(address, 443)
 
 
 @settings(deadline=None)

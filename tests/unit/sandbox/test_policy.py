@@ -9,11 +9,10 @@ import pytest
 
 from cantrip_acp.core.wards import Wards
 from cantrip_acp.files.protected_paths import is_secret_file, plain
-from cantrip_acp.sandbox.launch.bubblewrap import Places, arguments, encode
-from cantrip_acp.sandbox.policy.host import Host
+from cantrip_acp.sandbox.launch.bubblewrap import HostPaths, arguments, encode
+from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools
 from cantrip_acp.sandbox.policy.policy import compose
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings, Survey
-from cantrip_acp.sandbox.policy.toolchains import find_tools
 
 HOST = Host(
     uid=1000,
@@ -28,7 +27,7 @@ HOST = Host(
     shell="/usr/bin/bash",
     cores=4,
 )
-PLACES = Places(etc="/run/user/1000/cantrip-x/etc0", note="/run/user/1000/cantrip-x/note")
+PLACES = HostPaths(etc="/run/user/1000/cantrip-x/etc0", note="/run/user/1000/cantrip-x/note")
 
 
 def test_arguments_of_a_writable_workspace() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from cantrip_acp.core.wards import Wards
 from cantrip_acp.sandbox.launch.seatbelt import PROGRAM, Profile, profile
-from cantrip_acp.sandbox.policy.host import Host
+from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.sandbox.policy.policy import Policy, compose
 from cantrip_acp.sandbox.policy.protected import Findings
 

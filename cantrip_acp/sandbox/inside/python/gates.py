@@ -16,7 +16,7 @@ from .wire import Wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 globals()["__builtins__"] = dict(vars(builtins))
@@ -66,7 +66,7 @@ class Gates:
                 self._add(older, {**found, "description": f"The older name of {name}."})
         when_imported("inspect", self._sign)
 
-    def gain(self, specs: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+    def set_added(self, specs: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
         """Replace the added gates (the circle's own stay): returns the functions by name, and the removed names."""
         for name in self._gained:
             del self.functions[name], self._specs[name]
@@ -193,4 +193,60 @@ def _takes_null(schema: dict[str, Any]) -> bool:
     return kinds == "null" or (isinstance(kinds, list) and "null" in kinds) or any(map(_takes_null, options))
 
 
-__all__ = ["Done", "GateError", "Gates", "arguments"]
+_TURNS_AT_ONCE = 50
+
+
+class LoomView:
+    """Turns of this entity, oldest first, each a dict as it stands in the loom. What is read is a copy.
+
+    With ``upto``, only so many of the first.
+    """
+
+    def __init__(self, wire: Wire, upto: int | None = None) -> None:
+        self._wire = wire
+        self._upto = upto
+
+    def _page(self, start: int, count: int) -> dict[str, Any]:
+        if self._upto is not None:
+            count = max(0, min(count, self._upto - start))
+        found = self._asked(start, count)
+        if self._upto is not None:
+            found["length"] = min(found["length"], self._upto)
+        return found
+
+    def _asked(self, start: int, count: int) -> dict[str, Any]:
+        while True:
+            reply = self._wire.ask({"t": "loom", "start": start, "count": count})
+            found: dict[str, Any] | str = reply["result"]
+            if isinstance(found, dict) and not reply.get("error"):
+                return found
+            if count <= 1:
+                raise RuntimeError(f"turn {start} of the loom cannot be read: {found}")
+            # Turns may be large, and the size of an answer is limited.
+            count //= 2
+
+    def __len__(self) -> int:
+        return int(self._page(0, 0)["length"])
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = index if index >= 0 else index + len(self)
+        turns = self._page(place, 1)["turns"] if place >= 0 else []
+        if not turns:
+            raise IndexError(f"the loom has {len(self)} turns; there is no turn {index}")
+        return turns[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        start = 0
+        while turns := self._page(start, _TURNS_AT_ONCE)["turns"]:
+            yield from turns
+            start += len(turns)
+
+    def turns(self) -> list[Any]:
+        """All of them."""
+        return list(self)
+
+    def __repr__(self) -> str:
+        name = "loom" if self._upto is None else "folded_turns"
+        return f"<{name}: {len(self)} turns; {name}[i] and iteration give each turn as a dict>"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 globals()["__builtins__"] = dict(vars(builtins))
 
 
-class _Telling:
+class _NotifyingLoader:
     """A module's own loader, which also calls the callbacks after loading."""
 
     def __init__(self, loader: Any, actions: list[Callable[[Any], None]]) -> None:
@@ -35,7 +35,7 @@ class _Telling:
             action(module)
 
 
-class _Watch:
+class _ImportWatcher:
     """First on ``sys.meta_path``: notices the first import of modules that have callbacks."""
 
     def __init__(self) -> None:
@@ -50,13 +50,13 @@ class _Watch:
                 continue
             found: ModuleSpec | None = finder.find_spec(name, path, target)
             if found is not None:
-                found.loader = _Telling(found.loader, actions)  # type: ignore[assignment]
+                found.loader = _NotifyingLoader(found.loader, actions)  # type: ignore[assignment]
                 return found
         return None
 
 
-_watch = _Watch()
-sys.meta_path.insert(0, _watch)
+_import_watcher = _ImportWatcher()
+sys.meta_path.insert(0, _import_watcher)
 
 
 def when_imported(name: str, action: Callable[[Any], None]) -> None:
@@ -64,10 +64,10 @@ def when_imported(name: str, action: Callable[[Any], None]) -> None:
     if name in sys.modules:
         action(sys.modules[name])
     else:
-        _watch.waiting.setdefault(name, []).append(action)
+        _import_watcher.waiting.setdefault(name, []).append(action)
 
 
-class Packages:
+class PathFileFinder:
     """Last on ``sys.meta_path``: reads path files of the runtime's package folders (editable installs).
 
     They are read only when a module was found nowhere else, because reading them costs as much as a whole start.

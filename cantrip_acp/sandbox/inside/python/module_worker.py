@@ -7,12 +7,14 @@ It handles one module or call at a time; nothing runs between two of them. Only 
 from __future__ import annotations
 
 import builtins
+import inspect
 import os
 import sys
+import types
+import typing
 
 from .cells import Sources
 from .interrupts import Interrupts
-from .module_api import Offered, OfferError, offers
 from .value_repr import describe, restore_builtins
 from .wire import Codec, Wire
 from .worker import _find_packages, _move, _Streams
@@ -35,12 +37,12 @@ def main(inward: int, outward: int) -> None:
     interrupts.begin()
     codec = Codec()
     wire = Wire(_move(inward), _move(outward), codec, interrupts)
-    worker = HotWorker(wire, codec, interrupts, wire.command())
+    worker = ModuleWorker(wire, codec, interrupts, wire.command())
     wire.send({"t": "ready", "python": sys.version.split()[0], "executable": sys.executable})
     worker.serve()
 
 
-class HotWorker:
+class ModuleWorker:
     """The loaded modules and their functions."""
 
     def __init__(self, wire: Wire, codec: Codec, interrupts: Interrupts, settings: dict[str, Any]) -> None:
@@ -49,7 +51,7 @@ class HotWorker:
         self._interrupts = interrupts
         self._streams = _Streams()
         self._sources = Sources()
-        self._offered: dict[str, dict[str, Offered]] = {}
+        self._functions: dict[str, dict[str, ModuleFunction]] = {}
         # There are no gates here, so nothing can raise it.
         del builtins.GateError  # type: ignore[attr-defined]
         self._builtins = dict(vars(builtins))
@@ -95,11 +97,11 @@ class HotWorker:
                 said = work(command)
             finally:
                 interrupts.running = False
-        except OfferError as problem:
+        except ModuleError as problem:
             said = {"error": str(problem)}
         except BaseException as failure:  # noqa: BLE001 - a module may leave, be interrupted, or raise anything
             interrupts.running = False
-            said = {"error": self._described(failure)}
+            said = {"error": self._error_text(failure)}
         restore_builtins(self._builtins)
         interrupts.end()
         self._streams.flush()
@@ -109,7 +111,7 @@ class HotWorker:
         kind = "loaded" if command["t"] == "load" else "answer"
         self._wire.send({"t": kind, "call": command["call"], "error": error and error[:_MOST_TEXT], **said})
 
-    def _described(self, failure: BaseException) -> str:
+    def _error_text(self, failure: BaseException) -> str:
         try:
             self._interrupts.running = True
             try:
@@ -140,7 +142,7 @@ class HotWorker:
         self._put(name, module)
         try:
             exec(compile(command["source"], file, "exec", dont_inherit=True), vars(module))
-            found = offers(module, command["taken"])
+            found = module_functions(module, command["taken"])
         except BaseException:
             if before is not None:
                 self._put(name, before)
@@ -149,16 +151,140 @@ class HotWorker:
                 sys.modules.pop(name, None)
                 vars(sys.modules[".".join(above)]).pop(name.rpartition(".")[2], None)
             raise
-        self._offered[name] = {each.name: each for each in found}
+        self._functions[name] = {each.name: each for each in found}
         return {"gates": [each.record() for each in found]}
 
     def _call(self, command: dict[str, Any]) -> dict[str, Any]:
-        offered = self._offered[command["module"]][command["gate"]]
-        result = offered.call(command["args"])
+        function = self._functions[command["module"]][command["gate"]]
+        result = function.call(command["args"])
         try:
             size = len(self._codec.encode(result))
         except (TypeError, ValueError, RecursionError) as problem:
-            return {"error": f"{offered.name} returned what is no JSON data: {problem}"}
+            return {"error": f"{function.name} returned what is no JSON data: {problem}"}
         if size > _LARGEST:
-            return {"error": f"{offered.name} returned {size:,} bytes of JSON; a result may have {_LARGEST:,}"}
+            return {"error": f"{function.name} returned {size:,} bytes of JSON; a result may have {_LARGEST:,}"}
         return {"result": result}
+
+
+_NAMES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+_LISTS = ("Sequence", "MutableSequence", "Collection", "Iterable", "Set")
+_MOST_DOC = 4_000
+_MOST_DEFAULT = 1_000
+_DEEPEST = 6
+
+
+class ModuleError(Exception):
+    """A module's list of functions is invalid; the text says why."""
+
+
+class ModuleFunction:
+    """One function. ``call`` takes its arguments as a mapping."""
+
+    def __init__(self, name: str, function: Any) -> None:
+        self.name = name
+        self._function = function
+        self._signature = inspect.signature(function)
+        try:
+            hints = typing.get_type_hints(function)
+        except Exception:  # noqa: BLE001 - an annotation may be any expression
+            hints = {}
+        self._parameters = [self._parameter(each, hints) for each in self._signature.parameters.values()]
+
+    def _parameter(self, parameter: inspect.Parameter, hints: dict[str, Any]) -> dict[str, Any]:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise ModuleError(f"function {self.name} takes *args or **kwargs; a gate names its parameters")
+        made: dict[str, Any] = {
+            "name": parameter.name,
+            "schema": schema(hints.get(parameter.name)),
+            "required": parameter.default is parameter.empty,
+        }
+        if not made["required"] and _is_small_json(parameter.default):
+            made["default"] = parameter.default
+        return made
+
+    def record(self) -> dict[str, Any]:
+        """The description that is sent to the host."""
+        doc = inspect.getdoc(self._function) or ""
+        return {"name": self.name, "doc": doc[:_MOST_DOC], "parameters": self._parameters}
+
+    def call(self, args: dict[str, Any]) -> Any:
+        """Call the function. Raises what it raises."""
+        positional, named = [], {}
+        for parameter in self._signature.parameters.values():
+            if parameter.name not in args:
+                continue
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                positional.append(args[parameter.name])
+            else:
+                named[parameter.name] = args[parameter.name]
+        result = self._function(*positional, **named)
+        if inspect.iscoroutine(result):
+            import asyncio
+
+            result = asyncio.run(result)
+        return list(result) if inspect.isgenerator(result) else result
+
+
+def module_functions(module: types.ModuleType, taken: dict[str, str]) -> list[ModuleFunction]:
+    """The functions in ``__all__``, else each public function defined in the module.
+
+    ``taken`` are names that cannot be used, with the reasons. Raises `ModuleError`.
+    """
+    scope = vars(module)
+    listed = scope.get("__all__")
+    if listed is None:
+        names = [n for n, v in scope.items() if n[:1] != "_" and _is_own(v, module.__name__)]
+    elif isinstance(listed, (list, tuple)) and all(isinstance(n, str) for n in listed):
+        names = list(dict.fromkeys(listed))
+    else:
+        raise ModuleError("__all__ must be a list of names")
+    found = []
+    for name in names:
+        value = scope.get(name)
+        if not isinstance(value, types.FunctionType):
+            raise ModuleError(f"__all__ names {name!r}, which is no function of the module")
+        why = taken.get(name) or (
+            None if name.isascii() and name[:7] != "cantrip" else "names are ASCII, and not cantrip…"
+        )
+        if why is not None:
+            raise ModuleError(f"function {name} cannot be a gate: {why}; rename it, or leave it out of __all__")
+        found.append(ModuleFunction(name, value))
+    if not found:
+        raise ModuleError("the module offers nothing: define public functions, or name functions in __all__")
+    return found
+
+
+def _is_own(value: Any, module: str) -> bool:
+    return isinstance(value, types.FunctionType) and value.__module__ == module
+
+
+def schema(hint: Any, depth: int = 0) -> dict[str, Any]:
+    """Convert a type hint to the small JSON Schema subset of the host; {} for anything else."""
+    if depth > _DEEPEST:
+        return {}
+    if isinstance(hint, type) and hint in _NAMES:
+        return {"type": _NAMES[hint]}
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return schema(arguments[0], depth)
+    if origin is typing.Literal:
+        plain = [a for a in arguments if isinstance(a, (str, int, float, bool, type(None)))]
+        return {"enum": plain} if len(plain) == len(arguments) else {}
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [schema(a, depth + 1) for a in arguments]}
+    kind = origin or hint
+    if not isinstance(kind, type):
+        return {}
+    if issubclass(kind, dict) or kind.__name__ in ("Mapping", "MutableMapping"):
+        return {"type": "object"}
+    if issubclass(kind, (list, tuple, set, frozenset)) or kind.__name__ in _LISTS:
+        items = schema(arguments[0], depth + 1) if arguments else {}
+        return {"type": "array", "items": items} if items else {"type": "array"}
+    return {}
+
+
+def _is_small_json(value: Any) -> bool:
+    try:
+        return len(Codec().encode(value)) <= _MOST_DEFAULT
+    except (TypeError, ValueError, RecursionError):
+        return False

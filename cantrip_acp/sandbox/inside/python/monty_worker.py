@@ -46,12 +46,12 @@ def main(inward: int, outward: int) -> None:
     settings = wire.command()
     sys.path.append(settings["packages"])
     sys.set_int_max_str_digits(0)
-    worker = Restricted(wire, settings)
+    worker = MontyWorker(wire, settings)
     wire.send({"t": "ready", "python": worker.version, "executable": settings["binary"]})
     worker.serve()
 
 
-class Restricted:
+class MontyWorker:
     """Monty's session, and what is done with it."""
 
     def __init__(self, wire: Wire, settings: dict[str, Any]) -> None:
@@ -64,8 +64,8 @@ class Restricted:
         if "done" in self._own:
             self._own["submit_answer"] = self._own["done"]
         self._gates = self._own
-        self._gain(settings.get("gained") or [])
-        wire.gained = self._gain
+        self._set_added_gates(settings.get("gained") or [])
+        wire.gained = self._set_added_gates
         self._memory = settings["heap"]
         self._pool: Any = pydantic_monty.Monty(binary_path=settings["binary"], min_processes=1, max_processes=1)
         self._pool.__enter__()
@@ -75,7 +75,7 @@ class Restricted:
         self._kept: bytes | None = None
         self._feeds = self._feeds_kept = 0
         self._cells: dict[int, int] = {}
-        self._told: list[str] = []
+        self._last_names: list[str] = []
         self._guard = threading.Lock()
         self._running = False
         self._stopped = threading.Event()
@@ -89,9 +89,9 @@ class Restricted:
         self._feeds_fresh = self._feeds
         self._fresh = self._state()
         self._rest()
-        threading.Thread(target=self._watch, daemon=True).start()
+        threading.Thread(target=self._import_watcher, daemon=True).start()
 
-    def _gain(self, specs: list[dict[str, Any]]) -> None:
+    def _set_added_gates(self, specs: list[dict[str, Any]]) -> None:
         """Gates beside the circle's: the language asks for a name when it meets it."""
         self._gates = {**{spec["shown"]: spec for spec in specs}, **self._own}
 
@@ -147,7 +147,7 @@ class Restricted:
         if self._session is not None:
             _signal(self._pid, signal.SIGSTOP)
 
-    def _watch(self) -> None:
+    def _import_watcher(self) -> None:
         """The thread that is interrupted in the place of a cell."""
         while True:
             signal.sigwait({signal.SIGINT})
@@ -178,7 +178,7 @@ class Restricted:
         except self._monty.MontyError as failure:
             raised = failure.exception()
             if not _is_exit(raised):
-                error = self._described(failure)
+                error = self._error_text(failure)
             if isinstance(raised, MemoryError):
                 # It may have been ended for that, or have no room left to go on with.
                 self._drop()
@@ -195,8 +195,8 @@ class Restricted:
         names = self._names() if _BINDS.search(command["code"]) else None
         self._rest()
         told: dict[str, Any] = {}
-        if names is not None and names != self._told:
-            self._told = names
+        if names is not None and names != self._last_names:
+            self._last_names = names
             told["names"] = names
         error = None if self._done else error
         self._wire.send(
@@ -319,7 +319,7 @@ class Restricted:
         while data:
             data = data[os.write(fd, data) :]
 
-    def _described(self, failure: Any) -> str:
+    def _error_text(self, failure: Any) -> str:
         text: str = failure.display() if hasattr(failure, "display") else str(failure)
         text = _INPUT.sub(lambda found: f"<cell {self._cells.get(int(found[1]), 0)}>", text)
         plain = f"RuntimeError: {self._refused}"

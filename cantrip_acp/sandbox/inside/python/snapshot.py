@@ -150,7 +150,7 @@ def snapshot(worker: WorkerState, command: dict[str, Any]) -> None:
         )
         return
     if child:
-        worker.keeper = child
+        worker.snapshot_pid = child
         return
     try:
         sys.settrace(None)

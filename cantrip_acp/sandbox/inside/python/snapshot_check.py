@@ -14,7 +14,7 @@ import sys
 import time
 
 from .cloudpickle import cloudpickle  # type: ignore[import-not-found]
-from .snapshot_load import WHY, opened
+from .snapshot_load import WHY, load_pickle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _whole(worker: WorkerState, state: dict[str, Any], dump: Callable[[Any], byt
         say(_PICKLE, data)
         kinds = {number: _kind(bindings[name]) for number, name in enumerate(names) if name in bindings}
         _fresh(worker)
-        scope = opened(data)["scope"]
+        scope = load_pickle(data)["scope"]
         for number, kind in kinds.items():
             name = names[number]
             if name not in scope or _kind(scope[name]) != kind:
@@ -136,7 +136,7 @@ def _failing(worker: WorkerState, names: list[str], dumped: Callable[[str], byte
                 try:
                     data = dumped(names[number])
                     _fresh(worker)
-                    opened(data)["scope"]
+                    load_pickle(data)["scope"]
                 except BaseException as failure:  # noqa: BLE001 - it has its word, whatever it is
                     say(_DIFFERENT, number, f"{type(failure).__name__}: {_line(failure)}")
 

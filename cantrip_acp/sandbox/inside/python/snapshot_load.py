@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         scope: dict[str, Any]
         fixed: dict[str, Any]
         modules: frozenset[str]
-        keeper: int | None
+        snapshot_pid: int | None
 
 
 globals()["__builtins__"] = dict(vars(builtins))
@@ -52,6 +52,7 @@ def register_former_names() -> None:
     """
     sys.modules.setdefault(f"{__package__}.opened", sys.modules[__name__])
     sys.modules.setdefault(f"{__package__}.state", _SnapshotUnderFormerName(f"{__package__}.state"))
+    sys.modules.setdefault(f"{__package__}.loom", sys.modules[f"{__package__}.gates"])
 
 
 def set_worker(worker: WorkerState) -> None:
@@ -122,7 +123,7 @@ def device(path: Any) -> int | None:
         return None
 
 
-def opened(data: bytes) -> Any:
+def load_pickle(data: bytes) -> Any:
     """Load a pickle. Meanwhile no file that outlives the worker can be changed, and no process can be started."""
     global _opening, _guarded
     if not _guarded:
@@ -173,7 +174,7 @@ def restore(worker: WorkerState, command: dict[str, Any]) -> None:
     try:
         worker.interrupts.running = True
         try:
-            state = opened(data)
+            state = load_pickle(data)
             worker.scope.update(state["scope"])
             worker.scope["__builtins__"] = builtins
             for name, text in state["sources"].items():

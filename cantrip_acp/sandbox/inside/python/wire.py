@@ -86,7 +86,7 @@ class Wire:
                 self._writing.release()
 
     def become_writer(self) -> None:
-        """In a forked process, after `lend`: allow it to write."""
+        """In a forked process, after `move_to`: allow it to write."""
         self._writing = _thread.allocate_lock()
         self._owner = os.getpid()
 

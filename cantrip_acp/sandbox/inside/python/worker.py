@@ -11,9 +11,9 @@ import sys
 
 from .cell_origin import Origins
 from .cells import Cells, install
-from .gates import GateError, Gates
+from .gates import GateError, Gates, LoomView
 from .interrupts import Done, Interrupts
-from .lazy_imports import Packages
+from .lazy_imports import PathFileFinder
 from .value_repr import Exit, Help, describe, restore_builtins, show
 from .wire import Codec, Wire
 
@@ -70,25 +70,23 @@ class Worker:
             # A gate of the circle with such a name takes precedence: its presentation describes it.
             self.fixed = {**offer(self.gates), **self.fixed}
         if settings.get("loom"):
-            from .loom import LoomView
-
             self.fixed["loom"] = LoomView(wire)
         self.scope.update(self.fixed)
-        self._gain(settings.get("gained") or [])
-        wire.gained = self._gain
+        self._set_added_gates(settings.get("gained") or [])
+        wire.gained = self._set_added_gates
         self.scope["context"] = []
         self.cells = Cells(self.scope, interrupts)
         install(interrupts)
         self._builtins = dict(vars(builtins))
         _find_packages(settings)
-        self._told: list[str] = []
-        self.keeper: int | None = None
+        self._last_names: list[str] = []
+        self.snapshot_pid: int | None = None
         """The process that makes a snapshot; it has ended when the host's next command comes."""
         self.modules = frozenset(sys.modules)
 
-    def _gain(self, specs: list[dict[str, Any]]) -> None:
+    def _set_added_gates(self, specs: list[dict[str, Any]]) -> None:
         """Add the functions that the entity has gained, also to a cell that runs."""
-        functions, gone = self.gates.gain(specs)
+        functions, gone = self.gates.set_added(specs)
         for name in gone:
             value = self.fixed.pop(name, None)
             if self.scope.get(name) is value:
@@ -105,7 +103,7 @@ class Worker:
             try:
                 self.interrupts.end()
                 command = self.wire.command()
-                self._reap()
+                self._reap_snapshot_process()
                 kind = command.get("t")
                 if kind == "run":
                     self._cell(command)
@@ -121,12 +119,12 @@ class Worker:
                 # The interrupt came too late for its cell.
                 continue
 
-    def _reap(self) -> None:
-        keeper, self.keeper = self.keeper, None
-        if keeper is not None:
+    def _reap_snapshot_process(self) -> None:
+        snapshot_pid, self.snapshot_pid = self.snapshot_pid, None
+        if snapshot_pid is not None:
             self.wire.resume_writing()
             try:
-                os.waitpid(keeper, 0)
+                os.waitpid(snapshot_pid, 0)
             except OSError:
                 # A cell may have told the kernel to reap ended processes at once.
                 return
@@ -139,8 +137,6 @@ class Worker:
         if "context" in command:
             self.scope["context"] = command["context"]
         if "folded" in command:
-            from .loom import LoomView
-
             self.fixed["folded_turns"] = self.scope["folded_turns"] = LoomView(self.wire, command["folded"])
         for name, value in self.fixed.items():
             self.scope.setdefault(name, value)
@@ -164,7 +160,7 @@ class Worker:
                 error = f"SystemExit: {leaving.code} (the cell ended, its state is kept)"
         except BaseException as failure:  # noqa: BLE001 - whatever a cell raises is what it has to show
             interrupts.running = False
-            error = self._described(failure)
+            error = self._error_text(failure)
         restore_builtins(self._builtins)
         done = done or interrupts.stop is Done
         interrupts.end()
@@ -175,13 +171,13 @@ class Worker:
             :_NAMES
         ]
         told: dict[str, Any] = {}
-        if names != self._told:
-            self._told = names
+        if names != self._last_names:
+            self._last_names = names
             told["names"] = [n[:100] for n in names]
         body = {"t": "end", "cell": command["cell"], "value": value, "error": error, "done": done, **told}
         self.wire.send(body)
 
-    def _described(self, failure: BaseException) -> str:
+    def _error_text(self, failure: BaseException) -> str:
         """The error's text. Making it may run the entity's code, which may hang, so it can be interrupted too."""
         try:
             self.interrupts.running = True
@@ -245,4 +241,4 @@ def _find_packages(settings: dict[str, Any]) -> None:
         if os.path.isdir(folder) and os.path.realpath(folder) not in map(os.path.realpath, found):
             found.append(folder)
     sys.path[:] = [p for p in sys.path if p != os.path.dirname(_OURS)] + ["", *found]
-    sys.meta_path.append(Packages(found))
+    sys.meta_path.append(PathFileFinder(found))

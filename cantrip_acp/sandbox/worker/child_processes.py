@@ -12,7 +12,7 @@ import signal
 _STOPPED = b"TtZX"
 
 
-class Pair:
+class WorkerProcesses:
     """A sandbox's first process and its worker, by host numbers. Files are opened before the worker runs any code."""
 
     def __init__(self, first: int, worker: int) -> None:
@@ -31,7 +31,7 @@ class Pair:
             raise
 
     @property
-    def rest(self) -> bool:
+    def is_quiet(self) -> bool:
         """Whether the worker is stopped, alone, and has one thread and no child. False means: check more closely."""
         stat, own, all_ = self._files
         try:
@@ -42,9 +42,9 @@ class Pair:
         except (OSError, IndexError):
             return False
 
-    def still(self) -> bool:
+    def all_stopped(self) -> bool:
         """Whether the worker is stopped and no other process lives beside it."""
-        return self.stopped() and self.alone()
+        return self.stopped() and self.has_no_children()
 
     def stopped(self) -> bool:
         """Whether every thread of the worker is stopped, or gone."""
@@ -55,7 +55,7 @@ class Pair:
         except OSError:
             return True
 
-    def alone(self) -> bool:
+    def has_no_children(self) -> bool:
         """Whether no other living process exists. The answer stays true only while the worker is stopped."""
         try:
             below = _children(self._first, self._first)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MANAGERS = (
     ".pyenv", ".rbenv", ".nodenv", ".jenv", ".asdf", ".nvm", ".volta", ".fnm", ".deno", ".ghcup", ".opam", ".rye",
@@ -20,7 +22,7 @@ MANAGERS = (
 )  # fmt: skip
 """Folders below home that belong completely to one version manager."""
 
-BESIDE: Mapping[str, tuple[str, ...]] = {
+NEEDED_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     ".cargo/bin": (".rustup", ".cargo/registry", ".cargo/git"),
     "go/bin": ("go/pkg",),
     ".local/bin": (".local/share/uv/python",),
@@ -75,14 +77,18 @@ def find_tools(path: Iterable[str], home: str, more: Iterable[str] = (), program
                     _show(program, home, roots, links)
     for program in programs:
         _show(program, home, roots, links)
-    kept = [
+    visible_roots = [
         r for r in sorted(roots) if not _within_any(r, (o for o in roots if o != r)) and not _within_any(r, _SYSTEM)
     ]
     visible = tuple(
-        e for e in entries if _within_any(os.path.realpath(e), kept) or _within_any(os.path.realpath(e), _SYSTEM)
+        e
+        for e in entries
+        if _within_any(os.path.realpath(e), visible_roots) or _within_any(os.path.realpath(e), _SYSTEM)
     )
-    shown = tuple(sorted((p, t) for p, t in links.items() if not _within_any(p, kept) and not _within_any(p, _SYSTEM)))
-    return Tools(path=visible, roots=tuple(kept), links=shown)
+    shown = tuple(
+        sorted((p, t) for p, t in links.items() if not _within_any(p, visible_roots) and not _within_any(p, _SYSTEM))
+    )
+    return Tools(path=visible, roots=tuple(visible_roots), links=shown)
 
 
 def is_python(path: str) -> bool:
@@ -96,12 +102,12 @@ def _show(path: str, home: str, roots: dict[str, None], links: dict[str, str]) -
     real = os.path.realpath(path)
     if not os.path.exists(real) or _within_any(real, _SYSTEM):
         return
-    for root in _belongs_to(real, home):
+    for root in _folders_to_show(real, home):
         if os.path.exists(root) and not _too_wide(root, home):
             roots[root] = None
 
 
-def _belongs_to(real: str, home: str) -> list[str]:
+def _folders_to_show(real: str, home: str) -> list[str]:
     """The folder to show for a program or a folder of programs: its version manager, its prefix, or only itself."""
     home_real = os.path.realpath(home) if home else ""
     if home_real and _within(real, home_real) and real != home_real:
@@ -109,7 +115,7 @@ def _belongs_to(real: str, home: str) -> list[str]:
         for manager in MANAGERS:
             if _within(below, manager):
                 return [os.path.join(home_real, manager)]
-        for folder, beside in BESIDE.items():
+        for folder, beside in NEEDED_ELSEWHERE.items():
             if _within(below, folder):
                 more = [os.path.join(home_real, b) for b in beside]
                 return [os.path.join(home_real, folder), *(os.path.realpath(m) for m in more)]
@@ -180,3 +186,78 @@ def _within(path: str, root: str) -> bool:
 
 def _within_any(path: str, roots: Iterable[str]) -> bool:
     return any(_within(path, root) for root in roots)
+
+
+PASSED_VARIABLES = (
+    "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_COLLATE", "LC_MESSAGES", "LC_NUMERIC", "LC_TIME", "TZ",
+    "PYENV_ROOT", "PYENV_VERSION", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "NVM_DIR", "NVM_BIN",
+    "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "GOROOT", "GOTOOLCHAIN", "JAVA_HOME", "DENO_DIR", "ASDF_DIR", "ASDF_DATA_DIR",
+    "MISE_DATA_DIR", "VOLTA_HOME", "RBENV_ROOT", "NODENV_ROOT", "SDKMAN_DIR", "HOMEBREW_PREFIX", "MAKEFLAGS",
+)  # fmt: skip
+"""Environment variables that are passed on: language, and where the user's tools are. All others are dropped."""
+
+_SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Facts about the machine and its user. ``system`` holds (folder, None) and (link, its target)."""
+
+    uid: int
+    gid: int
+    user: str
+    home: str
+    system: tuple[tuple[str, str | None], ...]
+    path: tuple[str, ...]
+    tools: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
+    environment: tuple[tuple[str, str], ...] = field(repr=False)
+    shell: str
+    cores: int
+
+    @classmethod
+    def detect(cls, environ: Mapping[str, str] | None = None) -> Host:
+        """Read the facts from this machine, this process's user and its environment."""
+        environ = os.environ if environ is None else environ
+        home, user = _home_and_user(environ)
+        more = [environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "JAVA_HOME", "GOROOT")]
+        tools = find_tools(environ.get("PATH", os.defpath).split(":"), home, [*more, sys.base_prefix])
+        search = ":".join((*tools.path, "/usr/local/bin", "/usr/bin", "/bin"))
+        shell = shutil.which("bash", path="/usr/bin:/bin:" + search) or "/bin/sh"
+        return cls(
+            uid=os.getuid(),
+            gid=os.getgid(),
+            user=user,
+            home=home,
+            system=tuple(_system_folders()),
+            path=tuple(dict.fromkeys((*tools.path, *(p for p in ("/usr/bin", "/bin") if os.path.isdir(p))))),
+            tools=tools.roots,
+            links=tools.links,
+            environment=tuple((n, environ[n]) for n in PASSED_VARIABLES if environ.get(n) and "\0" not in environ[n]),
+            shell=shell,
+            cores=os.cpu_count() or 1,
+        )
+
+
+def _system_folders() -> list[tuple[str, str | None]]:
+    found: list[tuple[str, str | None]] = []
+    for folder in _SYSTEM_FOLDERS:
+        if os.path.islink(folder):
+            found.append((folder, os.readlink(folder)))
+        elif os.path.isdir(folder):
+            found.append((folder, None))
+    return found
+
+
+def _home_and_user(environ: Mapping[str, str]) -> tuple[str, str]:
+    """The user's home folder and name; from the account database where the environment has none."""
+    import pwd
+
+    try:
+        entry = pwd.getpwuid(os.getuid())
+        home, user = entry.pw_dir, entry.pw_name
+    except KeyError:
+        home, user = "", "user"
+    home = environ.get("HOME", "") or home
+    home = os.path.normpath(home) if os.path.isabs(home) else ""
+    return home, user

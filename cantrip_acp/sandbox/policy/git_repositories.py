@@ -1,11 +1,4 @@
-"""Submodule folders without a repository: git on the host would enter them, so commands must not change them.
-
-`git status` enters each submodule folder that has a ``.git`` and runs the programs that its settings name
-(``core.fsmonitor``). In a submodule folder that was never fetched, a command could make its own repository. The
-user's next `git status`, or their editor's, would run that code on the host.
-The list of these folders comes from the git index, which commands cannot write. git itself is not run, because it
-would run what untrusted settings name.
-"""
+"""Git repositories of a workspace: git folders outside of the workspace, and credentials in git settings."""
 
 from __future__ import annotations
 
@@ -15,24 +8,107 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from cantrip_acp.sandbox.launch.process_tree import NO_ROOM
+from cantrip_acp.files.protected_paths import without_credentials
+from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES
 from cantrip_acp.sandbox.policy.placeholders import is_placeholder
 
-_MODE = b"\x00\x00\xe0\x00"
+_LARGEST_TEXT = 4096
+_LARGEST_CONFIG = 1024 * 1024
+
+
+def redacted_config(path: str) -> str | None:
+    """The text of a git settings file without credentials; None where it has none."""
+    text = _read_text(path, _LARGEST_CONFIG)
+    clean = without_credentials(text)
+    return None if clean == text else clean + "\n"
+
+
+def config_files(folder: str) -> list[str]:
+    """The settings files in a git folder: its own, those of its submodules, and those of its worktrees."""
+    found = [f"{folder}/config", f"{folder}/config.worktree"]
+    for kind in ("modules", "worktrees"):
+        for at, folders, files in os.walk(f"{folder}/{kind}", onerror=_unreadable):
+            found += [f"{at}/{name}" for name in ("config", "config.worktree") if name in files]
+            if "HEAD" in files:
+                # A git folder: deeper git folders can only be its submodules.
+                folders[:] = [name for name in folders if name == "modules"]
+    return [path for path in found if os.path.isfile(path) and not os.path.islink(path)]
+
+
+def _unreadable(error: OSError) -> None:
+    if error.errno in OUT_OF_RESOURCES:
+        raise error
+
+
+def git_folders(workspace: str) -> tuple[str, ...]:
+    """Real paths of git folders that ``.git`` in the workspace refers to, so that git works inside; often none.
+
+    A ``.git`` file came with the workspace and may name any path, so a path is shown only if it is a git folder.
+    """
+    link = os.path.join(workspace, ".git")
+    if not os.path.isfile(link) or os.path.islink(link):
+        return ()
+    target = _read_text(link)
+    if not target.startswith("gitdir:"):
+        return ()
+    folder = os.path.realpath(os.path.join(workspace, target.removeprefix("gitdir:").strip()))
+    if not _is_git_folder(folder, "HEAD"):
+        return ()
+    # A worktree's own folder must name this workspace. Otherwise a hostile .git file could open another repository.
+    back = os.path.join(folder, "gitdir")
+    worktree = _config_worktree(folder)
+    claims = [os.path.realpath(os.path.join(folder, _read_text(back)))] if os.path.isfile(back) else []
+    if worktree is not None:
+        claims.append(os.path.realpath(os.path.join(folder, worktree, ".git")))
+    if os.path.realpath(link) not in claims:
+        return ()
+    found = [folder]
+    common = os.path.join(folder, "commondir")
+    if os.path.isfile(common):
+        shared = os.path.realpath(os.path.join(folder, _read_text(common)))
+        if _is_git_folder(shared, "objects") and folder.startswith(shared + "/"):
+            found = [shared]
+    return tuple(found)
+
+
+def _is_git_folder(folder: str, sign: str) -> bool:
+    return ".git" in folder.split("/") and os.path.exists(os.path.join(folder, sign))
+
+
+def _config_worktree(folder: str) -> str | None:
+    """``core.worktree`` of a submodule's git folder."""
+    for line in _read_text(os.path.join(folder, "config"), 65_536).splitlines():
+        name, _, value = line.partition("=")
+        if name.strip().lower() == "worktree":
+            return value.strip().strip('"')
+    return None
+
+
+def _read_text(path: str, largest: int = _LARGEST_TEXT) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read(largest).strip()
+    except OSError as error:
+        if error.errno in OUT_OF_RESOURCES:
+            raise
+        return ""
+
+
+_SUBMODULE_MODE = b"\x00\x00\xe0\x00"
 """Mode 160000, which an index uses for a submodule. A file without these bytes needs no further reading."""
-_LARGEST = 256 * 1024 * 1024
+_LARGEST_INDEX = 256 * 1024 * 1024
 _LARGEST_LINK = 4096
 _EXTENDED = 0x4000
 
-Stamp = tuple[str, str, int, int, int]
+IndexFile = tuple[str, str, int, int, int]
 """An index: its path, its work tree, and file facts that change when it does."""
 
 
-def indexes(histories: Iterable[str], roots: Iterable[str]) -> tuple[Stamp, ...]:
+def indexes(histories: Iterable[str], roots: Iterable[str]) -> tuple[IndexFile, ...]:
     """The git indexes that may list submodules: of each ``.git`` in ``histories`` (absolute paths), and of the
     repositories that contain the ``roots``."""
-    found: dict[str, Stamp] = {}
-    for history in (*histories, *(above for root in roots for above in _above(root))):
+    found: dict[str, IndexFile] = {}
+    for history in (*histories, *(above for root in roots for above in _git_above(root))):
         folder = _git_folder(history)
         if folder is None:
             continue
@@ -58,11 +134,11 @@ class Unfetched:
     linked: tuple[str, ...] = ()
 
 
-def unfetched(stamps: Iterable[Stamp]) -> Unfetched:
+def unfetched(stamps: Iterable[IndexFile]) -> Unfetched:
     """The submodule paths without a repository."""
     found: dict[str, set[str]] = {"empty": set(), "missing": set(), "linked": set()}
     for stamp in stamps:
-        for name in _listed(stamp):
+        for name in _submodules_in(stamp):
             path = stamp[1]
             for part in name.split("/"):
                 path = os.path.join(path, part)
@@ -87,7 +163,7 @@ def _kind(path: str) -> str:
     return "empty" if not stat.S_ISDIR(mode) else "missing" if is_placeholder(path) else "folder"
 
 
-def _above(root: str) -> Iterator[str]:
+def _git_above(root: str) -> Iterator[str]:
     folder = os.path.dirname(root)
     while folder != "/":
         if os.path.lexists(path := os.path.join(folder, ".git")):
@@ -101,9 +177,9 @@ def _git_folder(history: str) -> str | None:
     try:
         if stat.S_ISDIR(os.lstat(history).st_mode):
             return history
-        text = _read(history, _LARGEST_LINK).decode("utf-8", "surrogateescape").strip()
+        text = _read_bytes(history, _LARGEST_LINK).decode("utf-8", "surrogateescape").strip()
     except OSError as error:
-        if error.errno in NO_ROOM:
+        if error.errno in OUT_OF_RESOURCES:
             raise
         return None
     if not text.startswith("gitdir:"):
@@ -112,23 +188,23 @@ def _git_folder(history: str) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def _listed(stamp: Stamp) -> tuple[str, ...]:
+def _submodules_in(stamp: IndexFile) -> tuple[str, ...]:
     try:
-        data = _read(stamp[0], _LARGEST)
+        data = _read_bytes(stamp[0], _LARGEST_INDEX)
         folder = os.path.dirname(stamp[0])
         # A split index keeps most of its entries in a second file.
         shared = [n for n in os.listdir(folder) if n.startswith("sharedindex.")] if b"link" in data[-4096:] else []
-        texts = [data, *(_read(os.path.join(folder, name), _LARGEST) for name in shared)]
+        texts = [data, *(_read_bytes(os.path.join(folder, name), _LARGEST_INDEX) for name in shared)]
     except OSError as error:
-        if error.errno in NO_ROOM:
+        if error.errno in OUT_OF_RESOURCES:
             raise
         return ()
-    return tuple(sorted({name for text in texts for name in read(text)}))
+    return tuple(sorted({name for text in texts for name in read_index(text)}))
 
 
-def read(data: bytes) -> tuple[str, ...]:
+def read_index(data: bytes) -> tuple[str, ...]:
     """Relative paths of the submodules that an index (versions 2 to 4) lists; none if the data is no index."""
-    if data[:4] != b"DIRC" or _MODE not in data:
+    if data[:4] != b"DIRC" or _SUBMODULE_MODE not in data:
         return ()
     for width in (20, 32):
         try:
@@ -162,7 +238,7 @@ def _entries(data: bytes, width: int) -> Iterator[str]:
             at = begin + (end - begin + 8) // 8 * 8
         if mode[:1] != b"\0" or mode[2] >> 4 not in (0x4, 0x8, 0xA, 0xE):
             raise ValueError("no mode of git's")
-        if mode == _MODE:
+        if mode == _SUBMODULE_MODE:
             text = os.fsdecode(name)
             parts = text.split("/")
             yield "" if text.startswith("/") or ".." in parts or "" in parts else text
@@ -179,7 +255,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return value, at + 1
 
 
-def _read(path: str, largest: int) -> bytes:
+def _read_bytes(path: str, largest: int) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):

@@ -24,6 +24,7 @@ from cantrip_acp.sandbox.launch.process_tree import (
     Status,
     Tree,
     memory_file,
+    no_room_text,
     sandbox_error,
 )
 from cantrip_acp.sandbox.launch.runtime_dir import runtime

@@ -141,7 +141,7 @@ def _again(self: WireSession, line: bytes) -> None:
     if line.isdigit():
         request = self._read_request(str(int(line)), 1000)
         if request is not None:
-            self._used.add(int(line))
+            self._used_slots.add(int(line))
             self._start_soon(self._serve, int(line), request)
 
 

@@ -19,7 +19,7 @@ import msgspec
 from bench.measure import Table, row
 from bench.options import Options
 from bench.shell import Turn
-from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.loom.records.turn import Output
 from cantrip_acp.mediums.code.session import CodeSession

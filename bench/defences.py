@@ -25,7 +25,7 @@ import anyio
 from bench.bash import PAUSE
 from bench.measure import Row, Table, row
 from bench.options import Options
-from cantrip_acp.core.wards import Wards
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.sandbox.gate_ipc.server import GateWire
 from cantrip_acp.sandbox.launch.bubblewrap import NAMESPACES, encode

@@ -16,7 +16,7 @@ from bench.measure import Table, row
 from bench.options import Options
 from bench.shell import Turn
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.loom.loom import Loom

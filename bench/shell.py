@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from cantrip_acp.core.circle import Circle
 from cantrip_acp.core.context_block import ContextBlock
+from cantrip_acp.core.definition.circle import Circle
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.events import Event
-from cantrip_acp.core.wards import Wards
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.records.turn import GateRecord, Output

@@ -30,19 +30,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cantrip_acp.core.call import Call as Call
     from cantrip_acp.core.cantrip import Cantrip as Cantrip
-    from cantrip_acp.core.circle import Circle as Circle
+    from cantrip_acp.core.casting.result import CastResult as CastResult
     from cantrip_acp.core.context_block import ContextBlock as ContextBlock
+    from cantrip_acp.core.definition.call import Call as Call
+    from cantrip_acp.core.definition.circle import Circle as Circle
+    from cantrip_acp.core.definition.wards import Wards as Wards
     from cantrip_acp.core.entity import Entity as Entity
     from cantrip_acp.core.errors import CantripError as CantripError
     from cantrip_acp.core.errors import CrystalError as CrystalError
     from cantrip_acp.core.errors import DefinitionError as DefinitionError
     from cantrip_acp.core.errors import GateError as GateError
     from cantrip_acp.core.errors import LoomError as LoomError
-    from cantrip_acp.core.result import CastResult as CastResult
     from cantrip_acp.core.scoring import Scorer as Scorer
-    from cantrip_acp.core.wards import Wards as Wards
     from cantrip_acp.crystals.contract import Crystal as Crystal
     from cantrip_acp.crystals.contract import Delta as Delta
     from cantrip_acp.crystals.contract import Message as Message
@@ -61,11 +61,11 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.records.turn import Turn as Turn
 
 _HOMES = {
-    "Call": "core.call",
+    "Call": "core.definition.call",
     "Cantrip": "core.cantrip",
     "CantripError": "core.errors",
-    "CastResult": "core.result",
-    "Circle": "core.circle",
+    "CastResult": "core.casting.result",
+    "Circle": "core.definition.circle",
     "ContextBlock": "core.context_block",
     "Crystal": "crystals.contract",
     "CrystalError": "core.errors",
@@ -89,7 +89,7 @@ _HOMES = {
     "ToolDefinition": "crystals.contract",
     "Turn": "loom.records.turn",
     "Usage": "crystals.contract",
-    "Wards": "core.wards",
+    "Wards": "core.definition.wards",
 }
 
 __all__ = list(_HOMES)

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.evals.copying import copied, lay
 from bench.evals.task import Task
-from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.core.errors import CantripError
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.dynamic_gates import DynamicGates

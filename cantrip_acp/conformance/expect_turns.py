@@ -9,7 +9,7 @@ from typing import Any
 from cantrip_acp.conformance.evidence import Evidence, observation_text, output_text, turn_data
 from cantrip_acp.conformance.grammar import Problem
 from cantrip_acp.conformance.matchers import contains, entity, equal, items, sized, subset
-from cantrip_acp.core.call import Call
+from cantrip_acp.core.definition.call import Call
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.loom.records.turn import Turn
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.core.wards import WARDS
 
 
 @dataclass(frozen=True)

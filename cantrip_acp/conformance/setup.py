@@ -11,11 +11,11 @@ import anyio.lowlevel
 
 from cantrip_acp.conformance import case_gates
 from cantrip_acp.conformance.case import Case, crystals_of
-from cantrip_acp.core.call import Call
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.definition.call import Call
+from cantrip_acp.core.definition.circle import Circle
+from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.core.wards import WARDS
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.crystals.scripted import ScriptedCrystal

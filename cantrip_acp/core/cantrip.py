@@ -10,11 +10,11 @@ from typing import cast as typed
 
 import anyio
 
-from cantrip_acp.core.cantrip_definition import CantripDefinition
 from cantrip_acp.core.casting.cast_control import CastStream
+from cantrip_acp.core.casting.result import CastResult, ForkGroup
+from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
 from cantrip_acp.core.entity import Entity, check_new
 from cantrip_acp.core.errors import CantripError, DefinitionError
-from cantrip_acp.core.result import CastResult, ForkGroup
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -26,8 +26,8 @@ from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.loom.records.turn import GateRecord, Output, Turn, UtteranceRecord
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.call import Call
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.definition.call import Call
+    from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.loom.query.history import CastPart
 
 NUDGE = "No gate was called. Go on, and call done with the answer when the task is finished."

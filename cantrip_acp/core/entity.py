@@ -17,7 +17,8 @@ from cantrip_acp.core.casting.cast_control import CastControl, CastStream, strea
 from cantrip_acp.core.casting.loop import CastServices
 from cantrip_acp.core.casting.request_graph import RequestGraph
 from cantrip_acp.core.context import Context
-from cantrip_acp.core.definition import short_repr
+from cantrip_acp.core.definition.checked_values import short_repr
+from cantrip_acp.core.definition.wards import Wards, compose
 from cantrip_acp.core.errors import DefinitionError, EntityExists, IntentRequired
 from cantrip_acp.core.events import BUFFER, ChildHub, EventHub, Subscription
 from cantrip_acp.core.history.continuation import find_own_point
@@ -26,7 +27,6 @@ from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
 from cantrip_acp.core.lifecycle.preparation import Preparation
 from cantrip_acp.core.lifecycle.sources import SourceConnections
 from cantrip_acp.core.state import EntityState
-from cantrip_acp.core.wards import Wards, compose
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.gates.executor import GateExecutor
 from cantrip_acp.loom.records.turn import new_id
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from os import PathLike
 
-    from cantrip_acp.core.call import Call
-    from cantrip_acp.core.cantrip_definition import CantripDefinition
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.casting.result import CastResult, ForkGroup
     from cantrip_acp.core.context_block import ContextBlock
+    from cantrip_acp.core.definition.call import Call
+    from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
+    from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.core.folding.policy import Folding
     from cantrip_acp.core.lifecycle.checkpoints import Checkpoints
-    from cantrip_acp.core.result import CastResult, ForkGroup
     from cantrip_acp.core.state import ParentLink, WardsOf
     from cantrip_acp.crystals.contract import Crystal, Usage
     from cantrip_acp.crystals.retry import RetryPolicy

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cantrip_acp.core.context_block import ContextBlock
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import Event
-    from cantrip_acp.core.wards import Wards
     from cantrip_acp.loom.records.turn import GateRecord, Output
 
 

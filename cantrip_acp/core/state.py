@@ -19,15 +19,15 @@ from cantrip_acp.crystals.contract import NO_USAGE, Usage
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cantrip_acp.core.call import Call
-    from cantrip_acp.core.cantrip_definition import CantripDefinition
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.context import Context
     from cantrip_acp.core.context_block import ContextBlock
+    from cantrip_acp.core.definition.call import Call
+    from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
+    from cantrip_acp.core.definition.circle import Circle
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import EventHub
     from cantrip_acp.core.folding.policy import Folding
-    from cantrip_acp.core.result import CastResult
-    from cantrip_acp.core.wards import Wards
     from cantrip_acp.crystals.contract import Crystal, RequestParameters
     from cantrip_acp.crystals.retry import RetryPolicy
     from cantrip_acp.loom.loom import Loom

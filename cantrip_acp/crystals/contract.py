@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from cantrip_acp.core.call import Call, ToolChoice
+from cantrip_acp.core.definition.call import Call, ToolChoice
 from cantrip_acp.core.errors import MalformedResponse
 from cantrip_acp.crystals.logprobs import SampledTokens
 

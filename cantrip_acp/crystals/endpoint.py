@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cantrip_acp.core.definition import check_choice, check_flag, check_keys, check_mapping, short_repr
+from cantrip_acp.core.definition.checked_values import check_choice, check_flag, check_keys, check_mapping, short_repr
 from cantrip_acp.core.errors import ContextLimitError, DefinitionError
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from cantrip_acp.core.definition import check_keys, check_mapping, check_number, check_whole, short_repr
+from cantrip_acp.core.definition.checked_values import check_keys, check_mapping, check_number, check_whole, short_repr
 from cantrip_acp.core.errors import CrystalError, DefinitionError, MalformedResponse
 from cantrip_acp.core.events import seconds_words
 from cantrip_acp.crystals.contract import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from cantrip_acp.core.definition import check_text, check_whole
+from cantrip_acp.core.definition.checked_values import check_text, check_whole
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError, ScriptExhausted
 from cantrip_acp.crystals.contract import NO_USAGE, Crystal, Delta, Emit, Query, Response, ToolCall, Usage
 from cantrip_acp.crystals.openai.tool_names import wire_name

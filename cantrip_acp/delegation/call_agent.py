@@ -14,7 +14,7 @@ from cantrip_acp.gates.confinement import quoted
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.wards import Wards
+    from cantrip_acp.core.definition.wards import Wards
 
 MOST_IN_BATCH = 10_000
 """Maximum number of requests in one batch."""

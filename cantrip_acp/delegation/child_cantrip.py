@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cantrip_acp.core.call import Call
-from cantrip_acp.core.circle import NOTHING, Circle
+from cantrip_acp.core.definition.call import Call
+from cantrip_acp.core.definition.circle import NOTHING, Circle
 from cantrip_acp.core.errors import CantripError, ChildRefused, DefinitionError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.delegation.child_circle import circle_for
 from cantrip_acp.delegation.request import Request
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.cantrip_definition import CantripDefinition
+    from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.core.state import EntityState
 
 

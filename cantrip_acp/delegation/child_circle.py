@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.definition.circle import Circle
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import ChildRefused, DefinitionError
-from cantrip_acp.core.wards import Wards
 from cantrip_acp.delegation.child_wards import wards_for
 from cantrip_acp.delegation.request import Request
 from cantrip_acp.gates import registry

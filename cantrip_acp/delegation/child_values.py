@@ -19,7 +19,7 @@ from cantrip_acp.delegation.request import CHILD_PROPERTIES, Request
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.result import CastResult
+    from cantrip_acp.core.casting.result import CastResult
 
 _VALUE: Mapping[str, Any] = {
     **CHILD_PROPERTIES,

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cantrip_acp.core.definition.wards import COMPILE, WARDS, Wards, compose
 from cantrip_acp.core.errors import ChildRefused, DefinitionError
-from cantrip_acp.core.wards import COMPILE, WARDS, Wards, compose
 from cantrip_acp.delegation.request import Request
 
 _PERMISSION_WARDS = (

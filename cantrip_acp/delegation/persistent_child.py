@@ -19,8 +19,8 @@ from cantrip_acp.delegation.child_cantrip import cantrip_of
 from cantrip_acp.delegation.errors import report
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.casting.turn_builder import TurnBuilder
-    from cantrip_acp.core.result import CastResult
     from cantrip_acp.delegation.request import Request
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.circle import NOTHING
+from cantrip_acp.core.definition.circle import NOTHING
 from cantrip_acp.core.errors import GateError
 
 CHILD_PROPERTIES: Mapping[str, Any] = {

@@ -21,11 +21,11 @@ from cantrip_acp.delegation.errors import report
 from cantrip_acp.delegation.request import Request
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.casting.turn_builder import TurnBuilder
-    from cantrip_acp.core.circle import Circle
-    from cantrip_acp.core.result import CastResult
+    from cantrip_acp.core.definition.circle import Circle
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.state import ChildEntity, EntityState
-    from cantrip_acp.core.wards import Wards
 
 
 _CHECKS_PER_STEP = 16

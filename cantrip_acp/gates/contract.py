@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from cantrip_acp.core.definition import nearest, short_repr
+from cantrip_acp.core.definition.checked_values import nearest, short_repr
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.json_data import FrozenDict, freeze, thaw
 from cantrip_acp.text.redaction import looks_secret
@@ -23,9 +23,9 @@ from cantrip_acp.text.redaction import looks_secret
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import Diff, Location, PlanEntry
     from cantrip_acp.core.ports import MediumView, TurnContext
-    from cantrip_acp.core.wards import Wards
     from cantrip_acp.crystals.contract import Attachment, ToolDefinition
     from cantrip_acp.loom.records.turn import GateRecord
 
@@ -276,7 +276,7 @@ class Gate:
 
 
 class CircleView(Protocol):
-    """A circle as gates and mediums see it (`core.circle.Circle`)."""
+    """A circle as gates and mediums see it (`core.definition.circle.Circle`)."""
 
     @property
     def medium(self) -> MediumView: ...

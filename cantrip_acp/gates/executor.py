@@ -32,7 +32,7 @@ from cantrip_acp.telemetry import genai_spans, tracing
 from cantrip_acp.text.json_data import NotJson, encodable, freeze, plain, thaw
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.core.events import EventHub
     from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.gates.contract import CircleView, GateRegistrar, GateSession, ProgramCall

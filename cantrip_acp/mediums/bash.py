@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core.circle import NOTHING
+from cantrip_acp.core.definition.circle import NOTHING
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.core.events import signal_name
 from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
@@ -27,8 +27,8 @@ from cantrip_acp.mediums.program_events import ProgramEvents
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.ports import TurnContext
-    from cantrip_acp.core.wards import Wards
     from cantrip_acp.gates.contract import CircleView, Gate
     from cantrip_acp.sandbox.launch.sandbox import Outcome, Running, Sandbox
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.recipes import trust
 from cantrip_acp.recipes.build import build, crystal_factory, crystals

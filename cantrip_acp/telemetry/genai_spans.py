@@ -17,7 +17,7 @@ import msgspec
 from cantrip_acp.telemetry import tracing
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.call import Call
+    from cantrip_acp.core.definition.call import Call
     from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Message, Query, Response, ToolCall, Usage
     from cantrip_acp.telemetry.tracing import Trace
     from cantrip_acp.text.redaction import Redactor

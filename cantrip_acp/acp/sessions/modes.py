@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from cantrip_acp.acp.protocol import ModeState, SessionMode
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
-    from cantrip_acp.core.wards import Wards
+    from cantrip_acp.core.definition.circle import Circle
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.gates.contract import Gate
 
 READ_ONLY, ASK, SANDBOXED, TRUSTED = "read-only", "ask", "sandboxed", "trusted"

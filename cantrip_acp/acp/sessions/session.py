@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session_store import SessionMetadata
     from cantrip_acp.acp.wire.connection import Connection, Request
     from cantrip_acp.core.casting.cast_control import CastStream
+    from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
-    from cantrip_acp.core.result import CastResult
     from cantrip_acp.gates.contract import GateSource
 
 log = logging.getLogger(__name__)

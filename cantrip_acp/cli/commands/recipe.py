@@ -17,7 +17,7 @@ from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.recipes.inspect import Report
     from cantrip_acp.recipes.recipe import Recipe
 

@@ -17,10 +17,10 @@ from cantrip_acp.cli.command_table import SuggestingGroup, examples
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
     from cantrip_acp.core.context_block import ContextBlock
+    from cantrip_acp.core.definition.circle import Circle
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import Event
-    from cantrip_acp.core.wards import Wards
     from cantrip_acp.loom.records.turn import GateRecord, Output
     from cantrip_acp.mediums.contract import Medium
     from cantrip_acp.sandbox.launch.sandbox import Outcome
@@ -262,7 +262,7 @@ def _python(
 
     import anyio
 
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.mediums.code.medium import CodeMedium
 
     if network:
@@ -438,7 +438,7 @@ def _reach(network: bool, hosts: tuple[str, ...]) -> bool | list[str]:
 def _circle(
     cwd: Path | None, recipe: str | None, writable: tuple[Path, ...], network: bool | list[str], timeout_ms: int | None
 ) -> Circle:
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.definition.circle import Circle
 
     workspace = (cwd or Path.cwd()).absolute()
     limits: dict[str, Any] = {"bash_max_output_bytes": _KEPT}

@@ -24,9 +24,9 @@ from cantrip_acp.core.errors import CantripError
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
     from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.casting.result import ForkGroup, Sample
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.forking.fork import State
-    from cantrip_acp.core.result import ForkGroup, Sample
     from cantrip_acp.loom.loom import Loom
 
 

@@ -19,7 +19,7 @@ from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.result import CastResult
+    from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.crystals.contract import Usage
 
 

@@ -20,10 +20,10 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from cantrip_acp.crystals.http_clients import prepare_in_background
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.events import Event
-    from cantrip_acp.core.result import CastResult
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

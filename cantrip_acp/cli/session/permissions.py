@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Answer, Permissions, Question
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.core.cantrip import Cantrip
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.gates.web.named_hosts import NamedHosts
 
 Allow = Literal["ask", "once", "always", "never"]

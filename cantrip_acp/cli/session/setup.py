@@ -128,8 +128,8 @@ def read_context_files(files: tuple[Path, ...]) -> ContextFiles:
     A text longer than `PROMPT_BYTES` is data; several are a mapping of file name to text. Raises DefinitionError for other
     binary data, and for files that are too large.
     """
-    from cantrip_acp.core.circle import LARGEST_DATA
     from cantrip_acp.core.context_block import ContextBlock
+    from cantrip_acp.core.definition.circle import LARGEST_DATA
 
     blocks = []
     texts: dict[str, str] = {}

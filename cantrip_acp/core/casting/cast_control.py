@@ -15,12 +15,12 @@ from cantrip_acp.crystals import http_clients
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.context_block import ContextBlock
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import Event, EventHub, Subscription
     from cantrip_acp.core.history.continuation import Point
-    from cantrip_acp.core.result import CastResult
     from cantrip_acp.core.state import EntityState
-    from cantrip_acp.core.wards import Wards
     from cantrip_acp.telemetry.tracing import Trace
 
 

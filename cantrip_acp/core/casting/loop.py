@@ -21,12 +21,12 @@ import msgspec
 
 from cantrip_acp.core import events
 from cantrip_acp.core.casting.query_stream import QueryStream
+from cantrip_acp.core.casting.result import CastResult
 from cantrip_acp.core.casting.turn_builder import TurnBuilder
 from cantrip_acp.core.context_block import CastInfo
 from cantrip_acp.core.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
 from cantrip_acp.core.folding.apply import make_more_room, make_room
 from cantrip_acp.core.history.continuation import rebuild_context
-from cantrip_acp.core.result import CastResult
 from cantrip_acp.core.scoring import Scoring
 from cantrip_acp.core.state import CastState
 from cantrip_acp.crystals.contract import NO_USAGE, Query, RequestParameters, Response, ToolCall, Usage
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cantrip_acp.core.context_block import ContextBlock
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.core.lifecycle.checkpoints import Checkpoints
     from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
     from cantrip_acp.core.state import EntityState
-    from cantrip_acp.core.wards import Wards
     from cantrip_acp.crystals.contract import ToolDefinition
     from cantrip_acp.gates.executor import GateExecutor
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from cantrip_acp.core.context_block import ContextBlock
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import Event
     from cantrip_acp.core.state import CastState, EntityState
-    from cantrip_acp.core.wards import Wards
     from cantrip_acp.crystals.logprobs import SampledTokens
     from cantrip_acp.gates.executor import GateExecutor
 

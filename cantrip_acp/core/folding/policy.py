@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from cantrip_acp.core.definition import check_keys, check_mapping, check_number, check_whole, short_repr
+from cantrip_acp.core.definition.checked_values import check_keys, check_mapping, check_number, check_whole, short_repr
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.contract import Crystal, Message
 from cantrip_acp.loom.records.turn import GateRecord, Turn

@@ -32,10 +32,10 @@ from cantrip_acp.mediums.code.snapshot import Snapshot
 from cantrip_acp.telemetry import tracing
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.cantrip_definition import CantripDefinition
     from cantrip_acp.core.context_block import ContextBlock
+    from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import Event
-    from cantrip_acp.core.wards import Wards
     from cantrip_acp.loom.loom import Loom
 
 State = Literal["auto", "snapshot", "replay", "none"]

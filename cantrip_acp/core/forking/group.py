@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from cantrip_acp.core.casting.result import ForkGroup, Sample
 from cantrip_acp.core.errors import CantripError, DefinitionError, IntentRequired
 from cantrip_acp.core.forking.fork import fork
 from cantrip_acp.core.history.continuation import find_point
-from cantrip_acp.core.result import ForkGroup, Sample
 from cantrip_acp.loom.query.history import lived
 from cantrip_acp.loom.records.turn import ForkRecord, new_id
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.cantrip_definition import CantripDefinition
+    from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.core.forking.fork import State
     from cantrip_acp.loom.loom import Loom
 

@@ -30,8 +30,8 @@ from cantrip_acp.loom.query.history import CastPart, lived
 from cantrip_acp.loom.records.turn import Turn
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.cantrip_definition import CantripDefinition
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
+    from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.gates.contract import CircleView, GateSource
 
 _ENDED = "the recording of this cast ends here"

@@ -25,7 +25,7 @@ from cantrip_acp.loom.snapshots import SnapshotChunks
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cantrip_acp.core.cantrip_definition import CantripDefinition
+    from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.query.history import CastPart
 

@@ -20,8 +20,8 @@ from cantrip_acp.git.worktrees import Worktree
 from cantrip_acp.loom.stores.address import is_address
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.cantrip_definition import CantripDefinition
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
+    from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.loom.loom import Loom
 
 IGNORED = "files that git ignores: they are never pinned (an environment of Python, say, or node_modules)"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core.call import Call
+from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.errors import CantripError, DefinitionError, LoomError
 from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.loom.records.turn import CantripRecord
@@ -82,7 +82,7 @@ def _definitions(tools: Any) -> tuple[ToolDefinition, ...]:
 
 
 def _present_again(circle: Mapping[str, Any]) -> tuple[str | None, tuple[ToolDefinition, ...]]:
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.gates.contract import Gate
 
     options = {k: v for k, v in circle.items() if k not in ("medium", "gates", "wards", "workspace")}

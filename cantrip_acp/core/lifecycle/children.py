@@ -9,8 +9,8 @@ import anyio
 from cantrip_acp.core.errors import ChildRefused
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.state import EntityState
-    from cantrip_acp.core.wards import Wards
 
 
 def limiter(entity: EntityState) -> anyio.CapacityLimiter:

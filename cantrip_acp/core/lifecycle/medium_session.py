@@ -15,8 +15,8 @@ from cantrip_acp.loom.snapshots import SnapshotChunks
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.state import EntityState
-    from cantrip_acp.core.wards import Wards
     from cantrip_acp.gates.dynamic_gates import DynamicGates
     from cantrip_acp.loom.records.turn import Output
     from cantrip_acp.mediums.contract import MediumSession

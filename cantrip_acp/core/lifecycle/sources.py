@@ -14,7 +14,7 @@ import anyio
 from cantrip_acp.core.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.gates.contract import Gate, GateSource, OpenedSource
 
 

@@ -15,8 +15,8 @@ from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply, GateSession
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import Diff
-    from cantrip_acp.core.wards import Wards
     from cantrip_acp.gates.contract import CircleView, GateRegistrar
 
 _DESCRIPTION = (

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, GateError
-from cantrip_acp.core.wards import Wards
 from cantrip_acp.gates.confinement import Root
 
 PREFIX = "cantrip_acp.hot."

@@ -10,7 +10,7 @@ from typing import Any
 
 from lsprotocol import types
 
-from cantrip_acp.core.wards import WARDS, Wards
+from cantrip_acp.core.definition.wards import WARDS, Wards
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.lsp.recipes import lint
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span

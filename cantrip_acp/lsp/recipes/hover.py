@@ -7,7 +7,7 @@ from typing import Any
 
 from lsprotocol import types
 
-from cantrip_acp.core.wards import WARDS
+from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.lsp.recipes import rules
 from cantrip_acp.lsp.recipes.diagnostics import Reading

@@ -15,7 +15,7 @@ from cantrip_acp.lsp.server.documents import Held
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cantrip_acp.core.wards import Wards
+    from cantrip_acp.core.definition.wards import Wards
 
 Hint = tuple[int, str, str]
 """An offset, the label, and the tooltip that explains it."""
@@ -84,8 +84,8 @@ def _prices(held: Held, data: dict[str, Any], tokens: int) -> Iterator[Hint]:
 
 
 def _wards(held: Held, circle: dict[str, Any]) -> Iterator[Hint]:
+    from cantrip_acp.core.definition.wards import WARDS, Wards
     from cantrip_acp.core.errors import DefinitionError
-    from cantrip_acp.core.wards import WARDS, Wards
 
     listed = lint.wards(circle)
     try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cantrip_acp.core.wards import COMPILE, WARDS
+from cantrip_acp.core.definition.wards import COMPILE, WARDS
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.recipes.parse import cross_field
 from cantrip_acp.recipes.parse.source_map import KeyPath, Mend
@@ -231,8 +231,8 @@ def _without_children(listed: list[tuple[str, Any, KeyPath]], found: Mapping[str
 
 def _repeated(listed: list[tuple[str, Any, KeyPath]]) -> Iterator[Advice]:
     """A ward that is given twice: reported at the one without effect."""
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.errors import DefinitionError
-    from cantrip_acp.core.wards import Wards
 
     seen: dict[str, tuple[Any, KeyPath]] = {}
     for name, value, path in listed:

@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core.circle import NOTHING
+from cantrip_acp.core.definition.circle import NOTHING
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.gates.registry import child_functions
 from cantrip_acp.loom.records.turn import Output

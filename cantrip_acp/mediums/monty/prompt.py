@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cantrip_acp.mediums.code.prompt import construction_lines, context_line, functions_of, seconds
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.wards import Wards
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.gates.contract import CircleView
 
 DESCRIPTION = (

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.core.call import Call
-from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.definition.call import Call
+from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import ConfigDict, Discriminator, Field, Tag, create_model
 from pydantic_core import PydanticCustomError
 
-from cantrip_acp.core.wards import WARDS
+from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.recipes.models.field_types import (
     FLAG_WORDS,
@@ -173,7 +173,7 @@ def _ward_fields() -> dict[str, Any]:
 if TYPE_CHECKING:
 
     class Ward(_OneWard):
-        """One field for each ward of `cantrip_acp.core.wards`."""
+        """One field for each ward of `cantrip_acp.core.definition.wards`."""
 else:
     Ward = create_model("Ward", __base__=_OneWard, __doc__=_OneWard.__doc__, **_ward_fields())
 

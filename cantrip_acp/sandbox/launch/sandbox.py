@@ -19,8 +19,8 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, SandboxError
-from cantrip_acp.core.wards import Wards
 from cantrip_acp.files import paths as folders
 from cantrip_acp.files import scratch_copy
 from cantrip_acp.files.scratch_copy import copied, source_of

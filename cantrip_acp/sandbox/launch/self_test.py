@@ -18,8 +18,8 @@ from typing import Any
 
 import anyio
 
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
-from cantrip_acp.core.wards import Wards
 from cantrip_acp.files import scratch_copy
 from cantrip_acp.files.temporary import TemporaryFolder
 from cantrip_acp.sandbox.launch.sandbox import Sandbox

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.core.wards import Wards
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.files.protected_paths import why_protected
 from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox
 from cantrip_acp.sandbox.policy.host_toolchains import Host

@@ -17,7 +17,7 @@ from unittest import mock
 
 import pytest
 
-from cantrip_acp.core.wards import Wards
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.sandbox.network import proxy
 from cantrip_acp.sandbox.network.hosts import AllowedHosts
 from cantrip_acp.sandbox.policy.policy import PROXY_PORT

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, RecipeError, SandboxError
-from cantrip_acp.core.wards import Wards
 from cantrip_acp.recipes import load_for_session
 from cantrip_acp.recipes.trust import Ledger
 from cantrip_acp.sandbox.launch.sandbox import Sandbox

@@ -24,7 +24,7 @@ import asyncio, contextlib, os, subprocess, sys
 from unittest import mock
 from cantrip_acp.sandbox.launch import process_tree as process
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
-from cantrip_acp.core.wards import Wards
+from cantrip_acp.core.definition.wards import Wards
 from tests.integration.attack.weakened_sandbox import calls, option
 
 os.close(os.open("/dev/tty", os.O_RDWR))  # There is one, for this program.

@@ -13,9 +13,9 @@ import pytest
 
 from cantrip_acp import Circle
 from cantrip_acp.core.context_block import ContextBlock
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Event
-from cantrip_acp.core.wards import Wards
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.records.turn import GateRecord, Output

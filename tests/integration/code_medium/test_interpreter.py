@@ -244,7 +244,7 @@ def test_the_command_line(workspace: Path) -> None:
 
 
 def test_without_a_workspace_there_is_no_venv() -> None:
-    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.definition.circle import Circle
 
     circle = Circle(CodeMedium(python="venv"), ["done"], {"max_turns": 1})
     with pytest.raises(DefinitionError, match="there is no workspace"):

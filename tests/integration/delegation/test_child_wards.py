@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.core.wards import Wards
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.gates.registry import child_functions
 from tests.support.scripted_children import GATES, call, done, ends, first_result, parent, results, turns
 

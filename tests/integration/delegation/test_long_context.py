@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.circle import LARGEST_DATA
+from cantrip_acp.core.definition.circle import LARGEST_DATA
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build.build import build

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.dynamic_gates import DynamicGates

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cantrip_acp import Circle, DefinitionError, GateError, Wards
-from cantrip_acp.core.wards import COMPILE, compose
+from cantrip_acp.core.definition.wards import COMPILE, compose
 from cantrip_acp.gates.loaded.policy import Module, NameRefused, check_module, full_name
 from tests.integration.loaded_gates.conftest import KIT, Make
 

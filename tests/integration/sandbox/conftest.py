@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.core.wards import Wards
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
 Make = Callable[..., Sandbox]

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.mediums.bash import BashMedium, BashSession
 from cantrip_acp.sandbox.launch.sandbox import Outcome
 

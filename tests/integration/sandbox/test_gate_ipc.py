@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.core.wards import Wards
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.sandbox.gate_ipc import server
 from cantrip_acp.sandbox.gate_ipc.server import GateWire

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cantrip_acp.core.wards import Wards
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.sandbox.launch.sandbox import Outcome, Running, Sandbox, control_groups
 from tests.integration.sandbox.conftest import Make
 

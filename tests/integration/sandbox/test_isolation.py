@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, SandboxError
-from cantrip_acp.core.wards import Wards
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE
 from tests.integration.sandbox.conftest import Make

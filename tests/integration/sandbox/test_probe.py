@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import SandboxMissing
-from cantrip_acp.core.wards import Wards
 from cantrip_acp.sandbox.launch import availability
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
@@ -53,7 +53,7 @@ async def test_a_sandbox_inside_a_sandbox_is_told_apart(workspace: Path) -> None
     program = (
         "import asyncio, sys\n"
         "from cantrip_acp.sandbox.launch.sandbox import Sandbox\n"
-        "from cantrip_acp.core.wards import Wards\n"
+        "from cantrip_acp.core.definition.wards import Wards\n"
         "print(asyncio.run(Sandbox(Wards(), None).run('echo RAN')))\n"
     )
     root = Path(__file__).parents[3]

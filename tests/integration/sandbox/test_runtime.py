@@ -19,7 +19,7 @@ import asyncio, sys
 from pathlib import Path
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
-from cantrip_acp.core.wards import Wards
+from cantrip_acp.core.definition.wards import Wards
 workspace = Path(sys.argv[1])
 box = Sandbox(Wards.of({"bash_writable_paths": ["workspace"]}, base=workspace), workspace)
 print(runtime().folder, flush=True)

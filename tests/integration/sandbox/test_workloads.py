@@ -134,7 +134,7 @@ async def test_files_stay_and_nothing_else(workspace: Path, make: Make) -> None:
 
 
 async def test_a_persistent_home(workspace: Path, tmp_path: Path) -> None:
-    from cantrip_acp.core.wards import Wards
+    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
     home = tmp_path / "home"

@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_acp.core.call import Call
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.definition.call import Call
+from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.crystals.catalog.types import ModelInfo, Price
 from cantrip_acp.crystals.contract import Delta, Query
 from cantrip_acp.crystals.retry import RetryPolicy

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.core.call import Call
+from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.errors import CrystalError, DefinitionError
 from cantrip_acp.crystals.anthropic.crystal import AnthropicCrystal
 from cantrip_acp.crystals.anthropic.messages import cached, rendered

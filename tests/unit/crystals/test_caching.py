@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.core.call import Call
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.circle import Circle
 from cantrip_acp.core.context_block import ContextBlock
+from cantrip_acp.core.definition.call import Call
+from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.crystals.anthropic.crystal import AnthropicCrystal
 from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.contract import Crystal

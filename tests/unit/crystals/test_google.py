@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.core.call import Call
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.definition.call import Call
+from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.core.errors import ContextLimitError, DefinitionError
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo, Price
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall, ToolDefinition

@@ -9,9 +9,9 @@ import warnings
 import anyio
 import pytest
 
-from cantrip_acp.core.call import Call
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.definition.call import Call
+from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, MalformedResponse
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.crystals.contract import Delta, Query

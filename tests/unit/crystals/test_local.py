@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cantrip_acp import Cantrip, Circle
-from cantrip_acp.core.call import Call
+from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Message, ToolCall

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cantrip_acp.core.call import Call
+from cantrip_acp.core.definition.call import Call
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo, Price
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint

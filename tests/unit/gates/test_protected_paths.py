@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.core.definition.wards import Wards, compose
 from cantrip_acp.core.errors import DefinitionError, GateError
-from cantrip_acp.core.wards import Wards, compose
 from cantrip_acp.files import protected_paths
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.files.edit_file import EDIT_FILE

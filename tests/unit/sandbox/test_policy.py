@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.wards import Wards
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.files.protected_paths import is_secret_file, plain
 from cantrip_acp.sandbox.launch.bubblewrap import HostPaths, arguments, encode
 from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools

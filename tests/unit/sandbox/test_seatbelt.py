@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.wards import Wards
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.sandbox.launch.seatbelt import PROGRAM, Profile, profile
 from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.sandbox.policy.policy import Policy, compose

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cantrip_acp.core.wards import WARDS
+from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.lsp.recipes.diagnostics import Finding
 from cantrip_acp.lsp.recipes.fixes.simple import Fix, added, removal
 from cantrip_acp.lsp.recipes.syntax import schema_lookup

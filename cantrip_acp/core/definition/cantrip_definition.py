@@ -7,9 +7,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from cantrip_acp.core.call import Call
-from cantrip_acp.core.circle import Circle
-from cantrip_acp.core.definition import (
+from cantrip_acp.core.definition.call import Call
+from cantrip_acp.core.definition.checked_values import (
     Definition,
     check_flag,
     check_keys,
@@ -18,6 +17,7 @@ from cantrip_acp.core.definition import (
     derived,
     short_repr,
 )
+from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal

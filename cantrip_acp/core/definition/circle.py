@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.core.definition import Definition, derived, short_repr
+from cantrip_acp.core.definition.checked_values import Definition, derived, short_repr
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.scoring import Scorer
-from cantrip_acp.core.wards import Wards
 from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate

@@ -12,8 +12,7 @@ from cantrip_acp.core.errors import CantripError, DefinitionError, IntentRequire
 from cantrip_acp.lsp.commands import casts
 from cantrip_acp.lsp.commands import trust as trusting
 from cantrip_acp.lsp.commands.arguments import Given
-from cantrip_acp.lsp.commands.command_run import Work
-from cantrip_acp.lsp.commands.runner import Failed
+from cantrip_acp.lsp.commands.command_run import Failed, Work
 from cantrip_acp.lsp.recipes import lenses
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ class Command:
 
 _CASTING = "cantrip_acp.lsp.commands.cast_commands"
 _LOOMING = "cantrip_acp.lsp.commands.loom_commands"
-_LOOM_FILES = "cantrip_acp.lsp.commands.loom_files"
+_LOOM_FILES = "cantrip_acp.lsp.commands.loom_commands"
 
 _LISTED: tuple[Command, ...] = (
     Command(

@@ -65,10 +65,9 @@ async def folds(ls: Server, params: types.FoldingRangeParams) -> Any:
 
 
 async def lenses(ls: Server, params: types.CodeLensParams) -> Any:
-    from cantrip_acp.lsp.looms import lenses
 
     uri = params.text_document.uri
-    return await _told(ls, uri, lambda book: lenses.lenses(book, uri))
+    return await _told(ls, uri, lambda book: outline.lenses(book, uri))
 
 
 async def links(ls: Server, params: types.DocumentLinkParams) -> Any:
@@ -79,7 +78,7 @@ async def links(ls: Server, params: types.DocumentLinkParams) -> Any:
 
 
 async def hover(ls: Server, params: types.HoverParams) -> Any:
-    from cantrip_acp.lsp.looms import damage, links
+    from cantrip_acp.lsp.looms import document, links
     from cantrip_acp.lsp.looms import hover as hovering
 
     line, character, encoding = params.position.line, params.position.character, ls.documents.encoding
@@ -88,7 +87,7 @@ async def hover(ls: Server, params: types.HoverParams) -> Any:
     def tell(book: Book) -> dict[str, Any] | None:
         position = book.position_of(line)
         if position is None:
-            said = damage.of_line(book, line)
+            said = document.of_line(book, line)
             value = hovering.fence(said) if said else ""
         else:
             name = links.word(book, position, character, encoding)

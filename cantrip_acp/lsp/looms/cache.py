@@ -176,9 +176,9 @@ class LoomCache:
         uri = self._shown.get(path)
         if uri is None:
             return
-        from cantrip_acp.lsp.looms import damage
+        from cantrip_acp.lsp.looms import document
 
-        found = await asyncio.to_thread(damage.findings, book)
+        found = await asyncio.to_thread(document.findings, book)
         if self._shown.get(path) == uri and self._told.get(path) != found:
             self._told[path] = found
             self._publish(uri, found)

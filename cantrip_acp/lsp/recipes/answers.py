@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import re
+from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,8 +48,6 @@ def completion_resolved(ls: Server, item: types.CompletionItem) -> types.Complet
 
 def _readable(ls: Server, item: types.CompletionItem) -> types.CompletionItem:
     if isinstance(item.documentation, types.MarkupContent):
-        from cantrip_acp.lsp.server.markup import fitted
-
         said = fitted(item.documentation, ls.completion_formats)
         item.documentation = said if ls.completion_formats else said.value
     return item
@@ -57,7 +56,6 @@ def _readable(ls: Server, item: types.CompletionItem) -> types.CompletionItem:
 @_opened
 def hover(ls: Server, held: Held, params: types.HoverParams) -> types.Hover | None:
     from cantrip_acp.lsp.recipes.hover import hover
-    from cantrip_acp.lsp.server.markup import fitted
 
     found = hover(held, ls.reading(held), params.position)
     if found is not None and isinstance(found.contents, types.MarkupContent):
@@ -235,7 +233,7 @@ def _family(ls: Server, item: types.CallHierarchyItem) -> tuple[Family, dict[str
 
 
 async def workspace_symbols(ls: Server, params: types.WorkspaceSymbolParams) -> list[types.WorkspaceSymbol]:
-    from cantrip_acp.lsp.server.workspace_symbols import symbols
+    from cantrip_acp.lsp.recipes.workspace_recipes import symbols
 
     async with ls.reading_library:
         return await asyncio.to_thread(lambda: symbols(ls.library.all(ls.documents), params.query))
@@ -254,3 +252,21 @@ async def workspace_diagnostics(ls: Server, params: types.WorkspaceDiagnosticPar
     from cantrip_acp.lsp.server import pull_diagnostics
 
     return await pull_diagnostics.of_all(ls, {each.uri: each.value for each in params.previous_result_ids})
+
+
+_FENCE = re.compile(r"(?m)^```.*\n?")
+_LINK = re.compile(r"\[([^\]\n]*)\]\([^)\n]*\)")
+_RULE = re.compile(r"(?m)^---\n?")
+
+
+def fitted(content: types.MarkupContent, formats: Sequence[types.MarkupKind] | None) -> types.MarkupContent:
+    """The content in a format that the client shows; plain text if it names no format."""
+    if content.kind == types.MarkupKind.PlainText or types.MarkupKind.Markdown in (formats or ()):
+        return content
+    return types.MarkupContent(types.MarkupKind.PlainText, plain(content.value))
+
+
+def plain(text: str) -> str:
+    """Our Markdown as plain text: without fences, rules and stars; links become their text."""
+    text = _RULE.sub("", _LINK.sub(r"\1", _FENCE.sub("", text)))
+    return re.sub(r"\n{3,}", "\n\n", text.replace("**", "").replace(" ↗", "")).strip()

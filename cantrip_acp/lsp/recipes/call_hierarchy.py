@@ -14,8 +14,8 @@ from cantrip_acp.core.definition.wards import WARDS, Wards
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.lsp.recipes import lint
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
+from cantrip_acp.lsp.recipes.workspace_recipes import title, title_span
 from cantrip_acp.lsp.server.documents import Held
-from cantrip_acp.lsp.server.workspace_symbols import title, title_span
 
 OWN = ""
 """The crystal of a child that has its parent's crystal."""

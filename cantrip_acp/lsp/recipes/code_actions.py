@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
+from cantrip_acp.lsp.recipes import code_actions, file_references, quick_fixes, value_fixes
 from cantrip_acp.lsp.recipes.diagnostics import Finding, Reading
-from cantrip_acp.lsp.recipes.fixes import missing_files, move, simple, values
-from cantrip_acp.lsp.recipes.fixes.simple import Fix
+from cantrip_acp.lsp.recipes.quick_fixes import Fix
 from cantrip_acp.lsp.recipes.syntax.tree import Span
 from cantrip_acp.lsp.server.documents import Held
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from cantrip_acp.lsp.recipes.diagnostics import Finding, Reading
+    from cantrip_acp.lsp.server.documents import Held
 
 FIX_ALL = "source.fixAll.cantrip"
 
@@ -50,8 +55,8 @@ def actions(
 def of(held: Held, finding: Finding) -> Iterator[Fix]:
     """Every fix of a finding."""
     seen: set[str] = set()
-    moves = list(move.fixes(held, finding))
-    others = (*values.fixes(held, finding), *simple.fixes(held, finding))
+    moves = list(quick_fixes.misplaced_key_fixes(held, finding))
+    others = (*value_fixes.fixes(held, finding), *quick_fixes.fixes(held, finding))
     if moves:  # a key that is valid elsewhere is not a typing error
         others = tuple(replace(fix, best=False, safe=False) for fix in others)
     for fix in (*moves, *others):
@@ -98,7 +103,7 @@ def _fixing(held: Held, finding: Finding, said: types.Diagnostic) -> Iterator[ty
 def _creating(
     held: Held, reading: Reading, finding: Finding, said: types.Diagnostic, workspace: Path
 ) -> Iterator[types.CodeAction]:
-    for title, made in missing_files.creations(held, reading, finding, workspace):
+    for title, made in code_actions.creations(held, reading, finding, workspace):
         edit = types.WorkspaceEdit(document_changes=list(made))
         yield types.CodeAction(
             title, kind=types.CodeActionKind.QuickFix, diagnostics=[said], is_preferred=True, edit=edit
@@ -109,3 +114,76 @@ def _edit(held: Held, edits: list[tuple[Span, str]]) -> types.WorkspaceEdit:
     return types.WorkspaceEdit(
         changes={held.uri: [types.TextEdit(held.text.range(*span), text) for span, text in edits]}
     )
+
+
+_GATES = '''\
+"""Gates of {recipe}: functions that an entity can call. They run on this machine, outside the sandbox."""
+
+from cantrip_acp import Gate
+
+
+@Gate.of
+def {gate}(text: str) -> int:
+    """Count the words of a text."""
+    return len(text.split())
+'''
+_SCORE = '''\
+"""What {recipe} is scored by."""
+
+
+def score({of}):
+    """The end pays."""
+    return 1.0 if {of}.terminated else 0.0
+'''
+_PROMPT = "You are a careful assistant. Do what is asked of you with the gates of your circle, and answer with done.\n"
+_SCRIPT = """\
+responses:
+  - tool_calls: [{{gate: done, args: {{answer: {answer}}}}}]
+"""
+
+
+def creations(
+    held: Held, reading: Reading, finding: Finding, workspace: Path
+) -> Iterator[tuple[str, list[types.CreateFile | types.TextDocumentEdit]]]:
+    """A title and the edits that create the file or folder that a finding reports as missing."""
+    if finding.mend is None or finding.mend.kind != "create":
+        return
+    for path, name, kind in file_references.named(reading.data):
+        if path == finding.path:
+            file = file_references.beside(held.path.parent, name)
+            yield f"Create {_shown(file, held.path.parent)}", _made(file, _content(held, reading, path, kind))
+    for path, name in file_references.roots(reading.data):
+        if path == finding.path:
+            folder = file_references.beside(workspace, name)
+            # The protocol can create files, but not folders.
+            yield f"Create the folder {_shown(folder, workspace)}", _made(folder / ".gitkeep", "")
+
+
+def _made(file: Path, content: str) -> list[types.CreateFile | types.TextDocumentEdit]:
+    uri = file.as_uri()
+    made: list[types.CreateFile | types.TextDocumentEdit] = [
+        types.CreateFile(uri, options=types.CreateFileOptions(ignore_if_exists=True))
+    ]
+    if content:
+        start = types.Position(0, 0)
+        edit = types.TextEdit(types.Range(start, start), content)
+        made.append(types.TextDocumentEdit(types.OptionalVersionedTextDocumentIdentifier(uri, None), [edit]))
+    return made
+
+
+def _content(held: Held, reading: Reading, path: tuple[str | int, ...], kind: str) -> str:
+    recipe = held.path.name.partition(".cantrip.")[0]
+    if kind == "prompt":
+        return _PROMPT
+    if kind == "script":
+        return _SCRIPT.format(answer=json.dumps("the answer"))
+    if path[:2] == ("circle", "score"):
+        score = reading.data["circle"]["score"]
+        return _SCORE.format(recipe=recipe, of="turn" if score.get("at") == "turn" else "thread")
+    return _GATES.format(recipe=recipe, gate="count_words")
+
+
+def _shown(file: Path, base: Path) -> str:
+    """The path relative to the base; the full path if it is not below the base."""
+    shown = str(file.relative_to(base)) if file.is_relative_to(base) else str(file)
+    return "".join(c if c.isprintable() else "?" for c in shown)[:120]

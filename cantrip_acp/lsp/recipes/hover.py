@@ -9,7 +9,7 @@ from lsprotocol import types
 
 from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.gates.registry import ALIASES
-from cantrip_acp.lsp.recipes import rules
+from cantrip_acp.lsp.recipes import lint
 from cantrip_acp.lsp.recipes.diagnostics import Reading
 from cantrip_acp.lsp.recipes.syntax import schema_lookup
 from cantrip_acp.lsp.recipes.syntax.tree import Node
@@ -159,9 +159,9 @@ def hover(held: Held, reading: Reading, position: types.Position) -> types.Hover
     parts = [said] if said else []
     for finding in reading.findings:
         if finding.span[0] <= offset <= finding.span[1]:
-            text = rules.meanings().get(finding.rule)
+            text = lint.meanings().get(finding.rule)
             if text is not None:
-                parts.append(f"**{finding.rule}** [↗]({rules.link(finding.rule)})\n\n{text}")
+                parts.append(f"**{finding.rule}** [↗]({lint.link(finding.rule)})\n\n{text}")
                 span = span if said else finding.span
     if not parts:
         return None

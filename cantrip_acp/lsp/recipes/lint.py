@@ -4,8 +4,11 @@ Every function yields `Advice`; none of them raises, whatever the data contains.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from cantrip_acp.core.definition.wards import COMPILE, WARDS
@@ -320,3 +323,18 @@ def _open(value: Any) -> bool:
 def _leg(private: list[tuple[KeyPath, str]]) -> str:
     gate_names = [what for path, what in private if path[:2] == ("circle", "gates")]
     return "what reads files (" + ", ".join(gate_names[:4]) + ")" if gate_names else private[0][1]
+
+
+PAGE = Path(__file__).with_name("rules.md")
+
+
+@cache
+def meanings() -> dict[str, str]:
+    """Every rule with its meaning, from `rules.md`."""
+    parts = re.split(r"(?m)^## (.+)$", PAGE.read_text(encoding="utf-8"))
+    return {name.strip(): text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def link(rule: str) -> str:
+    """The URI of a rule's explanation."""
+    return f"{PAGE.as_uri()}#{rule.lower()}"

@@ -9,9 +9,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from lsprotocol import types
+
+from cantrip_acp.lsp.recipes.outline import name as named
+from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
 from cantrip_acp.lsp.server.documents import Documents, Held
 from cantrip_acp.lsp.server.positions import Text
 from cantrip_acp.recipes.parse.document import MAX_BYTES, SUFFIXES
+from cantrip_acp.recipes.recipe import stem
 
 PASSED = {"node_modules", "__pycache__", "venv", "site-packages", "target", "dist", "build"}
 """Folders that contain no recipes of the user. Folders that begin with a dot are skipped too, except ``.cantrip``."""
@@ -85,3 +90,63 @@ def _recipes(folder: Path, most: int) -> Iterator[Path]:
                     yield here / entry.name
             except OSError:
                 continue
+
+
+MOST = 500
+_KIND = types.SymbolKind
+
+
+def symbols(recipes: list[Held], query: str) -> list[types.WorkspaceSymbol]:
+    """The symbols whose name contains the query's letters in order, the best match first."""
+    found: list[tuple[int, int, types.WorkspaceSymbol]] = []
+    for held in recipes:
+        recipe = title(held)
+        for name, kind, span in _of(held, recipe):
+            distance = _fits(query, name)
+            if distance is not None:
+                location = types.Location(held.uri, held.text.range(*span))
+                container = None if kind is _KIND.Class else recipe
+                found.append(
+                    (distance, len(found), types.WorkspaceSymbol(location, name, kind, container_name=container))
+                )
+    return [symbol for _, _, symbol in sorted(found, key=lambda each: each[:2])[:MOST]]
+
+
+def title(held: Held) -> str:
+    """A recipe's name: from its key, else from its file."""
+    given = held.tree.get("name")
+    return given.value if given is not None and given.kind == "scalar" and given.value else stem(held.path)
+
+
+def title_span(held: Held) -> Span:
+    """The span of the recipe's name, or of its first key."""
+    given = held.tree.get("name")
+    if given is not None and given.kind == "scalar":
+        return given.span
+    first = next(iter(held.tree.children), None)
+    return first.key_span or (0, 0) if first is not None else (0, 0)
+
+
+def _of(held: Held, recipe: str) -> Iterator[tuple[str, types.SymbolKind, Span]]:
+    yield recipe, _KIND.Class, title_span(held)
+    yield from _items(held.tree.find(("circle", "gates")), _KIND.Function)
+    yield from _items(held.tree.get("crystals"), _KIND.Object)
+    yield from _items(held.tree.get("mcp_servers"), _KIND.Module)
+
+
+def _items(node: Node | None, kind: types.SymbolKind) -> Iterator[tuple[str, types.SymbolKind, Span]]:
+    for child in node.children if node is not None else ():
+        called = named(child)
+        if called:
+            yield called, kind, child.key_span or child.span
+
+
+def _fits(query: str, name: str) -> int | None:
+    """The distance of a name from a query: 0 if the name begins with it; None if letters are missing."""
+    asked, held = query.lower(), name.lower()
+    if not asked or held.startswith(asked):
+        return 0
+    if asked in held:
+        return 1
+    letters = iter(held)
+    return 2 if all(letter in letters for letter in asked) else None

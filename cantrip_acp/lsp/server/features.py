@@ -116,7 +116,7 @@ LOOM_REQUESTS = ("list", "casts", "turns")
 
 
 async def _run_command(ls: Server, params: types.ExecuteCommandParams) -> Any:
-    from cantrip_acp.lsp.commands.runner import execute
+    from cantrip_acp.lsp.commands.command_run import execute
 
     return await execute(ls, params)
 

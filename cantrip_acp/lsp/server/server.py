@@ -444,14 +444,14 @@ class Server(LanguageServer):
 
     def diagnostic(self, held: Held, finding: Finding) -> types.Diagnostic:
         """A finding as the protocol's diagnostic."""
-        from cantrip_acp.lsp.recipes import rules
+        from cantrip_acp.lsp.recipes import lint
 
         return types.Diagnostic(
             held.text.range(*finding.span),
             finding.message,
             severity=_SEVERITY[finding.severity],
             code=finding.rule,
-            code_description=types.CodeDescription(rules.link(finding.rule)),
+            code_description=types.CodeDescription(lint.link(finding.rule)),
             source="cantrip",
             tags=[types.DiagnosticTag.Deprecated] if finding.rule == "legacy-key" else None,
             related_information=[

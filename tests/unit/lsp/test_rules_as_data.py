@@ -11,10 +11,9 @@ import pytest
 
 from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.loom.records.tree import Problem
-from cantrip_acp.lsp.looms import damage
+from cantrip_acp.lsp.looms import document as loom_document
 from cantrip_acp.lsp.looms.document import Book
-from cantrip_acp.lsp.recipes import diagnostics, rules
-from cantrip_acp.lsp.recipes.fixes import simple, values
+from cantrip_acp.lsp.recipes import diagnostics, lint, quick_fixes, value_fixes
 from cantrip_acp.lsp.server.documents import Held
 from cantrip_acp.lsp.server.positions import Text
 from cantrip_acp.recipes.parse import check, document
@@ -49,7 +48,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in BROKEN.items() for text in texts])
 def test_the_rule_is_data(rule: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert rule in rules.meanings()
+    assert rule in lint.meanings()
     path = tmp_path / "a.cantrip.yaml"
     with pytest.raises(RecipeError) as caught:
         check.recipe(document.parse(text.encode(), path))
@@ -65,7 +64,7 @@ def test_a_rule_does_not_depend_on_the_words(tmp_path: Path) -> None:
     found = check.problems(document.parse(text.encode(), tmp_path / "a.cantrip.yaml"))
     assert {problem.rule for problem in found} == {"unknown-name"}
     assert "(CIRCLE-1)" in found[0].message
-    assert not hasattr(rules, "of")
+    assert not hasattr(lint, "of")
 
 
 CIRCLE = "circle:\n  gates: [{gates}]\n  wards: [{{max_turns: 3}}{wards}]\n"
@@ -123,7 +122,7 @@ def _loom_rules(rule: str, folder: Path) -> set[str]:
         path.write_bytes(path.read_bytes() + own.get(done, done))
     book = Book(path)
     book.load()
-    return {finding.code for finding in damage.findings(book)}
+    return {finding.code for finding in loom_document.findings(book)}
 
 
 def _orphan(line: bytes) -> bytes:
@@ -143,7 +142,7 @@ def _no_loom(folder: Path) -> set[str]:
     path.write_text("something else\n")
     book = Book(path)
     book.load()
-    return {finding.code for finding in damage.findings(book)}
+    return {finding.code for finding in loom_document.findings(book)}
 
 
 @pytest.mark.parametrize("rule", MADE)
@@ -152,7 +151,7 @@ def test_every_rule_is_made(rule: str, tmp_path: Path) -> None:
 
 
 def test_no_rule_of_the_page_is_left_out() -> None:
-    assert set(rules.meanings()) == set(MADE) | EXPLAINED
+    assert set(lint.meanings()) == set(MADE) | EXPLAINED
 
 
 @pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in ADVISED.items() for text in texts])
@@ -168,8 +167,8 @@ def test_other_words_change_no_rule_and_no_fix(tmp_path: Path) -> None:
             (tmp_path / "broken.py").write_text("def f(:\n")
             for finding in diagnostics.read(held.text, held.path, tmp_path).findings:
                 other = replace(finding, message="X", related=tuple((span, "X") for span, _ in finding.related))
-                for made in (simple.fixes, values.fixes):
+                for made in (quick_fixes.fixes, value_fixes.fixes):
                     assert list(made(held, other)) == list(made(held, finding)), rule
     for rule in LOOMS:
-        of_loom = [damage._told(Problem("X", 1, 0, 1, rule=rule))]
+        of_loom = [loom_document._told(Problem("X", 1, 0, 1, rule=rule))]
         assert [each.code for each in of_loom] == [rule]

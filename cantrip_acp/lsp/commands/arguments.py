@@ -13,7 +13,7 @@ from cantrip_acp.lsp.commands.registry import Command
 from cantrip_acp.recipes.models.field_types import nearest
 
 
-class Given:
+class CommandArguments:
     """The arguments of one call. Each reader raises `JsonRpcInvalidParams`, which says what is wrong with which argument."""
 
     def __init__(self, command: Command, arguments: Sequence[Any] | None) -> None:

@@ -11,8 +11,8 @@ from lsprotocol import types
 from cantrip_acp.core.errors import CantripError, DefinitionError, IntentRequired, UntrustedRecipe
 from cantrip_acp.lsp.commands import casts
 from cantrip_acp.lsp.commands import trust as trusting
-from cantrip_acp.lsp.commands.arguments import Given
-from cantrip_acp.lsp.commands.command_run import Failed, Work
+from cantrip_acp.lsp.commands.arguments import CommandArguments
+from cantrip_acp.lsp.commands.command_run import CommandFailed, CommandRun
 from cantrip_acp.lsp.recipes import lenses
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cantrip_acp.recipes.recipe import Recipe
 
 
-async def cast(server: Server, given: Given, work: Work) -> dict[str, Any]:
+async def cast(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
     """Cast a recipe with the text that the editor has, saved or not."""
     path = recipe_path(server, given)
     return await _cast(
@@ -31,7 +31,7 @@ async def cast(server: Server, given: Given, work: Work) -> dict[str, Any]:
     )
 
 
-async def cast_with(server: Server, given: Given, work: Work) -> dict[str, Any]:
+async def cast_with(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
     """Cast a recipe, for clients that ask for the intent first. If the client sends none, the user chooses a known intent."""
     path = recipe_path(server, given)
     if given.has("intent"):
@@ -44,7 +44,7 @@ async def cast_with(server: Server, given: Given, work: Work) -> dict[str, Any]:
     return await _cast(server, given, work, path, chosen.title)
 
 
-async def _cast(server: Server, given: Given, work: Work, path: Path, intent: str) -> dict[str, Any]:
+async def _cast(server: Server, given: CommandArguments, work: CommandRun, path: Path, intent: str) -> dict[str, Any]:
     loom_file = given.text("loom", "") or None
     work.say("getting ready")
     files, workspace = server.files(), server.documents.workspace(path)
@@ -52,15 +52,17 @@ async def _cast(server: Server, given: Given, work: Work, path: Path, intent: st
         cantrip, loom = await asyncio.to_thread(_ready, server.trusting, path, files, workspace, loom_file)
     except UntrustedRecipe as error:
         mend = {"title": "Trust this recipe", "command": "cantrip.trust", "arguments": [{"uri": path.as_uri()}]}
-        raise Failed(str(error), data={"error": "UntrustedRecipe", "folder": error.folder, "command": mend}) from error
+        raise CommandFailed(
+            str(error), data={"error": "UntrustedRecipe", "folder": error.folder, "command": mend}
+        ) from error
     if work.cancelled:
         loom.close()
-        raise Failed("the cast was cancelled before it began", data={"error": "Cancelled"})
-    running = casts.Cast(cantrip, loom, intent, work.say)
+        raise CommandFailed("the cast was cancelled before it began", data={"error": "Cancelled"})
+    running = casts.RecipeCast(cantrip, loom, intent, work.say)
     server.casts.begin(path, running, intent)
     server.lenses_changed()
     work.on_cancel(running.cancel)
-    how: casts.Ended | str = "the cast was cut off"
+    how: casts.CastOutcome | str = "the cast was cut off"
     try:
         ended = how = await asyncio.shield(running.ended)
     except asyncio.CancelledError:
@@ -68,7 +70,7 @@ async def _cast(server: Server, given: Given, work: Work, path: Path, intent: st
         raise
     except CantripError as error:
         how = str(error)
-        raise Failed(how, data={"error": type(error).__name__, "loom": loom.location}) from error
+        raise CommandFailed(how, data={"error": type(error).__name__, "loom": loom.location}) from error
     finally:
         server.casts.end(path, running, how)
         server.lenses_changed()
@@ -76,13 +78,13 @@ async def _cast(server: Server, given: Given, work: Work, path: Path, intent: st
     return ended.record
 
 
-async def stop(server: Server, given: Given, work: Work) -> dict[str, Any]:
+async def stop(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
     """Stop the casts of a recipe, or all casts."""
     path = given.file() if given.has("uri") else None
     return {"cancelled": server.casts.cancel(path)}
 
 
-async def last_result(server: Server, given: Given, work: Work) -> dict[str, Any] | None:
+async def last_result(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any] | None:
     """Show and return the result of a recipe's last cast."""
     path = recipe_path(server, given)
     how = server.casts.last.get(path)
@@ -96,14 +98,14 @@ async def last_result(server: Server, given: Given, work: Work) -> dict[str, Any
     return how.record
 
 
-async def open_loom(server: Server, given: Given, work: Work) -> dict[str, Any]:
+async def open_loom(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
     """Show the loom of a recipe's last cast, or the loom that is named."""
     if given.has("loom"):
         file = given.file("loom")
     else:
         path = recipe_path(server, given)
         how = server.casts.last.get(path)
-        if not isinstance(how, casts.Ended) or not how.loom:
+        if not isinstance(how, casts.CastOutcome) or not how.loom:
             raise DefinitionError("no cast of it since the editor started left a loom in a file", where=str(path))
         file = Path(how.loom)
     if not file.is_file():
@@ -111,7 +113,7 @@ async def open_loom(server: Server, given: Given, work: Work) -> dict[str, Any]:
     return {"loom": str(file), "uri": file.as_uri(), "shown": await server.show(file.as_uri())}
 
 
-async def trust(server: Server, given: Given, work: Work) -> dict[str, Any]:
+async def trust(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
     """Trust a recipe as it is now; with ``revoke``, stop trusting it."""
     path = recipe_path(server, given)
     files, workspace = server.files(), server.documents.workspace(path)
@@ -129,7 +131,7 @@ async def trust(server: Server, given: Given, work: Work) -> dict[str, Any]:
     return said
 
 
-def recipe_path(server: Server, given: Given) -> Path:
+def recipe_path(server: Server, given: CommandArguments) -> Path:
     """The recipe that is named, else the only open recipe."""
     if given.has("uri"):
         return given.file()
@@ -157,7 +159,7 @@ def _known(server: Server, path: Path) -> list[str]:
 
 
 def _ready(
-    trusted: trusting.Trusting, path: Path, files: Files, workspace: Path, loom_file: str | None
+    trusted: trusting.TrustManager, path: Path, files: Files, workspace: Path, loom_file: str | None
 ) -> tuple[Cantrip, Loom]:
     """Check the trust of a recipe, build its cantrip, and open its loom."""
     from cantrip_acp.files import paths

@@ -25,7 +25,7 @@ TELL_S = 0.05
 
 
 @dataclass(frozen=True)
-class Ended:
+class CastOutcome:
     """How a cast ended, for the client. ``record`` is plain data; ``loom`` is the loom's file, if it has one."""
 
     record: dict[str, Any] = field(repr=False)
@@ -36,7 +36,7 @@ class Ended:
         return bool(self.record["terminated"])
 
 
-class Cast:
+class RecipeCast:
     """One cast of one recipe. `start` it, then wait for `ended`; `cancel` may be called at any time."""
 
     def __init__(self, cantrip: Cantrip, loom: Loom, intent: str, say: Callable[[str], None]) -> None:
@@ -47,7 +47,7 @@ class Cast:
         self._cantrip = cantrip.for_session((), self._hosts)
         self._loom, self._intent, self._say = loom, intent, say
         self._server = asyncio.get_running_loop()
-        self.ended: asyncio.Future[Ended] = self._server.create_future()
+        self.ended: asyncio.Future[CastOutcome] = self._server.create_future()
         self._inside: asyncio.AbstractEventLoop | None = None
         self._entity: Entity | None = None
         self._scope: anyio.CancelScope | None = None
@@ -91,14 +91,14 @@ class Cast:
         """Make the entity to cast."""
         return self._cantrip.invoke(loom=self._loom)
 
-    async def _drive(self) -> Ended:
+    async def _drive(self) -> CastOutcome:
         import anyio
 
         from cantrip_acp.core import events
-        from cantrip_acp.lsp.commands.progress import Telling
+        from cantrip_acp.lsp.commands.progress import CastProgress
 
         self._inside = asyncio.get_running_loop()
-        telling, begun = Telling(), time.monotonic()
+        telling, begun = CastProgress(), time.monotonic()
         due: asyncio.TimerHandle | None = None
 
         def tell() -> None:
@@ -144,26 +144,26 @@ class Cast:
         record.pop("depth", None)
         record |= {"loom": loom, "cost": record["usage"].get("cost"), "intent": self._intent}
         record["duration_ms"] = round((time.monotonic() - begun) * 1000, 1)
-        return Ended(record, loom)
+        return CastOutcome(record, loom)
 
 
-class Casts:
+class RecipeCasts:
     """The running and the ended casts, by recipe."""
 
     def __init__(self) -> None:
-        self.running: dict[Path, list[Cast]] = {}
-        self.last: dict[Path, Ended | str] = {}
+        self.running: dict[Path, list[RecipeCast]] = {}
+        self.last: dict[Path, CastOutcome | str] = {}
         """How the last cast ended, or why it failed."""
         self.intents: dict[Path, str] = {}
         """The intent of the last cast."""
 
-    def begin(self, path: Path, cast: Cast, intent: str) -> None:
+    def begin(self, path: Path, cast: RecipeCast, intent: str) -> None:
         """Add a running cast and start it."""
         self.intents[path] = intent
         self.running.setdefault(path, []).append(cast)
         cast.start()
 
-    def end(self, path: Path, cast: Cast, how: Ended | str) -> None:
+    def end(self, path: Path, cast: RecipeCast, how: CastOutcome | str) -> None:
         """A cast has ended: keep its result."""
         running = self.running.get(path, [])
         if cast in running:
@@ -187,7 +187,7 @@ class Casts:
             await asyncio.wait(waiting, timeout=patience)
 
 
-def summary(ended: Ended, *, whole: bool = False) -> str:
+def summary(ended: CastOutcome, *, whole: bool = False) -> str:
     """A text of one line: how a cast ended."""
     import json
 

@@ -17,7 +17,7 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 
 from cantrip_acp.core.errors import CantripError
-from cantrip_acp.lsp.commands.arguments import Given
+from cantrip_acp.lsp.commands.arguments import CommandArguments
 from cantrip_acp.lsp.commands.registry import COMMANDS
 from cantrip_acp.recipes.models.field_types import nearest
 
@@ -33,7 +33,7 @@ LONGEST = 240
 """The longest report, in characters."""
 
 
-class Work:
+class CommandRun:
     """Use it only in the server's event loop; from another thread, call `asyncio.loop.call_soon_threadsafe`."""
 
     def __init__(self, server: Server, title: str, token: str | int | None, *, quiet: bool = False) -> None:
@@ -133,7 +133,7 @@ REQUEST_FAILED = -32803
 """The protocol's error code for a request that was valid but failed."""
 
 
-class Failed(JsonRpcException):
+class CommandFailed(JsonRpcException):
     """The error that the client gets for a failed command. ``data`` is for programs."""
 
     CODE = REQUEST_FAILED
@@ -145,8 +145,8 @@ async def execute(server: Server, params: types.ExecuteCommandParams) -> Any:
     if command is None:
         near = nearest(params.command, tuple(COMMANDS))
         raise JsonRpcInvalidParams(f"there is no command {params.command[:100]!r}{near}")
-    given = Given(command, params.arguments)
-    work = Work(server, command.title, params.work_done_token, quiet=command.quiet)
+    given = CommandArguments(command, params.arguments)
+    work = CommandRun(server, command.title, params.work_done_token, quiet=command.quiet)
     task = server.beside(_done(server, command, given, work))
     work.holds(lambda: work.cancel(task.cancel))
     try:
@@ -158,14 +158,14 @@ async def execute(server: Server, params: types.ExecuteCommandParams) -> Any:
         raise
 
 
-async def _done(server: Server, command: Command, given: Given, work: Work) -> Any:
+async def _done(server: Server, command: Command, given: CommandArguments, work: CommandRun) -> Any:
     ended: str | None = None
     try:
         function = getattr(importlib.import_module(command.module), command.function)
         return await function(server, given, work)
     except CantripError as error:
         ended = "failed"
-        raise Failed(str(error), data={"error": type(error).__name__}) from error
+        raise CommandFailed(str(error), data={"error": type(error).__name__}) from error
     except JsonRpcException:
         ended = "failed"
         raise
@@ -175,7 +175,7 @@ async def _done(server: Server, command: Command, given: Given, work: Work) -> A
     except Exception as error:
         ended = "failed"
         _log.exception("%s failed", command.name)
-        raise Failed(f"{command.name} failed: {type(error).__name__}: {error}") from error
+        raise CommandFailed(f"{command.name} failed: {type(error).__name__}: {error}") from error
     finally:
         work.end(ended)
 

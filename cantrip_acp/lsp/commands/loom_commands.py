@@ -21,8 +21,8 @@ from cantrip_acp.core.errors import (
     UntrustedRecipe,
 )
 from cantrip_acp.lsp.commands import casts, trust
-from cantrip_acp.lsp.commands.arguments import Given
-from cantrip_acp.lsp.commands.command_run import Failed, Work
+from cantrip_acp.lsp.commands.arguments import CommandArguments
+from cantrip_acp.lsp.commands.command_run import CommandFailed, CommandRun
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
@@ -38,7 +38,7 @@ _MOST = 8
 """The most recipes that are offered."""
 
 
-class Fork(casts.Cast):
+class ForkCast(casts.RecipeCast):
     """A cast that forks an entity from a turn of its loom."""
 
     turn: str
@@ -49,7 +49,7 @@ class Fork(casts.Cast):
         return await self._cantrip.fork(self.turn, loom=self._loom, state=self.state)  # type: ignore[arg-type]
 
 
-async def fork(server: Server, given: Given, work: Work) -> dict[str, Any]:
+async def fork(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
     """Fork a new entity from a turn and cast it; without an intent, on the intent of the turn's own cast."""
     path, state = loom_file(given), given.text("state", "snapshot")
     if state not in STATES:
@@ -64,19 +64,21 @@ async def fork(server: Server, given: Given, work: Work) -> dict[str, Any]:
     work.say("getting ready")
     files, workspace = server.files(), server.documents.workspace(recipe)
     cantrip, loom = await _trusted(recipe, _forkable, server.trusting, recipe, files, workspace, path)
-    running = Fork(cantrip, loom, intent, work.say)
+    running = ForkCast(cantrip, loom, intent, work.say)
     running.turn, running.state = turn, state
     ended = await _lived(server, work, recipe, running, intent)
     server.looms.hurry()
     return {**ended.record, "from": turn, "recipe": recipe.as_uri()}
 
 
-async def _lived(server: Server, work: Work, recipe: Path, running: casts.Cast, intent: str) -> casts.Ended:
+async def _lived(
+    server: Server, work: CommandRun, recipe: Path, running: casts.RecipeCast, intent: str
+) -> casts.CastOutcome:
     """Run a cast to its end, as `cast_commands.cast` does."""
     server.casts.begin(recipe, running, intent)
     server.lenses_changed()
     work.on_cancel(running.cancel)
-    how: casts.Ended | str = "the cast was cut off"
+    how: casts.CastOutcome | str = "the cast was cut off"
     try:
         ended = how = await asyncio.shield(running.ended)
     except asyncio.CancelledError:
@@ -92,7 +94,7 @@ async def _lived(server: Server, work: Work, recipe: Path, running: casts.Cast, 
     return ended
 
 
-async def replay(server: Server, given: Given, work: Work) -> dict[str, Any]:
+async def replay(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
     """Run the thread that ends in a turn again with its recorded utterances. Neither the loom nor a file is changed."""
     path, recorded = loom_file(given), given.flag("recordedGates")
     turn, _ = await asyncio.to_thread(turn_of, path, given.text("turn", ""))
@@ -116,7 +118,7 @@ async def replay(server: Server, given: Given, work: Work) -> dict[str, Any]:
         if not living.cancelled:
             living.cancel()
             raise
-        raise Failed("the replay was cancelled", data={"error": "Cancelled"}) from None
+        raise CommandFailed("the replay was cancelled", data={"error": "Cancelled"}) from None
     differs = told.divergence
     words = f"{told.turns} turns, all the same" if differs is None else f"went another way at {differs}"
     work.say(words)
@@ -126,7 +128,7 @@ async def replay(server: Server, given: Given, work: Work) -> dict[str, Any]:
     return {"leaf": turn, "turns": told.turns, "divergence": where, "recipe": recipe.as_uri()}
 
 
-async def reward(server: Server, given: Given, work: Work) -> dict[str, Any]:
+async def reward(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
     """Give a turn a reward; the last reward counts. Without a number the user chooses one."""
     path = loom_file(given)
     turn, _ = await asyncio.to_thread(turn_of, path, given.text("turn", ""))
@@ -160,7 +162,7 @@ def _reward(path: Path, turn: str, number: float, note: str | None) -> dict[str,
     return data
 
 
-def loom_file(given: Given) -> Path:
+def loom_file(given: CommandArguments) -> Path:
     """The loom that the arguments name."""
     path = given.file()
     if not path.is_file():
@@ -179,7 +181,7 @@ def turn_of(path: Path, wanted: str) -> tuple[str, str]:
         return turn, (start.intent if start is not None else None) or ""
 
 
-async def _recipe(server: Server, given: Given, loom: Path, question: str) -> Path:
+async def _recipe(server: Server, given: CommandArguments, loom: Path, question: str) -> Path:
     """The recipe that is named, else the one that the loom was cast with from here, else the one that the user chooses."""
     workspace = server.documents.workspace(loom)
     if given.has("recipe"):
@@ -210,7 +212,7 @@ async def _recipe(server: Server, given: Given, loom: Path, question: str) -> Pa
 def _cast_with(server: Server, loom: Path) -> Path | None:
     """The recipe whose last cast from here is in this loom."""
     for path, how in server.casts.last.items():
-        if isinstance(how, casts.Ended) and how.loom and os.path.abspath(how.loom) == str(loom):
+        if isinstance(how, casts.CastOutcome) and how.loom and os.path.abspath(how.loom) == str(loom):
             return path
     return None
 
@@ -233,15 +235,19 @@ async def chosen(server: Server, question: str, among: tuple[str, ...], name: st
 
 
 async def _trusted(recipe: Path, ready: Any, *given: Any) -> Any:
-    """Call ``ready`` in a thread. If the recipe is not trusted, raise `Failed`, which says how to trust it."""
+    """Call ``ready`` in a thread. If the recipe is not trusted, raise `CommandFailed`, which says how to trust it."""
     try:
         return await asyncio.to_thread(ready, *given)
     except UntrustedRecipe as error:
         mend = {"title": "Trust this recipe", "command": "cantrip.trust", "arguments": [{"uri": recipe.as_uri()}]}
-        raise Failed(str(error), data={"error": "UntrustedRecipe", "folder": error.folder, "command": mend}) from error
+        raise CommandFailed(
+            str(error), data={"error": "UntrustedRecipe", "folder": error.folder, "command": mend}
+        ) from error
 
 
-def _forkable(trusted: trust.Trusting, path: Path, files: Files, workspace: Path, loom: Path) -> tuple[Cantrip, Loom]:
+def _forkable(
+    trusted: trust.TrustManager, path: Path, files: Files, workspace: Path, loom: Path
+) -> tuple[Cantrip, Loom]:
     from cantrip_acp.files import paths
     from cantrip_acp.recipes.build.build import build, open_loom
 
@@ -254,7 +260,7 @@ def _forkable(trusted: trust.Trusting, path: Path, files: Files, workspace: Path
     return cantrip, open_loom(cantrip.loom_settings, loom, state)
 
 
-def _circle(trusted: trust.Trusting, path: Path, files: Files, workspace: Path) -> Cantrip:
+def _circle(trusted: trust.TrustManager, path: Path, files: Files, workspace: Path) -> Cantrip:
     from cantrip_acp.crystals.scripted import ScriptedCrystal
     from cantrip_acp.files import paths
     from cantrip_acp.recipes.build.build import build
@@ -320,7 +326,7 @@ FRAMES = ("vscode-webview:",)
 """The origins that may show the page in a frame."""
 
 
-async def view(server: Server, given: Given, work: Work) -> dict[str, Any]:
+async def view(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
     """Serve a loom's page and let the client open it; with ``html``, write it to one self-contained file."""
     path = loom_file(given)
     if given.has("html"):
@@ -340,7 +346,7 @@ async def view(server: Server, given: Given, work: Work) -> dict[str, Any]:
     return {"url": url, "port": view.port, "shown": shown}
 
 
-async def _written(server: Server, work: Work, path: Path, target: Path) -> dict[str, Any]:
+async def _written(server: Server, work: CommandRun, path: Path, target: Path) -> dict[str, Any]:
     from cantrip_acp.loom.view import write_html
 
     work.say("writing the page")
@@ -353,7 +359,7 @@ class _Cancelled(Exception):
     """The user cancelled the export."""
 
 
-async def export(server: Server, given: Given, work: Work) -> dict[str, Any]:
+async def export(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
     """Export threads in a format for trainers and trace stores: all threads, or the one that ends in ``turn``."""
     from cantrip_acp.training.export import registry
 
@@ -395,7 +401,7 @@ async def export(server: Server, given: Given, work: Work) -> dict[str, Any]:
     try:
         report = await asyncio.to_thread(run)
     except _Cancelled:
-        raise Failed("the export was cancelled; nothing was written", data={"error": "Cancelled"}) from None
+        raise CommandFailed("the export was cancelled; nothing was written", data={"error": "Cancelled"}) from None
     work.say(f"{report.rows:,} rows of {report.threads:,} threads")
     shown = await server.show(target.as_uri()) if not given.flag("hidden") else False
     about = report.record()

@@ -11,7 +11,7 @@ WORDS = 100
 """The most characters of the last words."""
 
 
-class Telling:
+class CastProgress:
     """Takes a cast's events and makes the progress line."""
 
     def __init__(self) -> None:

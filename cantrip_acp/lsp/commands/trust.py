@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cantrip_acp.recipes.recipe import Recipe
 
 
-class Trusting:
+class TrustManager:
     """The trust that was given to this server."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from lsprotocol import types
 
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.lsp.looms.cache import path_of
-from cantrip_acp.lsp.looms.document import Book
+from cantrip_acp.lsp.looms.document import LoomDocument
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.server.server import Server
@@ -35,7 +35,7 @@ def closed(ls: Server, uri: str) -> None:
     ls.looms.closed(uri)
 
 
-async def _told(ls: Server, uri: str, tell: Callable[[Book], Any]) -> Any:
+async def _told(ls: Server, uri: str, tell: Callable[[LoomDocument], Any]) -> Any:
     """What ``tell`` returns for the loom at a URI. None if the loom cannot be read; its diagnostics then say so."""
     path = path_of(uri)
     if path is None:
@@ -65,6 +65,7 @@ async def folds(ls: Server, params: types.FoldingRangeParams) -> Any:
 
 
 async def lenses(ls: Server, params: types.CodeLensParams) -> Any:
+    from cantrip_acp.lsp.looms import outline
 
     uri = params.text_document.uri
     return await _told(ls, uri, lambda book: outline.lenses(book, uri))
@@ -84,7 +85,7 @@ async def hover(ls: Server, params: types.HoverParams) -> Any:
     line, character, encoding = params.position.line, params.position.character, ls.documents.encoding
     markdown = types.MarkupKind.Markdown in ls.hover_formats
 
-    def tell(book: Book) -> dict[str, Any] | None:
+    def tell(book: LoomDocument) -> dict[str, Any] | None:
         position = book.position_of(line)
         if position is None:
             said = document.of_line(book, line)
@@ -108,7 +109,7 @@ async def definition(ls: Server, params: types.DefinitionParams) -> Any:
 
     uri, where, encoding = params.text_document.uri, params.position, ls.documents.encoding
 
-    def tell(book: Book) -> list[dict[str, Any]]:
+    def tell(book: LoomDocument) -> list[dict[str, Any]]:
         position = book.position_of(where.line)
         if position is None:
             return []
@@ -126,7 +127,7 @@ async def references(ls: Server, params: types.ReferenceParams) -> Any:
     uri, where, encoding = params.text_document.uri, params.position, ls.documents.encoding
     declared = params.context.include_declaration
 
-    def tell(book: Book) -> list[dict[str, Any]]:
+    def tell(book: LoomDocument) -> list[dict[str, Any]]:
         position = book.position_of(where.line)
         if position is None:
             return []

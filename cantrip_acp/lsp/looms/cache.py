@@ -16,7 +16,7 @@ from lsprotocol import types
 from pygls.uris import from_fs_path, to_fs_path
 
 from cantrip_acp.core.errors import LoomError
-from cantrip_acp.lsp.looms.document import Book
+from cantrip_acp.lsp.looms.document import LoomDocument
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.view import View
@@ -48,7 +48,7 @@ class LoomCache:
 
     def __init__(self, server: LoomClient) -> None:
         self._server = server
-        self._books: dict[Path, Book] = {}
+        self._books: dict[Path, LoomDocument] = {}
         self._loading: dict[Path, asyncio.Task[None]] = {}
         self._shown: dict[Path, str] = {}
         """The looms that the client has open, with the URI that it uses."""
@@ -87,12 +87,12 @@ class LoomCache:
             self._folders.setdefault(folder, _state(folder))
         self._follow()
 
-    async def book(self, path: Path) -> Book:
+    async def book(self, path: Path) -> LoomDocument:
         """A loom, read up to its current end. If it cannot be read, ``broken`` says why."""
         self._used[path] = time.monotonic()
         book = self._books.get(path)
         if book is None:
-            book = self._books[path] = Book(path)
+            book = self._books[path] = LoomDocument(path)
             self._loading[path] = self._server.beside(asyncio.to_thread(book.load))
         loading = self._loading.get(path)
         if loading is not None:
@@ -165,14 +165,14 @@ class LoomCache:
                 self._moved = time.monotonic()
                 self._server.protocol.notify(LIST_CHANGED, {"folder": from_fs_path(str(folder))})
 
-    def _changed(self, path: Path, book: Book) -> None:
+    def _changed(self, path: Path, book: LoomDocument) -> None:
         uri = self._shown.get(path) or from_fs_path(str(path))
         about = {"uri": uri, "version": book.version, "turns": len(book.index), "casts": len(book.index.casts)}
         self._server.protocol.notify(CHANGED, {**about, "problem": book.broken})
         if path in self._shown:
             self._server.lenses_changed()
 
-    async def _diagnose(self, path: Path, book: Book) -> None:
+    async def _diagnose(self, path: Path, book: LoomDocument) -> None:
         uri = self._shown.get(path)
         if uri is None:
             return
@@ -201,7 +201,7 @@ def path_of(uri: str) -> Path | None:
     return Path(os.path.abspath(path)) if path and "\0" not in path else None
 
 
-def _looked(books: list[Book], folders: list[Path]) -> dict[Path, int]:
+def _looked(books: list[LoomDocument], folders: list[Path]) -> dict[Path, int]:
     for book in books:
         book.look()
     return {folder: _state(folder) for folder in folders}

@@ -33,7 +33,7 @@ _REST_S = 0.0003
 """Seconds that reading runs without a pause, and the length of the pause, which lets other threads run."""
 
 
-class Book:
+class LoomDocument:
     """A loom's file. `load` and `look` read it; all else answers from what was read, under `lock`.
     Casts and turns have the numbers of `Index`. Lines count from 0, as in the protocol.
     """
@@ -393,7 +393,7 @@ _ADVICE = {
 """What to do, by the problem's rule."""
 
 
-def findings(book: Book) -> list[types.Diagnostic]:
+def findings(book: LoomDocument) -> list[types.Diagnostic]:
     """The damage as the protocol's diagnostics."""
     out = []
     if book.broken is not None:
@@ -406,7 +406,7 @@ def findings(book: Book) -> list[types.Diagnostic]:
     return out
 
 
-def of_line(book: Book, line: int) -> str:
+def of_line(book: LoomDocument, line: int) -> str:
     """What is wrong with a line, as text; empty if nothing is."""
     found = [_told(problem).message for problem in book.problems(MOST, line)]
     return "\n".join(found)

@@ -24,7 +24,7 @@ from cantrip_acp.loom.records.turn import (
     Turn,
 )
 from cantrip_acp.lsp.looms import labels
-from cantrip_acp.lsp.looms.document import Book
+from cantrip_acp.lsp.looms.document import LoomDocument
 from cantrip_acp.text.sanitize import clean
 
 LONGEST = 1_200
@@ -32,7 +32,7 @@ LONGEST = 1_200
 _GATES = 8
 
 
-def record(book: Book, position: int) -> str:
+def record(book: LoomDocument, position: int) -> str:
     """The record at a position, as Markdown; empty if there is nothing to show."""
     found = book.one(position)
     match found:
@@ -54,7 +54,7 @@ def record(book: Book, position: int) -> str:
             return _other(book, found)
 
 
-def turn(book: Book, number: int) -> str:
+def turn(book: LoomDocument, number: int) -> str:
     """A turn as Markdown: its id, the cast's intent, what the crystal said, what ran, and what was observed."""
     body = book.body(number)
     data = labels.turn(book, number, body)
@@ -111,7 +111,7 @@ def _observed(body: Turn) -> list[str]:
     return out
 
 
-def cast(book: Book, number: int) -> str:
+def cast(book: LoomDocument, number: int) -> str:
     """A cast as Markdown: intent, how it ended, its usage."""
     data = labels.cast(book, number)
     start, end = book.cast(number)
@@ -133,7 +133,7 @@ def cast(book: Book, number: int) -> str:
     return "\n\n".join(out)
 
 
-def _utterance(book: Book, found: Any) -> str:
+def _utterance(book: LoomDocument, found: Any) -> str:
     number = book.index.numbers.get(found.id)
     if number is not None:
         return turn(book, number)
@@ -141,7 +141,7 @@ def _utterance(book: Book, found: Any) -> str:
     return "\n\n".join([head, *_said(Turn(found.id, None, "", "", None, utterance=found.utterance))])
 
 
-def _other(book: Book, found: Record) -> str:
+def _other(book: LoomDocument, found: Record) -> str:
     match found:
         case LoomHeader():
             counts = (labels.many(len(book.index), "turn"), labels.many(len(book.index.casts), "cast"))

@@ -9,7 +9,7 @@ from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.loom.query.thread import cast_ending
 from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.loom.view import summary
-from cantrip_acp.lsp.looms.document import Book
+from cantrip_acp.lsp.looms.document import LoomDocument
 from cantrip_acp.text.sanitize import clean_line
 
 _SHOWN = 120
@@ -21,7 +21,7 @@ def plain(text: object, most: int = _SHOWN) -> str:
     return clean_line(text if isinstance(text, str) else str(text), most)
 
 
-def turn(book: Book, number: int, of: Turn) -> dict[str, Any]:
+def turn(book: LoomDocument, number: int, of: Turn) -> dict[str, Any]:
     """A turn as data. ``line`` counts from 0; ``kind`` says what ``text`` is: code, calls, text, fold or call."""
     told, index = of.metadata, book.index
     row = summary.row(of)
@@ -54,7 +54,7 @@ def turn(book: Book, number: int, of: Turn) -> dict[str, Any]:
     }
 
 
-def cast(book: Book, number: int) -> dict[str, Any]:
+def cast(book: LoomDocument, number: int) -> dict[str, Any]:
     """A cast as data. For an ended cast, ``tokens`` and ``cost`` include its children's, as in the loom."""
     start, end = book.cast(number)
     places, spawner, fork = book.index.casts[number], book.spawner(number), book.fork(number)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from cantrip_acp.loom.records.turn import CastRecord, ForkRecord, RewardRecord, Turn
-from cantrip_acp.lsp.looms.document import Book
+from cantrip_acp.lsp.looms.document import LoomDocument
 from cantrip_acp.lsp.looms.outline import span
-from cantrip_acp.lsp.server.positions import Encoding, Text
+from cantrip_acp.lsp.server.positions import Encoding, TextDocument
 
 MOST = 1_000
 """The most references that are returned."""
@@ -19,11 +19,11 @@ _LONGEST_LINE = 1_000_000
 _PARENT = re.compile(rb'"parent_turn_id":\s*"((?:[^"\\]|\\.){1,200})"')
 
 
-def word(book: Book, position: int, character: int, encoding: Encoding) -> str:
+def word(book: LoomDocument, position: int, character: int, encoding: Encoding) -> str:
     """The quoted text at a column of a line; empty if there is none."""
     if book.length_at(position) > _LONGEST_LINE:
         return ""
-    line = Text(book.text(position).decode("utf-8", "replace"), encoding)
+    line = TextDocument(book.text(position).decode("utf-8", "replace"), encoding)
     from lsprotocol import types
 
     at = line.offset(types.Position(0, character))
@@ -32,7 +32,7 @@ def word(book: Book, position: int, character: int, encoding: Encoding) -> str:
     return line.source[begin + 1 : end] if 0 <= begin < end else ""
 
 
-def target(book: Book, name: str) -> int | None:
+def target(book: LoomDocument, name: str) -> int | None:
     """The line of the turn, cast, entity (its first cast) or cantrip with this id; None if there is none."""
     index = book.index
     number = index.numbers.get(name)
@@ -45,7 +45,7 @@ def target(book: Book, name: str) -> int | None:
     return None if at is None else book.line_at(at)
 
 
-def above(book: Book, position: int) -> int | None:
+def above(book: LoomDocument, position: int) -> int | None:
     """The line that a record refers to: a child's cast to its spawning turn, a turn to its parent, other records to their turn."""
     record = book.one(position)
     match record:
@@ -64,12 +64,12 @@ def above(book: Book, position: int) -> int | None:
             return target(book, named) if isinstance(named, str) else None
 
 
-def references(book: Book, name: str) -> list[int]:
+def references(book: LoomDocument, name: str) -> list[int]:
     """The lines that refer to the turn, cast, entity or cantrip with this id, in order."""
     return sorted(dict.fromkeys(line for line, _ in zip(_references(book, name), range(MOST), strict=False)))
 
 
-def _references(book: Book, name: str) -> Iterator[int]:
+def _references(book: LoomDocument, name: str) -> Iterator[int]:
     index = book.index
     number = index.numbers.get(name)
     if number is not None:
@@ -101,7 +101,7 @@ def _references(book: Book, name: str) -> Iterator[int]:
                 yield book.line(turn)
 
 
-def links(book: Book, uri: str, encoding: Encoding) -> list[dict[str, Any]]:
+def links(book: LoomDocument, uri: str, encoding: Encoding) -> list[dict[str, Any]]:
     """Links from the start of each child's cast to the turn that spawned it."""
     out: list[dict[str, Any]] = []
     for cast, places in enumerate(book.index.casts):
@@ -112,7 +112,7 @@ def links(book: Book, uri: str, encoding: Encoding) -> list[dict[str, Any]]:
         found = _PARENT.search(line)
         if found is None:
             continue
-        text = Text("", encoding)
+        text = TextDocument("", encoding)
         begin, end = (text.units(line[: found.start(1)].decode("utf-8", "replace")), 0)
         end = begin + text.units(found[1].decode("utf-8", "replace"))
         at = book.line_at(places.start)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cantrip_acp.lsp.looms import labels
-from cantrip_acp.lsp.looms.document import Book
+from cantrip_acp.lsp.looms.document import LoomDocument
 
 MOST = 2_000
 """The most symbols of one loom."""
@@ -19,13 +19,13 @@ _EVENT, _FUNCTION, _OPERATOR, _FILE, _NULL = 24, 12, 25, 1, 21
 """Symbol kinds of the protocol."""
 
 
-def symbols(book: Book) -> list[dict[str, Any]]:
+def symbols(book: LoomDocument) -> list[dict[str, Any]]:
     """The outline, as the protocol's document symbols."""
     return _Outline(book).all()
 
 
 class _Outline:
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: LoomDocument) -> None:
         self.book = book
         self.room = MOST
 
@@ -104,7 +104,7 @@ def span(first: int, last: int, length: int = 1) -> dict[str, Any]:
     return {"start": {"line": first, "character": 0}, "end": {"line": last, "character": length}}
 
 
-def folds(book: Book) -> list[dict[str, Any]]:
+def folds(book: LoomDocument) -> list[dict[str, Any]]:
     """A folding range for each cast, and for each turn with more than its own line. Outer ranges come first."""
     found: dict[int, int] = {}
     for first, last in _foldable(book):
@@ -115,7 +115,7 @@ def folds(book: Book) -> list[dict[str, Any]]:
     return [{"startLine": first, "endLine": found[first], "kind": "region"} for first in sorted(found)]
 
 
-def _foldable(book: Book) -> Iterator[tuple[int, int]]:
+def _foldable(book: LoomDocument) -> Iterator[tuple[int, int]]:
     for cast in range(len(book.index.casts)):
         yield book.span(cast)
     parents = {parent for cast in range(len(book.index.casts)) if (parent := book.spawner(cast)) is not None}
@@ -129,7 +129,7 @@ MOST_TURNS, MOST_CASTS = 300, 200
 """The most turns and casts with lenses. If there are more, the first and the last ones have lenses."""
 
 
-def lenses(book: Book, uri: str) -> list[dict[str, Any]]:
+def lenses(book: LoomDocument, uri: str) -> list[dict[str, Any]]:
     """The lenses of a loom, each with its command."""
     out: list[dict[str, Any]] = []
 

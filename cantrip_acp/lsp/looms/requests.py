@@ -17,7 +17,7 @@ from pygls.uris import from_fs_path
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.lsp.looms import labels
 from cantrip_acp.lsp.looms.cache import path_of
-from cantrip_acp.lsp.looms.document import Book
+from cantrip_acp.lsp.looms.document import LoomDocument
 from cantrip_acp.text import codecs
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ _HEAD = 65_536
 """The bytes at a loom's beginning that are searched for its first intent."""
 
 
-class Failed(JsonRpcException):
+class RequestFailed(JsonRpcException):
     """The error of a request that was valid but failed."""
 
     CODE = -32803
 
 
-class Asked:
+class RequestParams:
     """The parameters of a request. Each reader raises `JsonRpcInvalidParams`."""
 
     def __init__(self, params: object) -> None:
@@ -71,7 +71,7 @@ class Asked:
         return slice(offset, offset + self.count("limit", PAGE, LARGEST_PAGE))
 
 
-async def _told(ls: Server, asked: Asked, tell: Callable[[Book], dict[str, Any]]) -> dict[str, Any]:
+async def _told(ls: Server, asked: RequestParams, tell: Callable[[LoomDocument], dict[str, Any]]) -> dict[str, Any]:
     path = asked.path()
     book = await ls.looms.book(path)
 
@@ -85,15 +85,15 @@ async def _told(ls: Server, asked: Asked, tell: Callable[[Book], dict[str, Any]]
     try:
         return await asyncio.to_thread(told)
     except LoomError as error:
-        raise Failed(str(error), data={"error": type(error).__name__}) from None
+        raise RequestFailed(str(error), data={"error": type(error).__name__}) from None
 
 
 async def casts(ls: Server, params: object) -> dict[str, Any]:
     """A page of casts: those of entities that are not children, or with ``turn`` those of the children that it spawned."""
-    asked = Asked(params)
+    asked = RequestParams(params)
     page, turn = asked.page(), asked.text("turn")
 
-    def tell(book: Book) -> dict[str, Any]:
+    def tell(book: LoomDocument) -> dict[str, Any]:
         found = book.top() if turn is None else book.spawned(_turn(book, turn))
         chosen = [labels.cast(book, number) for number in found[page]]
         return {"total": len(found), "offset": page.start, "turns": len(book.index), "casts": chosen}
@@ -103,10 +103,10 @@ async def casts(ls: Server, params: object) -> dict[str, Any]:
 
 async def turns(ls: Server, params: object) -> dict[str, Any]:
     """A page of turns in the order of writing: of one ``cast``, or all."""
-    asked = Asked(params)
+    asked = RequestParams(params)
     page, cast = asked.page(), asked.text("cast")
 
-    def tell(book: Book) -> dict[str, Any]:
+    def tell(book: LoomDocument) -> dict[str, Any]:
         found: Any = range(len(book.index))
         if cast is not None:
             number = next((n for n, places in enumerate(book.index.casts) if places.id == cast), None)
@@ -122,7 +122,7 @@ async def turns(ls: Server, params: object) -> dict[str, Any]:
 
 async def list_looms(ls: Server, params: object) -> dict[str, Any]:
     """A page of the looms in the state folder and the workspace folders, the most recently written first."""
-    asked = Asked(params if params is not None else {})
+    asked = RequestParams(params if params is not None else {})
     page = asked.page()
     folders = [_state_looms(), *ls.documents.folders]
     found = await asyncio.to_thread(_looms, folders)
@@ -181,7 +181,7 @@ def _title(path: Path) -> str:
     return ""
 
 
-def _turn(book: Book, name: str) -> int:
+def _turn(book: LoomDocument, name: str) -> int:
     number = book.index.numbers.get(name)
     if number is None:
         raise JsonRpcInvalidParams(f"no turn {name[:80]!r} in this loom")

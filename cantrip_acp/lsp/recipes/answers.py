@@ -14,14 +14,14 @@ from pygls.exceptions import JsonRpcInvalidParams
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cantrip_acp.lsp.recipes.call_hierarchy import Family
-    from cantrip_acp.lsp.server.documents import Held
+    from cantrip_acp.lsp.recipes.call_hierarchy import EntityHierarchy
+    from cantrip_acp.lsp.server.documents import OpenDocument
     from cantrip_acp.lsp.server.server import Server
 
 T = TypeVar("T")
 
 
-def _opened(answer: Callable[[Server, Held, Any], T]) -> Callable[[Server, Any], T | None]:
+def _opened(answer: Callable[[Server, OpenDocument, Any], T]) -> Callable[[Server, Any], T | None]:
     """Answer only for recipes that the client has open."""
 
     @wraps(answer)
@@ -33,7 +33,7 @@ def _opened(answer: Callable[[Server, Held, Any], T]) -> Callable[[Server, Any],
 
 
 @_opened
-def completion(ls: Server, held: Held, params: types.CompletionParams) -> types.CompletionList:
+def completion(ls: Server, held: OpenDocument, params: types.CompletionParams) -> types.CompletionList:
     from cantrip_acp.lsp.recipes.completion import completions
 
     found = completions(held, params.position, ls.documents.workspace(held.path))
@@ -54,7 +54,7 @@ def _readable(ls: Server, item: types.CompletionItem) -> types.CompletionItem:
 
 
 @_opened
-def hover(ls: Server, held: Held, params: types.HoverParams) -> types.Hover | None:
+def hover(ls: Server, held: OpenDocument, params: types.HoverParams) -> types.Hover | None:
     from cantrip_acp.lsp.recipes.hover import hover
 
     found = hover(held, ls.reading(held), params.position)
@@ -64,7 +64,7 @@ def hover(ls: Server, held: Held, params: types.HoverParams) -> types.Hover | No
 
 
 @_opened
-def code_actions(ls: Server, held: Held, params: types.CodeActionParams) -> list[types.CodeAction]:
+def code_actions(ls: Server, held: OpenDocument, params: types.CodeActionParams) -> list[types.CodeAction]:
     from cantrip_acp.lsp.recipes.code_actions import actions
 
     workspace = ls.documents.workspace(held.path)
@@ -72,35 +72,35 @@ def code_actions(ls: Server, held: Held, params: types.CodeActionParams) -> list
 
 
 @_opened
-def lenses(ls: Server, held: Held, params: types.CodeLensParams) -> list[types.CodeLens]:
+def lenses(ls: Server, held: OpenDocument, params: types.CodeLensParams) -> list[types.CodeLens]:
     from cantrip_acp.lsp.recipes.lenses import lenses
 
     return lenses(ls, held)
 
 
 @_opened
-def symbols(ls: Server, held: Held, params: types.DocumentSymbolParams) -> list[dict[str, Any]]:
+def symbols(ls: Server, held: OpenDocument, params: types.DocumentSymbolParams) -> list[dict[str, Any]]:
     from cantrip_acp.lsp.recipes.outline import symbols
 
     return symbols(held)
 
 
 @_opened
-def folds(ls: Server, held: Held, params: types.FoldingRangeParams) -> list[types.FoldingRange]:
+def folds(ls: Server, held: OpenDocument, params: types.FoldingRangeParams) -> list[types.FoldingRange]:
     from cantrip_acp.lsp.recipes.outline import folds
 
     return folds(held)
 
 
 @_opened
-def formatting(ls: Server, held: Held, params: types.DocumentFormattingParams) -> list[types.TextEdit]:
+def formatting(ls: Server, held: OpenDocument, params: types.DocumentFormattingParams) -> list[types.TextEdit]:
     from cantrip_acp.lsp.recipes.formatting import edits
 
     return edits(held)
 
 
 @_opened
-def definition(ls: Server, held: Held, params: types.DefinitionParams) -> list[types.Location]:
+def definition(ls: Server, held: OpenDocument, params: types.DefinitionParams) -> list[types.Location]:
     from cantrip_acp.lsp.recipes.references import definition
 
     return definition(held, params.position)
@@ -108,7 +108,7 @@ def definition(ls: Server, held: Held, params: types.DefinitionParams) -> list[t
 
 @_opened
 def references(
-    ls: Server, held: Held, params: types.ReferenceParams
+    ls: Server, held: OpenDocument, params: types.ReferenceParams
 ) -> list[types.Location] | Coroutine[Any, Any, list[types.Location]]:
     from cantrip_acp.lsp.recipes.references import file_at, references
 
@@ -127,14 +127,14 @@ async def _users(ls: Server, file: Path) -> list[types.Location]:
 
 
 @_opened
-def links(ls: Server, held: Held, params: types.DocumentLinkParams) -> list[types.DocumentLink]:
+def links(ls: Server, held: OpenDocument, params: types.DocumentLinkParams) -> list[types.DocumentLink]:
     from cantrip_acp.lsp.recipes.references import links
 
     return links(held)
 
 
 @_opened
-def renaming(ls: Server, held: Held, params: types.PrepareRenameParams) -> types.Range | None:
+def renaming(ls: Server, held: OpenDocument, params: types.PrepareRenameParams) -> types.Range | None:
     from cantrip_acp.lsp.recipes.references import renaming
 
     span = renaming(held, params.position)
@@ -142,7 +142,7 @@ def renaming(ls: Server, held: Held, params: types.PrepareRenameParams) -> types
 
 
 @_opened
-def renamed(ls: Server, held: Held, params: types.RenameParams) -> types.WorkspaceEdit | None:
+def renamed(ls: Server, held: OpenDocument, params: types.RenameParams) -> types.WorkspaceEdit | None:
     from cantrip_acp.lsp.recipes.references import rename
 
     try:
@@ -152,28 +152,28 @@ def renamed(ls: Server, held: Held, params: types.RenameParams) -> types.Workspa
 
 
 @_opened
-def highlights(ls: Server, held: Held, params: types.DocumentHighlightParams) -> list[types.DocumentHighlight]:
+def highlights(ls: Server, held: OpenDocument, params: types.DocumentHighlightParams) -> list[types.DocumentHighlight]:
     from cantrip_acp.lsp.recipes.outline import highlights
 
     return highlights(held, params.position)
 
 
 @_opened
-def selections(ls: Server, held: Held, params: types.SelectionRangeParams) -> list[types.SelectionRange]:
+def selections(ls: Server, held: OpenDocument, params: types.SelectionRangeParams) -> list[types.SelectionRange]:
     from cantrip_acp.lsp.recipes.outline import selections
 
     return selections(held, list(params.positions))
 
 
 @_opened
-def linked(ls: Server, held: Held, params: types.LinkedEditingRangeParams) -> types.LinkedEditingRanges | None:
+def linked(ls: Server, held: OpenDocument, params: types.LinkedEditingRangeParams) -> types.LinkedEditingRanges | None:
     from cantrip_acp.lsp.recipes.outline import linked
 
     return linked(held, params.position)
 
 
 @_opened
-def tokens(ls: Server, held: Held, params: types.SemanticTokensParams) -> types.SemanticTokens:
+def tokens(ls: Server, held: OpenDocument, params: types.SemanticTokensParams) -> types.SemanticTokens:
     from cantrip_acp.lsp.recipes import semantic_tokens
 
     return semantic_tokens.whole(held)
@@ -181,7 +181,7 @@ def tokens(ls: Server, held: Held, params: types.SemanticTokensParams) -> types.
 
 @_opened
 def tokens_changed(
-    ls: Server, held: Held, params: types.SemanticTokensDeltaParams
+    ls: Server, held: OpenDocument, params: types.SemanticTokensDeltaParams
 ) -> types.SemanticTokens | types.SemanticTokensDelta:
     from cantrip_acp.lsp.recipes import semantic_tokens
 
@@ -189,24 +189,24 @@ def tokens_changed(
 
 
 @_opened
-def tokens_of_part(ls: Server, held: Held, params: types.SemanticTokensRangeParams) -> types.SemanticTokens:
+def tokens_of_part(ls: Server, held: OpenDocument, params: types.SemanticTokensRangeParams) -> types.SemanticTokens:
     from cantrip_acp.lsp.recipes import semantic_tokens
 
     return semantic_tokens.part(held, params.range)
 
 
 @_opened
-def hints(ls: Server, held: Held, params: types.InlayHintParams) -> list[types.InlayHint]:
+def hints(ls: Server, held: OpenDocument, params: types.InlayHintParams) -> list[types.InlayHint]:
     from cantrip_acp.lsp.recipes.inlay_hints import hints
 
     return hints(held, ls.reading(held).data, params.range)
 
 
 @_opened
-def family(ls: Server, held: Held, params: types.CallHierarchyPrepareParams) -> list[types.CallHierarchyItem]:
-    from cantrip_acp.lsp.recipes.call_hierarchy import Family
+def family(ls: Server, held: OpenDocument, params: types.CallHierarchyPrepareParams) -> list[types.CallHierarchyItem]:
+    from cantrip_acp.lsp.recipes.call_hierarchy import EntityHierarchy
 
-    return Family(held, ls.reading(held).data).at(params.position)
+    return EntityHierarchy(held, ls.reading(held).data).at(params.position)
 
 
 def family_below(
@@ -223,13 +223,13 @@ def family_above(
     return found[0].makers_of(found[1]) if found is not None else None
 
 
-def _family(ls: Server, item: types.CallHierarchyItem) -> tuple[Family, dict[str, Any]] | None:
-    from cantrip_acp.lsp.recipes.call_hierarchy import Family
+def _family(ls: Server, item: types.CallHierarchyItem) -> tuple[EntityHierarchy, dict[str, Any]] | None:
+    from cantrip_acp.lsp.recipes.call_hierarchy import EntityHierarchy
 
     held = ls.documents.recipe(item.uri)
     if held is None:
         return None
-    return Family(held, ls.reading(held).data), item.data if isinstance(item.data, dict) else {}
+    return EntityHierarchy(held, ls.reading(held).data), item.data if isinstance(item.data, dict) else {}
 
 
 async def workspace_symbols(ls: Server, params: types.WorkspaceSymbolParams) -> list[types.WorkspaceSymbol]:

@@ -15,16 +15,16 @@ from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.lsp.recipes import lint
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
 from cantrip_acp.lsp.recipes.workspace_recipes import title, title_span
-from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.documents import OpenDocument
 
 OWN = ""
 """The crystal of a child that has its parent's crystal."""
 
 
-class Family:
+class EntityHierarchy:
     """A recipe's entity and all entities below it. ``data`` is the recipe's data from the last reading."""
 
-    def __init__(self, held: Held, data: Any) -> None:
+    def __init__(self, held: OpenDocument, data: Any) -> None:
         self._held = held
         circle = data.get("circle") if isinstance(data, dict) else None
         self._circle: dict[str, Any] = circle if isinstance(circle, dict) else {}

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from cantrip_acp.lsp.recipes import code_actions, file_references, quick_fixes, value_fixes
-from cantrip_acp.lsp.recipes.diagnostics import Finding, Reading
+from cantrip_acp.lsp.recipes.diagnostics import Analysis, Finding
 from cantrip_acp.lsp.recipes.quick_fixes import Fix
 from cantrip_acp.lsp.recipes.syntax.tree import Span
-from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.documents import OpenDocument
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cantrip_acp.lsp.recipes.diagnostics import Finding, Reading
-    from cantrip_acp.lsp.server.documents import Held
+    from cantrip_acp.lsp.recipes.diagnostics import Analysis, Finding
+    from cantrip_acp.lsp.server.documents import OpenDocument
 
 FIX_ALL = "source.fixAll.cantrip"
 
 
 def actions(
-    held: Held,
-    reading: Reading,
+    held: OpenDocument,
+    reading: Analysis,
     params: types.CodeActionParams,
-    diagnostic: Callable[[Held, Finding], types.Diagnostic],
+    diagnostic: Callable[[OpenDocument, Finding], types.Diagnostic],
     workspace: Path,
     *,
     creates: bool,
@@ -52,7 +52,7 @@ def actions(
     return out
 
 
-def of(held: Held, finding: Finding) -> Iterator[Fix]:
+def of(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
     """Every fix of a finding."""
     seen: set[str] = set()
     moves = list(quick_fixes.misplaced_key_fixes(held, finding))
@@ -65,7 +65,7 @@ def of(held: Held, finding: Finding) -> Iterator[Fix]:
             yield fix
 
 
-def all_at_once(held: Held, reading: Reading) -> list[tuple[Span, str]]:
+def all_at_once(held: OpenDocument, reading: Analysis) -> list[tuple[Span, str]]:
     """The edits of all safe fixes, without those that overlap another edit."""
     taken: list[tuple[Span, str]] = []
     for finding in reading.findings:
@@ -89,7 +89,7 @@ def _wanted(params: types.CodeActionParams, kind: str) -> bool:
     return any(not name or kind == name or kind.startswith(f"{name}.") for name in names)
 
 
-def _fixing(held: Held, finding: Finding, said: types.Diagnostic) -> Iterator[types.CodeAction]:
+def _fixing(held: OpenDocument, finding: Finding, said: types.Diagnostic) -> Iterator[types.CodeAction]:
     for fix in of(held, finding):
         yield types.CodeAction(
             fix.title,
@@ -101,7 +101,7 @@ def _fixing(held: Held, finding: Finding, said: types.Diagnostic) -> Iterator[ty
 
 
 def _creating(
-    held: Held, reading: Reading, finding: Finding, said: types.Diagnostic, workspace: Path
+    held: OpenDocument, reading: Analysis, finding: Finding, said: types.Diagnostic, workspace: Path
 ) -> Iterator[types.CodeAction]:
     for title, made in code_actions.creations(held, reading, finding, workspace):
         edit = types.WorkspaceEdit(document_changes=list(made))
@@ -110,7 +110,7 @@ def _creating(
         )
 
 
-def _edit(held: Held, edits: list[tuple[Span, str]]) -> types.WorkspaceEdit:
+def _edit(held: OpenDocument, edits: list[tuple[Span, str]]) -> types.WorkspaceEdit:
     return types.WorkspaceEdit(
         changes={held.uri: [types.TextEdit(held.text.range(*span), text) for span, text in edits]}
     )
@@ -143,7 +143,7 @@ responses:
 
 
 def creations(
-    held: Held, reading: Reading, finding: Finding, workspace: Path
+    held: OpenDocument, reading: Analysis, finding: Finding, workspace: Path
 ) -> Iterator[tuple[str, list[types.CreateFile | types.TextDocumentEdit]]]:
     """A title and the edits that create the file or folder that a finding reports as missing."""
     if finding.mend is None or finding.mend.kind != "create":
@@ -171,7 +171,7 @@ def _made(file: Path, content: str) -> list[types.CreateFile | types.TextDocumen
     return made
 
 
-def _content(held: Held, reading: Reading, path: tuple[str | int, ...], kind: str) -> str:
+def _content(held: OpenDocument, reading: Analysis, path: tuple[str | int, ...], kind: str) -> str:
     recipe = held.path.name.partition(".cantrip.")[0]
     if kind == "prompt":
         return _PROMPT

@@ -13,8 +13,8 @@ from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.lsp.recipes import hover
 from cantrip_acp.lsp.recipes.file_references import beside
 from cantrip_acp.lsp.recipes.syntax import cursor_context, schema_lookup
-from cantrip_acp.lsp.recipes.syntax.cursor_context import Where
-from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.recipes.syntax.cursor_context import CursorContext
+from cantrip_acp.lsp.server.documents import OpenDocument
 
 _KIND = types.CompletionItemKind
 MOST = 300
@@ -30,7 +30,7 @@ _STORES = {
 _HIDDEN = ("On", "ON", "Off", "OFF", "on", "off")
 
 
-def completions(held: Held, position: types.Position, workspace: Path) -> list[types.CompletionItem]:
+def completions(held: OpenDocument, position: types.Position, workspace: Path) -> list[types.CompletionItem]:
     """The completions at a position; empty in prose, in comments, and where any value is possible."""
     offset = held.text.offset(position)
     at = cursor_context.of(held, offset)
@@ -56,7 +56,7 @@ def completions(held: Held, position: types.Position, workspace: Path) -> list[t
     return out
 
 
-def _keys(held: Held, at: Where) -> Iterator[types.CompletionItem]:
+def _keys(held: OpenDocument, at: CursorContext) -> Iterator[types.CompletionItem]:
     node = held.tree.find(at.path)
     line = held.text.line_of(at.word[0])
     # Without the key that is being typed.
@@ -81,31 +81,31 @@ def _keys(held: Held, at: Where) -> Iterator[types.CompletionItem]:
         )
 
 
-def _values(held: Held, at: Where, workspace: Path) -> Iterator[types.CompletionItem]:
+def _values(held: OpenDocument, at: CursorContext, workspace: Path) -> Iterator[types.CompletionItem]:
     path = at.path
     # At a list's first item: offer the items with the dash, or in brackets.
     is_list = any(schema.get("type") == "array" for schema in schema_lookup.at(path, held.tree)) and not at.dashed
     if is_list and not schema_lookup.words(path, held.tree):
         whole = held.text.line(held.text.line_of(at.word[0])).strip().endswith(":")
-        for item in _items(held, Where((*path, 0), at.word, values=True, inline=True), workspace):
+        for item in _items(held, CursorContext((*path, 0), at.word, values=True, inline=True), workspace):
             text = item.insert_text or item.label
             item.insert_text = f"[{text}]" if whole or _same_line(held, at) else f"- {text}"
             yield item
         if path == ("circle", "wards") and not _same_line(held, at):
-            for item in _keys(held, Where((*path, 0), at.word, keys=True)):
+            for item in _keys(held, CursorContext((*path, 0), at.word, keys=True)):
                 item.insert_text = f"- {item.label}: "
                 yield item
         return
     yield from _items(held, at, workspace)
 
 
-def _same_line(held: Held, at: Where) -> bool:
+def _same_line(held: OpenDocument, at: CursorContext) -> bool:
     line = held.text.line_of(at.word[0])
     before = held.text.source[held.text.starts[line] : at.word[0]]
     return bool(before.strip())
 
 
-def _items(held: Held, at: Where, workspace: Path) -> Iterator[types.CompletionItem]:
+def _items(held: OpenDocument, at: CursorContext, workspace: Path) -> Iterator[types.CompletionItem]:
     path = at.path
     if path == ("circle", "medium"):
         for name, text in hover.MEDIUMS.items():
@@ -140,7 +140,7 @@ def _items(held: Held, at: Where, workspace: Path) -> Iterator[types.CompletionI
         yield types.CompletionItem(label, kind=_KIND.EnumMember, insert_text=text)
 
 
-def _gates(held: Held, at: Where) -> Iterator[types.CompletionItem]:
+def _gates(held: OpenDocument, at: CursorContext) -> Iterator[types.CompletionItem]:
     from cantrip_acp.recipes.parse import cross_field, names
 
     listed = held.tree.find(("circle", "gates"))
@@ -163,7 +163,7 @@ def _gates(held: Held, at: Where) -> Iterator[types.CompletionItem]:
         )
 
 
-def _models(held: Held, at: Where) -> Iterator[types.CompletionItem]:
+def _models(held: OpenDocument, at: CursorContext) -> Iterator[types.CompletionItem]:
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.recipes.parse import names
@@ -190,7 +190,7 @@ def _models(held: Held, at: Where) -> Iterator[types.CompletionItem]:
             )
 
 
-def _base(held: Held, path: tuple[str | int, ...], workspace: Path) -> tuple[Path, str] | None:
+def _base(held: OpenDocument, path: tuple[str | int, ...], workspace: Path) -> tuple[Path, str] | None:
     """The base folder of a path at this key, and the required ending (``/``: folders only). None if the value is not a path."""
     last = path[-1] if path else None
     folder = held.path.parent
@@ -207,7 +207,7 @@ def _base(held: Held, path: tuple[str | int, ...], workspace: Path) -> tuple[Pat
     return None
 
 
-def _paths(held: Held, at: Where, base: Path, wanted: str) -> Iterator[types.CompletionItem]:
+def _paths(held: OpenDocument, at: CursorContext, base: Path, wanted: str) -> Iterator[types.CompletionItem]:
     typed = held.text.source[at.word[0] : at.word[1]]
     head = typed.rpartition("/")[0] + "/" if "/" in typed else ""
     folder = beside(base, head) if head else base
@@ -225,7 +225,7 @@ def _paths(held: Held, at: Where, base: Path, wanted: str) -> Iterator[types.Com
             yield types.CompletionItem(label, kind=kind, insert_text=_written(held, at, label))
 
 
-def _written(held: Held, at: Where, text: str) -> str:
+def _written(held: OpenDocument, at: CursorContext, text: str) -> str:
     """A text quoted as the format needs it; unchanged if the cursor is inside quotes."""
     before = held.text.source[at.word[0] - 1 : at.word[0]]
     if before in ('"', "'") and before:

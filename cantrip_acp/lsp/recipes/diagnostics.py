@@ -12,7 +12,7 @@ from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.lsp.recipes import file_references, lint
 from cantrip_acp.lsp.recipes.lint import Severity
 from cantrip_acp.lsp.recipes.syntax.tree import Span
-from cantrip_acp.lsp.server.positions import Text
+from cantrip_acp.lsp.server.positions import TextDocument
 from cantrip_acp.recipes.parse import check, document
 from cantrip_acp.recipes.parse.document import Document
 from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Problem
@@ -39,19 +39,19 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Analysis:
     """The result of reading a text."""
 
     findings: tuple[Finding, ...]
     data: Any = None
 
 
-def read(text: Text, path: Path, workspace: Path) -> Reading:
+def read(text: TextDocument, path: Path, workspace: Path) -> Analysis:
     """Read a text and find all diagnostics."""
     try:
         held = document.parse(text.readable.encode(), path, file=path.name)
     except RecipeError as error:
-        return Reading(tuple(_of(text, problem) for problem in error.problems))
+        return Analysis(tuple(_of(text, problem) for problem in error.problems))
     said = [_of(text, problem) for problem in check.problems(held)]
     advised = (
         lint.all_of(held.data),
@@ -61,15 +61,15 @@ def read(text: Text, path: Path, workspace: Path) -> Reading:
     for each in chain.from_iterable(advised):
         said.append(_advised(text, held, each))
     said.sort(key=lambda finding: (finding.span[0], finding.severity != "error"))
-    return Reading(tuple(said[:MOST]), held.data)
+    return Analysis(tuple(said[:MOST]), held.data)
 
 
-def _of(text: Text, problem: Problem) -> Finding:
+def _of(text: TextDocument, problem: Problem) -> Finding:
     span = _span(text, problem.line, problem.column)
     return Finding(span, problem.rule, problem.message, key=problem.key, mend=problem.mend)
 
 
-def _advised(text: Text, held: Document, each: lint.Advice) -> Finding:
+def _advised(text: TextDocument, held: Document, each: lint.LintMessage) -> Finding:
     line, column = held.places.key(each.path) if each.at_key else held.places.value(each.path)
     spans = tuple((_span(text, *held.places.value(path)), why) for path, why in each.related)
     pattern = _TOKEN if each.at_key else _VALUE
@@ -85,7 +85,7 @@ def _advised(text: Text, held: Document, each: lint.Advice) -> Finding:
     )
 
 
-def _span(text: Text, line: int, column: int, pattern: re.Pattern[str] = _TOKEN) -> Span:
+def _span(text: TextDocument, line: int, column: int, pattern: re.Pattern[str] = _TOKEN) -> Span:
     """The span of the word at a place; at a line's end, the character before it."""
     start = text.place(line, column)
     begin = text.starts[text.line_of(start)]

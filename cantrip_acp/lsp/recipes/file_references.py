@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.lsp.recipes.lint import Advice
+from cantrip_acp.lsp.recipes.lint import LintMessage
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath, Mend
@@ -55,16 +55,16 @@ def beside(folder: Path, name: str) -> Path:
     return Path(os.path.normpath(folder / os.path.expanduser(name)))
 
 
-def problems(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[Advice]:
+def problems(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[LintMessage]:
     """What is missing or cannot be used. ``folder`` is the recipe's folder, ``workspace`` the one to cast it in."""
     for path, name, kind in named(data):
         if not name.strip() or "\0" in name:
             continue
         file = beside(folder, name)
         if not file.exists():
-            yield Advice(path, "missing-file", f"there is no file {file}", "error", mend=Mend("create"))
+            yield LintMessage(path, "missing-file", f"there is no file {file}", "error", mend=Mend("create"))
         elif not file.is_file():
-            yield Advice(path, "missing-file", f"{file} is not a file", "error")
+            yield LintMessage(path, "missing-file", f"{file} is not a file", "error")
         elif kind == "python":
             yield from _python(path, file)
     for path, name in roots(data):
@@ -74,17 +74,17 @@ def problems(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator
         if not root.is_dir():
             what = "is not a folder" if root.exists() else "is not there"
             text = f"the folder {root} {what}; roots are relative to the session's folder"
-            yield Advice(path, "missing-file", text, mend=None if root.exists() else Mend("create"))
+            yield LintMessage(path, "missing-file", text, mend=None if root.exists() else Mend("create"))
 
 
-def _python(path: KeyPath, file: Path) -> Iterator[Advice]:
+def _python(path: KeyPath, file: Path) -> Iterator[LintMessage]:
     try:
         source = Files().read(file)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compile(source, str(file), "exec", dont_inherit=True)
     except DefinitionError as error:
-        yield Advice(path, "broken-file", str(error), "error")
+        yield LintMessage(path, "broken-file", str(error), "error")
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
-        yield Advice(path, "broken-file", f"{file.name}, line {line}: {getattr(error, 'msg', error)}", "error")
+        yield LintMessage(path, "broken-file", f"{file.name}, line {line}: {getattr(error, 'msg', error)}", "error")

@@ -10,14 +10,14 @@ import re
 from lsprotocol import types
 
 from cantrip_acp.core.errors import RecipeError
-from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.documents import OpenDocument
 from cantrip_acp.recipes.parse import document
 
 _AFTER_KEY = re.compile(r"\A([ \t]*(?:-[ ]+)*[A-Za-z_][A-Za-z0-9_-]*:)[ \t]{2,}(?=[^\s#])")
 _AFTER_DASH = re.compile(r"\A([ \t]*-)[ ]{2,}(?=[^\s#-][^:]*\Z)")
 
 
-def edits(held: Held) -> list[types.TextEdit]:
+def edits(held: OpenDocument) -> list[types.TextEdit]:
     """The edits that format a document; none if it is broken or already formatted."""
     source = held.text.source
     new = formatted(held)
@@ -36,7 +36,7 @@ def edits(held: Held) -> list[types.TextEdit]:
     return out
 
 
-def formatted(held: Held) -> str:
+def formatted(held: OpenDocument) -> str:
     """The formatted text."""
     texts = _texts(held)
     newline = "\r\n" if "\r\n" in held.text.source else "\n"
@@ -56,7 +56,7 @@ def formatted(held: Held) -> str:
     return newline.join(out).rstrip("\r\n") + newline
 
 
-def _texts(held: Held) -> set[int]:
+def _texts(held: OpenDocument) -> set[int]:
     """The lines inside multi-line texts, where every space counts."""
     out: set[int] = set()
     for node in held.tree.walk():
@@ -68,7 +68,7 @@ def _texts(held: Held) -> set[int]:
     return out
 
 
-def _same(held: Held, before: str, after: str) -> bool:
+def _same(held: OpenDocument, before: str, after: str) -> bool:
     try:
         first = document.parse(before.encode("utf-8", "replace"), held.path)
         return bool(document.parse(after.encode("utf-8", "replace"), held.path).data == first.data)

@@ -10,10 +10,10 @@ from lsprotocol import types
 from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.lsp.recipes import lint
-from cantrip_acp.lsp.recipes.diagnostics import Reading
+from cantrip_acp.lsp.recipes.diagnostics import Analysis
 from cantrip_acp.lsp.recipes.syntax import schema_lookup
 from cantrip_acp.lsp.recipes.syntax.tree import Node
-from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.documents import OpenDocument
 from cantrip_acp.recipes.parse.source_map import KeyPath
 
 # --- The words of a recipe, explained in Markdown: keys, wards, gates, mediums, models.
@@ -149,7 +149,7 @@ def is_crystal(path: KeyPath) -> bool:
     return path == ("crystal",) or (len(path) == 2 and path[0] == "crystals")
 
 
-def hover(held: Held, reading: Reading, position: types.Position) -> types.Hover | None:
+def hover(held: OpenDocument, reading: Analysis, position: types.Position) -> types.Hover | None:
     """The hover text at a position: the meaning of the word, and of the rules that are broken there."""
     offset = held.text.offset(position)
     node = held.tree.at(offset)

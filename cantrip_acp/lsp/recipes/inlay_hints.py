@@ -10,7 +10,7 @@ from lsprotocol import types
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.lsp.recipes import file_references, lint
 from cantrip_acp.lsp.recipes.syntax.tree import Node
-from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.documents import OpenDocument
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ Hint = tuple[int, str, str]
 """An offset, the label, and the tooltip that explains it."""
 
 
-def hints(held: Held, data: Any, spot: types.Range) -> list[types.InlayHint]:
+def hints(held: OpenDocument, data: Any, spot: types.Range) -> list[types.InlayHint]:
     """The hints in a range; none for parts that are not valid."""
     if not isinstance(data, dict):
         return []
@@ -33,7 +33,7 @@ def hints(held: Held, data: Any, spot: types.Range) -> list[types.InlayHint]:
     ]
 
 
-def _all(held: Held, data: dict[str, Any]) -> Iterator[Hint]:
+def _all(held: OpenDocument, data: dict[str, Any]) -> Iterator[Hint]:
     tokens = yield from _call(held, data)
     yield from _prices(held, data, tokens)
     circle = data.get("circle")
@@ -41,7 +41,7 @@ def _all(held: Held, data: dict[str, Any]) -> Iterator[Hint]:
         yield from _wards(held, circle)
 
 
-def _call(held: Held, data: dict[str, Any]) -> Generator[Hint, None, int]:
+def _call(held: OpenDocument, data: dict[str, Any]) -> Generator[Hint, None, int]:
     """Yield the hint for the tokens of the system prompt; return their number."""
     call = data.get("call")
     if not isinstance(call, dict):
@@ -61,7 +61,7 @@ def _call(held: Held, data: dict[str, Any]) -> Generator[Hint, None, int]:
     return 0
 
 
-def _prices(held: Held, data: dict[str, Any], tokens: int) -> Iterator[Hint]:
+def _prices(held: OpenDocument, data: dict[str, Any], tokens: int) -> Iterator[Hint]:
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.lsp.commands.progress import money
@@ -83,7 +83,7 @@ def _prices(held: Held, data: dict[str, Any], tokens: int) -> Iterator[Hint]:
         yield _line_end(held, node.whole[1]), label, tooltip
 
 
-def _wards(held: Held, circle: dict[str, Any]) -> Iterator[Hint]:
+def _wards(held: OpenDocument, circle: dict[str, Any]) -> Iterator[Hint]:
     from cantrip_acp.core.definition.wards import WARDS, Wards
     from cantrip_acp.core.errors import DefinitionError
 
@@ -163,11 +163,11 @@ def _word(value: Any) -> str:
     return "true" if value is True else "false" if value is False else str(value)
 
 
-def _key_end(held: Held, node: Node | None) -> int | None:
+def _key_end(held: OpenDocument, node: Node | None) -> int | None:
     return _line_end(held, node.key_span[0]) if node is not None and node.key_span is not None else None
 
 
-def _line_end(held: Held, offset: int) -> int:
+def _line_end(held: OpenDocument, offset: int) -> int:
     """The end of the line that contains an offset, without trailing space."""
     line = held.text.line_of(max(offset, 0))
     begin = held.text.starts[line]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from cantrip_acp.lsp.commands.casts import Ended, summary
-from cantrip_acp.lsp.server.positions import Text
+from cantrip_acp.lsp.commands.casts import CastOutcome, summary
+from cantrip_acp.lsp.server.positions import TextDocument
 
 if TYPE_CHECKING:
-    from cantrip_acp.lsp.server.documents import Held
+    from cantrip_acp.lsp.server.documents import OpenDocument
     from cantrip_acp.lsp.server.server import Server
 
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NOTED = re.compile(r"[ \t]*#+[ \t]*intent:[ \t]*(\S.*?)[ \t]*\Z", re.IGNORECASE)
 
 
-def noted(text: Text) -> list[tuple[int, str]]:
+def noted(text: TextDocument) -> list[tuple[int, str]]:
     """Each noted intent with its line, counted from 0."""
     if "intent:" not in text.source.lower():
         return []
@@ -32,7 +32,7 @@ SHOWN = 50
 """The most characters of an intent in a lens."""
 
 
-def lenses(server: Server, held: Held) -> list[types.CodeLens]:
+def lenses(server: Server, held: OpenDocument) -> list[types.CodeLens]:
     """The lenses at the recipe's first key, and one at each noted intent."""
     first = next(iter(held.tree.children), None)
     top = held.text.line_of(first.whole[0]) if first is not None else 0
@@ -55,7 +55,7 @@ def lenses(server: Server, held: Held) -> list[types.CodeLens]:
         count = "1 key asks" if held.untrusted == 1 else f"{held.untrusted} keys ask"
         add(top, f"Trust… ({count} for it)", "cantrip.trust")
     last = server.casts.last.get(held.path)
-    if isinstance(last, Ended):
+    if isinstance(last, CastOutcome):
         add(top, f"{'✓' if last.well else '✗'} {summary(last)}", "cantrip.lastResult")
         if last.loom:
             add(top, "Open loom", "cantrip.openLoom", loom=last.loom)

@@ -1,5 +1,5 @@
 """Lint rules for recipes: what is allowed but is probably a mistake. The data may be invalid in other ways too.
-Every function yields `Advice`; none of them raises, whatever the data contains.
+Every function yields `LintMessage`; none of them raises, whatever the data contains.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Severity = Literal["error", "warning", "information", "hint"]
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class LintMessage:
     """One lint message. ``related`` are other places that belong to it, each with the reason. A fix may also remove the
     ``removable`` places."""
 
@@ -34,7 +34,7 @@ class Advice:
     removable: tuple[KeyPath, ...] = ()
 
 
-def all_of(data: Any) -> Iterator[Advice]:
+def all_of(data: Any) -> Iterator[LintMessage]:
     """Everything that the text alone shows."""
     if not isinstance(data, dict):
         return
@@ -120,24 +120,24 @@ def crystals(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str, str]]:
                 yield (*path, "model"), maker, called
 
 
-def _legacy(data: Mapping[str, Any], circle: Mapping[str, Any]) -> Iterator[Advice]:
+def _legacy(data: Mapping[str, Any], circle: Mapping[str, Any]) -> Iterator[LintMessage]:
     older = "an older name of require_done_tool"
     call = data.get("call")
     if isinstance(call, dict) and "require_done" in call:
-        yield Advice(("call", "require_done"), "legacy-key", f"require_done is {older}", "hint", at_key=True)
+        yield LintMessage(("call", "require_done"), "legacy-key", f"require_done is {older}", "hint", at_key=True)
     for name, _, path in wards(circle):
         if name == "require_done":
-            yield Advice(path, "legacy-key", f"require_done is {older}", "hint", at_key=True)
+            yield LintMessage(path, "legacy-key", f"require_done is {older}", "hint", at_key=True)
     listed = circle.get("gates")
     for index, gate in enumerate(listed if isinstance(listed, list) else ()):
         raw = gate.get("name") if isinstance(gate, dict) else gate
         if isinstance(raw, str) and raw in ALIASES:
             at: KeyPath = ("circle", "gates", index)
             path = (*at, "name") if isinstance(gate, dict) else at
-            yield Advice(path, "legacy-key", f"{raw} is an older name of {ALIASES[raw]}", "hint")
+            yield LintMessage(path, "legacy-key", f"{raw} is an older name of {ALIASES[raw]}", "hint")
 
 
-def _models(data: Mapping[str, Any]) -> Iterator[Advice]:
+def _models(data: Mapping[str, Any]) -> Iterator[LintMessage]:
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.crystals.local.presets import PRESETS
@@ -153,13 +153,13 @@ def _models(data: Mapping[str, Any]) -> Iterator[Advice]:
         except DefinitionError:
             return  # the user's own model table cannot be read; a cast reports that
         if info.retired and remark:
-            yield Advice(path, "retired-model", remark)
+            yield LintMessage(path, "retired-model", remark)
         elif remark:
             near = lookup.meant(provider, model)
-            yield Advice(path, "unknown-model", remark, mend=Mend("rename", near) if near is not None else None)
+            yield LintMessage(path, "unknown-model", remark, mend=Mend("rename", near) if near is not None else None)
         elif not info.known and not info.family:
             text = f"no table of models has {provider}:{model}; its window and price are not known"
-            yield Advice(path, "unknown-model", text)
+            yield LintMessage(path, "unknown-model", text)
     folding, named = data.get("folding"), data.get("crystals")
     wanted = folding.get("summarizer") if isinstance(folding, dict) else None
     known_names = tuple(named) if isinstance(named, dict) else ()
@@ -167,10 +167,12 @@ def _models(data: Mapping[str, Any]) -> Iterator[Advice]:
         hint = nearest(wanted, known_names) if known_names else "; the recipe has no crystals"
         near = near_word(wanted, known_names)
         mend = Mend("rename", near, wanted) if near is not None else None
-        yield Advice(("folding", "summarizer"), "unknown-crystal", f"{wanted!r} is none of crystals{hint}", mend=mend)
+        yield LintMessage(
+            ("folding", "summarizer"), "unknown-crystal", f"{wanted!r} is none of crystals{hint}", mend=mend
+        )
 
 
-def _wards(data: Mapping[str, Any], circle: Mapping[str, Any]) -> Iterator[Advice]:
+def _wards(data: Mapping[str, Any], circle: Mapping[str, Any]) -> Iterator[LintMessage]:
     listed, found = wards(circle), gates(circle)
     yield from _repeated(listed)
     yield from _without_children(listed, found)
@@ -181,36 +183,40 @@ def _wards(data: Mapping[str, Any], circle: Mapping[str, Any]) -> Iterator[Advic
                 if gate in found and gate != "done":
                     related = ((found[gate], "the gate is given here"),)
                     text = f"the gate {gate} is listed and removed again; drop the one or the other"
-                    yield Advice(path, "wards-cancel", text, related=related, removable=(found[gate],))
+                    yield LintMessage(path, "wards-cancel", text, related=related, removable=(found[gate],))
                 elif gate not in found:
-                    yield Advice(path, "idle-ward", f"there is no gate {gate} here to remove", "information")
+                    yield LintMessage(path, "idle-ward", f"there is no gate {gate} here to remove", "information")
         elif name.startswith(("child_", "max_children", "max_concurrent")) and not DELEGATION & found.keys():
             if not cells:
-                yield Advice(
+                yield LintMessage(
                     path, "idle-ward", f"{name} is about children, and no gate here makes any", "information", True
                 )
         elif name.startswith("bash_") and not commands:
-            yield Advice(path, "idle-ward", f"{name} is about commands, and nothing here runs any", "information", True)
+            yield LintMessage(
+                path, "idle-ward", f"{name} is about commands, and nothing here runs any", "information", True
+            )
         elif name.startswith("allow_compile") and "compile_and_load" not in found:
             text = f"{name} is about compile_and_load, which is not among the gates"
-            yield Advice(path, "idle-ward", text, "information", True)
+            yield LintMessage(path, "idle-ward", text, "information", True)
     removed = {gate for name, value, _ in listed if name == "remove_gate" for gate in canonical(value)}
     if "compile_and_load" in found.keys() - removed and not any(name in COMPILE for name, _, _ in listed):
         text = "compile_and_load can compile nothing: no ward allow_compile_* says what"
-        yield Advice(found["compile_and_load"], "idle-gate", text)
+        yield LintMessage(found["compile_and_load"], "idle-gate", text)
     denied = {g: p for n, v, p in listed if n == "child_gate_denylist" for g in canonical(v)}
     for name, value, path in listed:
         if name == "child_gate_allowlist":
             for gate in canonical(value):
                 if gate in denied:
                     related = ((denied[gate], "it is denied here"),)
-                    yield Advice(path, "wards-cancel", f"{gate} is allowed and denied to children", related=related)
+                    yield LintMessage(
+                        path, "wards-cancel", f"{gate} is allowed and denied to children", related=related
+                    )
                 elif (gate not in found or gate in removed) and found:
                     text = f"children cannot have {gate}: this circle does not have it (COMP-1)"
-                    yield Advice(path, "idle-ward", text, "information")
+                    yield LintMessage(path, "idle-ward", text, "information")
 
 
-def _without_children(listed: list[tuple[str, Any, KeyPath]], found: Mapping[str, KeyPath]) -> Iterator[Advice]:
+def _without_children(listed: list[tuple[str, Any, KeyPath]], found: Mapping[str, KeyPath]) -> Iterator[LintMessage]:
     """Gates that make children, together with wards that allow none."""
     makers = sorted(DELEGATION & found.keys())
     for name, value, path in listed:
@@ -219,7 +225,7 @@ def _without_children(listed: list[tuple[str, Any, KeyPath]], found: Mapping[str
             for gate in makers:
                 text = f"max_depth: 0 takes {gate} away; raise it to 1 or drop the gate (COMP-6)"
                 given = ((found[gate], "the gate is given here"),)
-                yield Advice(path, "wards-cancel", text, related=given, removable=(found[gate],))
+                yield LintMessage(path, "wards-cancel", text, related=given, removable=(found[gate],))
         elif name == "max_children_total" and value == 0 and not isinstance(value, bool):
             why, mend = "max_children_total: 0 lets no child be made", "raise it"
         elif name == "child_gate_denylist" and "done" in texts(value):
@@ -229,10 +235,12 @@ def _without_children(listed: list[tuple[str, Any, KeyPath]], found: Mapping[str
         if why and makers:
             related = tuple((found[gate], "the gate is given here") for gate in makers)
             text = f"{why}; {mend} or drop {' and '.join(makers)}"
-            yield Advice(path, "wards-cancel", text, related=related, removable=tuple(found[gate] for gate in makers))
+            yield LintMessage(
+                path, "wards-cancel", text, related=related, removable=tuple(found[gate] for gate in makers)
+            )
 
 
-def _repeated(listed: list[tuple[str, Any, KeyPath]]) -> Iterator[Advice]:
+def _repeated(listed: list[tuple[str, Any, KeyPath]]) -> Iterator[LintMessage]:
     """A ward that is given twice: reported at the one without effect."""
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.errors import DefinitionError
@@ -256,7 +264,7 @@ def _repeated(listed: list[tuple[str, Any, KeyPath]]) -> Iterator[Advice]:
             (there, path, "and again here") if shown == value != before else (path, there, "first here")
         )
         text = f"{name} stands twice; {why} (WARD-1)"
-        yield Advice(idle, "wards-cancel", text, at_key=True, related=((other, where),))
+        yield LintMessage(idle, "wards-cancel", text, at_key=True, related=((other, where),))
         if idle == there:
             seen[name] = (value, path)
 
@@ -271,7 +279,7 @@ _PRIVATE = ("read_file", "search", "git_diff", "git_show", "git_log", "run_tests
 """Gates that reveal what is in the workspace."""
 
 
-def advice(data: Any) -> Iterator[Advice]:
+def advice(data: Any) -> Iterator[LintMessage]:
     """Yield the trifecta warning, at the first way to the network. It says what to remove, and counts only the entity's
     own circle."""
     circle = data.get("circle") if isinstance(data, dict) else None
@@ -310,7 +318,7 @@ def advice(data: Any) -> Iterator[Advice]:
     )
     related = [(at, f"private data: {what}") for at, what in private[:3]]
     related += [(at, f"untrusted content, and a way out: {what}") for at, what, _ in ways[1:]]
-    yield Advice(
+    yield LintMessage(
         ways[0][0], "lethal-trifecta", text, related=tuple(related), removable=tuple(at for at, _, _ in ways[1:])
     )
 

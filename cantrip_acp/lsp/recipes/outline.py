@@ -9,7 +9,7 @@ from lsprotocol import types
 from cantrip_acp.lsp.recipes import references
 from cantrip_acp.lsp.recipes.hover import is_crystal
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
-from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.documents import OpenDocument
 from cantrip_acp.recipes.parse.source_map import KeyPath
 
 _KIND = types.SymbolKind
@@ -19,7 +19,7 @@ DEEPEST = 4
 """Levels of keys that are symbols; below them come a script's arguments and similar data."""
 
 
-def symbols(held: Held) -> list[dict[str, Any]]:
+def symbols(held: OpenDocument) -> list[dict[str, Any]]:
     """Every key and item, nested: ``DocumentSymbol``s as plain data, because a long recipe has thousands."""
     return [
         _symbol(held, child, (child.key,)) for child in held.tree.children if child.key is not None and _named(child)
@@ -45,7 +45,7 @@ def name(node: Node) -> str:
     return f"[{node.key}]" if node.key is not None else ""
 
 
-def _symbol(held: Held, node: Node, path: KeyPath) -> dict[str, Any]:
+def _symbol(held: OpenDocument, node: Node, path: KeyPath) -> dict[str, Any]:
     text, (start, end) = held.text, node.whole
     chosen = node.key_span or (start, min(end, start + max(1, len(text.line(text.line_of(start))))))
     chosen = (max(chosen[0], start), min(chosen[1], end))
@@ -65,7 +65,7 @@ def _symbol(held: Held, node: Node, path: KeyPath) -> dict[str, Any]:
     return made | {"detail": first[0][:SHOWN]} if first else made
 
 
-def _range(held: Held, start: int, end: int) -> dict[str, Any]:
+def _range(held: OpenDocument, start: int, end: int) -> dict[str, Any]:
     (line, column), (last, behind) = held.text.spot(start), held.text.spot(end)
     return {"start": {"line": line, "character": column}, "end": {"line": last, "character": behind}}
 
@@ -84,7 +84,7 @@ def _kind(node: Node, path: KeyPath) -> types.SymbolKind:
     return _KIND.Property if node.kind == "scalar" else _KIND.Object
 
 
-def folds(held: Held) -> list[types.FoldingRange]:
+def folds(held: OpenDocument) -> list[types.FoldingRange]:
     """A fold for every value and every comment of more than one line."""
     out: dict[int, types.FoldingRange] = {}
     for node in held.tree.walk():
@@ -109,7 +109,7 @@ def folds(held: Held) -> list[types.FoldingRange]:
 # --- For the cursor's place: other uses of its name, the ranges around it, and names that change together.
 
 
-def highlights(held: Held, position: types.Position) -> list[types.DocumentHighlight]:
+def highlights(held: OpenDocument, position: types.Position) -> list[types.DocumentHighlight]:
     """Where the name at a position is defined (write) and used (read)."""
     write, read = types.DocumentHighlightKind.Write, types.DocumentHighlightKind.Read
     offset = held.text.offset(position)
@@ -119,7 +119,7 @@ def highlights(held: Held, position: types.Position) -> list[types.DocumentHighl
     ]
 
 
-def linked(held: Held, position: types.Position) -> types.LinkedEditingRanges | None:
+def linked(held: OpenDocument, position: types.Position) -> types.LinkedEditingRanges | None:
     """The uses of a name that the recipe defines; typing in one changes all."""
     if references.renaming(held, position) is None:
         return None
@@ -131,12 +131,12 @@ def linked(held: Held, position: types.Position) -> types.LinkedEditingRanges | 
     return types.LinkedEditingRanges([held.text.range(*span) for span in spans], r"[A-Za-z_][A-Za-z0-9_.\-]*")
 
 
-def selections(held: Held, positions: list[types.Position]) -> list[types.SelectionRange]:
+def selections(held: OpenDocument, positions: list[types.Position]) -> list[types.SelectionRange]:
     """For each position, the ranges around it: the word, the value, the pair, and so on up to the whole text."""
     return [_around(held, held.text.offset(position)) for position in positions]
 
 
-def _around(held: Held, offset: int) -> types.SelectionRange:
+def _around(held: OpenDocument, offset: int) -> types.SelectionRange:
     spans: list[Span] = []
     node: Node | None = held.tree.at(offset)
     while node is not None:

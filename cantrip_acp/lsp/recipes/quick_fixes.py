@@ -11,7 +11,7 @@ from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.lsp.recipes.diagnostics import Finding
 from cantrip_acp.lsp.recipes.syntax import schema_lookup
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
-from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.documents import OpenDocument
 from cantrip_acp.recipes.parse.source_map import Mend
 
 NO_MEND = Mend("")
@@ -29,7 +29,7 @@ class Fix:
     safe: bool = False
 
 
-def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
+def fixes(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
     """Every fix of one finding."""
     mend, node = finding.mend or NO_MEND, held.tree.at(finding.span[0])
     written = held.text.source[finding.span[0] : finding.span[1]]
@@ -97,7 +97,7 @@ def written_of(node: Node) -> str:
     return named.value if named is not None else ""
 
 
-def _leg(held: Held, finding: Finding) -> Iterator[Fix]:
+def _leg(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
     """Break the lethal trifecta: remove every access to the network."""
     places = [finding.path, *finding.removable]
     edits: list[tuple[Span, str]] = []
@@ -140,7 +140,7 @@ def _apart(edits: list[tuple[Span, str]]) -> tuple[tuple[Span, str], ...]:
     return tuple(out)
 
 
-def _word(held: Held, finding: Finding, word: str) -> Span:
+def _word(held: OpenDocument, finding: Finding, word: str) -> Span:
     """The part of a value that holds the name, if the value holds more: the provider of ``provider:model``."""
     source = held.text.source[finding.span[0] : finding.span[1]]
     if word and word in source:
@@ -167,7 +167,7 @@ def _item(node: Node) -> Node:
     return node
 
 
-def added(held: Held, name: str, item: str, title: str) -> Iterator[Fix]:
+def added(held: OpenDocument, name: str, item: str, title: str) -> Iterator[Fix]:
     """Insert an item at the head of a list of the circle; create the list if there is none."""
     circle = held.tree.find(("circle",))
     if circle is None or circle.kind not in ("mapping", "empty"):
@@ -202,14 +202,14 @@ def added(held: Held, name: str, item: str, title: str) -> Iterator[Fix]:
         yield Fix(title, (((at, at), f"{lead}{' ' * column}{name}: [{item}]{newline}"),), safe=True)
 
 
-def removed(held: Held, node: Node, title: str, *, best: bool = True) -> Iterator[Fix]:
+def removed(held: OpenDocument, node: Node, title: str, *, best: bool = True) -> Iterator[Fix]:
     """The fix that removes a key or an item."""
     span = removal(held, node)
     if span is not None:
         yield Fix(title, ((span, ""),), best)
 
 
-def removal(held: Held, node: Node) -> Span | None:
+def removal(held: OpenDocument, node: Node) -> Span | None:
     """The span to remove with a key or an item: its comma inside brackets, else its lines."""
     source, parent = held.text.source, node.parent
     if parent is None:
@@ -236,7 +236,7 @@ def removal(held: Held, node: Node) -> Span | None:
 _SECTIONS = ("call", "circle", "folding", "retry", "loom", "memory")
 
 
-def misplaced_key_fixes(held: Held, finding: Finding) -> Iterator[Fix]:
+def misplaced_key_fixes(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
     """The fix of a finding, if the key can belong to only one place."""
     node = held.tree.at(finding.span[0])
     if finding.rule != "unknown-key" or not isinstance(node.key, str) or node.key_span is None:
@@ -254,7 +254,7 @@ def misplaced_key_fixes(held: Held, finding: Finding) -> Iterator[Fix]:
         yield from _to_section(held, node, gone, found[0])
 
 
-def _to_wards(held: Held, node: Node, parent: Node, gone: Span) -> Iterator[Fix]:
+def _to_wards(held: OpenDocument, node: Node, parent: Node, gone: Span) -> Iterator[Fix]:
     value = held.text.source[slice(*node.span)]
     if parent.path[:2] == ("circle", "wards") or not value or "\n" in value or node.quote in ("|", ">"):
         return
@@ -265,7 +265,7 @@ def _to_wards(held: Held, node: Node, parent: Node, gone: Span) -> Iterator[Fix]
         yield Fix(f"Move {node.key} to the wards", _both(gone, *fix.edits[0]))
 
 
-def _to_section(held: Held, node: Node, gone: Span, name: str) -> Iterator[Fix]:
+def _to_section(held: OpenDocument, node: Node, gone: Span, name: str) -> Iterator[Fix]:
     """Move the key's lines to the beginning of its section."""
     source, section = held.text.source, held.tree.get(name)
     assert node.key_span is not None

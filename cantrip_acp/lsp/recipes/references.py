@@ -13,14 +13,14 @@ from cantrip_acp.gates.registry import ALIASES, BUILT_IN
 from cantrip_acp.lsp.recipes.file_references import beside
 from cantrip_acp.lsp.recipes.hover import is_crystal, is_gate
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
-from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.documents import OpenDocument
 from cantrip_acp.recipes.parse.source_map import KeyPath
 
 _ANCHOR = re.compile(r"[&*]([^\s,\[\]{}]+)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 
 
-def definition(held: Held, position: types.Position) -> list[types.Location]:
+def definition(held: OpenDocument, position: types.Position) -> list[types.Location]:
     """Where the name at a position is defined: in this file, or in the file that it names."""
     offset = held.text.offset(position)
     anchor = _anchor(held, offset)
@@ -42,18 +42,18 @@ def definition(held: Held, position: types.Position) -> list[types.Location]:
     return []
 
 
-def references(held: Held, position: types.Position, declared: bool) -> list[types.Location]:
+def references(held: OpenDocument, position: types.Position, declared: bool) -> list[types.Location]:
     """Every use of the name at a position in this file; with ``declared`` also its definition."""
     offset = held.text.offset(position)
     return [_here(held, span) for span, defines in places(held, offset) if declared or not defines]
 
 
-def file_at(held: Held, position: types.Position) -> Path | None:
+def file_at(held: OpenDocument, position: types.Position) -> Path | None:
     """The file that is named at a position."""
     return _file(held, held.tree.at(held.text.offset(position)))
 
 
-def users(recipes: list[Held], file: Path) -> list[types.Location]:
+def users(recipes: list[OpenDocument], file: Path) -> list[types.Location]:
     """Every place in these recipes that names the file."""
     return [
         types.Location(held.uri, held.text.range(*_inner(node)))
@@ -63,7 +63,7 @@ def users(recipes: list[Held], file: Path) -> list[types.Location]:
     ]
 
 
-def renaming(held: Held, position: types.Position) -> Span | None:
+def renaming(held: OpenDocument, position: types.Position) -> Span | None:
     """The span of the name at a position if the recipe defines it and it can be renamed; else None."""
     offset = held.text.offset(position)
     if _anchor(held, offset) is None and _crystal(held.tree.at(offset), offset) is None:
@@ -71,7 +71,7 @@ def renaming(held: Held, position: types.Position) -> Span | None:
     return next((span for span, _ in places(held, offset) if span[0] <= offset <= span[1]), None)
 
 
-def rename(held: Held, position: types.Position, new: str) -> types.WorkspaceEdit | None:
+def rename(held: OpenDocument, position: types.Position, new: str) -> types.WorkspaceEdit | None:
     """The edit that renames a crystal or an anchor everywhere. Raises `ValueError` for an invalid or a used name."""
     if renaming(held, position) is None:
         return None
@@ -88,7 +88,7 @@ def rename(held: Held, position: types.Position, new: str) -> types.WorkspaceEdi
     return types.WorkspaceEdit(changes={held.uri: [types.TextEdit(held.text.range(*span), new) for span, _ in found]})
 
 
-def links(held: Held) -> list[types.DocumentLink]:
+def links(held: OpenDocument) -> list[types.DocumentLink]:
     """A link for every existing file that the recipe names."""
     out: list[types.DocumentLink] = []
     for node in held.tree.walk():
@@ -98,7 +98,7 @@ def links(held: Held) -> list[types.DocumentLink]:
     return out
 
 
-def crystal_places(held: Held, name: str) -> list[tuple[Span, bool]]:
+def crystal_places(held: OpenDocument, name: str) -> list[tuple[Span, bool]]:
     """Where one of the recipe's crystals is named, and whether it is defined there."""
     given = held.tree.find(("crystals", name))
     out: list[tuple[Span, bool]] = []
@@ -110,7 +110,7 @@ def crystal_places(held: Held, name: str) -> list[tuple[Span, bool]]:
     return out
 
 
-def gate_places(held: Held, name: str) -> list[tuple[Span, bool]]:
+def gate_places(held: OpenDocument, name: str) -> list[tuple[Span, bool]]:
     """Where a gate is named, and whether that gives it to the circle."""
     wanted = ALIASES.get(name, name)
     out: list[tuple[Span, bool]] = []
@@ -121,7 +121,7 @@ def gate_places(held: Held, name: str) -> list[tuple[Span, bool]]:
     return out
 
 
-def places(held: Held, offset: int) -> list[tuple[Span, bool]]:
+def places(held: OpenDocument, offset: int) -> list[tuple[Span, bool]]:
     """Every place of the name at an offset, and whether it is defined there."""
     anchor = _anchor(held, offset)
     if anchor is not None:
@@ -141,15 +141,15 @@ def _crystal(node: Node, offset: int) -> str | None:
     return node.value if path == ("folding", "summarizer") and node.kind == "scalar" else None
 
 
-def _anchor(held: Held, offset: int) -> str | None:
+def _anchor(held: OpenDocument, offset: int) -> str | None:
     return next((n for span, n, _ in anchors(held) if span[0] <= offset <= span[1]), None)
 
 
-def _anchors(held: Held, name: str) -> list[tuple[Span, str]]:
+def _anchors(held: OpenDocument, name: str) -> list[tuple[Span, str]]:
     return [(span, sign) for span, found, sign in anchors(held) if found == name]
 
 
-def anchors(held: Held) -> list[tuple[Span, str, str]]:
+def anchors(held: OpenDocument) -> list[tuple[Span, str, str]]:
     """Every anchor and alias, where a value begins; never inside texts."""
     out: list[tuple[Span, str, str]] = []
     for found in _ANCHOR.finditer(held.text.source):
@@ -164,7 +164,7 @@ def anchors(held: Held) -> list[tuple[Span, str, str]]:
     return out
 
 
-def _file(held: Held, node: Node) -> Path | None:
+def _file(held: OpenDocument, node: Node) -> Path | None:
     """The file that a value names."""
     path = node.path
     if node.kind != "scalar" or not path or not node.value.strip() or "\0" in node.value:
@@ -177,7 +177,7 @@ def _file(held: Held, node: Node) -> Path | None:
     return None
 
 
-def _in_python(held: Held, name: str) -> list[types.Location]:
+def _in_python(held: OpenDocument, name: str) -> list[types.Location]:
     """A gate in the recipe's own Python files. The files are parsed, not executed."""
     for node in held.tree.walk():
         file = _file(held, node) if node.key == "python" else None
@@ -214,11 +214,11 @@ def _inner(node: Node) -> Span:
     return (node.span[0] + 1, node.span[1] - 1) if node.quote in ('"', "'") and node.closed else node.span
 
 
-def _bare(held: Held, span: Span) -> Span:
+def _bare(held: OpenDocument, span: Span) -> Span:
     return (span[0] + 1, span[1] - 1) if held.text.source[span[0]] in "\"'" else span
 
 
-def _here(held: Held, span: Span) -> types.Location:
+def _here(held: OpenDocument, span: Span) -> types.Location:
     return types.Location(held.uri, held.text.range(*span))
 
 

@@ -11,7 +11,7 @@ from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.lsp.recipes.hover import MEDIUMS, is_crystal, is_gate
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
-from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.documents import OpenDocument
 from cantrip_acp.recipes.parse.source_map import KeyPath
 
 # --- The token types and modifiers. `server/features.py` announces them at the start; they are used below.
@@ -24,20 +24,20 @@ _OLDER = {"require_done", *ALIASES}
 _NUMBERS = count(1)
 
 
-def whole(held: Held) -> types.SemanticTokens:
+def whole(held: OpenDocument) -> types.SemanticTokens:
     """The tokens of the whole text. They are kept, so that the next answer can be a difference."""
     data = _numbers(held, _tokens(held))
     held.colored = (str(next(_NUMBERS)), data)
     return types.SemanticTokens(data, held.colored[0])
 
 
-def part(held: Held, spot: types.Range) -> types.SemanticTokens:
+def part(held: OpenDocument, spot: types.Range) -> types.SemanticTokens:
     """The tokens that touch a range."""
     start, end = held.text.offset(spot.start), held.text.offset(spot.end)
     return types.SemanticTokens(_numbers(held, (t for t in _tokens(held) if t[0][0] < end and t[0][1] > start)))
 
 
-def changed(held: Held, before: str) -> types.SemanticTokens | types.SemanticTokensDelta:
+def changed(held: OpenDocument, before: str) -> types.SemanticTokens | types.SemanticTokensDelta:
     """What differs from an earlier answer; all tokens if that answer is no longer kept."""
     if held.colored is None or held.colored[0] != before:
         return whole(held)
@@ -61,7 +61,7 @@ def changed(held: Held, before: str) -> types.SemanticTokens | types.SemanticTok
 Token = tuple[Span, str, tuple[str, ...]]
 
 
-def _tokens(held: Held) -> Iterator[Token]:
+def _tokens(held: OpenDocument) -> Iterator[Token]:
     """Every token in text order. Tokens do not overlap, and none crosses a line end."""
     at = 0
     found = sorted((t for t in _all(held) if t[0][0] < t[0][1]), key=lambda token: token[0])
@@ -72,7 +72,7 @@ def _tokens(held: Held) -> Iterator[Token]:
             yield span, kind, modifiers
 
 
-def _all(held: Held) -> Iterator[Token]:
+def _all(held: OpenDocument) -> Iterator[Token]:
     stack: list[tuple[Node, KeyPath]] = [(child, (child.key,)) for child in held.tree.children if child.key is not None]
     while stack:
         node, path = stack.pop()
@@ -131,11 +131,11 @@ def _value(node: Node, path: KeyPath) -> Iterator[Token]:
         yield (start, end), "variable", ()
 
 
-def _bare(held: Held, span: Span) -> Span:
+def _bare(held: OpenDocument, span: Span) -> Span:
     return (span[0] + 1, span[1] - 1) if held.text.source[span[0]] in "\"'" and span[1] - span[0] > 1 else span
 
 
-def _numbers(held: Held, tokens: Iterator[Token]) -> list[int]:
+def _numbers(held: OpenDocument, tokens: Iterator[Token]) -> list[int]:
     """The protocol's encoding: five numbers for each token, positions relative to the token before."""
     out: list[int] = []
     line, column = 0, 0

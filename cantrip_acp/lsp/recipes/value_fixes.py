@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from cantrip_acp.lsp.recipes.diagnostics import Finding
 from cantrip_acp.lsp.recipes.quick_fixes import NO_MEND, Fix, removed, requoted
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
-from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.documents import OpenDocument
 from cantrip_acp.recipes.parse.source_map import Mend
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?\Z")
@@ -25,7 +25,7 @@ _MEDIUMS = {
 }
 
 
-def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
+def fixes(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
     """The fixes of one finding."""
     mend, node = finding.mend or NO_MEND, held.tree.at(finding.span[0])
     written = held.text.source[slice(*finding.span)]
@@ -54,7 +54,7 @@ def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
         yield from removed(held, node, f"Remove {node.key}", best=False)
 
 
-def _listed(held: Held, node: Node) -> Iterator[Fix]:
+def _listed(held: OpenDocument, node: Node) -> Iterator[Fix]:
     """A single value where a list is expected: put it into a list."""
     while node.parent is not None and node.path[:2] == node.parent.path[:2] and len(node.path) > 2:
         node = node.parent
@@ -72,7 +72,7 @@ def _listed(held: Held, node: Node) -> Iterator[Fix]:
         yield Fix("Make it a list", tuple(edits), safe=True)
 
 
-def _split(held: Held, node: Node) -> Iterator[Fix]:
+def _split(held: OpenDocument, node: Node) -> Iterator[Fix]:
     """A ward with several keys: one ward for each key."""
     while node.parent is not None and not isinstance(node.key, int):
         node = node.parent
@@ -105,7 +105,7 @@ def _number(finding: Finding, written: str, least: str) -> Iterator[Fix]:
         yield Fix(f"Make it {least}", ((finding.span, least),))
 
 
-def _medium(held: Held, finding: Finding, written: str) -> Iterator[Fix]:
+def _medium(held: OpenDocument, finding: Finding, written: str) -> Iterator[Fix]:
     from cantrip_acp.lsp.recipes.hover import MEDIUMS
 
     known = {**_MEDIUMS, **{name: name for name in MEDIUMS}}
@@ -115,7 +115,7 @@ def _medium(held: Held, finding: Finding, written: str) -> Iterator[Fix]:
         yield Fix(f"Make it {medium}", ((finding.span, requoted(written, medium)),))
 
 
-def _part(held: Held, mend: Mend, node: Node) -> Iterator[Fix]:
+def _part(held: OpenDocument, mend: Mend, node: Node) -> Iterator[Fix]:
     """Add a missing part of the cantrip."""
     source = held.text.source
     newline = "\r\n" if "\r\n" in source else "\n"
@@ -149,7 +149,7 @@ def _part(held: Held, mend: Mend, node: Node) -> Iterator[Fix]:
             yield from removed(held, call, "Remove call")
 
 
-def _model(held: Held, finding: Finding) -> Iterator[Fix]:
+def _model(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
     """A crystal with a provider but no model: add the provider's default model."""
     crystal = held.tree.at(finding.span[0])
     given = crystal.get("provider") if crystal.kind == "mapping" else None

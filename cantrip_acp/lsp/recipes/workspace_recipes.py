@@ -13,8 +13,8 @@ from lsprotocol import types
 
 from cantrip_acp.lsp.recipes.outline import name as named
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
-from cantrip_acp.lsp.server.documents import Documents, Held
-from cantrip_acp.lsp.server.positions import Text
+from cantrip_acp.lsp.server.documents import Documents, OpenDocument
+from cantrip_acp.lsp.server.positions import TextDocument
 from cantrip_acp.recipes.parse.document import MAX_BYTES, SUFFIXES
 from cantrip_acp.recipes.recipe import stem
 
@@ -25,13 +25,13 @@ FOLDERS = 4_000
 FILES = 500
 
 
-class Library:
+class WorkspaceRecipes:
     """Recipes read from disk, by path. Only one thread may use it at a time."""
 
     def __init__(self) -> None:
-        self._held: dict[Path, tuple[tuple[int, int], Held]] = {}
+        self._held: dict[Path, tuple[tuple[int, int], OpenDocument]] = {}
 
-    def all(self, documents: Documents) -> list[Held]:
+    def all(self, documents: Documents) -> list[OpenDocument]:
         """Every recipe below the workspace's folders: the client's text if it is open, else the file on disk."""
         opened = {held.path: held for held in list(documents.held.values()) if held.recipe}
         found = dict(opened)
@@ -44,7 +44,7 @@ class Library:
                     found[path] = held
         return [found[path] for path in sorted(found)]
 
-    def read(self, path: Path, documents: Documents) -> Held | None:
+    def read(self, path: Path, documents: Documents) -> OpenDocument | None:
         """A recipe on disk; None if it cannot be read or is too large."""
         try:
             stat = os.stat(path)
@@ -58,7 +58,7 @@ class Library:
         except OSError:
             self._held.pop(path, None)
             return None
-        held = Held(path.as_uri(), Text(source, documents.encoding), None)
+        held = OpenDocument(path.as_uri(), TextDocument(source, documents.encoding), None)
         self._held[path] = (mark, held)
         return held
 
@@ -96,7 +96,7 @@ MOST = 500
 _KIND = types.SymbolKind
 
 
-def symbols(recipes: list[Held], query: str) -> list[types.WorkspaceSymbol]:
+def symbols(recipes: list[OpenDocument], query: str) -> list[types.WorkspaceSymbol]:
     """The symbols whose name contains the query's letters in order, the best match first."""
     found: list[tuple[int, int, types.WorkspaceSymbol]] = []
     for held in recipes:
@@ -112,13 +112,13 @@ def symbols(recipes: list[Held], query: str) -> list[types.WorkspaceSymbol]:
     return [symbol for _, _, symbol in sorted(found, key=lambda each: each[:2])[:MOST]]
 
 
-def title(held: Held) -> str:
+def title(held: OpenDocument) -> str:
     """A recipe's name: from its key, else from its file."""
     given = held.tree.get("name")
     return given.value if given is not None and given.kind == "scalar" and given.value else stem(held.path)
 
 
-def title_span(held: Held) -> Span:
+def title_span(held: OpenDocument) -> Span:
     """The span of the recipe's name, or of its first key."""
     given = held.tree.get("name")
     if given is not None and given.kind == "scalar":
@@ -127,7 +127,7 @@ def title_span(held: Held) -> Span:
     return first.key_span or (0, 0) if first is not None else (0, 0)
 
 
-def _of(held: Held, recipe: str) -> Iterator[tuple[str, types.SymbolKind, Span]]:
+def _of(held: OpenDocument, recipe: str) -> Iterator[tuple[str, types.SymbolKind, Span]]:
     yield recipe, _KIND.Class, title_span(held)
     yield from _items(held.tree.find(("circle", "gates")), _KIND.Function)
     yield from _items(held.tree.get("crystals"), _KIND.Object)

@@ -16,7 +16,7 @@ from cantrip_acp.recipes.parse.document import SUFFIXES
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class DocumentKind:
     """``suffixes`` are the endings of its files' names; ``module`` answers its requests."""
 
     name: str
@@ -30,18 +30,18 @@ class Kind:
 
 
 KINDS = (
-    Kind("recipe", SUFFIXES, "cantrip_acp.lsp.recipes.answers"),
-    Kind("loom", (".loom.jsonl",), "cantrip_acp.lsp.looms.answers"),
+    DocumentKind("recipe", SUFFIXES, "cantrip_acp.lsp.recipes.answers"),
+    DocumentKind("loom", (".loom.jsonl",), "cantrip_acp.lsp.looms.answers"),
 )
 
 
-def of(uri: str) -> Kind | None:
+def of(uri: str) -> DocumentKind | None:
     """The kind of the document at a URI; None if it is not one of ours."""
     path = to_fs_path(uri) or uri
     return next((kind for kind in KINDS if path.endswith(kind.suffixes)), None)
 
 
-def named(name: object) -> Kind | None:
+def named(name: object) -> DocumentKind | None:
     """The kind with a name, from the ``data`` of a lens or an item; None if there is none."""
     return next((kind for kind in KINDS if kind.name == name), None)
 

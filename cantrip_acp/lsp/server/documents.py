@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 from pygls.uris import to_fs_path
 
-from cantrip_acp.lsp.server.positions import Encoding, Text
+from cantrip_acp.lsp.server.positions import Encoding, TextDocument
 from cantrip_acp.recipes.parse.document import SUFFIXES
 
 if TYPE_CHECKING:
-    from cantrip_acp.lsp.recipes.diagnostics import Reading
+    from cantrip_acp.lsp.recipes.diagnostics import Analysis
     from cantrip_acp.lsp.recipes.syntax.tree import Node
 
 
-class Held:
+class OpenDocument:
     """One open document. ``reading`` and ``tree`` belong to the current ``text``; None until they are needed."""
 
-    def __init__(self, uri: str, text: Text, version: int | None) -> None:
+    def __init__(self, uri: str, text: TextDocument, version: int | None) -> None:
         self.uri = uri
         self.path = Path(to_fs_path(uri) or uri.rpartition("/")[2] or "recipe.cantrip.yaml")
         self.text = text
         self.version = version
-        self.reading: Reading | None = None
+        self.reading: Analysis | None = None
         self.untrusted = 0
         """How many keys need trust that the recipe does not have, from the last reading of the whole text."""
         self.first: asyncio.Task[None] | None = None
@@ -66,14 +66,14 @@ class Documents:
     """Open documents by URI; `folders` are the roots of the client's workspace."""
 
     def __init__(self) -> None:
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, OpenDocument] = {}
         self.folders: list[Path] = []
         self.encoding: Encoding = "utf-16"
 
-    def open(self, item: types.TextDocumentItem) -> Held:
+    def open(self, item: types.TextDocumentItem) -> OpenDocument:
         """Open a document. If it is open already, the new text replaces it."""
         self.close(item.uri)
-        held = self.held[item.uri] = Held(item.uri, Text(item.text, self.encoding), item.version)
+        held = self.held[item.uri] = OpenDocument(item.uri, TextDocument(item.text, self.encoding), item.version)
         return held
 
     def close(self, uri: str) -> None:
@@ -82,11 +82,11 @@ class Documents:
         if held is not None:
             held.drop()
 
-    def at(self, path: Path) -> Held | None:
+    def at(self, path: Path) -> OpenDocument | None:
         """The open document of a file."""
         return next((held for held in self.held.values() if held.path == path), None)
 
-    def recipe(self, uri: str) -> Held | None:
+    def recipe(self, uri: str) -> OpenDocument | None:
         """The open recipe at a URI; None if there is none."""
         held = self.held.get(uri)
         return held if held is not None and held.recipe else None

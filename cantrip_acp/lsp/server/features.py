@@ -142,7 +142,7 @@ def _asking(name: str) -> Callable[[Server, Any], Any]:
     return asked
 
 
-def _kind(params: Any) -> document_kinds.Kind | None:
+def _kind(params: Any) -> document_kinds.DocumentKind | None:
     """The kind that answers: of the document in the parameters, or of an item that was sent earlier."""
     about = getattr(params, "text_document", None) or getattr(params, "item", None)
     uri = getattr(about, "uri", None)

@@ -18,7 +18,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 _END = re.compile(r"\r\n|\r|\n")
 
 
-class Text:
+class TextDocument:
     """An immutable text; `changed` makes the next one. Offsets count characters from 0."""
 
     def __init__(self, source: str, encoding: Encoding = "utf-16") -> None:
@@ -91,17 +91,17 @@ class Text:
         begin = self.starts[max(line, 1) - 1]
         return min(begin + max(column, 1) - 1, begin + len(self.line(max(line, 1) - 1)))
 
-    def changed(self, change: types.TextDocumentContentChangeEvent) -> Text:
+    def changed(self, change: types.TextDocumentContentChangeEvent) -> TextDocument:
         """The text after one change of the client."""
         if not isinstance(change, types.TextDocumentContentChangePartial):
-            return Text(change.text, self.encoding)
+            return TextDocument(change.text, self.encoding)
         start, end = sorted((self._cut(change.range.start), self._cut(change.range.end)))
         before, after = self.source[: start[0]], self.source[end[0] :]
         if start[1]:
             before += _halves(self.source[start[0]])[0]
         if end[1]:
             after = _halves(after[0])[1] + after[1:]
-        return Text(_joined(before, change.text, after), self.encoding)
+        return TextDocument(_joined(before, change.text, after), self.encoding)
 
     def _cut(self, position: types.Position) -> tuple[int, bool]:
         """The offset of an edit's edge, and whether the edge is between the two halves of a character (UTF-16)."""

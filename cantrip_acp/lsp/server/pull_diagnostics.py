@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 if TYPE_CHECKING:
-    from cantrip_acp.lsp.server.documents import Held
+    from cantrip_acp.lsp.server.documents import OpenDocument
     from cantrip_acp.lsp.server.server import Server
 
 Report = types.RelatedFullDocumentDiagnosticReport | types.RelatedUnchangedDocumentDiagnosticReport
 
 
-async def of_one(server: Server, held: Held, before: str | None) -> Report:
+async def of_one(server: Server, held: OpenDocument, before: str | None) -> Report:
     """Diagnostics of an open recipe. The first reading runs in a thread, because a long recipe takes time."""
     if held.reading is None and held.first is None:
         await server.first(held)
@@ -28,7 +28,7 @@ async def of_one(server: Server, held: Held, before: str | None) -> Report:
 async def of_all(server: Server, known: dict[str, str]) -> types.WorkspaceDiagnosticReport:
     """Diagnostics of every recipe of the workspace, open or not. ``known`` are the ids of earlier results, by URI."""
 
-    def read() -> list[Held]:
+    def read() -> list[OpenDocument]:
         from cantrip_acp.lsp.recipes import diagnostics
 
         recipes = server.library.all(server.documents)
@@ -49,7 +49,7 @@ async def of_all(server: Server, known: dict[str, str]) -> types.WorkspaceDiagno
     return types.WorkspaceDiagnosticReport(items)
 
 
-def _found(server: Server, held: Held) -> tuple[list[types.Diagnostic], str]:
+def _found(server: Server, held: OpenDocument) -> tuple[list[types.Diagnostic], str]:
     reading = server.told(held)
     said = [(f.span, f.rule, f.message, f.severity, f.related) for f in reading.findings]
     name = hashlib.sha256(repr((said, held.text.encoding)).encode("utf-8", "replace")).hexdigest()[:16]

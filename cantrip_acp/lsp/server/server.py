@@ -26,17 +26,17 @@ from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, lsp_method
 from pygls.uris import to_fs_path
 
-from cantrip_acp.lsp.commands.casts import Casts
-from cantrip_acp.lsp.commands.trust import Trusting
+from cantrip_acp.lsp.commands.casts import RecipeCasts
+from cantrip_acp.lsp.commands.trust import TrustManager
 from cantrip_acp.lsp.server import document_kinds as kinds
-from cantrip_acp.lsp.server.documents import Documents, Held
+from cantrip_acp.lsp.server.documents import Documents, OpenDocument
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.looms.cache import LoomCache
-    from cantrip_acp.lsp.recipes.diagnostics import Finding, Reading
-    from cantrip_acp.lsp.recipes.workspace_recipes import Library
-    from cantrip_acp.lsp.server.positions import Text
+    from cantrip_acp.lsp.recipes.diagnostics import Analysis, Finding
+    from cantrip_acp.lsp.recipes.workspace_recipes import WorkspaceRecipes
+    from cantrip_acp.lsp.server.positions import TextDocument
     from cantrip_acp.recipes.build.python_files import Files
 
 
@@ -177,8 +177,8 @@ class Server(LanguageServer):
         self.documents = Documents()
         self.works: dict[str | int, Callable[[], None]] = {}
         """What the client can cancel, by progress token."""
-        self.casts = Casts()
-        self.trusting = Trusting()
+        self.casts = RecipeCasts()
+        self.trusting = TrustManager()
         self.leave: Callable[[], None] = lambda: os._exit(0)
         """Called when the client's process is gone."""
         self.run_command: Callable[[Server, types.ExecuteCommandParams], Coroutine[Any, Any, Any]] | None = None
@@ -186,7 +186,7 @@ class Server(LanguageServer):
         """Called when a recipe was read: it may name other files now."""
         self._had_folders = False
         self._settled = False
-        self._told: WeakKeyDictionary[Held, tuple[Text, Reading]] = WeakKeyDictionary()
+        self._told: WeakKeyDictionary[OpenDocument, tuple[TextDocument, Analysis]] = WeakKeyDictionary()
         """The text and the reading whose findings the client has. In another text the same spans are other places."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -274,11 +274,11 @@ class Server(LanguageServer):
         return True
 
     @cached_property
-    def library(self) -> Library:
+    def library(self) -> WorkspaceRecipes:
         """The recipes of the workspace that are not open. Hold `reading_library` to use it: one thread at a time."""
-        from cantrip_acp.lsp.recipes.workspace_recipes import Library
+        from cantrip_acp.lsp.recipes.workspace_recipes import WorkspaceRecipes
 
-        return Library()
+        return WorkspaceRecipes()
 
     @cached_property
     def reading_library(self) -> asyncio.Lock:
@@ -302,7 +302,7 @@ class Server(LanguageServer):
                 held.drop()
                 held.waiting = asyncio.get_running_loop().call_later(SOON_S, self._start_reading, held)
 
-    def reading(self, held: Held) -> Reading:
+    def reading(self, held: OpenDocument) -> Analysis:
         """The reading of a document's current text; reads it now if needed."""
         if held.reading is None:
             from cantrip_acp.lsp.recipes import diagnostics
@@ -384,11 +384,11 @@ class Server(LanguageServer):
         if not task.cancelled() and task.exception() is not None:
             _log.error("a reading failed", exc_info=task.exception())
 
-    def _start_reading(self, held: Held) -> None:
+    def _start_reading(self, held: OpenDocument) -> None:
         held.waiting = None
         self.keep(self.read(held))
 
-    async def read(self, held: Held) -> None:
+    async def read(self, held: OpenDocument) -> None:
         """Read a recipe in a thread and publish its diagnostics, if the text is still the current one then."""
         from cantrip_acp.lsp.recipes import diagnostics
 
@@ -407,13 +407,13 @@ class Server(LanguageServer):
             if before_asked != asked:
                 self.lenses_changed()
 
-    async def first(self, held: Held) -> None:
+    async def first(self, held: OpenDocument) -> None:
         """The first reading of a document; it runs once, also with several callers."""
         if held.first is None:
             held.first = self.beside(self._first(held))
         await asyncio.shield(held.first)
 
-    async def _first(self, held: Held) -> None:
+    async def _first(self, held: OpenDocument) -> None:
         await self.read(held)
         if not self._settled:
             # Objects imported for the first recipe stay. Without this, some keystrokes would wait until the garbage
@@ -421,7 +421,7 @@ class Server(LanguageServer):
             self._settled = True
             gc.freeze()
 
-    def _publish(self, held: Held) -> None:
+    def _publish(self, held: OpenDocument) -> None:
         if held.reading is None:
             return
         self.documents_read()
@@ -436,13 +436,13 @@ class Server(LanguageServer):
         found = [self.diagnostic(held, finding) for finding in held.reading.findings]
         self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(held.uri, found, held.version))
 
-    def told(self, held: Held) -> Reading:
+    def told(self, held: OpenDocument) -> Analysis:
         """The current reading, which the client receives now: a later reading is compared with it."""
         reading = self.reading(held)
         self._told[held] = held.text, reading
         return reading
 
-    def diagnostic(self, held: Held, finding: Finding) -> types.Diagnostic:
+    def diagnostic(self, held: OpenDocument, finding: Finding) -> types.Diagnostic:
         """A finding as the protocol's diagnostic."""
         from cantrip_acp.lsp.recipes import lint
 

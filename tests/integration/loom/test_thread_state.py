@@ -135,7 +135,7 @@ def test_a_page_that_is_open_learns_that_the_process_was_killed(kept: Place) -> 
 def test_the_commands_and_the_page_agree(tmp_path: Path) -> None:
     from cantrip_acp.loom.view.reader import Reading
     from cantrip_acp.lsp.looms import labels
-    from cantrip_acp.lsp.looms.document import Book
+    from cantrip_acp.lsp.looms.document import LoomDocument
 
     path = tmp_path / "a.loom.jsonl"
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE)
@@ -155,7 +155,7 @@ def test_the_commands_and_the_page_agree(tmp_path: Path) -> None:
                 found.add(each.get("outcome") or each.get("reason") or each["state"])
         tree = subprocess.run([cantrip, "loom", "tree", str(path)], capture_output=True, text=True, check=True).stdout
         found.add("active" if "active" in tree else "interrupted" if "interrupted" in tree else tree)
-        book = Book(path)
+        book = LoomDocument(path)
         book.load()
         line = labels.cast(book, 1)
         found.add(line["reason"] or line["state"])

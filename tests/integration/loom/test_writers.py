@@ -20,7 +20,7 @@ from cantrip_acp.loom.records.turn import CantripRecord, CastRecord
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.view.reader import Reading
 from cantrip_acp.lsp.looms import labels
-from cantrip_acp.lsp.looms.document import Book
+from cantrip_acp.lsp.looms.document import LoomDocument
 from tests.integration.loom.test_recovery import KILLED, killed_in_a_call
 from tests.support.command_line import run
 from tests.support.loom_stores import Place
@@ -76,7 +76,7 @@ def outcomes(where: str, cwd: Path) -> dict[str, str]:
         assert page.turn(1)["utterance"]["content"] == "I wait."
         assert page.about()["running"] == []
     if "://" not in where and not where.startswith("sqlite:"):
-        book = Book(Path(where))
+        book = LoomDocument(Path(where))
         book.load()
         found["language server"] = labels.cast(book, 0)["reason"]
         assert book.body(1).utterance.content == "I wait."

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lsprotocol import types
 
-from cantrip_acp.lsp.server.positions import Encoding, Text
+from cantrip_acp.lsp.server.positions import Encoding, TextDocument
 from tests.support.lsp_client import Client
 
 STARTS = [
@@ -86,7 +86,7 @@ def everything(client: Client, uri: str) -> dict[str, Any]:
 )
 def test_edits(session: tuple[Client, Encoding], data: st.DataObject) -> None:
     client, encoding = session
-    text = Text(data.draw(st.sampled_from(STARTS)), encoding)
+    text = TextDocument(data.draw(st.sampled_from(STARTS)), encoding)
     edits = data.draw(st.lists(EDIT, min_size=1, max_size=10))
     number = next(_NUMBERS)
     uri = client.open(f"edited{number}.cantrip.yaml", text.source)

@@ -8,7 +8,7 @@ from urllib.request import url2pathname
 import pytest
 from lsprotocol import types
 
-from cantrip_acp.lsp.server.positions import Text
+from cantrip_acp.lsp.server.positions import TextDocument
 from tests.support.lsp_client import Client
 from tests.unit.lsp.test_fixes import HEAD, NO_DONE, WARDS
 
@@ -94,7 +94,7 @@ def test_all_that_is_plain_at_once(client: Client) -> None:
     client.diagnostics(uri)
     (action,) = asked(client, uri, "source.fixAll")
     assert (action["kind"], action["title"]) == ("source.fixAll.cantrip", "Fix all that is plain")
-    made = Text(text)
+    made = TextDocument(text)
     for edit in reversed(action["edit"]["changes"][uri]):
         spot = types.Range(types.Position(**edit["range"]["start"]), types.Position(**edit["range"]["end"]))
         made = made.changed(types.TextDocumentContentChangePartial(spot, edit["newText"]))

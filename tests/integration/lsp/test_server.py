@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lsprotocol import types
 
 from cantrip_acp.lsp.recipes import diagnostics
-from cantrip_acp.lsp.server.positions import Text
+from cantrip_acp.lsp.server.positions import TextDocument
 from tests.support.lsp_client import Client
 
 GOOD = "name: a\ncircle:\n  gates: [done]\n  wards:\n    - max_turns: 3\n"
@@ -107,7 +107,7 @@ EDIT = st.tuples(
 def test_any_edits_end_where_a_fresh_reading_does(session: Client, edits: list) -> None:
     client = session
     name = f"r{time.monotonic_ns()}.cantrip.yaml"
-    uri, text = client.open(name, GOOD), Text(GOOD)
+    uri, text = client.open(name, GOOD), TextDocument(GOOD)
     version = 1
     for line, column, down, right, new in edits:
         where = types.Range(types.Position(line, column), types.Position(line + down, right))

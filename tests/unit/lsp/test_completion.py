@@ -6,13 +6,13 @@ import pytest
 from lsprotocol import types
 
 from cantrip_acp.lsp.recipes.completion import completions, resolve
-from cantrip_acp.lsp.server.documents import Held
-from cantrip_acp.lsp.server.positions import Text
+from cantrip_acp.lsp.server.documents import OpenDocument
+from cantrip_acp.lsp.server.positions import TextDocument
 
 
 def at(source: str, folder: Path, name: str = "a.cantrip.yaml") -> list[types.CompletionItem]:
     offset = source.index("^")
-    held = Held((folder / name).as_uri(), Text(source.replace("^", "", 1)), 1)
+    held = OpenDocument((folder / name).as_uri(), TextDocument(source.replace("^", "", 1)), 1)
     return completions(held, held.text.position(offset), folder)
 
 

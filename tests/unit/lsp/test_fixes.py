@@ -6,8 +6,8 @@ import pytest
 
 from cantrip_acp.lsp.recipes import diagnostics
 from cantrip_acp.lsp.recipes.code_actions import of as fixes
-from cantrip_acp.lsp.server.documents import Held
-from cantrip_acp.lsp.server.positions import Text
+from cantrip_acp.lsp.server.documents import OpenDocument
+from cantrip_acp.lsp.server.positions import TextDocument
 
 WARDS = "  wards:\n    - max_turns: 3\n"
 NO_DONE = [
@@ -92,8 +92,8 @@ MORE = [
 ]
 
 
-def read(source: str, name: str, folder: Path) -> tuple[Held, list[diagnostics.Finding]]:
-    held = Held((folder / name).as_uri(), Text(source), 1)
+def read(source: str, name: str, folder: Path) -> tuple[OpenDocument, list[diagnostics.Finding]]:
+    held = OpenDocument((folder / name).as_uri(), TextDocument(source), 1)
     return held, list(diagnostics.read(held.text, held.path, folder).findings)
 
 

@@ -12,10 +12,10 @@ import pytest
 from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.lsp.looms import document as loom_document
-from cantrip_acp.lsp.looms.document import Book
+from cantrip_acp.lsp.looms.document import LoomDocument
 from cantrip_acp.lsp.recipes import diagnostics, lint, quick_fixes, value_fixes
-from cantrip_acp.lsp.server.documents import Held
-from cantrip_acp.lsp.server.positions import Text
+from cantrip_acp.lsp.server.documents import OpenDocument
+from cantrip_acp.lsp.server.positions import TextDocument
 from cantrip_acp.recipes.parse import check, document
 from tests.support import lsp_looms as looms
 
@@ -54,7 +54,7 @@ def test_the_rule_is_data(rule: str, text: str, tmp_path: Path, monkeypatch: pyt
         check.recipe(document.parse(text.encode(), path))
     assert rule in {problem.rule for problem in caught.value.problems}
     assert caught.value.places == tuple(map(str, caught.value.problems))
-    reading = diagnostics.read(Text(text), path, tmp_path)
+    reading = diagnostics.read(TextDocument(text), path, tmp_path)
     assert rule in {finding.rule for finding in reading.findings}
 
 
@@ -103,7 +103,9 @@ EXPLAINED = {"CANTRIP-3", "CIRCLE-2", "LOOP-6", "LOOM-11", "COMP-1", "COMP-6", "
 
 def _recipe_rules(text: str, folder: Path) -> set[str]:
     (folder / "broken.py").write_text("def f(:\n")
-    return {finding.rule for finding in diagnostics.read(Text(text), folder / "a.cantrip.yaml", folder).findings}
+    return {
+        finding.rule for finding in diagnostics.read(TextDocument(text), folder / "a.cantrip.yaml", folder).findings
+    }
 
 
 def _loom_rules(rule: str, folder: Path) -> set[str]:
@@ -120,7 +122,7 @@ def _loom_rules(rule: str, folder: Path) -> set[str]:
     else:
         own = {b"HEADER": lines[0], b"TURN": turns[-1], b"PARENT": _orphan(turns[-1])}
         path.write_bytes(path.read_bytes() + own.get(done, done))
-    book = Book(path)
+    book = LoomDocument(path)
     book.load()
     return {finding.code for finding in loom_document.findings(book)}
 
@@ -140,7 +142,7 @@ MADE: dict[str, Callable[[Path], set[str]]] = {
 def _no_loom(folder: Path) -> set[str]:
     path = folder / "a.loom.jsonl"
     path.write_text("something else\n")
-    book = Book(path)
+    book = LoomDocument(path)
     book.load()
     return {finding.code for finding in loom_document.findings(book)}
 
@@ -163,7 +165,7 @@ def test_other_words_change_no_rule_and_no_fix(tmp_path: Path) -> None:
     """Every text of a finding is replaced; the rules stay, and so do the fixes."""
     for rule, texts in (BROKEN | ADVISED).items():
         for text in texts:
-            held = Held((tmp_path / "a.cantrip.yaml").as_uri(), Text(text), 1)
+            held = OpenDocument((tmp_path / "a.cantrip.yaml").as_uri(), TextDocument(text), 1)
             (tmp_path / "broken.py").write_text("def f(:\n")
             for finding in diagnostics.read(held.text, held.path, tmp_path).findings:
                 other = replace(finding, message="X", related=tuple((span, "X") for span, _ in finding.related))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp.lsp.recipes.syntax.tree import parse
-from cantrip_acp.lsp.server.positions import Text
+from cantrip_acp.lsp.server.positions import TextDocument
 from cantrip_acp.recipes.parse import document
 
 HERE = Path(document.__file__).parents[1]
@@ -48,7 +48,7 @@ folding:
 
 def same(source: str, name: str) -> None:
     held = document.parse(source.encode(), Path(name))
-    text, root = Text(source), parse(source)
+    text, root = TextDocument(source), parse(source)
     for path, place in held.places.keys.items():
         node = root.find(path)
         assert node is not None, path

@@ -5,19 +5,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lsprotocol import types
 
-from cantrip_acp.lsp.server.positions import Text
+from cantrip_acp.lsp.server.positions import TextDocument
 
 WORDS = st.text(alphabet="ab:- #é𝄞\u2028\x0c\r\n", max_size=12)
 
 
-def partial(text: Text, start: int, end: int, new: str) -> types.TextDocumentContentChangePartial:
+def partial(text: TextDocument, start: int, end: int, new: str) -> types.TextDocumentContentChangePartial:
     return types.TextDocumentContentChangePartial(range=text.range(start, end), text=new)
 
 
 @given(st.data(), st.sampled_from(["utf-8", "utf-16", "utf-32"]))
 @settings(max_examples=150, deadline=None)
 def test_edits_in_any_encoding(data: st.DataObject, encoding: str) -> None:
-    text = Text(data.draw(WORDS), encoding)
+    text = TextDocument(data.draw(WORDS), encoding)
     for _ in range(data.draw(st.integers(1, 6))):
         start = data.draw(st.integers(0, len(text.source)))
         end = data.draw(st.integers(start, len(text.source)))
@@ -46,7 +46,7 @@ def paired(text: str) -> str:
 @settings(max_examples=300, deadline=None)
 def test_edits_between_the_halves_of_a_character(begin: str, edits: list[tuple[int, int, str]]) -> None:
     """A client that counts 16-bit units may cut a character in two, and bring halves together again."""
-    text, wanted = Text(paired(begin), "utf-16"), units(begin)
+    text, wanted = TextDocument(paired(begin), "utf-16"), units(begin)
     for one, other, new in edits:
         start, end = sorted((min(one, len(wanted)), min(other, len(wanted))))
         places = [types.Position(wanted.count("\n", 0, at), at - wanted.rfind("\n", 0, at) - 1) for at in (start, end)]
@@ -58,7 +58,7 @@ def test_edits_between_the_halves_of_a_character(begin: str, edits: list[tuple[i
 
 @pytest.mark.parametrize(("encoding", "column"), [("utf-8", 6), ("utf-16", 3), ("utf-32", 2)])
 def test_columns_count_units(encoding: str, column: int) -> None:
-    text = Text("é𝄞x\n", encoding)
+    text = TextDocument("é𝄞x\n", encoding)
     assert text.position(2) == types.Position(0, column)
     assert text.offset(types.Position(0, column)) == 2
     # In the middle of a character means before it, beyond a line its end, beyond the text its end.
@@ -67,11 +67,11 @@ def test_columns_count_units(encoding: str, column: int) -> None:
 
 
 def test_only_the_protocols_line_ends_count() -> None:
-    text = Text("a\x0cb\u2028c\x85d\r\ne\rf\n")
+    text = TextDocument("a\x0cb\u2028c\x85d\r\ne\rf\n")
     assert [text.line(n) for n in range(5)] == ["a\x0cb\u2028c\x85d", "e", "f", "", ""]
 
 
 def test_a_reversed_range_is_taken_as_it_is_meant() -> None:
-    text = Text("hello")
+    text = TextDocument("hello")
     reversed_range = types.Range(types.Position(0, 4), types.Position(0, 1))
     assert text.changed(types.TextDocumentContentChangePartial(reversed_range, "")).source == "ho"

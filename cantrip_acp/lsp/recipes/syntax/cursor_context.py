@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
-from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.documents import OpenDocument
 from cantrip_acp.recipes.parse.source_map import KeyPath
 
 _WORD = re.compile(r"""[^\s,\[\]{}"'#=]*\Z""")
@@ -14,7 +14,7 @@ _KEY = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\[{#][^:"'\[{#]*?)[ \t]*:
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class CursorContext:
     """``path`` is the path of the value that is being typed. With ``keys`` it is a mapping whose keys fit here; with ``values`` a
     value fits. ``word`` is the text typed so far. ``dashed``: a dash is before it; ``inline``: it is inside brackets."""
 
@@ -26,7 +26,7 @@ class Where:
     dashed: bool = False
 
 
-def of(held: Held, offset: int) -> Where | None:
+def of(held: OpenDocument, offset: int) -> CursorContext | None:
     """The context at an offset; None in prose and in comments."""
     source = held.text.source
     begin = held.text.starts[held.text.line_of(offset)]
@@ -52,21 +52,21 @@ def _brackets(node: Node | None, offset: int) -> Node | None:
     return None
 
 
-def _inside(source: str, around: Node, offset: int, word: Span) -> Where:
+def _inside(source: str, around: Node, offset: int, word: Span) -> CursorContext:
     if around.quote == "[":
         index = sum(1 for child in around.children if child.span[1] < word[0])
-        return Where((*around.path, index), word, keys=False, values=True, inline=True)
+        return CursorContext((*around.path, index), word, keys=False, values=True, inline=True)
     # Start after the last complete pair of this mapping, so that separators inside its value do not count.
     ends = [child.whole[1] for child in around.children if child.kind != "empty" and child.whole[1] < word[0]]
     begin = max([around.span[0] + 1, *ends])
     part = source[begin:offset].lstrip(" ,\r\n\t")
     name, found, _ = part.partition(":")
     if found:
-        return Where((*around.path, name.strip().strip("\"'")), word, values=True, inline=True)
-    return Where(around.path, word, keys=True, inline=True)
+        return CursorContext((*around.path, name.strip().strip("\"'")), word, values=True, inline=True)
+    return CursorContext(around.path, word, keys=True, inline=True)
 
 
-def _in_block(held: Held, begin: int, before: str, word: Span) -> Where:
+def _in_block(held: OpenDocument, begin: int, before: str, word: Span) -> CursorContext:
     blocks = _open_blocks(held.tree, begin)
     column, rest = len(before) - len(before.lstrip(" ")), before.lstrip(" ")
     path: KeyPath | None = None
@@ -82,10 +82,10 @@ def _in_block(held: Held, begin: int, before: str, word: Span) -> Where:
     else:
         holder = False
     if found is not None:
-        return Where(
+        return CursorContext(
             (*path, found[1].strip("\"'")), (max(word[0], word[1] - len(rest) + found.end()), word[1]), values=True
         )
-    return Where(path, word, keys=True, values=not holder, dashed=dashed)
+    return CursorContext(path, word, keys=True, values=not holder, dashed=dashed)
 
 
 def _holder(blocks: list[_Block], column: int) -> tuple[bool, KeyPath]:

@@ -34,7 +34,7 @@ class Loom(BaseLoom):
         store = open_store(path, fsync=fsync, readonly=readonly)
         try:
             if readonly:
-                from cantrip_acp.loom.query.completed import completed
+                from cantrip_acp.loom.query.completed_turns import completed
 
                 return cls(completed(store, path))
             loom = cls(store)

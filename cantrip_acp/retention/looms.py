@@ -19,7 +19,7 @@ from cantrip_acp.core.lifecycle.checkpoints import delete_checkpoints
 from cantrip_acp.git import file_snapshots
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord, LoomHeader
-from cantrip_acp.loom.stores import lock
+from cantrip_acp.loom.stores import file_locks
 from cantrip_acp.retention.dir_handle import Entry, Folder
 from cantrip_acp.retention.rules import DAY, Item, ItemKept, Rules
 
@@ -131,7 +131,7 @@ def is_open(folder: Folder, loom: LoomFiles) -> bool:
     """Whether a process writes the loom or has its session open. For a database, this is only known when it is
     deleted."""
     locks = [e.name for e in loom.beside if e.name.endswith(LOCK)]
-    return any(lock.written(name, folder.fd) for name in (loom.name, *locks) if not name.endswith(DATABASES))
+    return any(file_locks.written(name, folder.fd) for name in (loom.name, *locks) if not name.endswith(DATABASES))
 
 
 def loom_item(
@@ -164,12 +164,12 @@ def locked(folder: Folder, loom: LoomFiles) -> Iterator[None]:
         try:
             for entry in loom.beside:
                 if entry.name.endswith(LOCK):
-                    held.enter_context(lock.lines(entry.name, folder.fd))
+                    held.enter_context(file_locks.lines(entry.name, folder.fd))
             if loom.name.endswith(LINES):
-                held.enter_context(lock.lines(loom.name, folder.fd))
+                held.enter_context(file_locks.lines(loom.name, folder.fd))
                 _unchanged(folder, loom)
             else:
-                held.enter_context(lock.database(folder.path / loom.name))
+                held.enter_context(file_locks.database(folder.path / loom.name))
         except LoomLocked:
             raise ItemKept(IN_USE) from None
         yield

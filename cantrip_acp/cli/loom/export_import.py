@@ -237,7 +237,7 @@ def import_(files: Sequence[str], into: str, kind: str | None, as_json: bool) ->
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.stores.address import is_address, shown
     from cantrip_acp.text.sanitize import clean_line
-    from cantrip_acp.training.importing.detect import kind_of, take
+    from cantrip_acp.training.importing.import_file import kind_of, take
 
     kinds = [kind or kind_of(name) for name in files]
     target: Path | str = into if is_address(into) else Path(into).expanduser()

@@ -10,12 +10,13 @@ import contextlib
 import hashlib
 import os
 import zlib
+from array import array
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
 from cantrip_acp.loom.records.tree import Place, Problem, Tree
-from cantrip_acp.loom.stores import tree_codec
 from cantrip_acp.text import codecs
 
 WORTH = 4_000_000
@@ -38,12 +39,26 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
     tail: bytes
 
 
+_SHARED = tuple(name for name in Place.__struct_fields__ if name not in ("parent_id", "position"))
+
+
+class Packed(msgspec.Struct, frozen=True, array_like=True):
+    """Columns. Each of ``parents`` is an index into ``ids`` + None + ``lost``. Each of ``shared`` has its distinct
+    values and, for every turn, the index of its value."""
+
+    ids: list[str]
+    lost: list[str]
+    parents: bytes
+    positions: bytes
+    shared: dict[str, tuple[list[Any], bytes]]
+
+
 class Index(msgspec.Struct, frozen=True, array_like=True):
     """A file's tree, its problems and its number of lines."""
 
     stamp: Stamp
     shape: tuple[str, ...]
-    turns: tree_codec.Packed
+    turns: Packed
     tree: Tree
     problems: list[Problem]
     lines: int
@@ -74,7 +89,7 @@ def read(loom: Path, fd: int) -> Index | None:
         index = _decoder.decode(body)
         if index.stamp != _stamp(fd) or index.shape != _SHAPE:
             return None
-        index.tree.turns = tree_codec.unpack(index.turns)
+        index.tree.turns = unpack(index.turns)
     except (msgspec.DecodeError, LookupError, ValueError):
         return None
     return index
@@ -85,7 +100,7 @@ def write(loom: Path, fd: int, tree: Tree, problems: list[Problem], lines: int) 
     if os.fstat(fd).st_size < WORTH:
         return
     rest = msgspec.structs.replace(tree, turns={})
-    body = msgspec.msgpack.encode(Index(_stamp(fd), _SHAPE, tree_codec.pack(tree.turns), rest, problems, lines))
+    body = msgspec.msgpack.encode(Index(_stamp(fd), _SHAPE, pack(tree.turns), rest, problems, lines))
     target = path_of(loom)
     # Write to another name first: after a crash, the old index is there, which then fits no file, or there is none.
     # One name is enough, because a loom has one writer; the next write replaces what a crash left.
@@ -112,3 +127,44 @@ def _stamp(fd: int) -> Stamp:
     return Stamp(
         _VERSION, status.st_size, status.st_mtime_ns, status.st_ino, hashlib.blake2b(tail, digest_size=16).digest()
     )
+
+
+def pack(turns: dict[str, Place]) -> Packed:
+    """Encode these places as columns."""
+    ids, places = list(turns), list(turns.values())
+    number: dict[str | None, int] = dict(zip([*ids, None], range(len(ids) + 1), strict=True))
+    lost = [p.parent_id for p in places if p.parent_id is not None and p.parent_id not in turns]
+    lost = list(dict.fromkeys(lost))
+    number.update(zip(lost, range(len(ids) + 1, len(ids) + 1 + len(lost)), strict=True))
+    shared = {}
+    for name in _SHARED:
+        column = [getattr(place, name) for place in places]
+        codes = {value: code for code, value in enumerate(dict.fromkeys(column))}
+        shared[name] = (list(codes), array("I", map(codes.__getitem__, column)).tobytes())
+    return Packed(
+        ids,
+        lost,
+        array("I", [number[place.parent_id] for place in places]).tobytes(),
+        array("Q", [place.position for place in places]).tobytes(),
+        shared,
+    )
+
+
+def unpack(packed: Packed) -> dict[str, Place]:
+    """Decode the places. Raises `ValueError`, `KeyError` or `IndexError` for invalid columns."""
+    names: list[Any] = [*packed.ids, None, *packed.lost]
+    columns = {
+        "parent_id": map(names.__getitem__, _numbers("I", packed.parents)),
+        "position": iter(_numbers("Q", packed.positions)),
+    }
+    for name in _SHARED:
+        values, codes = packed.shared[name]
+        columns[name] = map(values.__getitem__, _numbers("I", codes))
+    places = map(Place, *(columns[name] for name in Place.__struct_fields__))
+    return dict(zip(packed.ids, places, strict=True))
+
+
+def _numbers(kind: Literal["I", "Q"], data: bytes) -> array[int]:
+    numbers = array(kind)
+    numbers.frombytes(data)
+    return numbers

@@ -28,7 +28,7 @@ from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.records.turn import FORMAT, LaterRecord, LoomHeader, Record
-from cantrip_acp.loom.stores import cast_locks, checksum, index_file, lock, rows
+from cantrip_acp.loom.stores import cast_locks, checksum, file_locks, index_file, rows
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.records.tree import Tree
@@ -116,7 +116,7 @@ class JsonlStore:
         if self.readonly:
             return True
         try:
-            lock.lock(self._fd)
+            file_locks.lock(self._fd)
         except OSError as error:
             os.close(self._fd)
             self._fd = -1
@@ -483,7 +483,7 @@ class JsonlStore:
     def _is_written(self) -> bool:
         """Whether another process has the file open for writing."""
         try:
-            return lock.locked(self._fd)
+            return file_locks.locked(self._fd)
         except OSError:
             return False
 

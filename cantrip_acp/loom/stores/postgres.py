@@ -21,8 +21,7 @@ from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.records.turn import CastRecord, LaterRecord, Record
-from cantrip_acp.loom.stores import cast_locks, checksum, postgres_tables, rows
-from cantrip_acp.loom.stores.postgres_tables import LOCK, TABLES
+from cantrip_acp.loom.stores import cast_locks, checksum, rows
 from cantrip_acp.loom.stores.postgres_url import PgUrl
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ except ImportError as error:
         f"a loom in PostgreSQL needs psycopg ({error}); pip install 'cantrip-acp[postgres]', or keep it in sqlite:FILE"
     ) from None
 
-from cantrip_acp.loom.stores.postgres_locks import RUNNING, PgCastLocks, leave
+from cantrip_acp.loom.stores.postgres_cast_locks import RUNNING, PgCastLocks, leave
 
 _DEFAULTS = {"connect_timeout": "10", "application_name": "cantrip-acp", "tcp_user_timeout": "30000"}
 _SERVER = "Look after the server (is it up, has it room?) and go on"
@@ -72,7 +71,7 @@ class PostgresStore:
             cast_locks.not_for_children(self)
         except psycopg.Error as error:
             self.close()
-            raise LoomError(self._says("cannot open", error)) from None
+            raise LoomError(self._error_text("cannot open", error)) from None
         except BaseException:
             self.close()
             raise
@@ -85,7 +84,7 @@ class PostgresStore:
     def __repr__(self) -> str:
         return f"PostgresStore({self._url.shown!r})"
 
-    def _says(self, what: str, error: object) -> str:
+    def _error_text(self, what: str, error: object) -> str:
         return f"{what} loom {self._url.shown}: {self._url.clean(error)}"
 
     def _connect(self) -> psycopg.Connection[Any]:
@@ -105,7 +104,7 @@ class PostgresStore:
                 base.execute("SET default_transaction_read_only = on")
         except psycopg.Error as error:
             mend = "Is the server running and reachable, and are user, password (or ~/.pgpass) and database right?"
-            raise LoomError(f"{self._says('cannot open', error)}. {mend}") from None
+            raise LoomError(f"{self._error_text('cannot open', error)}. {mend}") from None
         return base
 
     def _prepare(self, base: psycopg.Connection[Any]) -> int:
@@ -124,7 +123,7 @@ class PostgresStore:
             )
         if not (self._chained or self.readonly):
             self._upgrade(base, int(row[0]))
-        self._look_after_guards(base)
+        self._check_triggers(base)
         return int(row[0])
 
     def _upgrade(self, base: psycopg.Connection[Any], loom: int) -> None:
@@ -133,7 +132,7 @@ class PostgresStore:
         try:
             with base.transaction():
                 base.execute("SELECT pg_advisory_xact_lock(%s, 0), pg_advisory_xact_lock(%s, %s)", (LOCK, LOCK, loom))
-                base.execute(postgres_tables.CHAINS + postgres_tables.GUARDS)
+                base.execute(CHAINS + GUARDS)
                 if base.execute("SELECT tables FROM cantrip_looms WHERE id = %s", (loom,)).fetchone() == (1,):
                     with base.cursor("bodies", binary=True) as bodies:
                         bodies.execute("SELECT body FROM cantrip_records WHERE loom = %s ORDER BY n", (loom,))
@@ -144,7 +143,7 @@ class PostgresStore:
                     for entity, (count, own) in ends.items():
                         add = "INSERT INTO cantrip_chains (loom, entity, records, sum) VALUES (%s, %s, %s, %s)"
                         base.execute(add, (loom, entity, count, own))
-                    base.execute(postgres_tables.UPGRADE.format(tables=TABLES, loom=loom))
+                    base.execute(UPGRADE.format(tables=TABLES, loom=loom))
         except psycopg.errors.InsufficientPrivilege:
             raise LoomError(
                 f"cannot write loom {self._url.shown}: its tables are of an earlier version; "
@@ -152,18 +151,18 @@ class PostgresStore:
             ) from None
         self._chained = True
 
-    def _look_after_guards(self, base: psycopg.Connection[Any]) -> None:
+    def _check_triggers(self, base: psycopg.Connection[Any]) -> None:
         """Check the triggers, which the owner of the tables can remove. A missing one is reported, and a writer
         restores it."""
-        gone = postgres_tables.gone(base.execute(postgres_tables.LOOK).fetchall(), chained=self._chained)
-        if not gone:
+        missing = missing_triggers(base.execute(LOOK).fetchall(), chained=self._chained)
+        if not missing:
             return
-        what = f"the database's guards were removed, changed or disabled ({', '.join(gone)})"
+        what = f"the database's guards were removed, changed or disabled ({', '.join(missing)})"
         if not self.readonly:
             try:
                 with base.transaction():
                     base.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCK,))
-                    base.execute(postgres_tables.GUARDS)
+                    base.execute(GUARDS)
             except psycopg.errors.InsufficientPrivilege:
                 raise LoomError(
                     f"cannot write loom {self._url.shown}: {what}; open it once as the owner of its tables, which puts them back"
@@ -182,7 +181,7 @@ class PostgresStore:
                 base.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCK,))
                 # Another process may have created the tables first.
                 if not self._exists(base):
-                    base.execute(postgres_tables.SCHEMA + postgres_tables.CHAINS + postgres_tables.GUARDS)
+                    base.execute(SCHEMA + CHAINS + GUARDS)
         name = self._url.loom
         known = base.execute("SELECT 1 FROM cantrip_looms WHERE name = %s", (name,)).fetchone()
         if known is None:
@@ -246,7 +245,7 @@ class PostgresStore:
         except psycopg.Error as error:
             lost = "; the connection was lost, and whether this record is kept is seen when the loom is read again"
             raise LoomWriteError(
-                f"{self._says('cannot write', error)}{lost if base.closed else ''}; what was written before is whole. "
+                f"{self._error_text('cannot write', error)}{lost if base.closed else ''}; what was written before is whole. "
                 f"{_SERVER}"
             ) from None
         self.behind = position != self._seen + 1
@@ -301,7 +300,7 @@ class PostgresStore:
             return LoomAppendOnly(f"loom is append-only: turn {row.turn_id!r} is already written")
         if rows.HEADED in why:
             return LoomAppendOnly(f"loom {self._url.shown} has its header already")
-        return LoomWriteError(self._says("cannot write", error))
+        return LoomWriteError(self._error_text("cannot write", error))
 
     def _ask(self, query: Any, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Query rows. Repeats the query once where the connection was lost."""
@@ -311,7 +310,7 @@ class PostgresStore:
                 return base.execute(query, values, prepare=True, binary=True).fetchall()
             except psycopg.Error as error:
                 if last or not base.closed:
-                    raise LoomError(self._says("cannot read", error)) from None
+                    raise LoomError(self._error_text("cannot read", error)) from None
         raise AssertionError
 
     def read(self, position: int) -> Record | LaterRecord:
@@ -404,7 +403,7 @@ class PostgresStore:
                 query = "SELECT count(*) FROM cantrip_records WHERE loom = %s AND n < 1"
                 ((misplaced,),) = self._ask(query, (self._loom,))
         except psycopg.Error as error:
-            raise LoomError(self._says("cannot read", error)) from None
+            raise LoomError(self._error_text("cannot read", error)) from None
         return [*noted, rows.misplaced(misplaced)] if misplaced else noted
 
     def _stored(self) -> Iterator[rows.Stored]:
@@ -460,3 +459,137 @@ def _is_lost(base: psycopg.Connection[Any]) -> bool:
     finally:
         base.lock.release()
     return bool(base.closed)
+
+
+TABLES = 2
+"""The version of the tables; a reader refuses a higher one."""
+
+LOCK = 0x63616E74
+"""The first key of looms' advisory locks. The second key is 0 while tables are created, or a loom's number during a
+write."""
+
+SCHEMA = """
+CREATE TABLE cantrip_looms (
+    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL UNIQUE,
+    tables integer NOT NULL
+);
+CREATE TABLE cantrip_records (
+    loom integer NOT NULL REFERENCES cantrip_looms (id),
+    n bigint NOT NULL,
+    kind text NOT NULL,
+    turn_id text,
+    parent_id text,
+    head bytea NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (loom, n)
+) WITH (toast_tuple_target = 128);
+CREATE UNIQUE INDEX cantrip_records_turn ON cantrip_records (loom, turn_id) WHERE turn_id IS NOT NULL;
+CREATE UNIQUE INDEX cantrip_records_header ON cantrip_records (loom) WHERE kind = 'loom';
+DO $$ BEGIN
+    -- Bodies are unpacked several times faster; a server that was built without it packs them as it always did.
+    EXECUTE 'ALTER TABLE cantrip_records ALTER COLUMN body SET COMPRESSION lz4';
+EXCEPTION WHEN OTHERS THEN
+    NULL;
+END $$;
+"""
+
+CHAINS = """
+ALTER TABLE cantrip_records ADD COLUMN IF NOT EXISTS entity text;
+ALTER TABLE cantrip_records ADD COLUMN IF NOT EXISTS sum text;
+CREATE TABLE IF NOT EXISTS cantrip_chains (
+    loom integer NOT NULL REFERENCES cantrip_looms (id),
+    entity text NOT NULL,
+    records bigint NOT NULL,
+    sum text NOT NULL,
+    PRIMARY KEY (loom, entity)
+);
+GRANT SELECT ON cantrip_chains TO PUBLIC;
+"""
+"""What version 2 adds: the end of each entity's chain of checksums. Everybody may read it."""
+
+_NEW_1 = f"""
+BEGIN
+    PERFORM pg_advisory_xact_lock({LOCK}, NEW.loom);
+    IF NEW.turn_id IS NOT NULL AND EXISTS
+        (SELECT 1 FROM cantrip_records WHERE loom = NEW.loom AND turn_id = NEW.turn_id) THEN
+        RAISE restrict_violation USING MESSAGE = '{rows.TAKEN}';
+    END IF;
+    IF NEW.parent_id IS NOT NULL AND NOT EXISTS
+        (SELECT 1 FROM cantrip_records WHERE loom = NEW.loom AND turn_id = NEW.parent_id) THEN
+        RAISE restrict_violation USING MESSAGE = '{rows.ORPHAN}';
+    END IF;
+    IF NEW.kind = 'loom' AND EXISTS (SELECT 1 FROM cantrip_records WHERE loom = NEW.loom AND kind = 'loom') THEN
+        RAISE restrict_violation USING MESSAGE = '{rows.HEADED}';
+    END IF;
+    SELECT coalesce(max(n), 0) + 1 INTO NEW.n FROM cantrip_records WHERE loom = NEW.loom;
+    RETURN NEW;
+END """
+_NEW = _NEW_1.replace("BEGIN", "DECLARE place bigint;\nBEGIN", 1).replace(
+    "INTO NEW.n FROM cantrip_records WHERE loom = NEW.loom;",
+    f"""INTO place FROM cantrip_records WHERE loom = NEW.loom;
+    IF NEW.n > 0 AND NEW.n <> place THEN
+        RAISE restrict_violation USING MESSAGE = '{rows.KEPT}';
+    END IF;
+    NEW.n := place;""",
+)
+_CHAINED = """
+BEGIN
+    IF NEW.sum IS NOT NULL THEN
+        INSERT INTO cantrip_chains AS c (loom, entity, records, sum) VALUES (NEW.loom, NEW.entity, 1, NEW.sum)
+            ON CONFLICT (loom, entity) DO UPDATE SET records = c.records + 1, sum = excluded.sum;
+    END IF;
+    RETURN NULL;
+END """
+_KEPT = f"""
+BEGIN
+    RAISE restrict_violation USING MESSAGE = '{rows.KEPT}';
+END """
+_FUNCTIONS = {"cantrip_new_record": _NEW, "cantrip_kept": _KEPT, "cantrip_chained": _CHAINED}
+_TRIGGERS = {
+    ("cantrip_records", "cantrip_new"): ("BEFORE INSERT", "ROW", "cantrip_new_record"),
+    ("cantrip_records", "cantrip_chained"): ("AFTER INSERT", "ROW", "cantrip_chained"),
+    ("cantrip_records", "cantrip_kept"): ("BEFORE UPDATE OR DELETE OR TRUNCATE", "STATEMENT", "cantrip_kept"),
+    ("cantrip_looms", "cantrip_kept"): ("BEFORE UPDATE OR DELETE OR TRUNCATE", "STATEMENT", "cantrip_kept"),
+}
+_TYPES = {"BEFORE INSERT": 1 + 2 + 4, "AFTER INSERT": 1 + 4, "BEFORE UPDATE OR DELETE OR TRUNCATE": 2 + 8 + 16 + 32}
+"""The same as numbers of pg_trigger: each row, before, insert; before, delete, update, truncate."""
+
+GUARDS = "".join(
+    # Run as the owner: a user who writes records need not be allowed to change the ends of chains.
+    f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql "
+    f"{'SECURITY DEFINER SET search_path FROM CURRENT ' if name == 'cantrip_chained' else ''}AS $${body}$$;\n"
+    for name, body in _FUNCTIONS.items()
+) + "".join(
+    # ALWAYS: otherwise a session that declares itself a replica skips the triggers.
+    f"DROP TRIGGER IF EXISTS {name} ON {table};\n"
+    f"CREATE TRIGGER {name} {when} ON {table} FOR EACH {each} EXECUTE FUNCTION {function}();\n"
+    f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name};\n"
+    for (table, name), (when, each, function) in _TRIGGERS.items()
+)
+LOOK = """
+SELECT c.relname, t.tgname, t.tgenabled, t.tgtype, p.proname, p.prosrc
+FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_proc p ON p.oid = t.tgfoid
+WHERE NOT t.tgisinternal AND t.tgrelid IN (to_regclass('cantrip_records'), to_regclass('cantrip_looms'))
+"""
+"""The query for the existing triggers, for `gone`."""
+
+
+UPGRADE = """
+ALTER TABLE cantrip_looms DISABLE TRIGGER cantrip_kept;
+UPDATE cantrip_looms SET tables = {tables} WHERE id = {loom};
+ALTER TABLE cantrip_looms ENABLE ALWAYS TRIGGER cantrip_kept;
+"""
+
+
+def missing_triggers(found: Iterable[tuple[Any, ...]], *, chained: bool) -> list[str]:
+    """The triggers that are missing, disabled or changed, from the rows of `LOOK`. Without ``chained``, the tables
+    are of version 1."""
+    whole = set()
+    for table, name, enabled, kind, function, source in found:
+        made = _TRIGGERS.get((table, name))
+        if made is not None and enabled in ("O", "A") and (kind, function) == (_TYPES[made[0]], made[2]):
+            if source == _FUNCTIONS[made[2]] or (not chained and source == _NEW_1):
+                whole.add((table, name))
+    wanted = [key for key in _TRIGGERS if chained or key[1] != "cantrip_chained"]
+    return [f"{name} of {table}" for table, name in wanted if (table, name) not in whole]

@@ -190,7 +190,7 @@ class SqliteStore:
             self._upgrade(base)
             tables = TABLES
         self._tables = tables
-        self._look_after_guards(base)
+        self._check_triggers(base)
 
     def _upgrade(self, base: sqlite3.Connection) -> None:
         """Upgrade tables of version 1: start the chains after the existing records."""
@@ -213,7 +213,7 @@ class SqliteStore:
                 base.execute("ROLLBACK")
             raise
 
-    def _look_after_guards(self, base: sqlite3.Connection) -> None:
+    def _check_triggers(self, base: sqlite3.Connection) -> None:
         """Check the triggers, which anybody who can write the file can remove. A missing one is reported, and a writer
         restores it."""
         found = {_text(name): sql for name, sql in base.execute("SELECT name, sql FROM sqlite_master")}

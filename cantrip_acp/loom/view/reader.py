@@ -7,6 +7,7 @@ does not wait for a large loom. A request that needs the whole index waits in `r
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,13 +18,12 @@ from typing import cast as typed
 import msgspec
 
 from cantrip_acp.core.errors import LoomError, TurnNotFound
-from cantrip_acp.loom.query.completed import completed
+from cantrip_acp.loom.query.completed_turns import completed
 from cantrip_acp.loom.query.thread import cast_ending
 from cantrip_acp.loom.records.tree import unreadable
 from cantrip_acp.loom.records.turn import CastRecord, ContextRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.stores.contract import readable
-from cantrip_acp.loom.view import search as finding
 from cantrip_acp.loom.view import summary
 from cantrip_acp.loom.view.index import Index
 
@@ -279,13 +279,13 @@ class Reading:
         Returns after about `HITS` hits or a fraction of a second; the page asks again for more.
         """
         wanted = words.lower()
-        patience = finding.Patience(SEARCH_S)
+        patience = Patience(SEARCH_S)
         hits: list[dict[str, Any]] = []
         at = max(0, start)
         while wanted:
             with self.ready() as index:
                 numbers = range(at, min(at + 50, len(index)))
-                hits += finding.page(numbers, self._turns([index.positions[n] for n in numbers]), wanted)
+                hits += page(numbers, self._turns([index.positions[n] for n in numbers]), wanted)
                 at = numbers.stop
                 if at >= len(index):
                     break
@@ -342,3 +342,53 @@ def _cut(data: dict[str, Any], whole: bool) -> dict[str, Any]:
 
     short = data if whole else shorter(data)
     return {**short, "cut": count}
+
+
+AROUND = 60
+"""The number of characters displayed before and after a match."""
+
+
+def matches(turn: Turn, wanted: str) -> dict[str, Any] | None:
+    """Where a turn contains the words (in lower case); None where it does not."""
+    for place, text in summary.texts(turn):
+        found = found_in(text, wanted)
+        if found is not None:
+            return {"in": place, **found}
+    return None
+
+
+def found_in(text: str, wanted: str) -> dict[str, str] | None:
+    """The text before, at and after the first match."""
+    # Lower case may be longer than the text (İ). Then the position is a guess, and the match is still reported.
+    at = text.lower().find(wanted)
+    if at < 0:
+        return None
+    end = at + len(wanted)
+    before, after = text[max(0, at - AROUND) : at], text[end : end + AROUND]
+    return {"before": _joined(before), "match": text[at:end], "after": _joined(after)}
+
+
+def _joined(text: str) -> str:
+    """The text on one line; a space stays at its start or end."""
+    return re.sub(r"\s+", " ", text)
+
+
+class Patience:
+    """The time limit of one answer."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self._end
+
+
+def page(numbers: Sequence[int], turns: Sequence[Turn], wanted: str) -> list[dict[str, Any]]:
+    """The hits among some turns."""
+    hits = []
+    for number, turn in zip(numbers, turns, strict=True):
+        hit = matches(turn, wanted)
+        if hit is not None:
+            hits.append({"n": number, **hit})
+    return hits

@@ -18,7 +18,7 @@ from lsprotocol import types
 
 from cantrip_acp.core.errors import LoomChanged, LoomError
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
-from cantrip_acp.loom.query.completed import Completed
+from cantrip_acp.loom.query.completed_turns import Completed
 from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.records.turn import CastRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn, Utterance

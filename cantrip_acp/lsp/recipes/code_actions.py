@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from cantrip_acp.lsp.recipes import code_actions, file_references, quick_fixes, value_fixes
+from cantrip_acp.lsp.recipes import file_references, quick_fixes, value_fixes
 from cantrip_acp.lsp.recipes.diagnostics import Analysis, Finding
 from cantrip_acp.lsp.recipes.quick_fixes import Fix
 from cantrip_acp.lsp.recipes.syntax.tree import Span
@@ -103,7 +103,7 @@ def _fixing(held: OpenDocument, finding: Finding, said: types.Diagnostic) -> Ite
 def _creating(
     held: OpenDocument, reading: Analysis, finding: Finding, said: types.Diagnostic, workspace: Path
 ) -> Iterator[types.CodeAction]:
-    for title, made in code_actions.creations(held, reading, finding, workspace):
+    for title, made in creations(held, reading, finding, workspace):
         edit = types.WorkspaceEdit(document_changes=list(made))
         yield types.CodeAction(
             title, kind=types.CodeActionKind.QuickFix, diagnostics=[said], is_preferred=True, edit=edit

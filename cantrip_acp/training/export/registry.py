@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 BUILT_IN: dict[str, str] = {
-    "trl-sft": "cantrip_acp.training.export.trl:TrlSft",
-    "trl-preference": "cantrip_acp.training.export.trl:TrlPreference",
+    "trl-sft": "cantrip_acp.training.export.fine_tuning:TrlSft",
+    "trl-preference": "cantrip_acp.training.export.fine_tuning:TrlPreference",
     "art": "cantrip_acp.training.export.art:Art",
     "verifiers": "cantrip_acp.training.export.verifiers:Verifiers",
-    "openai": "cantrip_acp.training.export.openai:OpenAI",
+    "openai": "cantrip_acp.training.export.fine_tuning:OpenAI",
     "otlp": "cantrip_acp.training.export.otlp:Otlp",
 }
 

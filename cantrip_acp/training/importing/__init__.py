@@ -2,5 +2,5 @@
 reads.
 
 Ids are computed from the imported data, so a second import adds nothing. Commands use this folder.
-Start with `detect.py`, which finds the format of an input and imports it.
+Start with `import_file.py`, which finds the format of an input and imports it.
 """

@@ -30,7 +30,7 @@ from cantrip_acp.loom.records.turn import (
     Utterance,
 )
 from cantrip_acp.training.importing.importer import Weaver
-from cantrip_acp.training.importing.trace_file import ImportProblem, Report, objects, stable
+from cantrip_acp.training.importing.json_lines import ImportProblem, Report, objects, stable
 
 _REASONS = {
     "end_turn": "text",

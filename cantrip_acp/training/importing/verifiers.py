@@ -30,7 +30,7 @@ from cantrip_acp.loom.records.turn import (
     UtteranceRecord,
 )
 from cantrip_acp.training.importing.importer import Weaver
-from cantrip_acp.training.importing.trace_file import Report, objects, stable
+from cantrip_acp.training.importing.json_lines import Report, objects, stable
 from cantrip_acp.training.importing.verifiers_trace import Message, ModelCall, Node, Trace, read
 
 _REASONS = {

@@ -10,7 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from cantrip_acp.text import codecs
-from cantrip_acp.training.importing.trace_file import ImportProblem, Report
+from cantrip_acp.training.importing.json_lines import ImportProblem, Report
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from cantrip_acp import Loom
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.rows import write
 from cantrip_acp.training.export.selection import Source, Wanted
-from cantrip_acp.training.importing.detect import take
+from cantrip_acp.training.importing.import_file import take
 from tests.support.export_looms import forked, lived
 from tests.unit.training.test_export_formats import _sampled
 

@@ -22,7 +22,7 @@ from cantrip_acp.loom.records.turn import CantripRecord, CastRecord, RewardRecor
 from cantrip_acp.loom.stores import checksum, sqlite
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.view.reader import Reading
-from cantrip_acp.training.importing.looms import merge
+from cantrip_acp.training.importing.import_file import merge
 from tests.support.command_line import run
 from tests.support.loom_stores import Place
 

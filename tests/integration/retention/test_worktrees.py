@@ -14,7 +14,7 @@ from cantrip_acp.git import file_snapshots, worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord
 from cantrip_acp.retention.rules import DAY, Rules
-from cantrip_acp.training.importing.detect import take
+from cantrip_acp.training.importing.import_file import take
 from tests.support.aged_looms import age, keep, names
 from tests.unit.retention.test_plan import planned, swept
 

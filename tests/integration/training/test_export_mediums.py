@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
+from cantrip_acp.training.export.fine_tuning import TrlSft
 from cantrip_acp.training.export.selection import Source
-from cantrip_acp.training.export.trl import TrlSft
 from tests.support.export_looms import asked, saw
 from tests.support.fixtures.core import INSTANT
 

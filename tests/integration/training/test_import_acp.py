@@ -12,12 +12,12 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.training.export.fine_tuning import TrlSft
 from cantrip_acp.training.export.selection import Source
-from cantrip_acp.training.export.trl import TrlSft
 from cantrip_acp.training.importing.acp import take
-from cantrip_acp.training.importing.detect import kind_of
+from cantrip_acp.training.importing.import_file import kind_of
 from cantrip_acp.training.importing.importer import Weaver
-from cantrip_acp.training.importing.trace_file import ImportProblem, Report
+from cantrip_acp.training.importing.json_lines import ImportProblem, Report
 from tests.support.loom_stores import Place
 
 RECIPE = """

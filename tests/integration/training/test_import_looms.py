@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.training.importing.looms import merge
+from cantrip_acp.training.importing.import_file import merge
 from tests.support.export_looms import forked, lived
 from tests.support.loom_stores import Place
 

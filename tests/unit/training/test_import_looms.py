@@ -8,9 +8,8 @@ import pytest
 
 from cantrip_acp import Loom, LoomError
 from cantrip_acp.loom.records.turn import LoomHeader, Turn, Utterance
-from cantrip_acp.training.importing.detect import kind_of, take
-from cantrip_acp.training.importing.looms import merge
-from cantrip_acp.training.importing.trace_file import ImportProblem
+from cantrip_acp.training.importing.import_file import kind_of, merge, take
+from cantrip_acp.training.importing.json_lines import ImportProblem
 from tests.support.fixtures.core import done, make
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from cantrip_acp.text.redaction import Redactor
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.training.export.verifiers import Verifiers
 from cantrip_acp.training.importing.importer import Weaver
-from cantrip_acp.training.importing.trace_file import ImportProblem, Report
+from cantrip_acp.training.importing.json_lines import ImportProblem, Report
 from cantrip_acp.training.importing.verifiers import take
 from tests.support.export_looms import forked, lived, saw
 from tests.unit.training.test_export_children import delegated

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp.loom.records.tree import Place
-from cantrip_acp.loom.stores.tree_codec import Packed, pack, unpack
+from cantrip_acp.loom.stores.index_file import Packed, pack, unpack
 
 _names = st.text(max_size=4)
 _some = st.none() | _names

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from cantrip_acp.version import __version__
+
 COMMANDS: dict[str, tuple[str, str]] = {
     "acp": (
         "cantrip_acp.cli.command_table:acp",
@@ -119,3 +121,18 @@ def lsp(arguments: tuple[str, ...]) -> int:
     from cantrip_acp.lsp.start import main
 
     return main(list(arguments))
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    **examples(
+        "cantrip demo", "cantrip recipe new greeter", 'cantrip cast greeter "Say hello."', "cantrip loom thread"
+    ),
+)
+@click.version_option(__version__, message="cantrip %(version)s")
+def cantrip() -> None:
+    """Language models as entities in sandboxed circles, with every turn in a loom.
+
+    Editors start `cantrip-acp` instead, which speaks the Agent Client Protocol.
+    """

@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
         sys.exit(language(arguments[1:]))
     _have_streams()
-    from cantrip_acp.cli.app import discard_output, run
+    from cantrip_acp.cli.errors import discard_output, run
 
     status = run(arguments)
     try:

@@ -17,7 +17,7 @@ import click
 import pytest
 from ruamel.yaml import YAML
 
-from cantrip_acp.cli.app import cantrip
+from cantrip_acp.cli.command_table import cantrip
 from cantrip_acp.crystals.local.presets import PRESETS
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.recipes.parse import check

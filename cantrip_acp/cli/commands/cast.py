@@ -127,7 +127,7 @@ def _run(
 
 def show_ending(ended: CastEnding, output: CastJson | CastText) -> int:
     """Show how a cast ended and return the exit status."""
-    from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
+    from cantrip_acp.cli.errors import DONE, FAILED, INTERRUPTED
     from cantrip_acp.cli.render.cast_output import CastText
 
     if isinstance(output, CastText):

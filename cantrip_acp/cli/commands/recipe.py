@@ -95,7 +95,7 @@ def check(targets: tuple[str, ...], as_json: bool, cwd: Path) -> int:
     A folder stands for the recipes in it and in its .cantrip. What is right but not available in this version is noted.
     Exit status: 0 all are valid, 2 one is not.
     """
-    from cantrip_acp.cli.app import DONE, USAGE
+    from cantrip_acp.cli.errors import DONE, USAGE
     from cantrip_acp.recipes import inspect
 
     reports = [inspect.check(path, file=shown, workspace=cwd.resolve()) for path, shown in _chosen(targets, cwd)]

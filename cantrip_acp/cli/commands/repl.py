@@ -121,7 +121,7 @@ def _talk(
     ask: bool,
     entity: Entity | None = None,
 ) -> int:
-    from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
+    from cantrip_acp.cli.errors import DONE, FAILED, INTERRUPTED
     from cantrip_acp.cli.render.cast_output import CastText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.loop_thread import run_entity
@@ -162,7 +162,7 @@ def _one(
 ) -> tuple[bool, int | None]:
     """Run one cast. Return whether it ended by itself, and the signal that stopped it. A failed cast does not end
     the session."""
-    from cantrip_acp.cli.app import report_error
+    from cantrip_acp.cli.errors import report_error
     from cantrip_acp.core.errors import SandboxMissing
 
     try:

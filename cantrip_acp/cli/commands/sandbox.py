@@ -326,7 +326,7 @@ class Printer:
             out.write(data)
             out.flush()
         except BrokenPipeError:
-            from cantrip_acp.cli.app import discard_output
+            from cantrip_acp.cli.errors import discard_output
 
             self.reader_left = True
             discard_output(sys.stdout if stream == 1 else sys.stderr)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
-from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
 from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.errors import DONE, FAILED, INTERRUPTED
 from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.cli.session.loop_thread import SIGNALS
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts

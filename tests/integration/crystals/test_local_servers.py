@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from cantrip_acp.acp import login
-from cantrip_acp.cli.app import cantrip
+from cantrip_acp.cli.command_table import cantrip
 from cantrip_acp.core.errors import CrystalError, DefinitionError, MissingKey
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.contract import Delta, Message, Query

@@ -11,7 +11,6 @@ from typing import TextIO
 
 import click
 
-from cantrip_acp.cli.command_table import LazyGroup, examples
 from cantrip_acp.core.errors import (
     CantripError,
     DefinitionError,
@@ -21,28 +20,14 @@ from cantrip_acp.core.errors import (
     OutputError,
     SandboxMissing,
 )
-from cantrip_acp.version import __version__
 
 DONE, FAILED, USAGE, NO_SANDBOX, INTERRUPTED = 0, 1, 2, 3, 130
 
 
-@click.group(
-    cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    **examples(
-        "cantrip demo", "cantrip recipe new greeter", 'cantrip cast greeter "Say hello."', "cantrip loom thread"
-    ),
-)
-@click.version_option(__version__, message="cantrip %(version)s")
-def cantrip() -> None:
-    """Language models as entities in sandboxed circles, with every turn in a loom.
-
-    Editors start `cantrip-acp` instead, which speaks the Agent Client Protocol.
-    """
-
-
 def run(argv: list[str]) -> int:
     """Run the command line and return the exit status."""
+    from cantrip_acp.cli.command_table import cantrip
+
     try:
         status = cantrip.main(args=argv, prog_name="cantrip", standalone_mode=False)
         return status if isinstance(status, int) else DONE

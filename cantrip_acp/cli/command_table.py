@@ -1,4 +1,7 @@
-"""Command table: the name, module and help line of each command. Listing commands therefore imports none of their modules."""
+"""Command table: the root command ``cantrip``, and the name, module and help line of each subcommand.
+
+A subcommand's module is imported only when the subcommand runs.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,29 @@ from cantrip_acp.version import __version__
 COMMANDS: dict[str, tuple[str, str]] = {
     "acp": (
         "cantrip_acp.cli.command_table:acp",
-        "Serve the Agent Client Protocol on stdin and stdout (what an editor starts).",
+        "Start the ACP agent on stdin and stdout. Editors run this command.",
     ),
-    "lsp": ("cantrip_acp.cli.command_table:lsp", "Serve the Language Server Protocol: recipes in any editor."),
-    "cast": ("cantrip_acp.cli.commands.cast:cast", "Cast a recipe on an intent, once, and watch."),
+    "lsp": ("cantrip_acp.cli.command_table:lsp", "Start the language server for recipes on stdin and stdout."),
+    "cast": ("cantrip_acp.cli.commands.cast:cast", "Run a recipe once on an intent, and show what happens."),
     "repl": ("cantrip_acp.cli.commands.repl:repl", "Talk to an entity in the terminal."),
     "client": ("cantrip_acp.cli.commands.client:client", "Talk to any ACP agent in the terminal."),
-    "demo": ("cantrip_acp.cli.commands.demo:demo", "Watch an entity fix a real project; no key is needed."),
+    "demo": ("cantrip_acp.cli.commands.demo:demo", "Watch an entity fix a small project. No key is needed."),
     "recipe": ("cantrip_acp.cli.commands.recipe:recipe", "Write, check and show recipes."),
-    "trust": ("cantrip_acp.cli.commands.trust:trust", "Trust the recipes of a folder, or see which are trusted."),
-    "loom": ("cantrip_acp.cli.loom.commands:loom", "Read the record of casts."),
-    "sandbox": ("cantrip_acp.cli.commands.sandbox:sandbox", "Run one command as the medium would, or show the policy."),
+    "trust": ("cantrip_acp.cli.commands.trust:trust", "Trust the recipes of a folder, or list the trusted folders."),
+    "loom": ("cantrip_acp.cli.loom.commands:loom", "Show, compare, export and edit looms, the records of casts."),
+    "sandbox": (
+        "cantrip_acp.cli.commands.sandbox:sandbox",
+        "Run one command in the sandbox, or show the sandbox's policy.",
+    ),
     "conformance": ("cantrip_acp.cli.commands.conformance:conformance", "Run a conformance suite."),
     "models": (
         "cantrip_acp.cli.commands.models:models",
-        "List models: context windows, limits, prices, abilities.",
+        "List models with their context windows, limits, prices and abilities.",
     ),
     "gc": ("cantrip_acp.cli.commands.gc:gc", "Delete old looms of the state folder."),
     "doctor": (
         "cantrip_acp.cli.commands.doctor:doctor",
-        "Check what works on this machine, and how to fix what does not.",
+        "Check what works on this machine, and say how to fix the rest.",
     ),
 }
 """Name to (``module:attribute``, help line). To add a command, write a module and add a line here."""
@@ -85,7 +91,7 @@ def unknown_name(what: str, name: str, known: list[str]) -> str:
 
 
 def examples(*lines: str) -> dict[str, Any]:
-    """A command's epilog with examples. They work when pasted one after the other in an empty folder."""
+    """The epilog of a command's help, with examples. In an empty folder they work one after the other."""
     head = "Example:" if len(lines) == 1 else "Examples:"
     return {"epilog": "\b\n" + "\n  ".join([head, *lines])}
 
@@ -99,7 +105,7 @@ def examples(*lines: str) -> dict[str, Any]:
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def acp(arguments: tuple[str, ...]) -> int:
-    """Serve the Agent Client Protocol on stdin and stdout; the same as `cantrip-acp`, with its options."""
+    """Start the ACP agent (Agent Client Protocol) on stdin and stdout. Same as `cantrip-acp`, with the same options."""
     from cantrip_acp.acp.start import main
 
     return main(list(arguments))
@@ -117,7 +123,7 @@ def acp(arguments: tuple[str, ...]) -> int:
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def lsp(arguments: tuple[str, ...]) -> int:
-    """Serve the Language Server Protocol on stdin and stdout: recipes in any editor."""
+    """Start the language server on stdin and stdout. It helps editors with recipes."""
     from cantrip_acp.lsp.start import main
 
     return main(list(arguments))
@@ -132,7 +138,7 @@ def lsp(arguments: tuple[str, ...]) -> int:
 )
 @click.version_option(__version__, message="cantrip %(version)s")
 def cantrip() -> None:
-    """Language models as entities in sandboxed circles, with every turn in a loom.
+    """Run language models as entities in sandboxed circles, and record every turn in a loom.
 
-    Editors start `cantrip-acp` instead, which speaks the Agent Client Protocol.
+    Editors start `cantrip-acp` instead. It speaks the Agent Client Protocol.
     """

@@ -1,6 +1,7 @@
-"""The command group ``cantrip``: runs a command, prints one message for an error, and returns the exit status.
-0 done · 1 a cast was truncated or failed · 2 wrong usage or a bad file · 3 no sandbox on this machine · 130 interrupted.
-``CANTRIP_DEBUG=1`` shows tracebacks.
+"""Errors of the command line: runs a command, prints one message for each error, and chooses the exit status.
+
+Exit statuses: 0 success, 1 a cast was truncated or failed, 2 wrong usage or an invalid file, 3 no sandbox on this
+machine, 130 interrupted. ``CANTRIP_DEBUG=1`` shows tracebacks.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def run(argv: list[str]) -> int:
     except BrokenPipeError:
         discard_output()
         return FAILED
-    except Exception as error:  # noqa: BLE001 - the last resort: show a message and a status, not a traceback
+    except Exception as error:  # noqa: BLE001 - users get a message and an exit status, not a traceback
         return report_error(error)
 
 
@@ -57,16 +58,16 @@ def report_error(error: BaseException) -> int:
         sys.stderr.write(shared().diagnostic("".join(traceback.format_exception(error))))
     found = own_error(error)
     if isinstance(error, OSError):
-        # The cause is the machine, not a bug: a full disk, or a folder without write permission.
+        # The cause is not a bug, but for example a full disk or a folder without write permission.
         where = f"{error.filename}: " if error.filename is not None else ""
         _write(f"cantrip: {where}{error.strerror or error}\n")
         return FAILED
     if found is None:
         text = shared().diagnostic(f"{type(error).__name__}: {error}")
-        _write(f"cantrip: a bug: {text}\nCANTRIP_DEBUG=1 shows where; please report it.\n")
+        _write(f"cantrip: a bug: {text}\nPlease report it. With CANTRIP_DEBUG=1 the traceback is shown.\n")
         return FAILED
     text = shared().diagnostic("\n".join([str(found), *getattr(found, "__notes__", ())]))
-    # The place (file, line) comes first in the line, so that editors and terminals can jump to it.
+    # If the text begins with a file and a line, print nothing before them: editors and terminals can then jump there.
     placed = isinstance(found, DefinitionError) and found.where is None and ":" in text.split(" ", 1)[0]
     _write(f"{text}\n" if placed else f"cantrip: {text}\n")
     return status_of(found)
@@ -84,7 +85,10 @@ def status_of(error: CantripError) -> int:
 
 
 def own_error(error: BaseException) -> CantripError | None:
-    """Return this package's error, also out of an exception group (task groups wrap errors). None if there is any other error."""
+    """Return the `CantripError` that this error is, or that its exception group contains (task groups wrap errors).
+
+    Returns None if there is an error of another class.
+    """
     if isinstance(error, CantripError):
         return error
     if isinstance(error, BaseExceptionGroup):
@@ -102,8 +106,10 @@ def _write(text: str) -> None:
 
 
 def discard_output(stream: TextIO | None = None) -> None:
-    """Call this when the reader of stdout (or of another stream) is gone: later output goes to /dev/null.
-    Without it, Python complains at exit about buffers that it cannot flush."""
+    """Send all later output to /dev/null. Call this when the reader of stdout (or of another stream) is gone.
+
+    Otherwise Python prints an error at exit, because it cannot flush its buffers.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, (sys.stdout if stream is None else stream).fileno())
     os.close(nowhere)

@@ -1,5 +1,7 @@
-"""The console script ``cantrip``: starts the agent for ``acp``, the language server for ``lsp``, else a command (`app`).
-An editor waits for both servers to start, so nothing else is imported before that choice.
+"""Entry point of the console script ``cantrip``: starts the ACP agent, the language server, or another command.
+
+An editor waits for the agent and the language server to start. So nothing else is imported before it is known which
+of the three is wanted.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     try:
         sys.stdout.flush()
     except OSError as error:
-        # The reader is gone or the disk is full: the rest of the output is lost.
+        # The rest of the output is lost, because the reader is gone or the disk is full.
         discard_output()
         if not isinstance(error, BrokenPipeError):
             sys.stderr.write(f"cantrip: standard output cannot be written: {error.strerror}\n")

@@ -67,16 +67,18 @@ def cast(
     ask: bool,
     allow_hosts: tuple[str, ...],
 ) -> int:
-    """Cast RECIPE (a file, or a name) on INTENT (- reads it from stdin), once, and show what happens.
+    """Run RECIPE once on INTENT and show what happens.
 
-    A recipe is looked for in .cantrip/ of the folder, then in your configuration folder, then among the built-in ones. A
-    FILE that you name here is trusted for this run.
+    RECIPE is a file or a name. A name is searched in .cantrip/ of the folder, then in your configuration folder, then among
+    the built-in recipes. A file that you name here is trusted for this run. If INTENT is -, it is read from stdin.
 
-    The entity may do what the recipe allows; a line on stderr says what that is. With --ask it asks you first. The gate fetch
-    sends requests only to hosts that INTENT, the recipe (bash_network) or --allow-host names.
+    The entity may do everything that the recipe allows. A line on stderr says what that is. With --ask you are asked first.
+    The gate `fetch` sends requests only to hosts that INTENT, the recipe (bash_network) or --allow-host names.
 
-    Ctrl-C cancels the cast; what had happened is recorded. Exit status: 0 it ended by itself, 1 it was truncated or
-    failed, 2 the command line, the recipe or a file is wrong, 3 there is no sandbox here, 130 interrupted.
+    Ctrl-C cancels the cast. The loom then has everything that happened before.
+
+    Exit status: 0 the cast terminated, 1 it was truncated or failed, 2 the command line, the recipe or a file is wrong,
+    3 this machine has no sandbox, 130 interrupted.
     """
     if ask:
         require_terminal()

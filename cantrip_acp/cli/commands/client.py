@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 # --- Client commands: input lines that begin with a colon are for the client, not for the agent.
 
 COMMANDS: Final[Mapping[str, str]] = {
-    "help": "this list",
-    "modes": "the session's modes",
+    "help": "show this list",
+    "modes": "list the session's modes",
     "mode ID": "change the mode",
-    "options": "the session's config options and their values",
+    "options": "list the session's config options and their values",
     "set ID=VALUE": "change a config option",
-    "sessions": "the agent's sessions of this folder",
+    "sessions": "list the agent's sessions of this folder",
     "new": "begin another session",
-    "load ID": "open an earlier session and show its history; `last` is the newest other one",
+    "load ID": "open an earlier session and show its history; `last` is the newest other session",
     "resume ID": "open an earlier session without showing its history",
 }
 
@@ -45,7 +45,7 @@ class ClientCommands:
         self._screen = screen
 
     def run(self, line: str) -> None:
-        """Run one command line (without its colon). Show what is wrong with it, or why the agent refused."""
+        """Run one command line (without its colon). Print an error if it is wrong or if the agent refuses it."""
         name, _, rest = line.strip().partition(" ")
         rest = rest.strip()
         known: dict[str, Callable[[str], None]] = {
@@ -65,7 +65,7 @@ class ClientCommands:
         try:
             known[name](rest)
         except AgentRefused as refused:
-            # The full text includes the agent's stderr, which is too much for a typing error.
+            # The full error text includes the agent's stderr, which is too long for a typing error.
             self._say(str(refused).splitlines()[0], "yellow")
 
     def _say(self, words: str, style: str = "") -> None:
@@ -74,7 +74,7 @@ class ClientCommands:
     def _help(self, rest: str) -> None:
         for name, words in COMMANDS.items():
             self._screen.line((f":{name:<14}", "bold"), words, indent=2)
-        self._say("Everything else goes to the agent, its own /commands too.", "dim")
+        self._say("All other lines go to the agent, also the agent's own /commands.", "dim")
 
     def _modes(self, rest: str) -> None:
         modes = self._headless.session.modes
@@ -108,7 +108,7 @@ class ClientCommands:
     def _set(self, rest: str) -> None:
         option, equals, value = rest.partition("=")
         if not equals or not option.strip():
-            self._say("say :set ID=VALUE; :options lists them", "yellow")
+            self._say("write :set ID=VALUE; :options lists the options", "yellow")
             return
         self._headless.set_option(option.strip(), value.strip())
         self._say(f"{option.strip()} = {value.strip()}", "dim")
@@ -166,33 +166,38 @@ def _values(option: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     "prompts",
     multiple=True,
     metavar="TEXT",
-    help="A prompt (may be repeated; - reads one from stdin). Without it, you type prompts; from a pipe, each line is one.",
+    help="A prompt (may be repeated; - reads one from stdin). Without this option, each line of stdin is a prompt.",
 )
 @click.option(
     "--allow",
     "rules",
     multiple=True,
     metavar="[KIND=]RULE",
-    help="How permission requests are answered: ask, once, always or never; for one kind of tool call with KIND= (read, edit, "
-    "execute, …; may be repeated). With nobody at a terminal, ask means no.  [default: ask]",
+    help="The answer to permission requests: ask, once, always or never. KIND=RULE is for one kind of tool call (read, edit, "
+    "execute, …). May be repeated. Without a terminal, ask means no.  [default: ask]",
 )
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds that one answer may take."
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="The maximum seconds for one answer of the agent.",
 )
-@click.option("--mode", metavar="ID", help="The session mode to set, as the agent names it.")
+@click.option("--mode", metavar="ID", help="The id of the session mode to set.")
 @click.option("--set", "options", multiple=True, metavar="ID=VALUE", help="A config option to set (may be repeated).")
-@click.option("--auth", metavar="ID", help="The way to sign in, as the agent names it.")
+@click.option("--auth", metavar="ID", help="The id of the agent's sign-in method to use.")
 @click.option(
-    "--load", metavar="ID", help="Open an earlier session and show its history; `last` is the newest one of the folder."
+    "--load",
+    metavar="ID",
+    help="Open an earlier session and show its history; `last` is the newest session of the folder.",
 )
 @click.option("--resume", metavar="ID", help="Open an earlier session without showing its history.")
 @click.option("--list", "listing", is_flag=True, help="List the agent's sessions of the folder, and do nothing else.")
-@click.option("--all", "everywhere", is_flag=True, help="With --list: those of all folders.")
+@click.option("--all", "everywhere", is_flag=True, help="With --list: list the sessions of all folders.")
 @click.option(
     "--script",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Play a script of prompts and check what it expects (docs/client.md).",
+    help="Send the prompts of a script and check what it expects (docs/client.md).",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print each update as a line of JSON, and a result line for each prompt."
@@ -219,11 +224,11 @@ def client(
 ) -> int:
     """Talk to an ACP agent in the terminal.
 
-    Shows what the agent says and thinks, its tool calls with their output and changes, what it used, and why it stopped.
-    On a terminal, Ctrl-C cancels the running turn (twice quits), Ctrl-D quits, and :help lists the commands of the client
-    itself (modes, config options, sessions).
+    Shows the agent's messages and thoughts, its tool calls with their output and changes, its usage, and why it stopped.
+    On a terminal, Ctrl-C cancels the running turn, a second Ctrl-C quits, and Ctrl-D quits. :help lists the client's own
+    commands (modes, config options, sessions).
 
-    Exit status: 0 every turn ended by itself (end_turn), or the script's expectations were met; 1 a turn was cut short, refused
+    Exit status: 0 every turn ended with end_turn, or the script's expectations were met; 1 a turn was cut short, refused
     or failed, or an expectation was not met; 2 the command line or the script is wrong, or the agent cannot be started;
     130 interrupted.
     """
@@ -234,7 +239,9 @@ def client(
     if wrong := next((each for each in options if "=" not in each), None):
         raise click.BadParameter(f"{wrong!r} is not ID=VALUE", param_hint="--set")
     if load and resume:
-        raise click.UsageError("--load shows the history of a session and --resume does not; give one of them")
+        raise click.UsageError(
+            "--load and --resume cannot be used together: --load shows the history, --resume does not"
+        )
     if script is not None:
         if prompts or load or resume or listing or mode or options:
             raise click.UsageError(
@@ -353,7 +360,7 @@ def _turns(
         except AgentError as error:
             output.show_error(error)
             status = 1
-            # An agent that refused is still alive: the next prompt may work. An agent that died or hangs is not asked again.
+            # If the agent refused the prompt, the next prompt may work. If it died or hangs, nothing more is sent.
             if isinstance(error, AgentRefused):
                 continue
             return status
@@ -392,7 +399,7 @@ def _typed(headless: ClientSession, screen: Screen) -> Iterator[str]:
 
     from cantrip_acp.cli.session.client_session import Quit
 
-    screen.line(("Ctrl-C cancels a turn, twice quits; Ctrl-D quits; :help lists what else there is", "dim"))
+    screen.line(("Ctrl-C cancels a turn, Ctrl-C twice or Ctrl-D quits, :help lists the commands", "dim"))
     commands = ClientCommands(headless, screen)
     pressed = False
     mark = f"{screen.marks.prompt} "

@@ -1,9 +1,12 @@
-"""`cantrip client --script FILE`: plays a script of prompts with an agent and checks what the script expects.
+"""`cantrip client --script FILE`: sends the prompts of a script to an agent and checks what the script expects.
 
-A script is a YAML file with `steps`. Each step sends one prompt. `expect` holds patterns. A mapping fits a mapping that has at
-least its keys, a list fits a list of the same length, and any other value fits an equal value. A mapping with one of these keys
-is a condition instead: `contains` (a text in a text, an entry in a list), `matches` (a regular expression somewhere in a text),
-`not` (a pattern that must not fit).
+A script is a YAML file with `steps`. Each step sends one prompt. Its `expect` contains patterns:
+
+- A mapping fits a mapping that has at least the same keys with fitting values.
+- A list fits a list of the same length whose items fit.
+- A mapping with one of these keys is a condition: `contains` (part of a text, or an item of a list), `matches` (a
+  regular expression that is searched in a text), `not` (a pattern that must not fit).
+- Any other value fits an equal value.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ SETTINGS: Final = ("name", "allow", "timeout", "steps")
 STEP: Final = ("prompt", "name", "allow", "timeout", "cancel_after", "expect")
 EXPECTED: Final = ("stop_reason", "text", "tool_calls", "updates", "never", "permissions", "error")
 ANSWERS: Final = ("once", "always", "never", "cancelled", "wait")
-"""How a permission request is answered. `wait` answers when the turn has ended."""
+"""The answers to permission requests. `wait` gives the answer only after the turn has ended."""
 CONDITIONS: Final = ("contains", "matches", "not")
 
 _REMOVED: Final = (
@@ -43,7 +46,7 @@ _REMOVED: Final = (
     "user_text", "plan", "commands", "options", "title", "usage", "usage_update", "meta", "file_requests", "sessions", "session",
     "stderr", "junk", "seconds",
 )  # fmt: skip
-"""Keys of the script language of earlier versions."""
+"""Keys of the script language that earlier versions had."""
 _TIMEOUT_SECONDS: Final = 60.0
 _LONGEST_VALUE: Final = 4000
 
@@ -53,7 +56,7 @@ _LONGEST_VALUE: Final = 4000
 
 @dataclass(frozen=True)
 class Step:
-    """One prompt and what is expected of its turn. `where` is file, line and column."""
+    """One prompt, with the patterns that its turn must fit. `where` is the step's file, line and column."""
 
     where: str
     prompt: Any
@@ -103,7 +106,7 @@ def load_script(path: Path) -> Script:
         return float(value)
 
     def check_conditions(pattern: Any, at: KeyPath) -> None:
-        # A regular expression that does not compile is the script's mistake, not the agent's.
+        # Report an invalid regular expression when the script is read, not as a failure of the agent.
         if isinstance(pattern, Mapping) and len(pattern) == 1 and (key := next(iter(pattern))) in ("equals", "any"):
             raise DefinitionError(
                 f"{key!r} is no longer part of the script language (docs/client.md)", where=where((*at, key))
@@ -112,7 +115,9 @@ def load_script(path: Path) -> Script:
             try:
                 re.compile(pattern["matches"])
             except (re.error, TypeError) as error:
-                raise DefinitionError(f"no regular expression ({error})", where=where((*at, "matches"))) from None
+                raise DefinitionError(
+                    f"not a valid regular expression ({error})", where=where((*at, "matches"))
+                ) from None
         inner = (
             pattern.items() if isinstance(pattern, Mapping) else enumerate(pattern if isinstance(pattern, list) else ())
         )
@@ -122,7 +127,7 @@ def load_script(path: Path) -> Script:
     top = check_keys(data, SETTINGS, (), "a script")
     if not isinstance(top.get("steps"), list) or not top["steps"]:
         raise DefinitionError(
-            "needs steps: a list of at least one, such as `- prompt: Hello.`", where=where(("steps",))
+            "needs steps: a list with at least one step, such as `- prompt: Hello.`", where=where(("steps",))
         )
     allow, timeout = read_allow(top, ()), read_timeout(top, (), _TIMEOUT_SECONDS)
     steps: list[Step] = []
@@ -156,7 +161,7 @@ def _is_condition(pattern: Any) -> bool:
 
 
 def mismatches(pattern: Any, value: Any, where: str) -> Iterator[str]:
-    """Yield each mismatch with its place; nothing if all fits."""
+    """Yield a message for each mismatch, with its position. Yields nothing if the value fits."""
     if _is_condition(pattern):
         ((name, wanted),) = pattern.items()
         if not _condition_holds(name, wanted, value):
@@ -178,7 +183,7 @@ def mismatches(pattern: Any, value: Any, where: str) -> Iterator[str]:
         for place, (wanted, found) in enumerate(zip(pattern, value, strict=False)):
             yield from mismatches(wanted, found, f"{where}[{place}]")
     elif pattern != value or isinstance(pattern, bool) != isinstance(value, bool):
-        # In Python True equals 1; in a pattern it must not.
+        # In Python True equals 1. In a pattern they are different.
         yield f"{where}:\n    - {_one_line(pattern)}\n    + {_one_line(value)}"
 
 
@@ -202,7 +207,7 @@ def mismatches_in_order(patterns: Sequence[Any], values: Sequence[Any], where: s
     for place, pattern in enumerate(patterns):
         found = next((n for n in range(start, len(values)) if fits(pattern, values[n])), None)
         if found is None:
-            after = " after the one before" if start else ""
+            after = " after the previous one" if start else ""
             had = "".join(f"\n    {n}  {_describe(value)}" for n, value in enumerate(values)) or " none"
             yield f"{where}[{place}]: no {what}{after} fits {_one_line(pattern)}; there were:{had}"
             nearest = max(range(start, len(values)), key=lambda n: _fitting_keys(pattern, values[n]), default=start)
@@ -213,7 +218,7 @@ def mismatches_in_order(patterns: Sequence[Any], values: Sequence[Any], where: s
 
 
 def _fitting_keys(pattern: Any, value: Any) -> int:
-    """How many keys fit. If some fit, the report says which others do not."""
+    """The number of keys of a pattern that fit. It selects the most similar value for the error report."""
     if not isinstance(pattern, Mapping) or not isinstance(value, Mapping) or _is_condition(pattern):
         return 0
     return sum(key in value and fits(wanted, value[key]) for key, wanted in pattern.items())
@@ -249,14 +254,14 @@ class TurnObserver:
         self._checked = 0
 
     def begin(self, allow: str | None) -> None:
-        """Begin a step. Updates since the end of the step before belong to it: an agent may send some after its reply."""
+        """Begin a step. Updates that came after the end of the previous step belong to the new step."""
         self.updates = self.updates[self._checked :]
         self.permissions = []
         self._allow = allow
         self._ended = anyio.Event()
 
     def end(self) -> None:
-        """The prompt has its reply: answer the requests whose answer waits."""
+        """End a step, after the reply to its prompt. Answers the permission requests that waited for this."""
         self._checked = len(self.updates)
         self._ended.set()
 
@@ -280,7 +285,7 @@ class TurnObserver:
         }
 
     def _text(self) -> str:
-        """The text of the agent's messages, without messages that broke off and their marks."""
+        """The text of the agent's messages, without interrupted messages and the marks for them."""
         marks = [get_mapping(get_mapping(update, "_meta"), "cantrip") for update in self.updates]
         void = {get_text(mark, "void") for mark in marks if "void" in mark}
         return "".join(
@@ -292,7 +297,7 @@ class TurnObserver:
         )
 
     def _tool_calls(self) -> list[dict[str, Any]]:
-        """Each tool call with its last state, in the order in which they began. `output` is its text, `diffs` its changes."""
+        """The tool calls with their last state, in the order of their start. `output` is text, `diffs` are file changes."""
         calls: dict[str, dict[str, Any]] = {}
         terminals: dict[str, str] = {}
         for update in self.updates:
@@ -345,7 +350,7 @@ def _with_output(call: dict[str, Any], terminal: str) -> dict[str, Any]:
 
 @dataclass
 class StepResult:
-    """The result of a step. `problems` is empty if the step went as expected; `happened` is what happened, as data."""
+    """The result of a step. `problems` is empty if all expectations were met. `happened` is the turn as data."""
 
     step: Step
     seconds: float
@@ -362,7 +367,7 @@ async def play(
     auth: str | None,
     report: Callable[[StepResult], None],
 ) -> list[StepResult]:
-    """Play every step in one session, and stop after a step that ended the agent. Raises AgentMissing."""
+    """Run every step in one session. Stops if the agent ends. Raises AgentMissing if the agent cannot be started."""
     observer = TurnObserver(policy)
     results: list[StepResult] = []
     session_id: str | None = None
@@ -424,7 +429,7 @@ async def _prompt(agent: AgentClient, observer: TurnObserver, session_id: str, s
 
 
 def _problems(step: Step, happened: Mapping[str, Any]) -> Iterator[str]:
-    """What did not happen as expected."""
+    """Yield a message for each expectation that was not met."""
     if happened["error"] is not None and "error" not in step.expect:
         yield f"it failed: {happened['error']['message']}"
     for key, pattern in step.expect.items():
@@ -456,7 +461,7 @@ def run_script(
     as_json: bool = False,
     verbose: bool = False,
 ) -> int:
-    """Run the whole command and return its exit status. `policy` answers permission requests that the script does not."""
+    """Run a script and return the exit status. `policy` answers the permission requests that the script does not answer."""
     try:
         script = load_script(path)
     except (DefinitionError, OSError, UnicodeDecodeError) as error:
@@ -477,7 +482,7 @@ def run_script(
 
 
 class _TextReport:
-    """Output for people: one line per step, and under it the expectations that were not met."""
+    """Output for people: one line for each step, and below it the expectations that were not met."""
 
     def __init__(self, screen: Screen, verbose: bool) -> None:
         self._screen = screen
@@ -502,12 +507,12 @@ class _TextReport:
     def show_summary(self, script: Script, played: int, failed: int) -> None:
         parts = [f"{played - failed} passed", f"{failed} failed"]
         if left := len(script.steps) - played:
-            parts.append(f"{left} not played, because the agent had ended")
+            parts.append(f"{left} not run, because the agent had ended")
         self._screen.line((f"{script.name}: {', '.join(parts)}", "bold red" if failed or left else "bold green"))
 
 
 class _JsonReport:
-    """Output for programs: one line of JSON per step, and one at the end."""
+    """Output for programs: one line of JSON for each step, and one at the end."""
 
     def show_step(self, result: StepResult) -> None:
         self._print(

@@ -26,15 +26,21 @@ _STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--rule", "rules", multiple=True, metavar="RULE", help="Only this rule (LOOP-3) or family (LOOP); repeatable."
+    "--rule",
+    "rules",
+    multiple=True,
+    metavar="RULE",
+    help="Run only the cases of this rule (LOOP-3) or of this group of rules (LOOP). May be repeated.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a case, and a last one with the counts.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object for each case, and at the end one with the counts."
+)
 def conformance(files: tuple[Path, ...], rules: tuple[str, ...], as_json: bool) -> None:
-    """Run every case of the suites FILE..., a line a case.
+    """Run every case of the suites FILE..., and print one line for each case.
 
-    A case runs against this package's own loop, in a folder of its own that stands in for /; a bash or code case runs
-    in the real sandbox. A case that needs what this version does not have, or that has no action, is skipped and never
-    passed. A key that is not known, anywhere in a case, fails it.
+    A case runs with this package's real loop, in a new temporary folder that takes the place of /. A bash or code case
+    runs in the real sandbox. A case is skipped if this version lacks something that it needs, or if it has no action.
+    An unknown key in a case makes the case fail.
 
     Exit status: 0 nothing failed, 1 a case failed, 2 a file cannot be read or no case has the rule.
     """
@@ -53,15 +59,15 @@ def conformance(files: tuple[Path, ...], rules: tuple[str, ...], as_json: bool) 
     picked = select_cases(cases, rules)
     if cases and not picked:
         known = ", ".join(sorted({case.rule for case in cases}))
-        raise click.UsageError(f"no case has the rule {' or '.join(rules)}; the rules here: {known}")
+        raise click.UsageError(f"no case has the rule {' or '.join(rules)}; the rules of these files: {known}")
     counts: Counter[str] = Counter()
     report = _json_report() if as_json else _line_report()
 
-    def told(outcome: Outcome) -> None:
+    def count(outcome: Outcome) -> None:
         counts[outcome.status] += 1
         report(outcome)
 
-    _run(picked, told)
+    _run(picked, count)
     if as_json:
         summary = {
             "event": "result",
@@ -75,16 +81,16 @@ def conformance(files: tuple[Path, ...], rules: tuple[str, ...], as_json: bool) 
     sys.exit(2 if unreadable else 1 if counts["failed"] else 0)
 
 
-def _run(cases: list[Case], told: Callable[[Outcome], None]) -> None:
+def _run(cases: list[Case], report: Callable[[Outcome], None]) -> None:
     import anyio
 
     from cantrip_acp.conformance.runner import run_case
 
-    async def every() -> None:
+    async def run_all() -> None:
         for case in cases:
-            told(await run_case(case))
+            report(await run_case(case))
 
-    anyio.run(every)
+    anyio.run(run_all)
 
 
 def _json_report() -> Callable[[Outcome], None]:
@@ -113,10 +119,10 @@ def _line_report() -> Callable[[Outcome], None]:
 
     def report(outcome: Outcome) -> None:
         case = outcome.case
-        told = f"  [{outcome.reason}]" if outcome.status == "skipped" else ""
+        detail = f"  [{outcome.reason}]" if outcome.status == "skipped" else ""
         if outcome.problems:
-            told = f"  {case.where}: " + "; ".join(_one_line(str(p)) for p in outcome.problems)
-        screen.line((f"{outcome.status:8}", _STYLES[outcome.status]), f"{case.rule:10} {case.name}", (told, "dim"))
+            detail = f"  {case.where}: " + "; ".join(_one_line(str(p)) for p in outcome.problems)
+        screen.line((f"{outcome.status:8}", _STYLES[outcome.status]), f"{case.rule:10} {case.name}", (detail, "dim"))
         screen.flush()
 
     return report

@@ -1,4 +1,7 @@
-"""`cantrip demo`: an entity fixes a small project in the real sandbox. A scripted crystal replaces the model; no key is needed."""
+"""`cantrip demo`: shows an entity that fixes a small project in the real sandbox.
+
+A scripted crystal replaces the model, so no key is needed.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,16 @@ if TYPE_CHECKING:
 
 @click.command(epilog=examples("cantrip demo", "cantrip demo --slow --keep")["epilog"])
 @click.option("--slow", is_flag=True, help="Show the text at the speed of a model.")
-@click.option("--keep", is_flag=True, help="Keep the sample project afterwards, to look at it.")
+@click.option("--keep", is_flag=True, help="Do not delete the sample project at the end.")
 @click.option("--full", is_flag=True, help="Show complete outputs and changes.")
 def demo(slow: bool, keep: bool, full: bool) -> int:
-    """Watch an entity mend a small project in a real sandbox; no key is needed.
+    """Watch an entity fix a small project in a real sandbox. No key is needed.
 
-    A scripted crystal speaks in a model's place. All else is real: the agent `cantrip-acp` over stdio, the headless client,
-    the commands in bubblewrap, the gates, the edit, the tests that fail and then pass, and the loom. At the end the files,
-    the loom and the tests are checked against what was shown.
+    A scripted crystal takes the place of a model. Everything else is real: the agent `cantrip-acp`, the client, the sandboxed
+    commands, the gates, the edit, the tests that fail and then pass, and the loom. At the end the files, the loom and the
+    tests are checked.
 
-    Exit status: 0 all of it happened, 1 something went differently, 3 this machine has no sandbox, 130 interrupted.
+    Exit status: 0 all checks passed, 1 a check failed, 3 this machine has no sandbox, 130 interrupted.
     """
     return run(slow=slow, keep=keep, full=full)
 
@@ -74,7 +77,7 @@ def _play(screen: Screen, stage: SampleProject, *, full: bool) -> int:
 
     before, first = stage.files(), run_tests(stage.project)
     argv = [*agent_command(), "--recipe", str(stage.recipe)]
-    screen.line(("A scripted crystal speaks in a model's place; all else is real. What runs:", "dim"))
+    screen.line(("A scripted crystal takes the place of a model. Everything else is real. This command runs:", "dim"))
     screen.line(("$ ", "dim"), "cantrip client --allow once --cwd PROJECT -- cantrip-acp --recipe RECIPE")
     screen.blank()
     output = ClientText(screen, Screen(sys.stderr), folder=stage.project, full=full)
@@ -108,7 +111,7 @@ def _prove(
     loom: str | None,
     seconds: float,
 ) -> int:
-    """Print the closing summary. It checks the files and the loom themselves, not what the session showed."""
+    """Check the files and the loom, and print the summary. Returns the exit status."""
     from cantrip_acp.cli.render.display import duration
     from cantrip_acp.core.errors import LoomError
     from cantrip_acp.demo.sample_project import check_result, read_loom
@@ -116,14 +119,14 @@ def _prove(
     marks = screen.marks
     screen.blank()
     if loom is None:
-        screen.line((f"{marks.failed} the agent did not say where the loom is", "red"))
+        screen.line((f"{marks.failed} the agent did not report the place of its loom", "red"))
         return 1
     try:
         record = read_loom(Path(loom))
     except LoomError as error:
         screen.line((f"{marks.failed} the loom cannot be read: {error}", "red"))
         return 1
-    screen.line(("Checked afterwards, outside of the sandbox:", "bold"))
+    screen.line(("Checked after the end, outside the sandbox:", "bold"))
     findings = check_result(stage, before, first, record, outcome.stop_reason)
     for finding in findings:
         mark, style = (marks.done, "green") if finding.holds else (marks.failed, "bold red")
@@ -147,7 +150,7 @@ def _prove(
 
 
 def _program() -> str:
-    """How to call this program from the user's shell. With `make demo` it is not on PATH."""
+    """The command that starts this program in the user's shell. With `make demo` it is not on PATH."""
     if shutil.which("cantrip") is not None:
         return "cantrip"
     own = Path(sys.argv[0])

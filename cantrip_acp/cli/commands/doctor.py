@@ -1,4 +1,4 @@
-"""`cantrip doctor`: checks what works on this machine and says how to repair what does not."""
+"""`cantrip doctor`: checks the sandbox, keys, providers and folders of this machine, and says how to fix problems."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from cantrip_acp.core.errors import CantripError
 # --- Checks of providers: which have a key, where the key comes from, and with ``--probe`` whether they answer.
 
 
-def look(*, probe: bool) -> Iterator[Finding]:
-    """Findings for the chosen crystal, for each provider with a key, and for the settings files. Never shows a key."""
+def check_providers(*, probe: bool) -> Iterator[Finding]:
+    """Findings for the default crystal, for each provider with a key, and for the settings files. Never shows a key."""
     from cantrip_acp.crystals import keys
     from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.recipes.build import crystal_factory
 
-    yield from _files()
+    yield from _settings_files()
     found = {provider: keys.find(names, keyring=False) for provider, names in crystal_factory.KEYS.items()}
     missing = {p: names for p, names in crystal_factory.KEYS.items() if found[p] is None}
     if missing:
-        held = keys.in_keyring([name for names in missing.values() for name in names])
-        found |= {p: next((held[n] for n in names if n in held), None) for p, names in missing.items()}
+        in_keyring = keys.in_keyring([name for names in missing.values() for name in names])
+        found |= {p: next((in_keyring[n] for n in names if n in in_keyring), None) for p, names in missing.items()}
     for provider, key in found.items():
         if key is not None:
             yield Finding(f"provider.{provider}", "ok", f"{key.name} from {key.source}")
     chosen = keys.setting(crystal_factory.VARIABLE)
     first = next((provider for provider, key in found.items() if key is not None), None)
     if chosen:
-        yield Finding("crystal", "ok", f"{chosen} ({crystal_factory.VARIABLE}), where a recipe names none")
+        yield Finding("crystal", "ok", f"{chosen} ({crystal_factory.VARIABLE}), if a recipe names no crystal")
     elif first is not None:
         model = lookup.default(first)
-        yield Finding("crystal", "ok", f"{first}:{model} (the first provider with a key), where a recipe names none")
+        yield Finding("crystal", "ok", f"{first}:{model} (the first provider with a key), if a recipe names no crystal")
     else:
         names = [names[0] for names in crystal_factory.KEYS.values()]
         yield Finding(
             "providers",
             "note",
-            "no provider's key is set; scripted crystals, Ollama and `cantrip demo` need none",
-            f"Set one of {', '.join(names)}, or write it into {keys.dotenv_file()}.",
+            "no provider's key is set; scripted crystals, Ollama and `cantrip demo` need no key",
+            f"Set one of {', '.join(names)} in the environment, or write it into {keys.dotenv_file()}.",
         )
     if probe:
         yield from _probe([provider for provider, key in found.items() if key is not None], chosen)
 
 
-def _files() -> Iterator[Finding]:
+def _settings_files() -> Iterator[Finding]:
     from cantrip_acp.crystals import keys
     from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.recipes.build import crystal_factory, providers
@@ -70,34 +70,37 @@ def _files() -> Iterator[Finding]:
     except FileNotFoundError:
         pass
     except OSError as error:
-        yield Finding("keys.file", "note", f"{path} cannot be read: {error.strerror}", "Mend its permissions.")
+        yield Finding("keys.file", "note", f"{path} cannot be read: {error.strerror}", "Correct its permissions.")
     if lookup.users_file().exists():
         try:
             own = lookup.users_own()
             count = sum(len(models) for models in own.values())
-            yield Finding("models", "ok", f"{lookup.users_file()} says something of {count} models")
+            yield Finding("models", "ok", f"{lookup.users_file()} has entries for {count} models")
             if odd := sorted(set(own) - set(crystal_factory.available())):
-                text = f"{lookup.users_file()} speaks of {', '.join(odd)}, which is no provider here"
-                mend = f"Name one of {', '.join(crystal_factory.available())}: what it says there is not used."
+                text = f"{lookup.users_file()} has entries for unknown providers, which are not used: {', '.join(odd)}"
+                mend = f"Use one of these providers: {', '.join(crystal_factory.available())}."
                 yield Finding("models.provider", "note", text, mend)
         except CantripError as error:
-            yield Finding("models", "note", str(error), "Mend or remove the file: no crystal can be made until then.")
+            yield Finding(
+                "models", "note", str(error), "Correct or remove the file. Until then no crystal can be made."
+            )
     try:
         need = _need()
         base_url = keys.setting(providers.BASE_URL)
         if base_url:
             plain, login = providers.address(base_url, providers.BASE_URL, need)
             signed = ", with a login" if login is not None else ""
-            yield Finding("gateway", "ok", f"every provider is asked at {plain}{signed} ({providers.BASE_URL})")
+            text = f"requests to every provider are sent to {plain}{signed} ({providers.BASE_URL})"
+            yield Finding("gateway", "ok", text)
         headers = providers.environment_headers()
         if headers:
-            yield Finding("headers", "ok", f"each request carries {', '.join(headers)} ({providers.HEADERS})")
+            yield Finding("headers", "ok", f"each request has the headers {', '.join(headers)} ({providers.HEADERS})")
     except CantripError as error:
-        yield Finding("gateway", "note", str(error), "Mend it: no crystal can be made until then.")
+        yield Finding("gateway", "note", str(error), "Correct the variable. Until then no crystal can be made.")
 
 
 def _probe(providers: list[str], chosen: str) -> Iterator[Finding]:
-    """Ask each provider that has a key, the chosen provider, and the local servers. All are asked at the same time."""
+    """Send a request to each provider that has a key, to the chosen provider and to the local servers, all in parallel."""
     from concurrent.futures import ThreadPoolExecutor
 
     from cantrip_acp.crystals.local.presets import LOCAL
@@ -105,14 +108,14 @@ def _probe(providers: list[str], chosen: str) -> Iterator[Finding]:
 
     asked = [p for p in dict.fromkeys([*providers, chosen.partition(":")[0], *LOCAL]) if p in MODEL_PROVIDERS]
     with ThreadPoolExecutor(max_workers=len(asked)) as pool:
-        for provider, finding in zip(asked, pool.map(_asked, asked), strict=True):
+        for provider, finding in zip(asked, pool.map(_probe_provider, asked), strict=True):
             wanted = provider in providers or provider == chosen.partition(":")[0]
             # A local server is optional, so it is reported only if it answers.
             if wanted or finding.state == "ok":
                 yield finding
 
 
-def _asked(provider: str) -> Finding:
+def _probe_provider(provider: str) -> Finding:
     from cantrip_acp.crystals import health_check
     from cantrip_acp.recipes.build import providers
 
@@ -144,7 +147,7 @@ _OLDEST_PYTHON = (3, 11)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. ``state``: ok, note (works, with a limit worth knowing) or missing."""
+    """The result of one check. ``state`` is ok, note (works, but not fully) or missing. ``mend`` says how to fix it."""
 
     name: str
     state: str
@@ -154,16 +157,19 @@ class Finding:
 
 @click.command(
     "doctor",
-    short_help="Check what works on this machine, and how to fix what does not.",
+    short_help="Check what works on this machine, and say how to fix the rest.",
     **examples("cantrip doctor", "cantrip doctor --json", "cantrip doctor --probe"),
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: every finding, and whether commands can run.")
-@click.option("--probe", is_flag=True, help="Ask each provider that has a key for something that costs nothing.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object: all findings, and whether commands can run."
+)
+@click.option("--probe", is_flag=True, help="Send a free request to each provider that has a key.")
 def doctor(as_json: bool, probe: bool) -> int:
-    """Look at this machine: sandbox, system call filter, limits, providers' keys (where they are, never what), folders.
+    """Check this machine: sandbox, system call filter, limits, providers, folders. It shows where keys are, but never a key.
 
-    The sandbox is tried for real: a command starts in it, and each thing that it must not do is attempted.
-    Exit status: 0 commands can run, 3 there is no sandbox here.
+    The sandbox is really tested: a command runs in it and tries each thing that it must not be able to do.
+
+    Exit status: 0 commands can run, 3 this machine has no sandbox.
     """
     findings = list(examine(probe=probe))
     sandbox = all(f.state != "missing" for f in findings if f.name.startswith("sandbox"))
@@ -176,14 +182,14 @@ def doctor(as_json: bool, probe: bool) -> int:
 
 
 def examine(*, probe: bool = False) -> Iterator[Finding]:
-    """Run all checks. A check that needs another one comes after it."""
+    """Run all checks, and yield their findings in the order of the output."""
     yield _python()
     yield from _sandbox()
     yield from _limits()
     yield from _tools()
     yield from _folders()
 
-    yield from look(probe=probe)
+    yield from check_providers(probe=probe)
 
 
 def _python() -> Finding:
@@ -231,13 +237,13 @@ def _sandbox() -> Iterator[Finding]:
             yield Finding(f"sandbox.{name}", "ok", text)
         else:
             mend = "Do not run commands here; please report this with the output of `cantrip sandbox policy`."
-            yield Finding(f"sandbox.{name}", "missing", f"NOT so: {text}", mend)
+            yield Finding(f"sandbox.{name}", "missing", f"this is NOT true here: {text}", mend)
     try:
         anyio.run(_check_network_list)
-        text = "a list of hosts in bash_network is kept by the filtering proxy: those are reached and nothing else is"
+        text = "the filtering proxy works: with a list of hosts in bash_network, only these hosts can be reached"
         yield Finding("sandbox.hosts", "ok", text)
     except CantripError as error:
-        mend = "Use `bash_network: false` or `true` here; a list is refused, and nothing weaker is done in its place."
+        mend = "Use `bash_network: false` or `true` on this machine. A list of hosts is refused."
         yield Finding("sandbox.hosts", "note", str(error), mend)
 
 
@@ -277,9 +283,9 @@ def _limits() -> Iterator[Finding]:
     yield Finding(
         "limits.memory",
         "note",
-        f"no control group is delegated to this user: a watchdog ends a command that uses too much memory, up to {late} ms "
-        "late",
-        "Start the agent in a systemd user session to have the kernel keep the limit.",
+        "no control group is delegated to this user, so a watchdog ends a command that uses too much memory. It can be up "
+        f"to {late} ms late",
+        "Start the agent in a systemd user session. Then the kernel enforces the limit.",
     )
     if group is not None:
         yield Finding("limits.processes", "ok", f"processes of commands are limited by control groups in {group}")
@@ -287,12 +293,12 @@ def _limits() -> Iterator[Finding]:
         yield Finding(
             "limits.processes",
             "note",
-            "you are root, whose processes the kernel does not count: a watchdog ends a command that exceeds "
-            f"sandbox_max_processes, up to {late} ms late",
-            "Run as an ordinary user to have the kernel keep the limit.",
+            "the kernel does not count the processes of root, so a watchdog ends a command that exceeds "
+            f"sandbox_max_processes. It can be up to {late} ms late",
+            "Run as an ordinary user. Then the kernel enforces the limit.",
         )
     else:
-        yield Finding("limits.processes", "ok", "the kernel keeps sandbox_max_processes")
+        yield Finding("limits.processes", "ok", "the kernel enforces sandbox_max_processes")
 
 
 def _tools() -> Iterator[Finding]:
@@ -303,7 +309,7 @@ def _tools() -> Iterator[Finding]:
     if shell == "bash":
         yield Finding("shell", "ok", f"commands run in {host.shell}")
     else:
-        yield Finding("shell", "note", f"there is no bash: commands run in {host.shell}", "Install bash.")
+        yield Finding("shell", "note", f"bash is not installed, so commands run in {host.shell}", "Install bash.")
     for name, use in (("git", "version control in the sandbox"), ("rg", "a fast search gate")):
         found = shutil.which(name)
         if found:
@@ -316,9 +322,9 @@ def _tools() -> Iterator[Finding]:
         yield Finding(
             "path",
             "note",
-            f"commands do not see these folders of PATH: {', '.join(hidden)}",
-            "Programs are shown where a version manager or an installation is recognised; move these, or link to them "
-            "from ~/.local/bin.",
+            f"commands in the sandbox cannot use these folders of PATH: {', '.join(hidden)}",
+            "The sandbox contains only the folders of known version managers and installations. Move the programs, or link "
+            "to them from ~/.local/bin.",
         )
 
 
@@ -334,7 +340,9 @@ def _folders() -> Iterator[Finding]:
     if os.access(nearest, os.W_OK):
         yield Finding("state", "ok", f"looms and sessions: {state}")
     else:
-        yield Finding("state", "missing", f"{state} cannot be written", "Set CANTRIP_STATE_DIR to a folder of yours.")
+        yield Finding(
+            "state", "missing", f"{state} cannot be written", "Set CANTRIP_STATE_DIR to a folder that you can write."
+        )
     try:
         yield Finding("runtime", "ok", f"runtime files of sandboxes: {base_folder(os.environ)}")
     except SandboxError as error:

@@ -1,11 +1,11 @@
-"""`cantrip gc`: delete old looms of the state folder."""
+"""`cantrip gc`: deletes old looms of the state folder, or lists the looms that it would delete."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,33 +25,34 @@ if TYPE_CHECKING:
         "cantrip gc", "cantrip gc --older-than 30d --max-size 2GB", "cantrip gc --older-than 1y --yes", "cantrip gc --json"
     ),
 )  # fmt: skip
-@click.option("--yes", is_flag=True, help="Delete. Without this option, only say what would be deleted.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted (the default).")
+@click.option("--yes", is_flag=True, help="Delete the looms. Without this option they are only listed.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be deleted (the default).")
 @click.option(
     "--older-than",
     metavar="AGE",
-    help="Delete looms that were last written longer ago: 90d, 12h, 2w, 1y, or never.  [default: gc.older_than, else 90d]",
+    help="Delete looms whose last change is older: 90d, 12h, 2w, 1y, or never.  [default: gc.older_than, else 90d]",
 )
 @click.option(
     "--max-size",
     metavar="SIZE",
-    help="Then delete the oldest ones, until all together take no more: 500MB, 2GB, or unlimited.  "
+    help="Then delete the oldest looms until the rest is not larger than this: 500MB, 2GB, or unlimited.  "
     "[default: gc.max_size, else unlimited]",
 )
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @state_option
 def gc(
     yes: bool, dry_run: bool, older_than: str | None, max_size: str | None, as_json: bool, state_dir: Path | None
 ) -> int:
-    """Say which old looms of the state folder would be deleted; with --yes, delete them.
+    """List the old looms of the state folder that would be deleted. With --yes, delete them.
 
-    A loom is kept if a process has it open, if `cantrip loom keep` marked it, if another loom continues from it, or if
-    somebody changed a file in the worktree of its fork. A loom is deleted with the worktrees of its forks in the state folder and
-    the hidden git refs by which it pinned files in a repository. Compiled recipes are deleted by their age too. Nothing else
-    outside of the state folder is touched, and no link is followed. Set your own defaults in settings.toml of the configuration
-    folder: [gc], older_than = "90d", max_size = "2GB".
+    A loom is not deleted if a process has it open, if `cantrip loom keep` marked it, if another loom continues it, or if
+    somebody changed a file in the worktree of its fork. Together with a loom, the worktrees of its forks in the state folder
+    and its hidden git refs (the saved files of its turns) are deleted. Old entries of the recipe cache are deleted too.
+    Nothing else outside the state folder is changed, and symbolic links are not followed.
 
-    Exit status: 0 done, or nothing to do; 1 something could not be deleted, or another gc is running; 2 usage.
+    You can set the defaults in settings.toml of the configuration folder: [gc], older_than = "90d", max_size = "2GB".
+
+    Exit status: 0 done, or nothing to do; 1 something could not be deleted, or another gc is running; 2 wrong usage.
     """
     from contextlib import nullcontext
 
@@ -59,23 +60,23 @@ def gc(
     from cantrip_acp.retention.plan import locked, make_plan
 
     if yes and dry_run:
-        raise click.UsageError("--yes deletes and --dry-run does not; give one of them")
+        raise click.UsageError("--yes and --dry-run cannot be used together: --yes deletes, --dry-run does not")
     state = paths.state_dir(state_dir)
     if state_dir is not None and not state.is_dir():
-        raise click.BadParameter(f"there is no folder {state}", param_hint="--state-dir")
+        raise click.BadParameter(f"the folder {state} does not exist", param_hint="--state-dir")
     rules = _rules(older_than, max_size)
     with locked(state) if yes else nullcontext():
         plan = make_plan(state, rules, progress=_progress())
         try:
-            done = _carry_out(plan, quiet=as_json) if yes else None
+            done = _delete(plan, quiet=as_json) if yes else None
         finally:
             plan.close()
     if as_json:
         click.echo(json.dumps(_data(plan, done)))
     elif done is None:
-        _tell(plan)
+        _print_plan(plan)
     else:
-        _told(plan, done)
+        _print_result(plan, done)
     return 1 if done is not None and any(failed for _, _, failed in done) else 0
 
 
@@ -83,14 +84,14 @@ def _rules(older_than: str | None, max_size: str | None) -> Rules:
     from cantrip_acp.files import paths
     from cantrip_acp.retention import rules
 
-    kept = rules.read(paths.config_dir())
+    settings = rules.read(paths.config_dir())
     return rules.Rules(
-        kept.older_than if older_than is None else _parsed("--older-than", rules.age, older_than),
-        kept.max_size if max_size is None else _parsed("--max-size", rules.size, max_size),
+        settings.older_than if older_than is None else _parse("--older-than", rules.age, older_than),
+        settings.max_size if max_size is None else _parse("--max-size", rules.size, max_size),
     )
 
 
-def _parsed(option: str, parse: Callable[[str], Any], text: str) -> Any:
+def _parse(option: str, parse: Callable[[str], Any], text: str) -> Any:
     try:
         return parse(text)
     except ValueError as error:
@@ -98,7 +99,7 @@ def _parsed(option: str, parse: Callable[[str], Any], text: str) -> Any:
 
 
 def _progress() -> Callable[[int, int], None] | None:
-    """On a terminal, return a function that shows how many files were read. The line is cleared at the end."""
+    """On a terminal, return a function that prints how many looms were read. It clears its line at the end."""
     if not sys.stderr.isatty():
         return None
 
@@ -110,53 +111,58 @@ def _progress() -> Callable[[int, int], None] | None:
 
 
 Done = list[tuple["Item", "str | None", bool]]
+"""Each item with the reason why it was not deleted (None if it was deleted), and whether deleting it failed."""
 
 
-def _carry_out(plan: Plan, *, quiet: bool) -> Done:
+def _delete(plan: Plan, *, quiet: bool) -> Done:
     from cantrip_acp.retention.plan import delete_items
 
     done: Done = []
     for item, why, failed in delete_items(plan):
         done.append((item, why, failed))
         if not quiet:
-            click.echo(_line("removed" if why is None else "failed" if failed else "stays", item, why or item.why))
+            click.echo(
+                _line("deleted" if why is None else "failed" if failed else "not deleted", item, why or item.why)
+            )
     return done
 
 
-def _tell(plan: Plan) -> None:
+def _print_plan(plan: Plan) -> None:
     for item in plan.to_delete:
-        click.echo(_line("would remove", item, item.why))
-    _stay(plan)
+        click.echo(_line("would delete", item, item.why))
+    _print_kept(plan)
     if plan.to_delete:
-        click.echo(f"would free {size(plan.freed)}; {_kept(plan, plan.to_delete)}")
-        click.echo("nothing was removed; --yes removes it")
+        click.echo(f"would free {size(plan.freed)}; {_remaining(plan, plan.to_delete)}")
+        click.echo("nothing was deleted; use --yes to delete")
     else:
-        click.echo(f"nothing to delete in {plan.state}; {_kept(plan, [])}")
+        click.echo(f"nothing to delete in {plan.state}; {_remaining(plan, [])}")
 
 
-def _told(plan: Plan, done: Done) -> None:
-    _stay(plan, told={item.name for item, _, _ in done})
+def _print_result(plan: Plan, done: Done) -> None:
+    _print_kept(plan, printed={item.name for item, _, _ in done})
     gone = [item for item, why, _ in done if why is None]
     if done:
-        click.echo(f"freed {size(sum(item.size + item.beside for item in gone))}; {_kept(plan, gone)}")
+        click.echo(f"freed {size(sum(item.size + item.beside for item in gone))}; {_remaining(plan, gone)}")
     else:
-        click.echo(f"nothing to delete in {plan.state}; {_kept(plan, [])}")
+        click.echo(f"nothing to delete in {plan.state}; {_remaining(plan, [])}")
 
 
-def _stay(plan: Plan, told: set[str] | None = None) -> None:
+def _print_kept(plan: Plan, printed: Collection[str] = ()) -> None:
+    """Print the items that the plan keeps, without those whose line is already printed, and the plan's notes."""
     from cantrip_acp.text.sanitize import clean_line
 
     for item in plan.kept:
-        if item.name not in (told or ()):
-            click.echo(_line("stays", item, f"{item.kept} ({item.why})"))
+        if item.name not in printed:
+            click.echo(_line("kept", item, f"{item.kept} ({item.why})"))
     for note in plan.notes:
         click.echo(f"note: {clean_line(note)}", err=True)
 
 
-def _kept(plan: Plan, gone: list[Item]) -> str:
-    looms = [item for item in gone if item.kind == "loom"]
-    count, held = plan.looms - len(looms), plan.loom_bytes - sum(item.size for item in looms)
-    return f"{count} loom{'' if count == 1 else 's'} kept, {size(held)}"
+def _remaining(plan: Plan, deleted: list[Item]) -> str:
+    """The number and the size of the looms that remain, as text."""
+    looms = [item for item in deleted if item.kind == "loom"]
+    count, remaining = plan.looms - len(looms), plan.loom_bytes - sum(item.size for item in looms)
+    return f"{count} loom{'' if count == 1 else 's'} kept, {size(remaining)}"
 
 
 def _line(what: str, item: Item, why: str) -> str:
@@ -176,7 +182,7 @@ def size(count: float) -> str:
 
 
 def _data(plan: Plan, done: Done | None) -> dict[str, Any]:
-    def told(item: Item, **more: Any) -> dict[str, Any]:
+    def as_data(item: Item, **more: Any) -> dict[str, Any]:
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(item.changed))
         data = {"kind": item.kind, "name": item.name, "bytes": item.size, "beside_bytes": item.beside}
         return {**data, "changed": when, "why": item.why, **more}
@@ -188,9 +194,9 @@ def _data(plan: Plan, done: Done | None) -> dict[str, Any]:
         "rules": {"older_than_seconds": plan.rules.older_than, "max_size_bytes": plan.rules.max_size},
         "looms": plan.looms,
         "loom_bytes": plan.loom_bytes,
-        "removed" if done is not None else "would_remove": [told(item) for item in going],
+        "removed" if done is not None else "would_remove": [as_data(item) for item in going],
         "bytes": sum(item.size + item.beside for item in going),
-        "stays": [told(item, because=item.kept) for item in plan.kept],
-        "failed": [told(item, because=why) for item, why, failed in done or () if failed],
+        "stays": [as_data(item, because=item.kept) for item in plan.kept],
+        "failed": [as_data(item, because=why) for item, why, failed in done or () if failed],
         "notes": plan.notes,
     }

@@ -1,4 +1,4 @@
-"""`cantrip models`: list what is known about models, and which values come from the user's own file."""
+"""`cantrip models`: lists models with their context windows, limits, prices and abilities."""
 
 from __future__ import annotations
 
@@ -19,17 +19,23 @@ _ABILITIES = ("tools", "images", "audio", "documents", "reasoning")
 
 @click.command(
     "models",
-    short_help="List models: context windows, limits, prices, abilities.",
+    short_help="List models with their context windows, limits, prices and abilities.",
     **examples("cantrip models", "cantrip models anthropic", "cantrip models local", "cantrip models openai --json"),
 )
 @click.argument("provider", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: the table's date, its models, the defaults.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object: the table's date, its models, and each provider's default model.",
+)
 def models(provider: str | None, as_json: bool) -> int:
-    """List the models of PROVIDER, or of all: context window, longest answer, price, abilities.
+    """List the models of PROVIDER, or of all providers: context window, maximum answer, price and abilities.
 
-    PROVIDER local asks the servers of this machine (Ollama, LM Studio, vLLM, llama.cpp) which models they serve now; ollama,
-    lmstudio, vllm or llamacpp asks that one. A model that is not listed works all the same; PROVIDER:MODEL shows what is
-    assumed of one. What you write into models.toml of your configuration folder stands over what ships.
+    With the PROVIDER local, the servers on this machine (Ollama, LM Studio, vLLM, llama.cpp) are asked which models they serve
+    now. With ollama, lmstudio, vllm or llamacpp, only that server is asked. You can also use models that are not in the list:
+    PROVIDER:MODEL shows which values are assumed for them. Your own values in models.toml of the configuration folder replace
+    the built-in ones.
     """
     from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.crystals.local.presets import LOCAL
@@ -55,7 +61,7 @@ def models(provider: str | None, as_json: bool) -> int:
 
 
 def _local(providers: Sequence[str], model: str, as_json: bool) -> int:
-    """List the models that local servers offer. The status is 1 if one provider was named and does not answer."""
+    """List the models that local servers offer. The exit status is 1 if the named server does not answer."""
     import msgspec
 
     from cantrip_acp.cli.render.terminal import Screen
@@ -135,18 +141,16 @@ def _show(rows: list[tuple[str, str, ModelInfo]], about: Any, defaults: dict[str
             f"{_money(price.cached if price else None):>9}{_money(price.output if price else None):>9}",
         ]
         takes = ", ".join(ability for ability in _ABILITIES if getattr(info, ability))
-        longer = f"; beyond {_count(price.above)} tokens dearer" if price is not None and price.above else ""
-        how = f"as {info.family} is" if info.family else "no table has it"
+        longer = f"; higher price above {_count(price.above)} tokens" if price is not None and price.above else ""
+        how = f"like {info.family}" if info.family else "the model is unknown"
         assumed = "" if info.known or provider in ("local", *PRESETS) else f"  (assumed: {how})"
         gone = f"; retired {info.retired}{f', use {info.successor}' if info.successor else ''}" if info.retired else ""
         screen.line(f"{model + mark:<{width}}{''.join(cells)}  {takes}{longer}{gone}{assumed}", whole=True)
     if not rows:
-        screen.line("nothing is listed: every model of it works, with what is assumed of models nobody knows")
+        screen.line("no model of this provider is listed; all its models can be used, with default values")
     screen.blank()
-    screen.line(
-        (f"As of {about['date']}; prices in US dollars for a million tokens. * where no model is named.", "dim")
-    )
-    screen.line((f"Yours: {lookup.users_file()}", "dim"), whole=True)
+    screen.line((f"As of {about['date']}; prices in US dollars for a million tokens. * is the default model.", "dim"))
+    screen.line((f"Your own values: {lookup.users_file()}", "dim"), whole=True)
 
 
 def _count(tokens: int | None) -> str:

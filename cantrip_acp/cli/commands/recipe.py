@@ -1,4 +1,4 @@
-"""`cantrip recipe`: write, check, list and show recipes."""
+"""`cantrip recipe`: writes, checks, converts, lists and shows recipes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.group("recipe", cls=SuggestingGroup, **examples("cantrip recipe new greeter", "cantrip recipe check .cantrip"))
 def recipe() -> None:
-    """Write, check and show recipes: cantrips as files (NAME.cantrip.yaml)."""
+    """Write, check and show recipes. A recipe is a file (NAME.cantrip.yaml) that describes a cantrip."""
 
 
 @recipe.command("new", **examples("cantrip recipe new greeter", "cantrip recipe new - > greeter.cantrip.yaml"))
@@ -32,9 +32,10 @@ def recipe() -> None:
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @cwd_option
 def new(name: str, force: bool, cwd: Path) -> None:
-    """Write a commented recipe to start from.
+    """Write a new recipe with comments.
 
-    NAME becomes .cantrip/NAME.cantrip.yaml in the folder; a path (with a slash or an ending) is taken as it is; - prints.
+    The recipe is written to .cantrip/NAME.cantrip.yaml in the folder. NAME can also be a path (with a slash or a file ending).
+    If NAME is -, the recipe is printed.
     """
     from cantrip_acp.files.output_file import output_file
     from cantrip_acp.recipes.parse.document import SUFFIXES
@@ -46,13 +47,13 @@ def new(name: str, force: bool, cwd: Path) -> None:
     if is_path(name):
         path = Path(name).expanduser()
         if not path.name.endswith(SUFFIXES):
-            raise click.UsageError(f"a recipe's file ends in {' or '.join(SUFFIXES)}: {name}.cantrip.yaml")
+            raise click.UsageError(f"the file name of a recipe ends in {' or '.join(SUFFIXES)}: {name}.cantrip.yaml")
     else:
         if name.startswith((".", "-")):
             raise click.UsageError(f"a recipe's name begins with a letter or a digit: {name!r}")
         path = cwd / ".cantrip" / f"{name}.cantrip.yaml"
     if os.path.lexists(path) and not force:
-        raise DefinitionError("is there already; choose another name, or --force to write over it", where=str(path))
+        raise DefinitionError("exists already; choose another name, or use --force to replace it", where=str(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -77,7 +78,7 @@ def _template(name: str) -> str:
 
 _MARK = "NAME"
 _LONGEST = 2_000
-"""The longest line, in characters, of a name or a problem."""
+"""The maximum length of a printed name or problem, in characters."""
 
 
 @recipe.command(
@@ -87,13 +88,15 @@ _LONGEST = 2_000
     ),
 )
 @click.argument("targets", nargs=-1, required=True, metavar="FILE|FOLDER|NAME...")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each file.")
 @cwd_option
 def check(targets: tuple[str, ...], as_json: bool, cwd: Path) -> int:
-    """Report every error in recipes, with file, line, column and key.
+    """Check recipes, and report every error with file, line, column and key.
 
-    A folder stands for the recipes in it and in its .cantrip. What is right but not available in this version is noted.
-    Exit status: 0 all are valid, 2 one is not.
+    For a folder, all recipes in it and in its .cantrip folder are checked. Valid features that this version does not have are
+    reported as notes.
+
+    Exit status: 0 all recipes are valid, 2 at least one is not.
     """
     from cantrip_acp.cli.errors import DONE, USAGE
     from cantrip_acp.recipes import inspect
@@ -117,7 +120,7 @@ def _chosen(targets: tuple[str, ...], cwd: Path) -> list[tuple[Path, str]]:
         if path.is_dir():
             inside = [*recipe_files(path), *recipe_files(path / ".cantrip")]
             if not inside:
-                raise DefinitionError("no recipe lies in this folder (*.cantrip.yaml)", where=target)
+                raise DefinitionError("there is no recipe (*.cantrip.yaml) in this folder", where=target)
             found += [(p, str(p)) for p in inside]
         elif not is_path(target) and target in known and not path.is_file():
             found.append((known[target][1], str(known[target][1])))
@@ -144,24 +147,24 @@ def _print_report(report: Report) -> None:
 
 @recipe.command("convert", **examples("cantrip recipe convert .cantrip/greeter.cantrip.toml"))
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Write over a file that is there already.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 def convert(file: Path, force: bool) -> None:
-    """Write a recipe in TOML, which earlier versions read, as YAML: beside it, with its comments.
+    """Convert a recipe from TOML, the format of earlier versions, to YAML.
 
-    The TOML file stays as it is.
+    The YAML file is written to the same folder, with the comments. The TOML file is not changed.
     """
     from cantrip_acp.files.output_file import output_file
     from cantrip_acp.recipes.convert import toml_to_yaml
 
     if file.suffix != ".toml":
-        raise click.UsageError(f"this is no TOML file: {file}")
+        raise click.UsageError(f"this is not a TOML file: {file}")
     try:
         text = toml_to_yaml(file.read_text(encoding="utf-8-sig"), str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise DefinitionError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(file)) from None
     path = file.with_suffix(".yaml")
     if os.path.lexists(path) and not force:
-        raise DefinitionError("exists already; use --force to write over it", where=str(path))
+        raise DefinitionError("exists already; use --force to replace it", where=str(path))
     with output_file(path, overwrite=force) as out:
         out.write(text.encode())
     click.echo(f"wrote {path}; {file} can be deleted")
@@ -169,7 +172,7 @@ def convert(file: Path, force: bool) -> None:
 
 @recipe.command("schema", **examples("cantrip recipe schema > cantrip.schema.json"))
 def schema() -> None:
-    """Print the JSON Schema of recipes: it accepts exactly what the loader accepts."""
+    """Print the JSON Schema of recipes. It accepts exactly the recipes that can be loaded."""
     from cantrip_acp.recipes.models.schema import text
 
     sys.stdout.write(text())
@@ -178,24 +181,24 @@ def schema() -> None:
 @recipe.command("list", **examples("cantrip recipe list"))
 @cwd_option
 def list_recipes(cwd: Path) -> None:
-    """The recipes that can be named here, and where they are."""
+    """List the recipes that can be used by name in this folder, with their paths."""
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.recipes.recipe import names
 
     screen = Screen()
     for name, (source, path) in sorted(names(cwd.resolve()).items()):
-        # Both come from a folder that may be hostile: a newline in them must not look like another recipe.
+        # The folder may be hostile: a newline in a name or a path must not look like another recipe.
         screen.line((f"{clean_line(name):<20}", "bold"), f" {source:<10} ", (clean_line(str(path), _LONGEST), "dim"))
 
 
 @recipe.command("show", **examples("cantrip recipe show coding", "cantrip recipe show coding --source"))
 @click.argument("name", metavar="FILE|NAME")
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
-@click.option("--source", is_flag=True, help="Print the file as it is.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--source", is_flag=True, help="Print the file unchanged.")
 @cwd_option
 @state_option
 def show(name: str, as_json: bool, source: bool, cwd: Path, state_dir: Path | None) -> None:
-    """Show what a recipe comes to: crystal, call, gates, wards in force, and what the crystal is told about its circle."""
+    """Show what a recipe defines: crystal, call, gates, active wards, and the text that describes the circle to the crystal."""
     from cantrip_acp.files import paths
     from cantrip_acp.recipes import inspect, load
 
@@ -246,7 +249,7 @@ def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str,
 
 
 def _loom(found: Recipe) -> dict[str, Any]:
-    """The recipe's loom settings, without a password."""
+    """The recipe's loom settings, without passwords."""
     from cantrip_acp.loom.stores.address import shown
 
     settings = {"store": "jsonl", **found.data.get("loom", {})}
@@ -290,7 +293,7 @@ def _print_shown(screen: Screen, about: dict[str, Any], circle: Circle) -> None:
     part("wards")
     for key, value in about["wards"].items():
         screen.line((f"{key}  ", "dim"), json.dumps(value, ensure_ascii=False), indent=2)
-    part("what the crystal is told of its circle")
+    part("description of the circle for the crystal")
     if about["presentation"]:
         for line in about["presentation"].splitlines():
             screen.line(line, indent=2)

@@ -1,4 +1,7 @@
-"""`cantrip repl`: talk to an entity in the terminal. Each line is a cast, and the entity remembers all earlier casts."""
+"""`cantrip repl`: lets the user talk to an entity in the terminal.
+
+Each line is the intent of a cast. The entity remembers all earlier casts.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +45,10 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.web.named_hosts import NamedHosts
 
 HELP = """\
-Each line is an intent; a line that ends in \\ goes on in the next one.
-/usage  what all casts so far have used
-/loom   where the record is
-/quit   leave (Ctrl-D does too); Ctrl-C cancels the running cast"""
+Each line is an intent. A line that ends in \\ continues on the next line.
+/usage  show the usage of all casts so far
+/loom   show where the loom is
+/quit   quit (also Ctrl-D); Ctrl-C cancels the running cast"""
 
 
 @click.command(
@@ -61,7 +64,7 @@ Each line is an intent; a line that ends in \\ goes on in the next one.
     "--session",
     "session_id",
     metavar="ID",
-    help="Continue this session of an editor or of `cantrip client`, with its history, in its folder.",
+    help="Continue the session with this id, which an editor or `cantrip client` began, with its history and in its folder.",
 )
 @click.option("--full", is_flag=True, help="Show complete outputs and changes.")
 @ask_option
@@ -77,19 +80,19 @@ def repl(
     ask: bool,
     allow_hosts: tuple[str, ...],
 ) -> int:
-    """Talk to an entity made from RECIPE (a file, or a name; the built-in Familiar by default).
+    """Talk to an entity made from RECIPE (a file or a name; the built-in Familiar by default).
 
-    Every line is an intent. The entity keeps what it learned and made from one to the next. Ctrl-C cancels the running
-    cast, Ctrl-D leaves. From a pipe, each line of stdin is an intent.
+    Every line is an intent. The entity keeps its history and its variables between intents. Ctrl-C cancels the running cast,
+    Ctrl-D quits. Without a terminal, each line of stdin is an intent.
 
-    With --session you continue an editor's session here (close it there first). The session's own recipe is used unless you name
-    another RECIPE, and its mode stays.
+    With --session you continue an editor's session here. Close it in the editor first. The session's own recipe is used,
+    unless you name another RECIPE. The session's mode stays the same.
 
-    The entity may do what the recipe allows; a line on stderr says what that is. With --ask it asks you first. The gate fetch
-    sends requests only to hosts that your intents, the recipe (bash_network) or --allow-host name.
+    The entity may do everything that the recipe allows. A line on stderr says what that is. With --ask you are asked first.
+    The gate `fetch` sends requests only to hosts that your intents, the recipe (bash_network) or --allow-host names.
 
-    Exit status: 0 at a terminal, or all casts ended by themselves; 1 one from a pipe was truncated or failed; 2 the
-    command line, the recipe or a file is wrong; 3 there is no sandbox here; 130 interrupted.
+    Exit status: 0 on a terminal, or if all casts terminated; 1 a cast was truncated or failed; 2 the command line, the recipe
+    or a file is wrong; 3 this machine has no sandbox; 130 interrupted.
     """
     from cantrip_acp.recipes import DEFAULT
 
@@ -99,14 +102,14 @@ def repl(
     entity = None
     if session_id is not None:
         if loom_file is not None:
-            raise click.UsageError("--session has a loom of its own; leave --loom out")
+            raise click.UsageError("--session and --loom cannot be used together: the session has its own loom")
         from cantrip_acp.cli.session.setup import open_session
 
         opening, entity = open_session(session_id, recipe, state_dir, hosts, ask=ask)
     else:
         opening = open_recipe(recipe or DEFAULT, cwd, loom_file, state_dir)
     try:
-        with _leaving_politely():
+        with _quit_on_signal():
             return _talk(opening, context, hosts, full=full, ask=ask, entity=entity)
     finally:
         opening.leave()
@@ -132,7 +135,7 @@ def _talk(
     cantrip, context = given_with.to(opening.cantrip), given_with.blocks
     if entity is None:
         cantrip = cantrip.for_session((), permissions(hosts) if ask else hosts)
-    _greet(screen, opening)
+    _print_header(screen, opening)
     screen.flush()
     print_allowed(cantrip, cantrip.circle if entity is None else entity.circle, hosts, ask=ask)
     output.renderer.begin_output()
@@ -149,19 +152,21 @@ def _talk(
                 if not asked:
                     output.show_intent(words)
                 hosts.add_from_text(words)
-                good, signalled = _one(run, words, output, context)
-                context = ()  # the first cast pins it for the entity's whole life
+                good, signalled = _run_cast(run, words, output, context)
+                context = ()  # the entity keeps the context of its first cast for all later casts
                 status = status if good or asked else FAILED
                 if signalled is not None and (signalled != signal.SIGINT or not asked):
                     return INTERRUPTED
     return status
 
 
-def _one(
+def _run_cast(
     run: EntityThread, intent: str, output: CastText, context: tuple[ContextBlock, ...]
 ) -> tuple[bool, int | None]:
-    """Run one cast. Return whether it ended by itself, and the signal that stopped it. A failed cast does not end
-    the session."""
+    """Run one cast. Returns whether it terminated, and the signal that stopped it (None if there was no signal).
+
+    A failed cast does not end the session.
+    """
     from cantrip_acp.cli.errors import report_error
     from cantrip_acp.core.errors import SandboxMissing
 
@@ -181,7 +186,7 @@ def _one(
     return ended.result.terminated, ended.stopped_by
 
 
-def _greet(screen: Screen, opening: OpenedRecipe) -> None:
+def _print_header(screen: Screen, opening: OpenedRecipe) -> None:
     circle = opening.cantrip.circle
     dot = f" {screen.marks.dot} "
     parts = [opening.cantrip.crystal.model, circle.medium.name, ", ".join(circle.gates)]
@@ -189,7 +194,7 @@ def _greet(screen: Screen, opening: OpenedRecipe) -> None:
     screen.line(("folder   ", "dim"), str(opening.workspace))
     screen.line(("loom     ", "dim"), opening.loom.location or "in memory")
     if sys.stdin.isatty():
-        screen.line(("/help says what can be typed here", "dim"))
+        screen.line(("/help lists the commands", "dim"))
 
 
 def _command(words: str, output: CastText, run: EntityThread, opening: OpenedRecipe) -> None:
@@ -197,7 +202,7 @@ def _command(words: str, output: CastText, run: EntityThread, opening: OpenedRec
         for line in HELP.splitlines():
             output.renderer.show_note(line)
     elif words == "/usage":
-        output.renderer.show_note(", ".join(run.entity.usage.words()) or "nothing so far")
+        output.renderer.show_note(", ".join(run.entity.usage.words()) or "no usage so far")
     elif words == "/loom":
         output.renderer.show_note(opening.loom.location or "in memory")
     else:
@@ -206,37 +211,37 @@ def _command(words: str, output: CastText, run: EntityThread, opening: OpenedRec
 
 def _lines() -> Iterator[str]:
     """Yield intents from a pipe."""
-    held = ""
+    earlier_lines = ""
     for line in sys.stdin:
         text = line.rstrip("\n")
         if text.endswith("\\"):
-            held += text[:-1] + "\n"
+            earlier_lines += text[:-1] + "\n"
             continue
-        yield held + text
-        held = ""
-    if held:
-        yield held
+        yield earlier_lines + text
+        earlier_lines = ""
+    if earlier_lines:
+        yield earlier_lines
 
 
 def _prompts(state_dir: Path) -> Iterator[str]:
     """Yield intents that a person types, with line editing and a history."""
     with _history(state_dir / "repl_history"):
-        held = ""
+        earlier_lines = ""
         while True:
             try:
-                text = input("\n… " if held else "\n❯ ")
+                text = input("\n… " if earlier_lines else "\n❯ ")
             except EOFError:
                 print()
                 return
             except KeyboardInterrupt:
                 print()
-                held = ""
+                earlier_lines = ""
                 continue
             if text.endswith("\\"):
-                held += text[:-1] + "\n"
+                earlier_lines += text[:-1] + "\n"
                 continue
-            yield held + text
-            held = ""
+            yield earlier_lines + text
+            earlier_lines = ""
 
 
 @contextmanager
@@ -261,8 +266,8 @@ def _history(file: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _leaving_politely() -> Iterator[None]:
-    """SIGTERM or SIGHUP at the prompt leaves as Ctrl-D does: first ends what the entity started."""
+def _quit_on_signal() -> Iterator[None]:
+    """Inside the block, SIGTERM and SIGHUP quit like Ctrl-D: the processes that the entity started are ended first."""
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""`cantrip sandbox`: run one command as the bash medium would, or show what a command may read and write."""
+"""`cantrip sandbox`: runs one command in the sandbox of the bash medium, or shows what a command may read and write."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from cantrip_acp.sandbox.policy.policy import Policy
 
 
-# --- `cantrip sandbox run --python`: run one program as the code medium would run it, as one cell.
+# --- `cantrip sandbox run --python`: runs a program as one cell of the code medium.
 
 
 def program(words: tuple[str, ...], folder: Path) -> str:
-    """The text of a program: the content of a file below ``folder``, or the words themselves."""
+    """The text of a program. One word that names a file below ``folder`` gives its content, else the joined words."""
     if len(words) == 1 and "\n" not in words[0]:
         path = folder / words[0]
         if path.is_file():
@@ -39,8 +39,8 @@ def program(words: tuple[str, ...], folder: Path) -> str:
     return " ".join(words)
 
 
-class LoneTurn:
-    """A turn without an entity: gate calls are real, and events are dropped."""
+class TurnWithoutEntity:
+    """The turn that the program runs in. Its gate calls are real, but no entity, loom or event stream belongs to it."""
 
     folded = 0
 
@@ -98,7 +98,7 @@ async def run_python(circle: Circle, code: str, printer: Printer) -> int:
     from cantrip_acp.gates.contract import as_text
     from cantrip_acp.mediums.code.session import CodeSession
 
-    turn = LoneTurn(circle)
+    turn = TurnWithoutEntity(circle)
     session = await circle.medium.open(circle, turn.entity_id)
     assert isinstance(session, CodeSession)
     session.tap = printer
@@ -124,39 +124,41 @@ async def run_python(circle: Circle, code: str, printer: Printer) -> int:
 _TIMED_OUT = 124
 _KILLED = 137
 _NO_READER = 141
-"""The exit status after SIGPIPE: nobody reads the program's output any more."""
+"""The exit status after SIGPIPE, when no process reads the program's output any more."""
 _LONGEST_NAME = 10_000
 _MOST_PRINTED = 64 * 1024 * 1024
 _KEPT = 64 * 1024
-"""Bytes of output that the runner keeps. All output was printed already; this part is for the message of a failed start."""
+"""Maximum bytes of output that the runner keeps, for the message of a failed start. The output itself is printed at once."""
 
 
 def _circle_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that define a sandbox: a recipe's circle, or wards from the command line."""
     for option in (
         click.option(
-            "--network", is_flag=True, help="Allow the network. Without this option there is none, not even localhost."
+            "--network",
+            is_flag=True,
+            help="Allow the network. Without this option there is no network, not even localhost.",
         ),
         click.option(
             "--host",
             "hosts",
             multiple=True,
             metavar="HOST",
-            help="A host that may be reached by HTTP and HTTPS, as in bash_network's list; repeatable.",
+            help="Allow HTTP and HTTPS requests to this host, as in the list of bash_network. May be repeated.",
         ),
         click.option(
             "--writable",
             multiple=True,
             metavar="PATH",
             type=click.Path(path_type=Path),
-            help="A folder that may be written; repeatable.  [default: none]",
+            help="Allow writing in this folder. May be repeated.  [default: none]",
         ),
-        click.option("--recipe", metavar="RECIPE", help="Take the wards and gates of this recipe (a name or a file)."),
+        click.option("--recipe", metavar="RECIPE", help="Use the wards and gates of this recipe (a name or a file)."),
         click.option(
             "--cwd",
             metavar="DIR",
             type=click.Path(path_type=Path, exists=True, file_okay=False),
-            help="The workspace: readable, and where commands start. Default: the current folder.",
+            help="The workspace. Commands start there and may read it.  [default: the current folder]",
         ),
     ):
         command = option(command)
@@ -166,11 +168,11 @@ def _circle_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.group(
     "sandbox",
     cls=SuggestingGroup,
-    short_help="Run one command as the medium would, or show the policy.",
+    short_help="Run one command in the sandbox, or show the sandbox's policy.",
     **examples("cantrip sandbox run --writable . -- make test", "cantrip sandbox policy --json"),
 )
 def sandbox() -> None:
-    """Commands in the sandbox of the bash medium: with it, or not at all."""
+    """Run a command in the sandbox of the bash medium, or show the sandbox's policy. Nothing runs without a sandbox."""
 
 
 @sandbox.command(
@@ -186,14 +188,17 @@ def sandbox() -> None:
     ),
 )
 @_circle_options
-@click.option("--python", is_flag=True, help="COMMAND is a Python program, or a file that holds one, run as a cell.")
+@click.option("--python", is_flag=True, help="Run COMMAND, a Python program or the path of one, as a cell.")
 @click.option(
     "--code-python",
     metavar="PATH|venv",
-    help="With --python: the Python to run it in, as a recipe's code_python. Default: the one that cantrip runs on.",
+    help="With --python: the Python that runs it, like code_python in a recipe.  [default: the Python of cantrip]",
 )
 @click.option(
-    "--timeout-ms", type=click.IntRange(min=1), metavar="N", help="Stop it after this long (bash_timeout_ms)."
+    "--timeout-ms",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop the command after N milliseconds (bash_timeout_ms).",
 )
 @click.option(
     "--max-output-bytes",
@@ -201,7 +206,7 @@ def sandbox() -> None:
     metavar="N",
     default=_MOST_PRINTED,
     show_default=True,
-    help="Stop it when it has printed this much.",
+    help="Stop the command after N bytes of output.",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
@@ -216,13 +221,14 @@ def run(
     code_python: str | None,
     max_output_bytes: int,
 ) -> int:
-    """Run COMMAND exactly as the bash medium would: one word as a shell's text, several as a program with arguments.
+    """Run COMMAND as the bash medium runs it. One word is a shell command line; several words are a program and its arguments.
 
-    The status is the command's own; 124 where it ran out of time, 137 where a limit killed it, 141 where nobody reads its
-    output any more, 3 where there is no sandbox on this machine. With --recipe its gates are commands too;
-    `cantrip_done TEXT` prints TEXT and ends.
-    With --python it is run as the code medium would run it: 1 where it fails, and no file of the workspace is visible
-    but what --writable or the recipe shows.
+    With --recipe, the recipe's gates are available as commands. `cantrip_done TEXT` prints TEXT and ends.
+    With --python, COMMAND runs as in the code medium. It sees only the files of the workspace that --writable or the recipe
+    allows.
+
+    Exit status: the command's own; 1 if a Python program failed, 124 if the time was over, 137 if a limit stopped it, 141 if
+    no process reads its output any more, 3 if this machine has no sandbox.
     """
     import anyio
 
@@ -231,9 +237,9 @@ def run(
             command, cwd, recipe, writable, bool(network or hosts), timeout_ms, code_python, max_output_bytes
         )
     if code_python is not None:
-        raise click.UsageError("--code-python goes with --python")
+        raise click.UsageError("--code-python needs --python")
 
-    circle = _circle(cwd, recipe, writable, _reach(network, hosts), timeout_ms)
+    circle = _circle(cwd, recipe, writable, _network_ward(network, hosts), timeout_ms)
     text = command[0] if len(command) == 1 else shlex.join(command)
     printer = Printer(max_output_bytes)
     outcome, answer = anyio.run(_run, circle, text, printer)
@@ -266,7 +272,7 @@ def _python(
     from cantrip_acp.mediums.code.medium import CodeMedium
 
     if network:
-        raise click.UsageError("Python cells have no network; --network and --host are for commands")
+        raise click.UsageError("--network and --host cannot be used with --python: Python cells have no network")
     found = _circle(cwd, recipe, writable, False, None)
     wards = found.wards
     if recipe is None:
@@ -279,7 +285,7 @@ def _python(
         wards = replace(wards, code_timeout_ms=min(timeout_ms, wards.code_timeout_ms))
     medium: Medium = found.medium if found.medium.name == "code" else CodeMedium(python=code_python)
     if recipe is not None and code_python is not None:
-        raise click.UsageError("--recipe brings its own Python (code_python); --code-python goes without it")
+        raise click.UsageError("--recipe and --code-python cannot be used together: a recipe has its own code_python")
     circle = Circle(medium, list(found.declared_gates), wards, workspace=found.workspace)
     printer = Printer(max_output_bytes)
     status = anyio.run(run_python, circle, program(words, cwd or Path.cwd()), printer)
@@ -289,8 +295,9 @@ def _python(
 
 
 class Printer:
-    """Prints a program's output as it comes: cleaned text if stdout or stderr is a terminal, else every byte.
-    It keeps nothing. It calls `stop` to end the program after ``most`` bytes, or when nobody reads the output.
+    """Prints a program's output at once: cleaned text if stdout or stderr is a terminal, else the unchanged bytes.
+
+    It calls `stop` to end the program after ``most`` bytes, or when no process reads the output.
     """
 
     def __init__(self, most: int) -> None:
@@ -330,7 +337,7 @@ class Printer:
 
             self.reader_left = True
             discard_output(sys.stdout if stream == 1 else sys.stderr)
-            self.stop("nobody reads its output any more")
+            self.stop("no process reads its output any more")
 
 
 async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, str | None]:
@@ -387,7 +394,7 @@ async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, st
 )
 @_circle_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: policy, program, arguments.")
-@click.option("--seatbelt", is_flag=True, help="Print it as a profile for macOS's sandbox-exec instead (never tried).")
+@click.option("--seatbelt", is_flag=True, help="Print the policy as a profile for macOS's sandbox-exec (not tested).")
 def policy(
     cwd: Path | None,
     recipe: str | None,
@@ -397,11 +404,11 @@ def policy(
     as_json: bool,
     seatbelt: bool,
 ) -> None:
-    """Print the policy of a command that would start now, why each part of it is there, and bubblewrap's arguments."""
+    """Print the policy of a command that starts now, the reason for each part, and the arguments for bubblewrap."""
     from cantrip_acp.mediums.bash import BashSession
     from cantrip_acp.sandbox.policy.policy import reasons
 
-    circle = _circle(cwd, recipe, writable, _reach(network, hosts), None)
+    circle = _circle(cwd, recipe, writable, _network_ward(network, hosts), None)
     made = BashSession(circle).sandbox
     found = made.policy()
     if seatbelt:
@@ -428,10 +435,10 @@ def policy(
         click.echo(f"    {clean_line(line, _LONGEST_NAME)}")
 
 
-def _reach(network: bool, hosts: tuple[str, ...]) -> bool | list[str]:
-    """The value of `bash_network` that the options ask for."""
+def _network_ward(network: bool, hosts: tuple[str, ...]) -> bool | list[str]:
+    """The value of the ward `bash_network` for the options."""
     if network and hosts:
-        raise click.UsageError("--network is the whole network, --host a part of it: give one of them")
+        raise click.UsageError("--network and --host cannot be used together: --network allows every host")
     return list(hosts) or network
 
 
@@ -449,7 +456,9 @@ def _circle(
         wards = {"max_turns": 1, "bash_network": network, "bash_writable_paths": paths, **limits}
         return Circle("bash", ["done"], wards, workspace=workspace)
     if writable or network:
-        raise click.UsageError("--recipe brings its own wards; --writable, --network and --host go without it")
+        raise click.UsageError(
+            "--writable, --network and --host cannot be used with --recipe: a recipe has its own wards"
+        )
     from cantrip_acp.crystals.scripted import ScriptedCrystal
     from cantrip_acp.files.paths import state_dir
     from cantrip_acp.recipes import recipe as recipes
@@ -469,7 +478,7 @@ def _circle(
 
 
 def _described(policy: Policy) -> list[str]:
-    """The policy as lines of text; each part says why it is there."""
+    """The policy as lines of text, with the reason for each part."""
     from cantrip_acp.sandbox.policy.policy import reasons
 
     limits = policy.limits
@@ -481,17 +490,17 @@ def _described(policy: Policy) -> list[str]:
             [f"{p} -> {t}" if t else p for p, t in policy.system] + ["/etc (prepared, no secrets)"],
         ),
         ("Read-only: your tools, because PATH or a virtual environment leads there", list(policy.tools)),
-        ("Links that PATH or the workspace goes through", [f"{p} -> {t}" for p, t in policy.links]),
+        ("Symbolic links on the way to PATH or the workspace", [f"{p} -> {t}" for p, t in policy.links]),
         ("Readable: the workspace", [p for p in policy.readable if p not in policy.writable]),
         ("Writable, by bash_writable_paths", list(policy.writable)),
         (
-            "Read-only inside those, because another program would execute it (allow_protected)",
+            "Read-only inside the writable folders, because another program would execute it (allow_protected)",
             [f"{path}: {why[path]}" for path in policy.protected],
         ),
-        ("Cannot be made there, for the same reason", [f"{path}: {why[path]}" for path in policy.absent]),
-        ("Cannot be renamed, because of what lies in it", list(policy.pinned)),
+        ("Cannot be created there, for the same reason", [f"{path}: {why[path]}" for path in policy.absent]),
+        ("Cannot be renamed, because it contains protected files", list(policy.pinned)),
         ("Hidden, because of its name (secrets)", list(policy.hidden)),
-        ("Shown without the credentials in it", [p for p, _ in policy.replaced]),
+        ("Readable, but without the credentials in it", [p for p, _ in policy.replaced]),
         (
             "Private and emptied after each command",
             ["/tmp", "/dev/shm", *([] if policy.home_source else [f"{policy.home} (home)"])],
@@ -525,7 +534,7 @@ def _described(policy: Policy) -> list[str]:
 
 def _network(policy: Policy) -> list[str]:
     if policy.network:
-        return ["all of it"]
+        return ["the whole network"]
     return [f"{host} (HTTP and HTTPS, through the filtering proxy)" for host in policy.hosts] or ["none"]
 
 

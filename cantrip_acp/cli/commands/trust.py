@@ -1,4 +1,4 @@
-"""`cantrip trust`: trust the recipes of a folder or the command of an MCP server, list what is trusted, or revoke it."""
+"""`cantrip trust`: trusts the recipes of a folder or the command of an MCP server, lists what is trusted, or revokes trust."""
 
 from __future__ import annotations
 
@@ -32,13 +32,20 @@ _LONGEST = 1000
     ),
 )
 @click.argument("words", metavar="[DIR]", nargs=-1)
-@click.option("--mcp", is_flag=True, help="Trust the command of an MCP server (all that follows) instead of a folder.")
-@click.option("--revoke", is_flag=True, help="Withdraw the trust in the folder.")
 @click.option(
-    "--list", "as_list", is_flag=True, help="Show the folders that are trusted, and whether they have changed."
+    "--mcp", is_flag=True, help="Trust the command of an MCP server (all following words) instead of a folder."
 )
-@click.option("--yes", is_flag=True, help="Grant it without asking (for scripts).")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: what would be granted, and whether it was.")
+@click.option("--revoke", is_flag=True, help="Do not trust the folder or the command any more.")
+@click.option(
+    "--list", "as_list", is_flag=True, help="List the trusted folders and commands, and which folders have changed."
+)
+@click.option("--yes", is_flag=True, help="Grant the trust without asking (for scripts).")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object: what would be trusted, and whether it is trusted now.",
+)
 @state_option
 def trust(
     words: tuple[str, ...],
@@ -49,15 +56,16 @@ def trust(
     as_json: bool,
     state_dir: Path | None,
 ) -> int:
-    """Trust the recipes in DIR/.cantrip (by default, here) and the files that they name, as they are now.
+    """Trust the recipes in DIR/.cantrip (by default of this folder) and the files that they name, in their present form.
 
-    A recipe that came with a folder may do only what is harmless until you say this; it is asked again when any of it
-    changes. What each of them could do is shown first, and then you are asked. Read them: a trusted recipe decides where
-    prompts and keys go, and what the sandbox lets through.
+    Without your trust, a recipe in a folder may do only harmless things. If one of the files changes, the folder is not trusted
+    any more. The command first shows what each recipe could do, and then asks you. Read the recipes: a trusted recipe decides
+    where prompts and keys are sent, and what the sandbox allows.
 
-    With --mcp, an MCP server that an editor names may run outside the sandbox, as you, when its command is exactly this one.
+    With --mcp you trust the command of an MCP server. If an editor names exactly this command, it may run outside the sandbox
+    with your rights.
 
-    The status is 0 where it was granted, 1 where it was not.
+    Exit status: 0 trusted, 1 not trusted.
     """
     from cantrip_acp.files import paths
     from cantrip_acp.recipes.build.python_files import Files
@@ -70,7 +78,7 @@ def trust(
     if mcp:
         return _command(ledger, words, revoke=revoke, yes=yes, as_json=as_json)
     if len(words) > 1:
-        raise click.UsageError("one folder at a time; a command comes after --mcp --")
+        raise click.UsageError("name only one folder, or write --mcp -- before the command of an MCP server")
     folder = Path(words[0]) if words else Path()
     shown = _line(folder.resolve())
     if revoke:
@@ -80,16 +88,18 @@ def trust(
     if not (folder / FOLDER).is_dir():
         raise DefinitionError(f"has no {FOLDER} folder, so there is nothing to trust", where=str(folder))
     if not recipe_files(folder / FOLDER):
-        raise DefinitionError("holds no recipe, so there is nothing to trust", where=str(folder / FOLDER))
+        raise DefinitionError("contains no recipe, so there is nothing to trust", where=str(folder / FOLDER))
     what = content(folder, Files())
     recipes = _described(folder, what)
     if not as_json:
-        click.echo(f"to be trusted, as it is now: {shown}")
+        click.echo(f"This folder would be trusted in its present form: {shown}")
         for line in _lines(recipes):
             click.echo(line)
     granted = _agreed(f"Trust the recipes of {shown}?", yes=yes, as_json=as_json)
     if granted and not ledger.grant_seen(folder, what):
-        raise DefinitionError("changed while you read it, and is not trusted; look again", where=str(folder / FOLDER))
+        raise DefinitionError(
+            "is not trusted, because it changed after it was shown; run the command again", where=str(folder / FOLDER)
+        )
     verdict = "trusted" if granted else "not trusted"
     _say(f"{verdict}: {shown}", as_json, folder=shown, trusted=granted, recipes=recipes)
     return 0 if granted else 1
@@ -105,10 +115,10 @@ def _command(ledger: Ledger, words: tuple[str, ...], *, revoke: bool, yes: bool,
         return 0
     if not as_json:
         click.echo(
-            "This program could do on this machine whatever you can: it would run outside the sandbox, with your files,"
+            "If an editor names exactly this command, it would run outside the sandbox. It could use your files, your"
         )
         click.echo(
-            "your network and the variables that an editor gives it, whenever an editor names exactly these words:"
+            "network and the variables that the editor gives it, and do everything that you can do on this machine:"
         )
         click.echo(f"  {shown}")
     granted = _agreed("Let it run outside the sandbox?", yes=yes, as_json=as_json)
@@ -120,11 +130,11 @@ def _command(ledger: Ledger, words: tuple[str, ...], *, revoke: bool, yes: bool,
 
 
 def _agreed(question: str, *, yes: bool, as_json: bool) -> bool:
-    """Whether the user agrees: by ``--yes``, or by an answer at the terminal."""
+    """Whether the user agrees, by ``--yes`` or by an answer on the terminal."""
     if yes:
         return True
     if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        click.echo("nothing was granted: there is no terminal to ask at; read what is shown, then add --yes", err=True)
+        click.echo("nothing was trusted, because there is no terminal to ask. Read the text, then add --yes", err=True)
         return False
     return click.confirm(question, default=False)
 
@@ -151,13 +161,13 @@ def _list(ledger: Ledger, *, as_json: bool) -> int:
     if not trusted and not commands:
         click.echo("no folder is trusted")
     for folder, state in states.items():
-        changed = "" if state == "trusted" else "  (changed since: not trusted any more)"
+        changed = "" if state == "trusted" else "  (changed since then, so it is not trusted any more)"
         click.echo(f"{_line(folder)}  since {_line(str(trusted[folder].get('when', ''))[:19])}{changed}")
     return 0
 
 
 def _described(folder: Path, what: Content) -> list[dict[str, Any]]:
-    """Each file that would be trusted. For a recipe also what it could do, and which lines need trust."""
+    """The files that would be trusted. A recipe also has what it could do, and which of its lines need trust."""
     from cantrip_acp.recipes.parse.document import SUFFIXES
     from cantrip_acp.recipes.recipe import load
     from cantrip_acp.recipes.trust import FOLDER, demands, powers
@@ -193,5 +203,5 @@ def _lines(recipes: list[dict[str, Any]]) -> list[str]:
 
 
 def _line(text: object) -> str:
-    """Text from a folder that may be hostile: made one line, without terminal control sequences."""
+    """Make text from a possibly hostile folder safe to print: one line, without terminal control sequences."""
     return clean_line(str(text), _LONGEST)

@@ -34,16 +34,16 @@ def test_it_says_first_and_does_when_told_to(state: Path) -> None:
     said = gc(state)
     assert said.status == 0
     lines = said.out.splitlines()
-    assert lines[0].startswith("would remove  looms/a.loom.jsonl  ")
+    assert lines[0].startswith("would delete  looms/a.loom.jsonl  ")
     assert lines[0].endswith("last written 100 days ago")
     assert lines[1].endswith("d.loom.jsonl goes on from it (last written 95 days ago)")
     assert lines[2].startswith("would free ")
-    assert lines[3] == "nothing was removed; --yes removes it"
+    assert lines[3] == "nothing was deleted; use --yes to delete"
     assert gc(state, "--dry-run").out == said.out
     assert names(state) == ["a", "b", "c", "d"]
     done = gc(state, "--yes")
     assert done.status == 0
-    assert done.out.startswith("removed  looms/a.loom.jsonl")
+    assert done.out.startswith("deleted  looms/a.loom.jsonl")
     assert "3 looms kept" in done.out
     assert names(state) == ["b", "c", "d"]
     assert "nothing to delete in" in gc(state, "--yes", "--older-than", "never").out
@@ -80,7 +80,7 @@ def test_wrong_words(state: Path) -> None:
     for words, said in (
         (("--older-than", "soon"), "'soon' is no age; write a number and its unit"),
         (("--max-size", "much"), "'much' is no size"),
-        (("--yes", "--dry-run"), "give one of them"),
+        (("--yes", "--dry-run"), "cannot be used together"),
     ):
         done = gc(state, *words)
         assert done.status == 2
@@ -91,7 +91,7 @@ def test_wrong_words(state: Path) -> None:
 def test_a_loom_is_kept(state: Path) -> None:
     kept = run("loom", "keep", "a", "--state-dir", state, cwd=state)
     assert (kept.status, kept.out) == (0, "a.loom.jsonl  kept\n")
-    assert "stays  looms/a.loom.jsonl" in gc(state, "--yes").out
+    assert "kept  looms/a.loom.jsonl" in gc(state, "--yes").out
     assert names(state) == ["a", "b", "c", "d"]
     assert (
         run("loom", "keep", "a", "--no", "--state-dir", state, cwd=state).out == "a.loom.jsonl  not marked any more\n"
@@ -230,4 +230,4 @@ def test_a_loom_that_is_being_removed_is_locked(state: Path) -> None:
 def test_a_folder_that_is_not_there_is_no_empty_one(tmp_path: Path) -> None:
     said = run("gc", "--state-dir", tmp_path / "statte", cwd=tmp_path)
     assert said.status == 2
-    assert f"there is no folder {tmp_path / 'statte'}" in said.err
+    assert f"the folder {tmp_path / 'statte'} does not exist" in said.err

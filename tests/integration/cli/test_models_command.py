@@ -28,7 +28,7 @@ def test_models(tmp_path: Path) -> None:
 def test_a_model_that_nobody_knows(tmp_path: Path) -> None:
     done = run("models", "openai:gpt-of-tomorrow", cwd=tmp_path)
     assert done.status == 0
-    assert "assumed: no table has it" in done.out
+    assert "assumed: the model is unknown" in done.out
 
 
 def test_an_unknown_provider(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_the_users_own_table(tmp_path: Path) -> None:
 
 
 def looked(*, probe: bool = False) -> dict[str, Finding]:
-    return {finding.name: finding for finding in doctor.look(probe=probe)}
+    return {finding.name: finding for finding in doctor.check_providers(probe=probe)}
 
 
 def test_doctor_says_where_a_key_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,8 +64,10 @@ def test_doctor_says_where_a_key_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found["provider.openai"].text == f"OPENAI_API_KEY from {tmp_path / '.env'}"
     assert found["crystal"].text.startswith("openai:gpt-")
     assert found["keys.file"].state == "note"
-    assert found["gateway"].text.startswith("every provider is asked at http://127.0.0.1:1/v1, with a login")
-    assert found["headers"].text.startswith("each request carries X-Secret-Header")
+    assert found["gateway"].text.startswith(
+        "requests to every provider are sent to http://127.0.0.1:1/v1, with a login"
+    )
+    assert found["headers"].text.startswith("each request has the headers X-Secret-Header")
     assert "0123456789" not in str(found)
     (tmp_path / ".env").chmod(0o600)
     monkeypatch.setenv("CANTRIP_CRYSTAL", "ollama:qwen3")

@@ -48,7 +48,7 @@ def test_new_writes_over_nothing(tmp_path: Path) -> None:
     path = recipe(tmp_path, "mine", ".cantrip/greeter.cantrip.yaml")
     done = run("recipe", "new", "greeter", cwd=tmp_path)
     assert done.status == 2
-    assert "is there already" in done.err
+    assert "exists already" in done.err
     assert path.read_text() == "mine"
     assert run("recipe", "new", "greeter", "--force", cwd=tmp_path).status == 0
     assert run("recipe", "new", "./x.txt", cwd=tmp_path).status == 2

@@ -149,7 +149,7 @@ def test_an_agent_that_dies_ends_it(play: Play) -> None:
     done = play({"steps": [{"prompt": "x"}, {"prompt": "y"}]}, agent=rude("dies_in_a_turn"))
     assert done.returncode == 1
     assert "it failed: the agent" in done.stdout, done.stdout
-    assert "1 not played, because the agent had ended" in done.stdout
+    assert "1 not run, because the agent had ended" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_an_agent_that_dies_ends_it(play: Play) -> None:
         ("steps:\n  - prompt: x\n    expct: {}", "s.yaml:3:5: unknown key 'expct'; did you mean 'expect'?"),
         ("steps:\n  - prompt: x\n    expect:\n      tekst: y", "s.yaml:4:7: unknown key 'tekst'; did you mean 'text'?"),
         ("steps:\n  - name: y", "a step needs a prompt"),
-        ("steps:\n  - {prompt: x, expect: {text: {matches: '('}}}", "no regular expression"),
+        ("steps:\n  - {prompt: x, expect: {text: {matches: '('}}}", "not a valid regular expression"),
         ("steps:\n  - {prompt: x, allow: maybe}", "unknown answer 'maybe'"),
         ("steps:\n  - {prompt: x, timeout: 0}", "seconds above 0"),
         ("steps: [", "s.yaml:1"),

@@ -77,7 +77,7 @@ def test_mode_and_options_are_set_before_the_first_prompt(client: Callable[..., 
     ("arguments", "words"),
     [
         (["--set", "mode"], "is not ID=VALUE"),
-        (["--load", "a", "--resume", "b"], "give one of them"),
+        (["--load", "a", "--resume", "b"], "cannot be used together"),
         (["--allow", "edit=perhaps"], "is not one of ask, once, always, never"),
         (["--allow", "paint=once"], "is no kind of tool call"),
     ],
@@ -119,7 +119,7 @@ def test_modes_options_and_sessions_at_a_terminal(terminal: Callable[..., Termin
     typed(":mode free", "unknown mode")
     typed(":options", "recipe")
     typed(":set mode=trusted", "mode = trusted")
-    typed(":set mode", ":options lists them")
+    typed(":set mode", ":options lists the options")
     typed(":sesions", "did you mean 'sessions'?")
     typed("Say one.", "end_turn")
     typed(":new", "session  ")

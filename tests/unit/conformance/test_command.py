@@ -82,7 +82,7 @@ def test_rule(write, command, rules: list[str], counts: str) -> None:
 def test_a_rule_that_no_case_has(write, command) -> None:
     result = command(write(PASSES), "--rule", "LOOP-66")
     assert result.exit_code == 2
-    assert "no case has the rule LOOP-66; the rules here: LOOP-6" in result.stderr
+    assert "no case has the rule LOOP-66; the rules of these files: LOOP-6" in result.stderr
 
 
 def test_json(write, command) -> None:

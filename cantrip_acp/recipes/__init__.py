@@ -1,8 +1,8 @@
-"""Recipes: cantrips as files (``*.cantrip.yaml``), and the built-in ones.
+"""Recipes: files (``*.cantrip.yaml``) that describe cantrips, and the built-in recipes.
 
-`load` reads one, `build.build` makes a `Cantrip` of it, `load_for_session` does both for a session. The command line,
-the ACP agent and the language server import it, never the core. Its imports are light: pydantic and the YAML parser
-are loaded only for a new text, and for the error messages of an invalid one. Start reading with `recipe.py`.
+`load` reads a recipe, `build.build` makes a `Cantrip` from it, `load_for_session` does both. The command line, the ACP
+agent and the language server import this package; the core never does. Importing it is fast: pydantic and the YAML
+parser are imported only for a text that is not in the cache. Start reading with `recipe.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cantrip_acp.recipes.recipe import Recipe
 
 DEFAULT = "familiar"
-"""The default recipe, which is built in."""
+"""The name of the default recipe. It is a built-in recipe."""
 
 
 def load(
@@ -28,7 +28,7 @@ def load(
     """Load a recipe by path or by name: from ``.cantrip/`` of the workspace, the user's folder, or the built-in ones.
 
     With ``state_dir`` the parsed data is cached there, so that the same text is not parsed twice.
-    Raises `RecipeError` with file, line and column, or `DefinitionError` where there is no such recipe.
+    Raises `RecipeError` with file, line and column, or `DefinitionError` if there is no such recipe.
     """
     from cantrip_acp.recipes import recipe
 
@@ -43,11 +43,12 @@ def load_for_session(
     trusted: bool,
     loom: Loom | None = None,
 ) -> Cantrip:
-    """A cantrip for one session in ``workspace``, with its own crystal; the default recipe where none is named.
+    """Load a recipe (None: the default one) and build its cantrip, with a new crystal, for a session in ``workspace``.
 
-    ``trusted``: the user who started the program named exactly this file. Otherwise a recipe from the workspace may
-    only use harmless features until ``cantrip trust`` (`UntrustedRecipe`). Raises `DefinitionError`, and `MissingKey`
-    where no crystal is available. No loom is opened: pass one, or use ``cantrip.invoke(loom=…)``.
+    ``trusted`` means that the user who started the program named exactly this file. Otherwise a recipe from the
+    workspace may use only harmless features until ``cantrip trust``. No loom is opened: pass one, or use
+    ``cantrip.invoke(loom=…)``. Raises `UntrustedRecipe` or another `DefinitionError`, and `MissingKey` if no crystal
+    is available.
     """
     from cantrip_acp.recipes import recipe
     from cantrip_acp.recipes.build import build

@@ -21,9 +21,9 @@ _PART = re.compile(r'\s*("(?:[^"\\]|\\.)*"|\'[^\']*\'|[^.]+?)\s*(?:\.|$)')
 
 
 def toml_to_yaml(text: str, name: str) -> str:
-    """The YAML text of a TOML document; each comment stands before the key that it belonged to.
+    """The YAML text of a TOML document. Each comment is written before its key.
 
-    Raises `DefinitionError` that names ``name`` where the text is not TOML.
+    Raises `DefinitionError` if the text is not TOML; the error names ``name``.
     """
     try:
         data = tomllib.loads(text)
@@ -48,7 +48,7 @@ def _node(value: Any) -> Any:
     if isinstance(value, list):
         return CommentedSeq(_node(inner) for inner in value)
     if isinstance(value, str):
-        # A text with spaces at a line's end has no readable form as a block.
+        # YAML's block style cannot keep spaces at the end of a line, so such a text is written in quotes.
         return (
             LiteralScalarString(value) if re.search(r"[^\s].*\n", value) and not re.search(r"[ \t]\n", value) else value
         )
@@ -56,7 +56,7 @@ def _node(value: Any) -> Any:
 
 
 def _comments(text: str) -> list[tuple[KeyPath, list[str]]]:
-    """The comments of each key, by its path; an empty path for those after the last key."""
+    """The comments of each key, by the key's path. The comments after the last key have an empty path."""
     found: list[tuple[KeyPath, list[str]]] = []
     waiting: list[str] = []
     table: KeyPath = ()
@@ -111,7 +111,7 @@ def _indexed(path: KeyPath, counts: dict[KeyPath, int], *, last: bool) -> KeyPat
 
 
 def _attach(root: Any, path: KeyPath, comments: list[str]) -> bool:
-    """Put comments before a key; return whether the key exists."""
+    """Put comments before a key. Returns False if the key does not exist."""
     parent = root
     for part in path[:-1]:
         try:

@@ -1,4 +1,4 @@
-"""Recipe inspection without a cast: all problems of a recipe, and a summary of its contents."""
+"""Recipe inspection without a cast: finds all problems of a recipe, and summarizes its content (`cantrip recipe`)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from cantrip_acp.text.redaction import shared
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Result of `check`. ``problems`` make the file unusable.
+    """Result of `check`. A recipe with ``problems`` cannot be used.
 
-    ``notes`` name what this version does not support yet, and models that are retired or probably misspelled.
+    ``notes`` name features that this version does not have, and models that are retired or probably misspelled.
     """
 
     file: str
@@ -37,11 +37,11 @@ class Report:
 def check(path: Path, *, file: str | None = None, source: Source = "path", workspace: Path | None = None) -> Report:
     """All problems of a recipe file and of the files that it names, as ``file:line:column: …``.
 
-    ``workspace`` is where it would be used; something missing only there is a note.
+    ``workspace`` is the folder in which the recipe would be used. A file that is missing only there is a note.
     """
     shown = file if file is not None else str(path)
     found = _check(path, shown, source, workspace)
-    # A key may appear in a place where a model's name was expected, so mask known secrets.
+    # Somebody may have written a key in place of a model's name, so mask known secrets.
     clean = shared().diagnostic
     return Report(shown, tuple(map(clean, found.problems)), tuple(map(clean, found.notes)))
 
@@ -71,7 +71,7 @@ def _check(path: Path, shown: str, source: Source, workspace: Path | None) -> Re
         unfit = build.unfit(recipe, build._circle(recipe, workspace, gate_files=False))
         notes += unfit.places if unfit is not None else ()
     given = recipe.data.get("crystal")
-    # A script is part of the recipe; a missing provider key on this machine is no problem of the recipe.
+    # A script is part of the recipe, so an invalid one is a problem. A missing provider key is not: it is not in the recipe.
     if given is not None and crystal_factory.options_of(given)["provider"] == "scripted":
         try:
             crystals.crystal_for(recipe)
@@ -102,7 +102,7 @@ def _models(recipe: Recipe) -> Iterator[str]:
             try:
                 remark = lookup.remark(options["provider"], options["model"])
             except DefinitionError:
-                return  # the user's own table cannot be read; a cast will report it
+                return  # the user's own models.toml cannot be read; a cast reports that
             if remark:
                 yield str(recipe.problem(at if isinstance(crystal, str) else (*at, "model"), remark))
 
@@ -138,27 +138,27 @@ def gate_files(recipe: Recipe) -> list[str]:
 
 
 def trust_of(recipe: Recipe, workspace: Path, state_dir: Path) -> str:
-    """Why the recipe may do what it asks for, or that it may not."""
+    """Whether the recipe is trusted, and why, as text."""
     if recipe.source == "built-in":
         return "built in"
     if recipe.source == "user":
-        return "yours: it lies in your configuration folder"
+        return "yours: it is in your configuration folder"
     asked = list(trust.demands(recipe.data, recipe.folder, workspace))
     if not asked:
-        return "not needed: it asks for nothing that needs trust"
+        return "not needed: nothing in the recipe needs trust"
     state = trust.Ledger(state_dir).state(workspace, recipe.files) if trust.lies_in(workspace, recipe) else "untrusted"
     if state == "trusted":
         return "trusted"
     why = "; ".join(recipe.problem(at, reason).key + ": " + reason for at, reason in asked)
     changed = "changed since it was trusted" if state == "changed" else "not trusted"
-    return f"{changed}, refused when found by name ({why})"
+    return f"{changed}; if it is named without a path, it is refused ({why})"
 
 
 def crystal_line(recipe: Recipe) -> str:
     """The crystal as one line, without secrets."""
     given = recipe.data.get("crystal")
     if given is None:
-        return f"none named: ${crystal_factory.VARIABLE}, else a provider whose key is set"
+        return f"not named in the recipe: ${crystal_factory.VARIABLE}, else a provider whose key is set"
     options: dict[str, Any] = crystal_factory.options_of(given)
     provider = options["provider"]
     if provider == "scripted":
@@ -169,7 +169,7 @@ def crystal_line(recipe: Recipe) -> str:
 
 
 def writes_calls(recipe: Recipe) -> bool:
-    """Whether the recipe's crystal writes its tool calls as text: by its option, or by the model catalog."""
+    """Whether the recipe's crystal writes its tool calls as text, because of its option or of the model catalog."""
     given = recipe.data.get("crystal")
     if given is None:
         return False

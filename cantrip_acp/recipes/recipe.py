@@ -1,4 +1,4 @@
-"""A recipe: its checked data and source; and how to find one by name or path."""
+"""`Recipe`, a checked recipe file, and functions that find and load recipes by name or path."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Source = Literal["path", "workspace", "user", "built-in"]
 class Recipe:
     """One valid recipe file.
 
-    ``file`` is its name in messages. ``data`` is canonical (`check`) and may hold secrets (a crystal's headers), so
-    no repr shows it, and a recipe cannot be pickled. ``files`` remembers what was read: trust is checked on the same
-    bytes that are used.
+    ``file`` is its name in messages. ``data`` is the result of `parse.check`. It may contain secrets (a crystal's
+    headers), so no repr shows it, and a recipe cannot be pickled. ``files`` caches the bytes of the files that were
+    read, so that trust is checked on the same bytes that are used.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Recipe:
     state_dir: Path | None = field(default=None, repr=False)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a recipe may hold secrets and is not pickled; load it again from its path")
+        raise TypeError("a recipe may contain secrets, so it cannot be pickled; load it again from its path")
 
     @property
     def description(self) -> str:
@@ -55,7 +55,7 @@ class Recipe:
 
     @cached_property
     def document(self) -> Document:
-        """The text with source positions; parsed again where the canonical data came from the cache."""
+        """The text with source positions. It is parsed again if the data came from the cache."""
         return parse(self.raw, self.path, file=self.file)
 
     def problem(self, path: KeyPath, message: str, *, at_key: bool = False, rule: str = "schema") -> Problem:
@@ -104,7 +104,7 @@ def load(
 
 
 def built_in(name: str, *, state_dir: Path | None = None) -> Recipe:
-    """A recipe that ships with the package; recipes of a workspace are ignored."""
+    """Load a recipe of the package. A recipe of the workspace with the same name is ignored."""
     return read(BUILT_IN / f"{name}.cantrip.yaml", "built-in", Files(), state_dir=state_dir)
 
 
@@ -115,7 +115,7 @@ def folders(workspace: Path | None) -> list[tuple[Source, Path]]:
 
 
 def names(workspace: Path | None) -> dict[str, tuple[Source, Path]]:
-    """Every recipe that can be named here, with its source and file; the first one of a name is used."""
+    """Every recipe that can be used by name in this workspace: name to source and file. The first match is used."""
     found: dict[str, tuple[Source, Path]] = {}
     for source, folder in folders(workspace):
         for path in recipe_files(folder):
@@ -124,7 +124,7 @@ def names(workspace: Path | None) -> dict[str, tuple[Source, Path]]:
 
 
 def recipe_files(folder: Path) -> list[Path]:
-    """The recipes directly in a folder, sorted by name; none where it cannot be read."""
+    """The recipes directly in a folder, sorted by name. Empty if the folder cannot be read."""
     try:
         return sorted(p for p in folder.iterdir() if p.name.endswith(SUFFIXES) and stem(p) and p.is_file())
     except OSError:
@@ -140,7 +140,7 @@ def stem(path: Path) -> str:
 
 
 def read(path: Path, source: Source, files: Files, *, file: str | None = None, state_dir: Path | None = None) -> Recipe:
-    """Read a recipe file. Raises `DefinitionError` where it cannot be read, `RecipeError` where it is not valid."""
+    """Read a recipe file. Raises `DefinitionError` if it cannot be read, `RecipeError` if it is not valid."""
     shown = one_line(file if file is not None else str(path))
     if path.is_dir():
         raise DefinitionError("this is a folder; name a recipe file in it", where=shown)
@@ -163,5 +163,5 @@ def _not_found(name: str, workspace: Path | None) -> DefinitionError:
     looked = ", ".join("the built-in recipes" if s == "built-in" else str(f) for s, f in folders(workspace))
     return DefinitionError(
         f"no recipe is named {name!r}{hint} (looked in {looked}; known: {', '.join(sorted(known)) or 'none'}). "
-        "A file is named with its ending or a slash, such as ./word-count.cantrip.yaml"
+        "To name a file, write its ending or a slash, such as ./word-count.cantrip.yaml"
     )

@@ -1,8 +1,8 @@
-"""Trust: what a recipe from a workspace may do, and the record of the user's trust.
+"""Trust: checks which features a recipe from a workspace may use, and stores the folders and commands that a user trusts.
 
-A repository may contain hostile recipes. Until the user runs ``cantrip trust DIR``, its recipes may only use harmless
-features. Trust applies to the current content of the folder's recipes and of the files that they name. After any
-change it must be given again.
+A repository may contain hostile recipes. Until the user runs ``cantrip trust DIR``, its recipes may use only harmless
+features. Trust applies to the current content of the folder's recipes and of the files that they name. After a change
+the user must trust the folder again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def require(recipe: Recipe, workspace: Path, state_dir: Path) -> None:
     ours = lies_in(workspace, recipe)
     if ours and Ledger(state_dir).state(workspace, recipe.files) == "trusted":
         return
-    places = [str(recipe.problem(path, f"not allowed to a recipe that is not trusted: {why}")) for path, why in asked]
+    places = [
+        str(recipe.problem(path, f"not allowed, because the recipe is not trusted: {why}")) for path, why in asked
+    ]
     if ours:
         raise UntrustedRecipe(places, folder=str(workspace))
     how = "to allow this, name the file on the command line (cantrip repl FILE, cantrip-acp --recipe FILE)"
@@ -57,7 +59,7 @@ def require(recipe: Recipe, workspace: Path, state_dir: Path) -> None:
 def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[tuple[KeyPath, str]]:
     """Everything in a recipe's canonical data that needs trust: key and reason.
 
-    ``folder`` is the recipe's, ``workspace`` the session's.
+    ``folder`` is the folder of the recipe, ``workspace`` the folder of the session.
     """
 
     def outside(path: str, base: Path) -> bool:
@@ -86,12 +88,11 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
         yield ("call", "system_prompt_file"), "it reads a file outside the workspace"
     store = data.get("loom", {}).get("store", "jsonl")
     if store not in ("memory", "jsonl"):
-        yield ("loom", "store"), "it writes the record to a place of its own choice"
+        yield ("loom", "store"), "it decides where the loom is written"
     python = data["circle"].get("code_python")
-    # The interpreter runs only in the sandbox, so one in the workspace needs no trust; one elsewhere would show its
-    # folder to cells. A single word is the workspace's environment or a program on PATH. The code that opens the
-    # interpreter (`sandbox.policy.interpreter`) checks the targets of links in the workspace, for trusted recipes
-    # too.
+    # The interpreter runs only in the sandbox, so an interpreter in the workspace needs no trust. With an interpreter
+    # elsewhere, cells could read its folder. A single word is the workspace's environment or a program on PATH. For
+    # trusted recipes too, `sandbox.policy.interpreter` checks the targets of links in the workspace.
     if python is not None and ("/" in python or python[:1] in ("~", ".")):
         folder_of = python if os.path.isdir(workspace / Path(python).expanduser()) else os.path.dirname(python)
         if outside(folder_of or ".", workspace):
@@ -115,11 +116,14 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
         for name, value in ward.items():
             at = ("circle", "wards", index, name)
             if name == "bash_network" and value not in (False, []):
-                yield at, "it switches the network on"
+                yield at, "it allows the network"
             elif name == "bash_home" and value != "private":
                 yield at, "it keeps a home folder outside the workspace"
             elif name == "allow_protected" and value:
-                yield at, f"it lets commands and gates write what other programs run: {', '.join(map(str, value))}"
+                yield (
+                    at,
+                    f"it lets commands and gates write files that other programs execute: {', '.join(map(str, value))}",
+                )
             elif name.startswith("allow_compile"):
                 yield at, "it lets the entity load code"
             elif name in _PATH_WARDS:
@@ -260,7 +264,7 @@ def content(workspace: Path, files: Files) -> Content:
             found[path.name] = hashlib.sha256(files.read(path)).hexdigest()
             recipe = load(path, files=files)
         except CantripError:
-            # Not valid or not readable: it cannot run, and repairing it changes the content.
+            # An invalid or unreadable recipe cannot run. When it is corrected, the content of the folder changes.
             found.setdefault(path.name, "")
             continue
         for named in named_by(recipe):
@@ -320,19 +324,22 @@ class Ledger:
         except FileNotFoundError:
             return {"folders": {}, "commands": {}}
         except (OSError, ValueError) as error:
-            # Never guess: an unreadable file trusts nobody and is not overwritten.
-            raise DefinitionError(f"cannot be read ({error}); mend or remove it", where=str(self.path)) from None
+            # If the file cannot be read, nothing is trusted, and the file is not overwritten.
+            raise DefinitionError(
+                f"cannot be read ({error}); correct or remove the file", where=str(self.path)
+            ) from None
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for part in ("folders", "commands"):
             entries = data.get(part, {} if part == "commands" else None) if isinstance(data, dict) else None
             if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
-                raise DefinitionError(f"is not a list of trusted {part}; mend or remove it", where=str(self.path))
+                raise DefinitionError(
+                    f"is not a list of trusted {part}; correct or remove the file", where=str(self.path)
+                )
             found[part] = entries
         return found
 
     def grant_seen(self, workspace: Path, seen: Content) -> bool:
-        """Trust the content that the user has seen. False, without granting, if the workspace's recipes have changed
-        since."""
+        """Trust the content that was shown to the user. Returns False, and grants nothing, if a file has changed since."""
         if content(workspace, Files()).digest != seen.digest:
             return False
         entry = {"digest": seen.digest, "files": dict(seen.files), "when": now()}
@@ -347,15 +354,15 @@ class Ledger:
         return what
 
     def revoke(self, workspace: Path) -> bool:
-        """Remove the trust; False where there was none."""
+        """Remove the trust in a folder. Returns False if the folder was not trusted."""
         return self._change("folders", os.path.realpath(workspace), None)
 
     def grant_command(self, argv: Sequence[str]) -> None:
-        """Allow an MCP server's program outside the sandbox when it is started with exactly this command line."""
+        """Allow an MCP server to run outside the sandbox, if its command line is exactly this one."""
         self._change("commands", _words(argv), {"when": now()})
 
     def revoke_command(self, argv: Sequence[str]) -> bool:
-        """Remove the trust in a command; False where there was none."""
+        """Remove the trust in a command. Returns False if the command was not trusted."""
         return self._change("commands", _words(argv), None)
 
     def _change(self, part: str, name: str, entry: dict[str, Any] | None) -> bool:
@@ -371,7 +378,7 @@ class Ledger:
             new = self.path.with_suffix(".new")
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with open(descriptor, "w", encoding="utf-8") as file:
-                # File names may contain bytes that cannot be encoded.
+                # A file name may contain bytes that are not UTF-8.
                 json.dump({"version": 1, **data}, file, indent=1)
                 file.flush()
                 os.fsync(file.fileno())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
 
 
-# --- `cantrip loom keep`: mark a loom of the state folder, so that `cantrip gc` never deletes it.
+# --- `cantrip loom keep`: marks a loom of the state folder, so that `cantrip gc` never deletes it.
 
 
 @click.command(
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def keep(name: str | None, let_go: bool, state_dir: Path | None) -> None:
     """Mark a loom, so that `cantrip gc` never deletes it.
 
-    The mark is an empty file beside it, NAME.keep. Looms outside of the state folder are never removed, and need none.
+    The mark is an empty file NAME.keep in the same folder. Looms outside the state folder are never deleted and need no mark.
     """
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.files import paths
@@ -51,19 +51,19 @@ def keep(name: str | None, let_go: bool, state_dir: Path | None) -> None:
     path = find_loom(name, state)
     if not isinstance(path, Path) or path.resolve().parent != (state / FOLDER).resolve():
         raise DefinitionError(
-            f"lies outside of {state / FOLDER}, where nothing is ever removed: it needs no mark", where=str(path)
+            f"needs no mark: only looms in {state / FOLDER} are deleted by `cantrip gc`", where=str(path)
         )
     mark = path.with_name(path.name + KEEP)
     if let_go:
         mark.unlink(missing_ok=True)
-        click.echo(f"{path.name}  not marked any more")
+        click.echo(f"{path.name}  mark removed")
         return
     os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     click.echo(f"{path.name}  kept")
 
 
 file_argument = click.argument("name", metavar="[FILE]", required=False)
-json_option = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.group(
@@ -74,10 +74,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="As one JSON 
     ),
 )
 def loom() -> None:
-    """Read looms: the append-only record of what entities said, did and saw.
+    """Show, check, compare, fork, export and import looms. A loom records what entities said, did and observed.
 
-    FILE is a loom's file (JSON lines, or a database: sqlite:FILE, postgresql://…?loom=NAME), or the id of a session or cast
-    in the state folder; without it, the newest loom there.
+    FILE is a loom: a JSON lines file, a database (sqlite:FILE, postgresql://…?loom=NAME), or the id of a session or cast in
+    the state folder. Without FILE, the newest loom in the state folder is used.
     """
 
 
@@ -120,7 +120,7 @@ def show(name: str | None, as_json: bool, state_dir: Path | None) -> None:
 @click.option("--full", is_flag=True, help="Show complete outputs.")
 @state_option
 def thread(name: str | None, turn: str | None, as_json: bool, full: bool, state_dir: Path | None) -> None:
-    """Show one thread in full: the path from the root to TURN (an id, or its beginning; by default, the last leaf)."""
+    """Show every turn of one thread, from the root to TURN (an id or its beginning; by default the turn written last)."""
     import msgspec
 
     from cantrip_acp.cli.loom.show import LoomView, problems
@@ -144,7 +144,7 @@ def thread(name: str | None, turn: str | None, as_json: bool, full: bool, state_
 @file_argument
 @state_option
 def tree(name: str | None, state_dir: Path | None) -> None:
-    """Draw a loom's tree: one line per turn, and a branch where threads separate (forks, children)."""
+    """Draw a loom as a tree: one line for each turn, and a branch where threads separate (forks, children)."""
     from cantrip_acp.cli.loom.show import draw
     from cantrip_acp.cli.render.terminal import Screen
 
@@ -169,13 +169,15 @@ def _opened(name: str | None, state_dir: Path | None) -> Loom:
     ),
 )
 @click.argument("name", metavar="[FILE]", required=False)
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @state_option
 def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
-    """Read every record of a loom and report damage with its place: line and byte in a file, record in a database.
+    """Read every record of a loom, and report damage with its position (line and byte of a file, record of a database).
 
-    Records that were changed, removed, doubled, swapped or cut off are found by the checksums that name each other. Records of
-    a later version are named and are no damage. Nothing is changed. Exit status: 0 where all of it can be read, 1 where not.
+    Each record's checksum includes the checksum of the record before it. So changed, removed, repeated, swapped and cut off
+    records are found. Records of a later version are reported, but they are not damage. The loom is not changed.
+
+    Exit status: 0 everything can be read, 1 there is damage.
     """
     import msgspec
 
@@ -185,7 +187,7 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
     from cantrip_acp.loom.stores.address import open_store
     from cantrip_acp.text.sanitize import clean_line
 
-    # Open the store directly: readers of a loom add the turns of processes that died, and this check must not.
+    # Open the store directly: `open_by_name` may add the last turn of a process that died, but a check changes nothing.
     with Loom(open_store(find_loom(name, paths.state_dir(state_dir)), readonly=True)) as held:
         problems = held.check()
         running = held.running_casts()
@@ -213,19 +215,25 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
             place = f" (byte {each.offset:,})" if each.line is not None and each.offset is not None else ""
             click.echo(clean_line(f"{each}{place}"))
         for open_ in unfinished:
-            what = f"entity {open_['entity']} has said what no turn tells of yet ({open_['turn']})"
-            why = "it is at work" if open_["running"] else "its process ended, and the next writer completes it"
+            what = f"the turn {open_['turn']} of entity {open_['entity']} is not complete yet"
+            why = (
+                "it is running"
+                if open_["running"]
+                else "its process ended, and the next process that writes completes it"
+            )
             click.echo(clean_line(f"note: {what}: {why}"))
         for cast_id in endless:
-            # This is no damage: a process that died and a file that was cut off look the same.
-            what = f"cast {cast_id} has no end, and no process works on it: its process died, or records were cut off"
-            click.echo(clean_line(f"note: {what} at the end"))
+            # Not reported as damage: a loom looks the same if its process died and if its last records were cut off.
+            what = (
+                f"cast {cast_id} has no end, and no process runs it: its process died, or the last records are missing"
+            )
+            click.echo(clean_line(f"note: {what}"))
         for name, many in later.items():
             what = f"{many:,} record{'' if many == 1 else 's'} of kind {name!r}"
-            click.echo(clean_line(f"note: {what} of a later version; kept, and not used by this one"))
+            click.echo(clean_line(f"note: {what} from a later version; this version does not use them"))
         count = f"{turns:,} turn{'' if turns == 1 else 's'}"
         click.echo(
-            f"{clean_line(where)}: {count}, {f'{len(problems):,} problems' if problems else 'all of it can be read'}"
+            f"{clean_line(where)}: {count}, {f'{len(problems):,} problems' if problems else 'everything can be read'}"
         )
     return 1 if problems else 0
 

@@ -36,19 +36,20 @@ by_option = click.option(
     type=click.Choice(["auto", "reward", "implicit"]),
     default="auto",
     show_default=True,
-    help="Compare by rewards that were given, or by how the circle answered; auto: the first where there is any.",
+    help="Compare by the recorded rewards, or by the share of calls that succeeded (implicit). auto uses recorded rewards "
+    "if there are any.",
 )
 method_option = click.option(
     "--method",
     type=click.Choice(["grpo", "centered", "rank"]),
     default="grpo",
     show_default=True,
-    help="(r - mean) / deviation; r - mean; or evenly from 1 to -1 by rank.",
+    help="How the relative reward is computed. grpo: (r - mean) / deviation; centered: r - mean; rank: from 1 to -1 by rank.",
 )
 alike_option = click.option(
     "--alike",
     is_flag=True,
-    help="Only threads with the same intent (and batch of forks) from there on, as trainers need.",
+    help="Compare only threads with the same intent (and the same group of forks) after that turn, as trainers need.",
 )
 
 
@@ -60,9 +61,10 @@ alike_option = click.option(
 @json_option
 @state_option
 def diff(name: str, left: str | None, right: str | None, full: bool, as_json: bool, state_dir: Path | None) -> None:
-    """Compare two threads of the loom FILE side by side: what they share, where they separate, and what differs in each turn.
+    """Compare two threads of the loom FILE: their common turns, where they separate, and what differs in each turn.
 
-    A and B are turns (an id, or its beginning), usually last ones; by default the two threads that were written to last.
+    A and B are turns (an id or its beginning), usually the last turns of threads. By default they are the two threads that
+    were written last.
     """
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.core.errors import DefinitionError
@@ -76,7 +78,7 @@ def diff(name: str, left: str | None, right: str | None, full: bool, as_json: bo
         leaves = listing.outline.leaves
         if right is None and len(leaves) < 2:
             raise DefinitionError(
-                f"holds {len(leaves)} thread{'' if len(leaves) == 1 else 's'}; diff takes two", where=name
+                f"holds {len(leaves)} thread{'' if len(leaves) == 1 else 's'}; diff needs two", where=name
             )
         first = find_turn(held, left) if left is not None else leaves[-2]
         second = find_turn(held, right) if right is not None else next(i for i in reversed(leaves) if i != first)
@@ -84,10 +86,10 @@ def diff(name: str, left: str | None, right: str | None, full: bool, as_json: bo
         if as_json:
             click.echo(json.dumps(found.record(), default=str))
         else:
-            _Sides(Screen(), full=full).show(found)
+            _DiffPrinter(Screen(), full=full).show(found)
 
 
-class _Sides:
+class _DiffPrinter:
     """Prints the differences of two threads on a screen."""
 
     def __init__(self, screen: Screen, *, full: bool) -> None:
@@ -101,7 +103,9 @@ class _Sides:
             if line.intent:
                 screen.line((_cut(line.intent), "dim"), indent=4)
         turns = f"{len(found.shared):,} turn{'' if len(found.shared) == 1 else 's'}"
-        screen.line(f"{turns} shared; they part at {found.parted_at}" if found.parted_at else "no turn shared")
+        screen.line(
+            f"{turns} in common; they separate at {found.parted_at}" if found.parted_at else "no turn in common"
+        )
         differing = [pair for pair in found.pairs if not pair.same]
         shown = differing if self._full else differing[:_PAIRS]
         for pair in shown:
@@ -174,9 +178,9 @@ def compare(
 ) -> None:
     """Compare the threads that separate at TURN of the loom FILE: outcome, reward, relative reward, turns, tokens, cost, gates.
 
-    TURN is a turn's id or its beginning; if no threads separate there, the nearest turn above it where they do.
-    Without TURN, every group of the loom is compared. Casts of one cantrip on the same intent are a group too: they separate at
-    its call. Turns, tokens and gates are counted from where the threads separate.
+    TURN is a turn's id or its beginning. If no threads separate there, the nearest earlier turn with a branch is used.
+    Without TURN, every group of the loom is compared. Casts of one cantrip on the same intent are a group too: they separate
+    at its call. Turns, tokens and gates are counted only after the branch.
     """
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import open_by_name
@@ -203,7 +207,7 @@ def compare(
 @by_option
 @method_option
 @alike_option
-@click.option("--write", is_flag=True, help="Write the relative rewards to the loom; given rewards stay.")
+@click.option("--write", is_flag=True, help="Write the relative rewards to the loom. Other rewards are not changed.")
 @json_option
 @state_option
 def rank(
@@ -216,10 +220,10 @@ def rank(
     as_json: bool,
     state_dir: Path | None,
 ) -> None:
-    """Rank the threads that separate at TURN of the loom FILE (or each group of it), best first, with relative rewards.
+    """Rank the threads that separate at TURN of the loom FILE (without TURN: each group), best first, with relative rewards.
 
-    What is written is a reward of the kind `relative` for each thread's last turn; it never replaces one that was given.
-    Threads without a reward are left out where others of the group have one.
+    --write adds a reward of the kind `relative` to the last turn of each thread. It never replaces another kind of reward.
+    If some threads of a group have a reward, the threads without a reward are left out.
     """
     from cantrip_acp.files import paths
     from cantrip_acp.loom import rewards
@@ -244,7 +248,7 @@ def rank(
         if write:
             click.echo(f"{written} relative reward{'' if written == 1 else 's'} written")
         for turn_id in skipped:
-            click.echo(f"not ranked: of the threads that part at {turn_id} fewer than two have a reward", err=True)
+            click.echo(f"not ranked: fewer than two of the threads that separate at {turn_id} have a reward", err=True)
 
 
 _Compared = tuple["Group", str, "list[Standing]", "dict[str, dict[str, Any]]"]
@@ -271,7 +275,7 @@ def _compared(loom: Loom, turn: str | None, basis: str, method: str, *, alike: b
 
 
 def _facts(loom: Loom, listing: Listing, group: Group, leaf_id: str) -> dict[str, Any]:
-    """What a thread did after the turn where its group's threads part: outcome, turns, tokens, cost, seconds, gates."""
+    """Figures of a thread after the branch of its group: outcome, turns, tokens, cost, seconds, gates."""
     from cantrip_acp.loom.query.diff import gates_used
 
     line = listing.line(leaf_id)
@@ -310,7 +314,7 @@ def _tables(compared: list[_Compared]) -> None:
 
     screen = Screen()
     if not compared:
-        screen.line("no threads part there: a group is two forks of one turn, or two casts on the same intent")
+        screen.line("no threads separate there; a group is two forks of one turn, or two casts on the same intent")
     right = ("rank", "reward", "relative", "turns", "tokens", "cost", "seconds")
     for number_of, (group, found, standings, facts) in enumerate(compared):
         if number_of == _GROUPS:

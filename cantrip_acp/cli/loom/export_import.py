@@ -1,4 +1,4 @@
-"""`cantrip loom export` and `import`: write threads for trainers and trace stores, and read traces, transcripts and other looms."""
+"""`cantrip loom export` and `import`: write threads for trainers, and read traces, transcripts and other looms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _OUTCOMES = ("terminated", "truncated", "active")
 _PROGRESS_FROM = 200
-"""Progress is shown from this number of threads on."""
+"""Progress is shown if a loom has at least this number of threads."""
 
 
 class _Formats(click.Command):
@@ -41,7 +41,7 @@ def _summary(name: str) -> str:
     try:
         return registry.find(name).summary
     except (ImportError, AttributeError, TypeError) as error:
-        # The format belongs to another package; the other formats still work.
+        # The format belongs to another package. The other formats still work.
         return f"cannot be loaded: {error}"
 
 
@@ -62,32 +62,34 @@ def _summary(name: str) -> str:
     "-o",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The file to write. It is replaced when everything is written; a loom is never replaced.  [default: standard output]",
+    help="The file to write. An existing file is replaced at the end, but a loom never.  [default: standard output]",
 )
 @click.option(
-    "--thread", "threads", multiple=True, metavar="TURN", help="Only the thread that ends in TURN. Repeatable."
+    "--thread", "threads", multiple=True, metavar="TURN", help="Only the thread that ends in TURN. May be repeated."
 )
 @click.option(
     "--outcome",
     "outcomes",
     multiple=True,
     metavar="WORD",
-    help="Only threads of this state (terminated, truncated, active) or reason (done, text, max_turns …). Repeatable.",
+    help="Only threads with this state (terminated, truncated, active) or reason (done, text, max_turns …). May be repeated.",
 )
 @click.option("--min-reward", type=float, metavar="X", help="Only threads with a reward of at least X.")
 @click.option("--max-reward", type=float, metavar="X", help="Only threads with a reward of at most X.")
 @click.option("--intent", metavar="TEXT", help="Only threads with TEXT in an intent.")
-@click.option("--no-children", is_flag=True, help="Without the threads of delegated children.")
+@click.option("--no-children", is_flag=True, help="Leave out the threads of delegated children.")
 @click.option(
     "--include-truncated/--no-truncated",
     "truncated",
     default=None,
-    help="With threads that did not end by themselves, or without.  [default: only where the format marks them]",
+    help="Include or leave out truncated threads.  [default: include them if the format marks them]",
 )
 @click.option(
-    "--raw", is_flag=True, help="Keep texts that look like keys, tokens or passwords. Known secrets stay masked."
+    "--raw",
+    is_flag=True,
+    help="Do not mask texts that look like keys, tokens or passwords. Known secrets are always masked.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The summary, on standard error, as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary (on stderr) as one JSON object.")
 @state_option
 def export(
     name: str | None,
@@ -104,14 +106,13 @@ def export(
     as_json: bool,
     state_dir: Path | None,
 ) -> int:
-    """Write threads of the loom FILE in a shape that trainers and trace stores read, a JSON object a line.
+    """Write the threads of the loom FILE in a format for trainers or trace stores: one JSON object on each line.
 
-    Each row holds what the crystal really saw: folded turns as their summary, results of ephemeral gates as their mark.
-    Secrets are masked, and what looks like one (--raw keeps that). Threads that were truncated are no finished work: they are
-    left out unless the format marks them.
-    What was written and what was left out is told on standard error.
+    Each row contains what the crystal saw: the summary in place of folded turns, and the placeholder in place of the results
+    of ephemeral gates. Known secrets, and texts that look like secrets, are masked (see --raw). Truncated threads are left out
+    unless the format marks them. A summary on stderr says what was written and what was left out.
 
-    Exit status: 0, and 1 where no thread was left to write.
+    Exit status: 0 done, 1 there was no thread to write.
     """
     from cantrip_acp.files import paths
     from cantrip_acp.files.output_file import output_file
@@ -157,7 +158,7 @@ def _outcomes(outcomes: Sequence[str]) -> tuple[str, ...]:
     known = (*_OUTCOMES, *get_args(Reason))
     for outcome in outcomes:
         if outcome not in known:
-            raise DefinitionError(f"--outcome {outcome} is none; it is one of {', '.join(known)}")
+            raise DefinitionError(f"--outcome {outcome} is unknown; use one of {', '.join(known)}")
     return tuple(outcomes)
 
 
@@ -192,7 +193,7 @@ def _tell(report: Report, output: Path | None, *, as_json: bool) -> None:
     threads = f"{report.threads:,} thread{'s' if report.threads != 1 else ''}"
     click.echo(f"{threads} in {report.rows:,} row{'s' if report.rows != 1 else ''}{where}", err=True)
     for why, count in report.left_out.most_common():
-        hint = " (--include-truncated takes them)" if why in ("truncated", "not ended") else ""
+        hint = " (--include-truncated includes them)" if why in ("truncated", "not ended") else ""
         click.echo(f"left out: {count:,}, {clean_line(why, 200)}{hint}", err=True)
     for what, count in report.notes.most_common():
         click.echo(f"note: {clean_line(what, 200)} ({count:,})", err=True)
@@ -223,15 +224,17 @@ def _tell(report: Report, output: Path | None, *, as_json: bool) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result for each file as one JSON object.")
 def import_(files: Sequence[str], into: str, kind: str | None, as_json: bool) -> None:
-    """Import FILEs into a loom: other looms (of any store, ids kept), verifiers traces (a traces.jsonl, an episode or a
-    trace a line), and transcripts of the Agent Client Protocol (a JSON-RPC message a line, both directions).
+    """Import FILEs into a loom.
 
-    A transcript's line is the message itself, or {"message": MESSAGE, "timestamp": TIME}; a tee before and after any agent
-    writes one: sh -c 'tee -a talk.jsonl | AGENT | tee -a talk.jsonl'.
+    A FILE is another loom (of any store; it keeps its ids), traces of verifiers (traces.jsonl, an episode or a trace on each
+    line), or a transcript of the Agent Client Protocol (a JSON-RPC message of either direction on each line).
 
-    Ids are made of what is imported, so importing twice adds nothing. Nothing that is read is executed. The
-    command reports what could not be represented. A broken line ends the import with its file and line; the lines before it are
-    imported already.
+    A line of a transcript is the message, or {"message": MESSAGE, "timestamp": TIME}. This command records one:
+    sh -c 'tee -a talk.jsonl | AGENT | tee -a talk.jsonl'.
+
+    Ids are computed from the content, so a second import of the same file adds nothing. Nothing in the files is executed. The
+    command reports data that a loom cannot represent. An invalid line ends the import with an error that names file and line;
+    the lines before it are already imported.
     """
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.loom.loom import Loom
@@ -244,19 +247,19 @@ def import_(files: Sequence[str], into: str, kind: str | None, as_json: bool) ->
     for name in files:
         if not is_address(name) and isinstance(target, Path) and Path(name).resolve() == target.resolve():
             raise DefinitionError("a loom cannot be imported into itself", where=name)
-    told: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     with Loom.open(target) as loom:
         for name, found in zip(files, kinds, strict=True):
             report = take(name, loom, found)
-            told.append({"file": shown(name), "kind": found, **report.record()})
+            results.append({"file": shown(name), "kind": found, **report.record()})
     if as_json:
-        click.echo(json.dumps({"into": shown(into), "files": told}))
+        click.echo(json.dumps({"into": shown(into), "files": results}))
         return
-    for each in told:
+    for each in results:
         counts = Counter({k: each[k] for k in ("turns", "casts", "rewards")})
         added = ", ".join(f"{n:,} {k.removesuffix('s') if n == 1 else k}" for k, n in counts.items())
         there = "turn was" if each["known"] == 1 else "turns were"
-        known = f", {each['known']:,} {there} there already" if each["known"] else ""
+        known = f", {each['known']:,} {there} already in the loom" if each["known"] else ""
         click.echo(clean_line(f"{each['file']} ({each['kind']}): {added}{known}", 400))
         for what, count in sorted(each["notes"].items(), key=lambda n: -n[1]):
             click.echo("  " + clean_line(f"not represented: {what} ({count:,})", 400))

@@ -1,4 +1,4 @@
-"""`cantrip loom fork` and `replay`: fork a new entity (or several, `--samples`) from any turn, or run a recorded thread again."""
+"""`cantrip loom fork` and `replay`: fork one or more entities from a turn, or run a recorded thread again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _OWN = "(state)"
-"""The value of ``--worktree`` when no folder is given."""
+"""The value of ``--worktree`` if no folder is named."""
 
 _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running its code again"}
 
@@ -50,29 +50,31 @@ _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running
 @click.argument("turn")
 @click.argument("intent", required=False)
 @click.option("--resume", is_flag=True, help="Continue the cast of TURN, without an INTENT and without a new message.")
-@click.option("--cast", "cast_id", metavar="ID", help="With --resume: the cast to continue, if several begin at TURN.")
+@click.option(
+    "--cast", "cast_id", metavar="ID", help="With --resume: the cast to continue, if several casts begin at TURN."
+)
 @click.option(
     "--recipe",
     "-r",
     required=True,
     metavar="RECIPE",
-    help="The recipe of the fork; it may be another than the original one.",
+    help="The recipe of the fork. It may be different from the original one.",
 )
 @click.option(
     "--state",
     type=click.Choice(["auto", "snapshot", "replay", "none"]),
     default="snapshot",
     show_default=True,
-    help="How the variables of a code circle are restored: from a snapshot; by running its cells again, with a copy of the "
-    "files that they can write (replay); from a snapshot, else by replay (auto); or not at all (none).",
+    help="How the variables of a code circle are restored. snapshot: from a saved snapshot; replay: by running its cells "
+    "again with a copy of the files that they can write; auto: from a snapshot, else by replay; none: not at all.",
 )
 @click.option(
     "--worktree",
     is_flag=False,
     flag_value=_OWN,
     metavar="[DIR]",
-    help="Work in a git worktree of its own, in DIR or in the state folder, with the files as they were pinned at that turn "
-    "(loom: {files: true}); it stays. Put it last, or write --worktree=DIR.",
+    help="Let the fork work in a new git worktree in DIR (by default in the state folder), with the files that were saved at "
+    "that turn (loom: {files: true}). It is not removed. Put this option last, or write --worktree=DIR.",
 )
 @click.option("--samples", type=click.IntRange(1), metavar="N", help="Make a group of N forks, to compare them.")
 @click.option(
@@ -105,17 +107,19 @@ def fork(
     cwd: Path,
     state_dir: Path | None,
 ) -> int:
-    """Continue from TURN of the loom FILE with INTENT, as a new entity with the history of all turns up to it.
+    """Make a new entity with the history of all turns up to TURN of the loom FILE, and cast it on INTENT.
 
-    With --resume and without INTENT the fork continues the cast of TURN: its crystal gets what the original one got after that
-    turn. With --samples these are samples of one state. After a turn that ended its cast, the next cast follows.
+    TURN is a turn's id or its beginning; an empty text is the turn that was written last. The original thread does not change.
+    The new thread is written to the same loom.
 
-    TURN is a turn's id or its beginning; an empty one is the turn that was written last. The original thread stays as it
-    is; the new one is written to the same file. Files of the workspace are as they are now, or, with --worktree, as they
-    were then, in a folder beside it: no branch, index or file of yours is touched. With --samples there are several forks
-    that share a group id in the loom; a failure in one does not affect the others.
+    With --resume and without INTENT, the fork continues the cast of TURN: its crystal gets the same messages as the original
+    crystal after that turn. If the cast ended with TURN, the fork continues with the next cast.
 
-    Exit status: as of `cantrip cast`; of a group, 0 only if every cast ended by itself.
+    The fork sees the present files of the workspace. With --worktree it sees the saved files of TURN in a separate folder;
+    your branches, index and files are not changed. With --samples, several forks run and share a group id in the loom. A
+    failure in one fork does not affect the others.
+
+    Exit status: as of `cantrip cast`; for a group, 0 only if every cast terminated.
     """
     from cantrip_acp.cli.session.setup import open_recipe
     from cantrip_acp.core.errors import IntentRequired
@@ -124,12 +128,14 @@ def fork(
     from cantrip_acp.loom.records.turn import new_id
 
     if resume and intent is not None:
-        raise click.UsageError("--resume goes on without a new intent: leave INTENT out, or leave --resume out")
+        raise click.UsageError(
+            "--resume and INTENT cannot be used together: --resume continues a cast without a new intent"
+        )
     if cast_id is not None and not resume:
-        raise click.UsageError("--cast chooses the cast that --resume goes on with: give --resume too")
+        raise click.UsageError("--cast needs --resume: it chooses the cast that --resume continues")
     if not resume and (intent is None or not intent.strip()):
         raise IntentRequired(
-            "intent is required: say what the fork is to do (INTENT-1), or give --resume to go on with its cast"
+            "intent is required: say what the fork should do (INTENT-1), or use --resume to continue the cast"
         )
     path = find_loom(name, paths.state_dir(state_dir))
     hosts = named_hosts(allow_hosts)
@@ -170,7 +176,7 @@ def fork(
 
 
 def _folder(worktree: str | None, opening: OpenedRecipe, name: str) -> bool | str:
-    """The folder for the worktree of a fork, or for those of a group. False if none is asked for."""
+    """The folder for the worktree of a fork, or for the worktrees of a group. False if no worktree is wanted."""
     from cantrip_acp.files.paths import private
 
     if worktree is None:
@@ -234,7 +240,7 @@ def _run(
 @click.argument("turn", required=False)
 @click.option("--recipe", "-r", required=True, metavar="RECIPE", help="The recipe whose circle runs the thread again.")
 @click.option("--recorded-gates", is_flag=True, help="All gates return their recorded results and do nothing.")
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @cwd_option
 @state_option
 def replay(
@@ -248,13 +254,14 @@ def replay(
 ) -> int:
     """Run the thread that ends in TURN again with the recorded answers of the crystal, and report the first difference.
 
-    No model is asked, and neither the loom nor a file of the workspace is written to. Commands and cells run in their sandbox,
-    and they, write_file and edit_file write to a copy of what the circle may write; it is removed afterwards. Other gates that
-    write (git_commit, run_tests, an editor's), and children, answer what was recorded. Gates that read are called for real,
-    unless --recorded-gates. A network that the wards allow is the real one.
-    TURN is an id or its beginning; by default the leaf that was written last.
+    TURN is an id or its beginning; by default it is the last turn of the thread that was written last.
 
-    Exit status: 0 where every observation is the same, 1 where one differs, 2 and 3 as of `cantrip cast`.
+    No model is asked. The loom and the files of the workspace are not changed: commands, cells, write_file and edit_file write
+    to a temporary copy of the writable folders. Other gates that write (git_commit, run_tests, gates of an editor) and
+    children return their recorded results. Gates that read are really called, unless you use --recorded-gates. If the wards
+    allow the network, the real network is used.
+
+    Exit status: 0 every observation is the same, 1 one differs, 2 and 3 as of `cantrip cast`.
     """
     import json
 
@@ -272,14 +279,14 @@ def replay(
         cantrip = trusted_cantrip(recipe, cwd, state_dir, ScriptedCrystal([]))
 
         async def run() -> tuple[int, str | None]:
-            told = await lived_again(cantrip, held, last, recorded_gates=recorded_gates)
-            return told.turns, None if told.divergence is None else str(told.divergence)
+            replayed = await lived_again(cantrip, held, last, recorded_gates=recorded_gates)
+            return replayed.turns, None if replayed.divergence is None else str(replayed.divergence)
 
         turns, differs = anyio.run(run)
     if as_json:
         click.echo(json.dumps({"leaf": last, "turns": turns, "divergence": differs}))
     else:
-        click.echo(f"{turns} turns, all the same" if differs is None else f"went another way at {differs}")
+        click.echo(f"{turns} turns, all the same" if differs is None else f"the first difference is at {differs}")
     return 0 if differs is None else 1
 
 
@@ -296,24 +303,25 @@ def run_group(
     as_json: bool,
     cast_id: str | None = None,
 ) -> int:
-    """Fork a turn ``samples`` times, cast each fork on the intent (None: resume the cast), and return the exit status.
-    0 if every cast terminated, 130 if a signal stopped them, else 1.
+    """Fork a turn ``samples`` times and cast each fork on the intent. An intent of None resumes the cast.
+
+    Returns the exit status: 0 if every cast terminated, 130 if a signal stopped them, else 1.
     """
     loom = opening.loom
-    face = _JsonLines(group, origin, loom) if as_json else _Lines(group, origin, samples, loom)
+    report = _JsonReport(group, origin, loom) if as_json else _TextReport(group, origin, samples, loom)
     cantrips = _cantrips(opening, samples)
     intents = None if intent is None else [intent] * samples
-    made = anyio.run(_cast, cantrips, loom, origin, intents, group, concurrency, state, worktree, face, cast_id)
+    made = anyio.run(_cast, cantrips, loom, origin, intents, group, concurrency, state, worktree, report, cast_id)
     if made is None:
-        face.stopped()
+        report.stopped()
         return INTERRUPTED
-    face.ended(made)
+    report.ended(made)
     done = all(sample.result is not None and sample.result.terminated for sample in made.samples)
     return DONE if done else FAILED
 
 
 def _cantrips(opening: OpenedRecipe, samples: int) -> list[Cantrip]:
-    """The cantrip for each fork. A scripted crystal starts at its beginning in each fork, as in a cast alone."""
+    """The cantrips of the forks. In each of them a scripted crystal starts at the beginning of its script."""
     from cantrip_acp.crystals.scripted import ScriptedCrystal
     from cantrip_acp.recipes.build.crystals import crystal_for
 
@@ -332,10 +340,10 @@ async def _cast(
     concurrency: int,
     state: State,
     worktree: bool | str,
-    face: _Lines | _JsonLines,
+    report: _TextReport | _JsonReport,
     cast_id: str | None,
 ) -> ForkGroup | None:
-    """Run the group. Returns None if a signal stopped it; the loom then holds what had happened."""
+    """Run the group. Returns None if a signal stopped it. The loom then has everything that happened before."""
     from cantrip_acp.core.forking.group import fork_group
 
     made: ForkGroup | None = None
@@ -356,15 +364,15 @@ async def _cast(
             state=state,
             worktree=worktree,
             group=group,
-            ended=face.sample,
+            ended=report.sample,
             resume=cast_id or True,
         )
         tasks.cancel_scope.cancel()
     return made
 
 
-class _Lines:
-    """Output for people."""
+class _TextReport:
+    """Output for people: a line for each fork that ends, and a summary."""
 
     def __init__(self, group: str, origin: str, samples: int, loom: Loom) -> None:
         self._screen = screen = Screen()
@@ -397,11 +405,11 @@ class _Lines:
             screen.line(("a worktree stays until you remove it: git worktree remove --force DIR", "dim"))
 
     def stopped(self) -> None:
-        self._screen.line((f"{self._screen.marks.stop} stopped; what had happened is in the loom", "yellow"))
+        self._screen.line((f"{self._screen.marks.stop} stopped; the turns until now are in the loom", "yellow"))
 
 
-class _JsonLines:
-    """Output for programs: a JSON object when each fork ends, and one for the group."""
+class _JsonReport:
+    """Output for programs: a JSON object for each fork that ends, and one for the group."""
 
     def __init__(self, group: str, origin: str, loom: Loom) -> None:
         self._about: dict[str, Any] = {"group": group, "from_turn": origin, "loom": loom.location}

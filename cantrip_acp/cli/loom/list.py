@@ -1,4 +1,4 @@
-"""`cantrip loom list` and `stats`: list the threads of one loom or of all looms, and add up their figures."""
+"""`cantrip loom list` and `stats`: list the threads of one loom or of all looms, and compute totals."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
 SORTS = ("when", "reward", "relative", "turns", "tokens", "cost", "seconds")
 files_argument = click.argument("names", metavar="[FILE]...", nargs=-1)
-json_option = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 class Looms:
-    """Opens the chosen looms one after the other. Among all looms, one that cannot be opened is noted and skipped."""
+    """Opens the named looms one after the other, or all looms of the state folder.
+
+    If all looms are opened, a loom that cannot be opened is noted in `problems` and skipped.
+    """
 
     def __init__(self, names: tuple[str, ...], state_dir: Path | None) -> None:
         from cantrip_acp.files import paths
@@ -37,7 +40,7 @@ class Looms:
 
         for name in self.names:
             with open_by_name(name, self.state) as held:
-                yield self._noted(held)
+                yield self._note_damage(held)
         for path in () if self.names else list_looms(self.state):
             try:
                 held = open_readonly(path)
@@ -45,20 +48,20 @@ class Looms:
                 self.problems.append(str(error))
                 continue
             with held:
-                yield self._noted(held)
+                yield self._note_damage(held)
 
-    def _noted(self, loom: Loom) -> Loom:
+    def _note_damage(self, loom: Loom) -> Loom:
         self.problems += [f"{loom.location}: {problem}" for problem in loom.problems]
         return loom
 
-    def tell(self) -> None:
-        """Print on stderr what was damaged or could not be opened."""
+    def print_problems(self) -> None:
+        """Print on stderr which looms are damaged or could not be opened."""
         from cantrip_acp.text.sanitize import clean_line
 
         for problem in self.problems[:20]:
             click.echo(f"damage   {clean_line(problem)}", err=True)
         if len(self.problems) > 20:
-            click.echo(f"         … and {len(self.problems) - 20:,} more; --json has them all", err=True)
+            click.echo(f"         … and {len(self.problems) - 20:,} more; --json shows all of them", err=True)
 
 
 @click.command(
@@ -71,22 +74,30 @@ class Looms:
     ),
 )
 @files_argument
-@click.option("--intent", metavar="TEXT", help="An intent of the thread holds TEXT.")
+@click.option("--intent", metavar="TEXT", help="Only threads with TEXT in an intent.")
 @click.option(
-    "--outcome", metavar="WORD", help="How it ended: done, text, max_turns, … or terminated, truncated, active."
+    "--outcome",
+    metavar="WORD",
+    help="Only threads with this outcome: done, text, max_turns, … or terminated, truncated, active.",
 )
-@click.option("--reward", metavar="TEST", help="Such as '>0.5', '0.2..0.8', none, any.")
-@click.option("--gate", metavar="NAME", help="This gate was called.")
-@click.option("--text", metavar="TEXT", help="TEXT was said, run or observed.")
+@click.option("--reward", metavar="TEST", help="Only threads whose reward fits, such as '>0.5', '0.2..0.8', none, any.")
+@click.option("--gate", metavar="NAME", help="Only threads in which this gate was called.")
+@click.option("--text", metavar="TEXT", help="Only threads with TEXT in a message, a program or an observation.")
 @click.option(
-    "--since", metavar="WHEN", help="Last written to at or after WHEN: 2h, 7d (ago), 2026-11-21, 2026-11-21T08:30."
+    "--since", metavar="WHEN", help="Only threads written at or after WHEN: 2h, 7d (ago), 2026-11-21, 2026-11-21T08:30."
 )
-@click.option("--until", metavar="WHEN", help="Last written to at or before WHEN.")
-@click.option("--model", metavar="TEXT", help="The model's name holds TEXT.")
-@click.option("--sort", type=click.Choice(SORTS), default="when", show_default=True, help="Highest (newest) first.")
-@click.option("--reverse", is_flag=True, help="Lowest (oldest) first.")
+@click.option("--until", metavar="WHEN", help="Only threads last written at or before WHEN.")
+@click.option("--model", metavar="TEXT", help="Only threads with TEXT in the name of the model.")
 @click.option(
-    "--limit", type=click.IntRange(1), metavar="N", help="At most N threads.  [default: 50; with --json, all]"
+    "--sort",
+    type=click.Choice(SORTS),
+    default="when",
+    show_default=True,
+    help="Sort by this value, highest or newest first.",
+)
+@click.option("--reverse", is_flag=True, help="Sort in the other direction, lowest or oldest first.")
+@click.option(
+    "--limit", type=click.IntRange(1), metavar="N", help="Show at most N threads.  [default: 50; with --json, all]"
 )
 @json_option
 @state_option
@@ -106,10 +117,11 @@ def list_threads(
     as_json: bool,
     state_dir: Path | None,
 ) -> None:
-    """List threads: how each ended, its reward, turns, tokens, cost, model, and what it was to do.
+    """List threads with their outcome, reward, turns, tokens, cost, model and intent.
 
-    FILE is a loom as of the other commands; without it, all looms of the state folder. Each filter that is given must
-    hold; texts are found in any case of letters. A thread is named by its last turn, which the other commands take.
+    FILE is a loom, as for the other loom commands. Without FILE, all looms of the state folder are listed. A thread is listed
+    only if all filters fit. Upper and lower case are the same in texts. The id of a thread is the id of its last turn; use it
+    as TURN in the other loom commands.
     """
     from cantrip_acp.loom.query.listing import Listing, ThreadFilter, rewarded, when
 
@@ -128,7 +140,7 @@ def list_threads(
     found: list[tuple[str, ThreadLine]] = []
     for loom in looms:
         where = loom.location or ""
-        # Threads already come newest first. Every other order needs all threads before it can sort.
+        # The threads are already sorted, newest first. Every other order needs the complete list.
         lines = Listing(loom).lines(wanted)
         found += ((where, line) for line in _first(lines, most if sort == "when" and not reverse else None))
     found.sort(key=lambda item: _key(item[1], sort), reverse=not reverse)
@@ -144,13 +156,13 @@ def list_threads(
     if not shown:
         given = any(value is not None for value in (intent, outcome, reward, gate, text, since, until, model))
         click.echo(
-            "no thread is like that" if given else f"no thread yet ({', '.join(names) or looms.state / 'looms'})"
+            "no thread fits the filters" if given else f"no thread yet ({', '.join(names) or looms.state / 'looms'})"
         )
-    looms.tell()
+    looms.print_problems()
 
 
 def _first(lines: Iterable[ThreadLine], most: int | None) -> Iterator[ThreadLine]:
-    # Yields one more than is shown, so that the caller knows that there are more.
+    # Yields one thread more than `most`, so that the caller knows that there are more.
     for number, line in enumerate(lines):
         if most is not None and number > most:
             return
@@ -230,9 +242,9 @@ def _about(line: ThreadLine) -> str:
 @json_option
 @state_option
 def stats(names: tuple[str, ...], as_json: bool, state_dir: Path | None) -> None:
-    """Add up looms: casts, turns, tokens, cost, times, gates with their errors, rewards, models, folds, forks.
+    """Show totals of looms: casts, turns, tokens, cost, times, gates with their errors, rewards, models, folds, forks.
 
-    FILE is a loom as of the other commands; without it, all looms of the state folder.
+    FILE is a loom, as for the other loom commands. Without FILE, all looms of the state folder are counted.
     """
     from cantrip_acp.loom.query.statistics import Statistics
 
@@ -245,7 +257,7 @@ def stats(names: tuple[str, ...], as_json: bool, state_dir: Path | None) -> None
         click.echo(json.dumps({**data, "problems": looms.problems}, default=str))
         return
     _show(data)
-    looms.tell()
+    looms.print_problems()
 
 
 def _show(data: dict[str, Any]) -> None:
@@ -256,31 +268,33 @@ def _show(data: dict[str, Any]) -> None:
     dot = f" {screen.marks.dot} "
     casts, tokens, given = data["casts"], data["tokens"], data["rewards"]
 
-    def told(name: str, *parts: str) -> None:
+    def print_row(name: str, *parts: str) -> None:
         screen.line((f"{name:<10}", "dim"), dot.join(part for part in parts if part))
 
-    told("looms", f"{data['looms']:,}", count_of(data["damage"], "damaged place") if data["damage"] else "")
+    print_row("looms", f"{data['looms']:,}", count_of(data["damage"], "damaged place") if data["damage"] else "")
     ended = ", ".join(f"{count:,} {name}" for name, count in casts["outcomes"].items())
-    told("casts", f"{casts['started']:,}", ended, f"{casts['children']:,} of children" if casts["children"] else "")
-    told(
+    print_row(
+        "casts", f"{casts['started']:,}", ended, f"{casts['children']:,} of children" if casts["children"] else ""
+    )
+    print_row(
         "turns",
         f"{data['turns']:,}",
         *(count_of(data[name], name[:-1]) for name in ("folds", "forks", "snapshots") if data[name]),
     )
     without, unpriced = data.get("queries_without_usage", 0), data.get("queries_without_cost", 0)
-    told(
+    print_row(
         "tokens",
         f"{_count(tokens['prompt'])} in ({_count(tokens['cached'])} cached)",
         f"{_count(tokens['completion'])} out",
         f"not all known of {_queries(without)}" if without else "",
     )
-    told("cost", money(data["cost"]) or "not known", f"not known of {_queries(unpriced)}" if unpriced else "")
+    print_row("cost", money(data["cost"]) or "not known", f"not known of {_queries(unpriced)}" if unpriced else "")
     for name, key, unit in (("a turn", "turn_ms", "ms"), ("a cast", "cast_s", "s")):
         spread = data[key]
         if spread["count"]:
-            told(name, *(f"{q} {spread[q]:,.4g} {unit}" for q in ("p50", "p95", "max")))
+            print_row(name, *(f"{q} {spread[q]:,.4g} {unit}" for q in ("p50", "p95", "max")))
     if data["programs"]["calls"]:
-        told(
+        print_row(
             "programs",
             f"{data['programs']['calls']:,}",
             f"{data['programs']['errors']:,} failed ({data['programs']['error_rate']:.1%})",
@@ -290,7 +304,7 @@ def _show(data: dict[str, Any]) -> None:
         spread = (
             f"mean {number(given['mean'])}, {number(given['min'])} to {number(given['max'])}" if given["count"] else ""
         )
-        told("rewards", kinds, count_of(given["count"], "turn") + " with one", spread)
+        print_row("rewards", kinds, count_of(given["count"], "turn") + " with one", spread)
     if data["gates"]:
         screen.blank()
         gates = [

@@ -32,12 +32,14 @@ _RANGE = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*\.\.\s*([-+]?[\d.]+(?:
 @click.argument("name", metavar="FILE")
 @click.argument("turn", required=False)
 @click.argument("reward", type=float, required=False)
-@click.option("--note", metavar="TEXT", help="The reason.")
-@click.option("--by", metavar="NAME", help="The name of the person who gives it.  [default: your user name]")
-@click.option("--implicit", is_flag=True, help="Compute them: the share of a turn's calls and programs that succeeded.")
-@click.option("--verifier", metavar="RECIPE", help="Have the thread that ends in TURN judged by this recipe.")
-@click.option("--range", "bounds", metavar="LOW..HIGH", help="What a verifier may answer.  [default: 0..1]")
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@click.option("--note", metavar="TEXT", help="The reason for the reward.")
+@click.option("--by", metavar="NAME", help="The name of the person who gives the reward.  [default: your user name]")
+@click.option(
+    "--implicit", is_flag=True, help="Compute rewards: the share of a turn's gate calls and programs that succeeded."
+)
+@click.option("--verifier", metavar="RECIPE", help="Let this recipe judge the thread that ends in TURN.")
+@click.option("--range", "bounds", metavar="LOW..HIGH", help="The range of a verifier's rewards.  [default: 0..1]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @cwd_option
 @state_option
 def reward(
@@ -53,35 +55,34 @@ def reward(
     cwd: Path,
     state_dir: Path | None,
 ) -> None:
-    """Give TURN of the loom FILE a reward; the last one counts, every one is kept with who and when.
+    """Give TURN of the loom FILE a reward. All rewards stay in the loom with person and time; the last one is used.
 
-    TURN is a turn's id or its beginning; an empty one is the leaf that was written last. A negative reward is written
-    after two dashes: cantrip loom reward FILE TURN -- -1
+    TURN is a turn's id or its beginning; an empty text is the last turn of the thread that was written last. Write a negative
+    reward after two dashes: cantrip loom reward FILE TURN -- -1
 
-    Without REWARD, the rewards that were given are shown: of TURN, or all of them. --implicit computes those of the thread
-    that ends in TURN, or of all turns, and leaves alone what has a reward already.
+    Without REWARD, the rewards of TURN (or of all turns) are shown. --implicit computes rewards for the thread that ends in
+    TURN, or for all turns. Turns that already have a reward are not changed.
 
-    A --verifier is cast as any recipe, with the thread as context, and answers {"reward": NUMBER, "note": TEXT} with done;
-    nothing else that it says counts.
+    A --verifier is a recipe. It is cast with the thread as context, and must call done with {"reward": NUMBER, "note": TEXT}.
     """
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import find_loom
 
     if (reward is not None) + implicit + (verifier is not None) > 1:
-        raise click.UsageError("REWARD, --implicit and --verifier exclude each other")
+        raise click.UsageError("use only one of REWARD, --implicit and --verifier")
     if bounds is not None and verifier is None:
-        raise click.UsageError("--range says what a --verifier may answer; name one")
+        raise click.UsageError("--range needs --verifier")
     path = find_loom(name, paths.state_dir(state_dir))
     if verifier is not None:
         if note is not None or by is not None:
-            raise click.UsageError("--note and --by are the verifier's own")
+            raise click.UsageError("--note and --by cannot be used with --verifier: the verifier writes both")
         _judged(path, turn, verifier, _bounds(bounds), cwd, state_dir, as_json=as_json)
     elif implicit:
         _computed(path, turn, by or "implicit", as_json=as_json)
     elif reward is not None:
         _given(path, turn, reward, note, by, as_json=as_json)
     elif note is not None or by is not None:
-        raise click.UsageError("a reward that is given needs its number: cantrip loom reward FILE TURN REWARD")
+        raise click.UsageError("the reward is missing: cantrip loom reward FILE TURN REWARD")
     else:
         _shown(path, turn, as_json=as_json)
 
@@ -135,7 +136,7 @@ def _judged(
     from cantrip_acp.text.sanitize import clean_line
     from cantrip_acp.training.judge import record_verdict, verify
 
-    # Judging may take minutes. The loom is open read-only meanwhile, so that another process can write to it.
+    # Judging may take minutes. So the loom is opened read-only: another process can write to it during this time.
     with open_readonly(path) as held:
         judged = find_turn(held, turn or None)
         opening = open_recipe(verifier, cwd, None, state_dir)
@@ -169,7 +170,7 @@ def _bounds(text: str | None) -> tuple[float, float]:
             return float(found[1]), float(found[2])
     except ValueError:
         pass
-    raise click.UsageError(f"--range is LOW..HIGH, such as 0..1 or -1..1, not {text!r}")
+    raise click.UsageError(f"--range must be LOW..HIGH, such as 0..1 or -1..1, not {text!r}")
 
 
 def _shown(path: Path | str, turn: str | None, *, as_json: bool) -> None:

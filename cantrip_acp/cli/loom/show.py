@@ -1,4 +1,4 @@
-"""Shows a loom as text: an overview of its casts, one thread in full, or its tree with a branch where threads part."""
+"""Prints a loom as text: an overview of its casts, every turn of one thread, or a tree of all turns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DAMAGE = 20
 
 
 class LoomView:
-    """Prints a loom on a screen. ``full`` shows whole outputs."""
+    """Prints a loom on a screen. ``full`` shows outputs without a limit."""
 
     def __init__(self, screen: Screen, loom: Loom, *, full: bool = False) -> None:
         self._screen = screen
@@ -94,21 +94,21 @@ class LoomView:
         used = sum((turn.metadata.usage for turn in thread if turn.role != "call"), NO_USAGE)
         parts = [_many(len(thread.acted), "turn"), *(used.words() or ["0 tokens"])]
         style = {"terminated": "bold green", "truncated": "bold yellow"}.get(thread.state, "bold")
-        told = (
+        outcome = (
             thread.state
             if thread.reason is None or thread.state == "terminated"
             else f"{thread.state} ({thread.reason})"
         )
-        screen.line((f"{screen.marks.stop} {told}", style), (self._dot + self._dot.join(parts), "dim"))
+        screen.line((f"{screen.marks.stop} {outcome}", style), (self._dot + self._dot.join(parts), "dim"))
 
     def _damage(self) -> None:
         found = self._loom.problems
         for problem in found[:_DAMAGE]:
             self._screen.line((f"damage   {problem}", "yellow"))
         if len(found) > _DAMAGE:
-            self._screen.line((f"         … and {len(found) - _DAMAGE:,} more; --json has them all", "yellow"))
+            self._screen.line((f"         … and {len(found) - _DAMAGE:,} more; --json shows all of them", "yellow"))
         for kind, many in self._loom.later.items():
-            what = f"{_many(many, 'record')} of kind {clean_line(kind, 80)} of a later version: kept, and not shown"
+            what = f"{_many(many, 'record')} of kind {clean_line(kind, 80)} from a later version: not shown"
             self._screen.line((f"note     {what}", "yellow"))
 
     def _cast(self, start: CastRecord) -> None:
@@ -124,18 +124,18 @@ class LoomView:
                 screen.line(("began to say  ", "dim"), clean_line(partial.utterance.content, 2000), indent=4)
         if end is None:
             why = (
-                "active: a process works on it"
+                "active: a process runs it"
                 if ending.state == "active"
-                else f"no end was recorded: {ending.reason}, the process ended"
+                else f"no end is recorded, because the process ended: {ending.reason}"
             )
             screen.line((f"{screen.marks.stop} {why}", "yellow"), indent=2)
             return
         style = "green" if end.terminated else "yellow"
         parts = [ending.outcome, _many(end.turns, "turn"), *Usage.of_record(end.usage).words()]
         screen.line((f"{screen.marks.stop} {self._dot.join(parts)}", style), indent=2)
-        told = end.result if end.result is not None else end.error or end.summary
-        if told is not None:
-            screen.line(clean_line(as_text(told), 2000), indent=4)
+        shown = end.result if end.result is not None else end.error or end.summary
+        if shown is not None:
+            screen.line(clean_line(as_text(shown), 2000), indent=4)
         for warning in end.warnings or ():
             screen.line((clean_line(warning, 2000), "yellow"), indent=4)
 
@@ -165,7 +165,7 @@ class LoomView:
 
             asked = msgspec.structs.asdict(meta.request)
             parts += [f"{name} {value:g}" for name, value in asked.items() if value is not None]
-        parts += [f"attempt {each.attempt} broke off" for each in meta.voided or ()]
+        parts += [f"attempt {each.attempt} was interrupted" for each in meta.voided or ()]
         if turn.reward is not None:
             parts.append(f"reward {turn.reward:g}")
         return self._dot.join(parts)
@@ -299,8 +299,9 @@ _WORDS = 80
 
 
 def draw(screen: Screen, loom: Loom) -> None:
-    """Draw every turn below its parent. A chain stays in one column; only a branch moves to the right.
-    The first line of an entity says how it began: as a fork, or as a child with its intent. Rewards follow, also relative ones.
+    """Draw the tree of turns: every turn is below its parent, and only a branch moves to the right.
+
+    The first line of an entity says if it is a fork or a child, with the intent of a child. Lines end with the rewards.
     """
     from cantrip_acp.loom.query.outline import Outline
     from cantrip_acp.loom.query.thread import Endings
@@ -325,7 +326,7 @@ def draw(screen: Screen, loom: Loom) -> None:
             (f"{prefix}{mark}", "dim"),
             (f"{turn.id} ", "bold" if turn.terminated else ""),
             (begun, "cyan"),
-            (clean_line(_told(turn), _WORDS), "dim" if turn.role == "fold" else ""),
+            (clean_line(_summary(turn), _WORDS), "dim" if turn.role == "fold" else ""),
         ]
         reason = endings.thread(turn).outcome if turn_id in leaves else turn.reason
         if reason is not None:
@@ -339,7 +340,7 @@ def draw(screen: Screen, loom: Loom) -> None:
 
 
 def _begun(loom: Loom, outline: Outline, turn: Turn, spawned: bool) -> str:
-    """How the entity of a turn began, if this is its first turn; else an empty text."""
+    """Whether the entity began as a fork or a child, as text, if this is its first turn; else an empty text."""
     place = outline.places[turn.id]
     if spawned:
         # A child's root turn has no cast yet; the turn after it has one.
@@ -370,7 +371,7 @@ def _walk(children: dict[str | None, list[str]]) -> Iterator[tuple[str, str, str
             stack.append((child, below, "└─ " if last else "├─ ", below + ("   " if last else "│  ")))
 
 
-def _told(turn: Turn) -> str:
+def _summary(turn: Turn) -> str:
     said = turn.utterance
     parts = [", ".join(turn.gate_calls)] if turn.gate_calls else []
     if said.code:

@@ -25,21 +25,27 @@ from cantrip_acp.cli.session.setup import state_option
     "--html",
     "target",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write one HTML file and do not serve the page. An existing loom is never overwritten.",
+    help="Write the page to one HTML file instead of serving it. An existing loom is never overwritten.",
 )
-@click.option("--raw", is_flag=True, help="With --html: keep texts that look like keys, tokens or passwords.")
-@click.option("--turn", metavar="TURN", help="Open at this turn (an id, or its beginning).")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Serve on this port.  [default: any free one]")
-@click.option("--no-browser", is_flag=True, help="Print the address and open nothing.")
-@click.option("--readonly", is_flag=True, help="Do not let the page give rewards.")
+@click.option("--raw", is_flag=True, help="With --html: do not mask texts that look like keys, tokens or passwords.")
+@click.option("--turn", metavar="TURN", help="Show this turn first (an id or its beginning).")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Serve on this port.  [default: a free port]")
+@click.option("--no-browser", is_flag=True, help="Only print the address. Do not open a browser.")
+@click.option("--readonly", is_flag=True, help="Do not allow the page to give rewards.")
 @click.option(
     "--frame",
     "frames",
     multiple=True,
     metavar="ORIGIN",
-    help="A page of ORIGIN may show the view in a frame (an editor).",
+    help="Allow pages of ORIGIN (for example an editor) to show the view in a frame. May be repeated.",
 )
-@click.option("--host", "hosts", multiple=True, metavar="NAME:PORT", help="A name under which a proxy shows the view.")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME:PORT",
+    help="Allow requests with this host name, for a proxy in front of the view. May be repeated.",
+)
 @state_option
 def view(
     name: str | None,
@@ -53,11 +59,11 @@ def view(
     hosts: tuple[str, ...],
     state_dir: Path | None,
 ) -> None:
-    """Open a loom as a page in the browser: its tree, each turn, search, two threads side by side, live while it grows.
+    """Open a loom as a page in the browser: its tree, each turn, a search, and a comparison of two threads.
 
-    The page is served on this machine alone, at an address that holds a secret; Ctrl-C ends it. With --html it is written
-    to a file that stands alone, with everything masked that looks like a secret (--raw keeps it). `?` on the page shows its
-    keys. FILE is as of `cantrip loom show`.
+    The page shows new turns at once. It is served only on this machine, at an address with a secret part. Ctrl-C ends the
+    server. With --html the page is written to a single file, and texts that look like secrets are masked (see --raw). Press ?
+    on the page to see its keyboard shortcuts. FILE is as for `cantrip loom show`.
     """
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import find_loom
@@ -101,7 +107,7 @@ def _serve(
         served = serve(path, port=port, readonly=readonly, frames=frames, hosts=hosts)
     except OSError as error:
         raise DefinitionError(
-            f"cannot serve on port {port}: {error.strerror}; choose another, or leave --port out"
+            f"cannot serve on port {port}: {error.strerror}; choose another port, or omit --port"
         ) from error
     with served:
         trouble = served.trouble()
@@ -114,5 +120,5 @@ def _serve(
 
             if not webbrowser.open(address):
                 click.echo("no browser was found; open the address above", err=True)
-        click.echo("Ctrl-C ends it", err=True)
+        click.echo("press Ctrl-C to end the server", err=True)
         ended.wait()

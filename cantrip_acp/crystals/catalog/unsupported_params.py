@@ -130,7 +130,7 @@ class Effort:
         nearest = nearest_effort(asked, taken)
         self._instead[asked] = nearest
         self._notices.append(
-            f"{self._who} does not take the effort {asked}; {nearest} is used (it takes {', '.join(taken)})"
+            f"{self._who} does not support the effort {asked}; {nearest} is used (supported: {', '.join(taken)})"
         )
         return True
 

@@ -116,10 +116,10 @@ def _thinking_with_less(who: str, config: Mapping[str, Any], words: str) -> tupl
     if level is not None:
         taken = [each for each in _EVERY_LEVEL if each != level and re.search(rf"\b{each}\b", words, re.IGNORECASE)]
         nearest = nearest_effort(level.lower(), [each.lower() for each in taken]).upper() if taken else _NEXT.get(level)
-        what = f"{who} does not take the effort {level.lower()}; "
+        what = f"{who} does not support the effort {level.lower()}; "
         if nearest is None:
             return thought, what + "it decides by itself how much to think"
-        named = f" (it takes {', '.join(taken).lower()})" if taken else ""
+        named = f" (supported: {', '.join(taken).lower()})" if taken else ""
         return {**thought, "thinkingLevel": nearest}, f"{what}{nearest.lower()} is used{named}"
     if budget is not None:
         thought["includeThoughts"] = True

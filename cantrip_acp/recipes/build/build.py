@@ -1,7 +1,6 @@
-"""Builds a `Cantrip` from a recipe: binds its data to a folder, gates and a crystal.
+"""Builds a `Cantrip` from a recipe: its crystal, call, gates, circle and loom.
 
-The recipe language knows more than one version of the package supports. Unsupported features are reported here by
-name and position, never ignored.
+The recipe language has features that this version of the package lacks. They are reported here with name and position.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ NOT_YET = "not available in this version yet"
 def build(
     recipe: Recipe, *, workspace: Path | None = None, loom: Loom | None = None, crystal: Crystal | None = None
 ) -> Cantrip:
-    """A cantrip for ``workspace`` (gate roots and ward paths are relative to it), with its own crystal.
+    """Build the cantrip of a recipe, with a new crystal. Gate roots and ward paths are relative to ``workspace``.
 
-    Raises `RecipeError` with the position of an unsupported feature or a missing file, `DefinitionError` and
-    `MissingKey` where no crystal is available.
+    Raises `RecipeError` with the position of an unsupported feature or a missing file, and `DefinitionError` or
+    `MissingKey` if no crystal is available.
     """
     from cantrip_acp.core.cantrip import Cantrip
 
@@ -58,7 +57,7 @@ def build(
     ]
     if missing:
         raise RecipeError(missing)
-    # The order in which a cantrip checks its parts: crystal, call, circle.
+    # Keep the order crystal, call, circle: `Cantrip` checks its parts in the same order.
     chosen = crystal if crystal is not None else crystals.crystal_for(recipe)
     call = _call(recipe)
     circle = _circle(recipe, workspace)
@@ -84,9 +83,9 @@ def build(
 
 
 def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
-    """Features of the recipe that this version lacks: key and message.
+    """The features of the recipe that this version lacks, as key and message.
 
-    Built-in tables are checked first: scanning installed packages takes longer than the rest of a start.
+    Built-in names are checked first, because searching the installed packages takes longer than the rest of the start.
     """
     data = recipe.data
     store = data.get("loom", {}).get("store", "jsonl")
@@ -95,13 +94,13 @@ def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
     circle = data["circle"]
     medium = circle.get("medium", "conversation")
     if medium not in mediums.BUILT_IN and medium not in mediums.names():
-        yield ("circle", "medium"), f"medium {medium} is {NOT_YET} (here: {', '.join(mediums.names())})"
+        yield ("circle", "medium"), f"medium {medium} is {NOT_YET} (available: {', '.join(mediums.names())})"
     for index, gate in enumerate(circle["gates"]):
         if isinstance(gate, dict) and "python" in gate:
             continue
         name = gate if isinstance(gate, str) else gate["name"]
         if name not in gates.BUILT_IN and name not in gates.names():
-            yield ("circle", "gates", index), f"gate {name} is {NOT_YET} (here: {', '.join(gates.names())})"
+            yield ("circle", "gates", index), f"gate {name} is {NOT_YET} (available: {', '.join(gates.names())})"
     given: list[tuple[KeyPath, Any]] = [(("crystals", name), each) for name, each in data.get("crystals", {}).items()]
     if data.get("crystal") is not None:
         given.append((("crystal",), data["crystal"]))
@@ -110,7 +109,7 @@ def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
         if provider not in crystal_factory.BUILT_IN and provider not in crystal_factory.available():
             here = ", ".join(crystal_factory.available())
             where = place if isinstance(crystal, str) else (*place, "provider")
-            yield where, f"provider {provider} is not built into this version yet (here: {here})"
+            yield where, f"provider {provider} is {NOT_YET} (available: {here})"
 
 
 def _loom_settings(recipe: Recipe) -> dict[str, Any]:
@@ -139,8 +138,10 @@ def _call(recipe: Recipe) -> Call:
 
 
 def _circle(recipe: Recipe, workspace: Path | None, *, gate_files: bool = True) -> Circle:
-    """Build the circle. ``gate_files``: run the recipe's Python files (gates, a scoring function); only for a trusted
-    recipe."""
+    """Build the circle. If ``gate_files``, the recipe's Python files (gates, a scoring function) run.
+
+    Use this only for a trusted recipe.
+    """
     circle = recipe.data["circle"]
     bound: list[Gate | str] = []
     taken = {name for gate in circle["gates"] if (name := gate_name(gate)) is not None}
@@ -164,7 +165,7 @@ def _medium(circle: dict[str, Any]) -> Medium | str:
 
 
 def unfit(recipe: Recipe, circle: Circle) -> RecipeError | None:
-    """Why the recipe's interpreter for cells is not usable in this circle's workspace; None where it is."""
+    """The error if the recipe's interpreter for cells cannot be used in this circle's workspace, else None."""
     if "code_python" not in recipe.data["circle"]:
         return None
     from cantrip_acp.mediums.code.medium import CodeMedium
@@ -178,7 +179,7 @@ def unfit(recipe: Recipe, circle: Circle) -> RecipeError | None:
 
 
 def _from_file(recipe: Recipe, index: int, file: str, taken: set[str]) -> list[Gate]:
-    """The gates of a Python file. A name in ``taken`` is refused; the new names are added to it."""
+    """The gates of a Python file. Adds their names to ``taken``. Raises `RecipeError` if a name is already there."""
     from cantrip_acp.recipes.build import python_files
 
     place = ("circle", "gates", index, "python")
@@ -192,7 +193,7 @@ def _from_file(recipe: Recipe, index: int, file: str, taken: set[str]) -> list[G
         name = gates.ALIASES.get(gate.name, gate.name)
         if name in taken:
             raise recipe.error(
-                place, f"{file} exports a gate {gate.name!r}, and the circle has one of that name already"
+                place, f"{file} exports a gate {gate.name!r}, but the circle already has a gate of that name"
             )
         taken.add(name)
     return found
@@ -224,7 +225,7 @@ def _gate(gate: Any) -> Gate | str:
 
 
 def _memory(recipe: Recipe, workspace: Path | None) -> list[Contributor]:
-    """The sources of project information for an entity: the folder's documents, and earlier casts there."""
+    """The sources of project information for an entity: the folder's documents, and earlier casts in the folder."""
     memory = recipe.data.get("memory", {})
     found: list[Contributor] = []
     if workspace is None:
@@ -246,7 +247,7 @@ def _memory(recipe: Recipe, workspace: Path | None) -> list[Contributor]:
 def _servers(recipe: Recipe) -> Sequence[GateSource]:
     """The MCP servers of the recipe as one source of gates.
 
-    Raises `RecipeError` with the position where a variable is not set or a value cannot be used.
+    Raises `RecipeError` with the position if an environment variable is not set or a value is not valid.
     """
     if not recipe.data.get("mcp_servers"):
         return ()
@@ -271,15 +272,15 @@ def _folding(recipe: Recipe) -> Folding:
         known = recipe.data.get("crystals", {})
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise recipe.error(("folding", "summarizer"), f"crystals has no {name!r} (it has: {listed})")
+            raise recipe.error(("folding", "summarizer"), f"the recipe's crystals have no {name!r} (known: {listed})")
         folding["summarizer"] = crystals.named(recipe, name)
     return Folding.of(folding)
 
 
 def open_loom(settings: Mapping[str, Any], file: Path | str | None, state: Path) -> Loom:
-    """The loom that the user named, else that of the recipe's ``loom`` settings, else a new file in the state folder.
+    """Open the loom that the user named, else the loom of the recipe's settings, else a new file in the state folder.
 
-    Raises `DefinitionError` where it cannot be opened.
+    Raises `DefinitionError` if it cannot be opened.
     """
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.records.turn import new_id
@@ -290,8 +291,8 @@ def open_loom(settings: Mapping[str, Any], file: Path | str | None, state: Path)
     if file is not None:
         file = Path(file)
         if file.exists() and not file.is_file():
-            what = "a folder" if file.is_dir() else "no regular file"
-            raise DefinitionError(f"this is {what}; --loom takes a file", where=str(file))
+            what = "a folder" if file.is_dir() else "not a regular file"
+            raise DefinitionError(f"this is {what}; --loom needs a file", where=str(file))
         return Loom.open(file, fsync=fsync)
     store = settings.get("store", "jsonl")
     if store == "memory":
@@ -301,7 +302,7 @@ def open_loom(settings: Mapping[str, Any], file: Path | str | None, state: Path)
     try:
         folder = private(state / "looms")
     except OSError as error:
-        mend = "--state-dir or $CANTRIP_STATE_DIR names another folder, --loom a file"
+        mend = "choose another folder with --state-dir or $CANTRIP_STATE_DIR, or a file with --loom"
         raise DefinitionError(f"the state folder cannot be used: {error.strerror}; {mend}", where=str(state)) from None
     return Loom.open(folder / f"{new_id('cast')}.loom.jsonl", fsync=fsync)
 

@@ -1,15 +1,15 @@
-"""Crystal factories of model providers: an endpoint from a recipe's options, the model catalog and the user's keys.
+"""Crystal factories of model providers: choose address, key, headers and limits from recipe, catalog and environment.
 
-Nothing here imports an SDK or uses the network, because a session opens before either is needed.
+Nothing here imports an SDK or uses the network, so that a session opens fast.
 
-A key is sent to its own address only. What each kind of address gets:
+Each kind of address gets only its own keys and headers:
 
-- the provider's own, or the one that the environment names for it (``ANTHROPIC_BASE_URL`` …): the provider's key and
-  ``CANTRIP_HEADERS``;
-- a gateway (``CANTRIP_BASE_URL``, which replaces every address, a recipe's too): ``CANTRIP_API_KEY`` and
-  ``CANTRIP_HEADERS``, and no provider's key;
-- a recipe's ``base_url``: the recipe's ``headers``, and the key that its ``api_key_env`` names; nothing else of the
-  environment.
+- The provider's own address, or the address that the environment names for the provider (``ANTHROPIC_BASE_URL`` …)
+  gets the provider's key and ``CANTRIP_HEADERS``.
+- A gateway (``CANTRIP_BASE_URL``, which replaces every other address, also a recipe's) gets ``CANTRIP_API_KEY`` and
+  ``CANTRIP_HEADERS``, but no provider's key.
+- A recipe's ``base_url`` gets the recipe's ``headers`` and the key that its ``api_key_env`` names. It gets nothing
+  else from the environment.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CLASSES = {
 _CHAT = "cantrip_acp.crystals.local.crystal:LocalCrystal"
 """The class for ``local`` and for every preset."""
 _SIGNING = ("authorization", "x-api-key", "x-goog-api-key")
-"""Headers that replace a key."""
+"""Headers that contain a key. If one of them is set, no key is needed."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
 
@@ -66,8 +66,8 @@ def crystal(provider: str, options: Mapping[str, Any], need: FactoryContext) -> 
         # OpenRouter reports the cost of each query. For any other model without a price, the cost is unknown.
         raise need.error(
             ("model",),
-            f"the ward max_cost_usd cannot be kept: no price is known of {provider}:{end.model}; give the crystal a price "
-            f"({{input: …, output: …}}, US dollars for a million tokens), or the model one in {lookup.users_file()}",
+            f"the ward max_cost_usd needs a price, and the price of {provider}:{end.model} is unknown; give the crystal a "
+            f"price ({{input: …, output: …}}, US dollars for a million tokens), or add one to {lookup.users_file()}",
         )
     try:
         made: Crystal = _class(provider)(end)
@@ -82,7 +82,7 @@ def _class(provider: str) -> Any:
 
 
 def endpoint(provider: str, options: Mapping[str, Any], need: FactoryContext, *, known: bool = True) -> Endpoint:
-    """The endpoint of a model: address, key and limits. ``known``: log a note if no catalog has the model.
+    """The endpoint of a model: address, key and limits. If ``known``, a model that no catalog has is logged.
 
     Raises `MissingKey`, and `DefinitionError` with the position of the error.
     """
@@ -105,17 +105,17 @@ def endpoint(provider: str, options: Mapping[str, Any], need: FactoryContext, *,
     elif provider == "local":
         raise need.error(
             (),
-            "a local crystal needs base_url, the address of its server such as http://127.0.0.1:8000/v1; "
-            f"or set {BASE_URL}",
+            "a local crystal needs base_url, the address of its server, such as http://127.0.0.1:8000/v1. "
+            f"You can also set {BASE_URL}",
         )
     variable = rest.pop("api_key_env", None)
     hint = ""
     if gateway:
         found = keys.find((API_KEY,), keyring=False)
-        hint = f"a provider's key is not sent to {BASE_URL}: set {API_KEY}" if found is None else ""
+        hint = f"no provider's key is sent to {BASE_URL}; set {API_KEY}" if found is None else ""
     elif given is not None:
         found = _found(provider, (variable,)) if variable else None
-        hint = "no key is sent to a recipe's base_url: name one with api_key_env" if found is None else ""
+        hint = "no key is sent to a recipe's base_url; name a key with api_key_env" if found is None else ""
     else:
         signed = any(name.lower() in _SIGNING for name in headers)
         local = provider in PRESETS and PRESETS[provider].local
@@ -128,7 +128,7 @@ def endpoint(provider: str, options: Mapping[str, Any], need: FactoryContext, *,
     info = _info(provider, model, rest, known=known)
     silence_s = float(rest.pop("timeout_s", SILENCE_S))
     remark = lookup.remark(provider, model)
-    # Another server has its own model names; only its error shows that a name is wrong.
+    # Other servers have their own model names, so a name that the catalog does not have may be right.
     notes = [remark if given is None and not gateway else "", _fit_effort(f"{provider}:{model}", rest, info)]
     return Endpoint(
         provider,
@@ -146,21 +146,21 @@ def endpoint(provider: str, options: Mapping[str, Any], need: FactoryContext, *,
 
 
 def _fit_effort(who: str, rest: dict[str, Any], info: ModelInfo) -> str:
-    """Set the nearest effort that the model supports; returns a note, empty where the effort is supported."""
+    """Set the nearest effort that the model supports. Returns a note, or an empty text if the effort is supported."""
     asked = rest.get("effort")
     if asked is None or not info.efforts or asked in info.efforts:
         return ""
     rest["effort"] = nearest_effort(asked, info.efforts)
     taken = ", ".join(info.efforts)
-    return f"{who} does not take the effort {asked}; {rest['effort']} is used (it takes {taken})"
+    return f"{who} does not support the effort {asked}; {rest['effort']} is used (supported: {taken})"
 
 
 def _info(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> ModelInfo:
-    """The model's facts: the catalog's, overridden by the recipe's, which are removed from ``rest``."""
+    """The model's data from the catalog, overridden by the recipe's options, which are removed from ``rest``."""
     info = lookup.look_up(provider, model, remark=known)
     changes: dict[str, Any] = {}
     if "context_window" in rest:
-        # The catalog's largest prompt belongs to the catalog's window, so drop it too.
+        # The catalog's largest prompt belongs to the catalog's window, so it is not used either.
         changes |= {"context_window": rest.pop("context_window"), "max_input": None}
     for name in ("max_input", "images"):
         if name in rest:
@@ -171,11 +171,11 @@ def _info(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> Mo
 
 
 def _key(provider: str, variable: str | None, *, needed: bool) -> keys.Found | None:
-    """The key of a provider for its own address, or for the one that the environment names for it."""
+    """The key of a provider, for the provider's own address or the address that the environment names for it."""
     if variable or needed:
         names = (variable,) if variable else key_names(provider)
         return _found(provider, names) if names else None
-    # The user's own server may need no key, so do not ask the keyring.
+    # The user's own server may need no key, so the keyring is not asked.
     return keys.find(key_names(provider), keyring=False)
 
 
@@ -193,7 +193,7 @@ def _found(provider: str, names: tuple[str, ...]) -> keys.Found:
 
 
 def no_key(provider: str, names: tuple[str, ...]) -> str:
-    """What to do where a provider's key is missing."""
+    """The text that says how to set a provider's missing key."""
     or_else = f", or: keyring set {keys.SERVICE} {names[0]}" if keys.keyring_installed() else ""
     return (
         f"no key for {provider}: set {' or '.join(names)} in the environment, or write {names[0]}=… into "
@@ -217,7 +217,7 @@ def address(url: str, variable: str | None, need: FactoryContext) -> tuple[str, 
     if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"[\s\x00-\x1f]", url.strip()):
         raise refuse("must be an address that begins with http:// or https://, such as https://gateway.example/v1")
     if parts.query or parts.fragment:
-        raise refuse("must end with its path: no ? and no #; what is secret in it belongs into headers")
+        raise refuse("must not contain ? or #; put a secret part of the address into headers")
     authorization = None
     if parts.username is not None or parts.password is not None:
         name, password = unquote(parts.username or ""), unquote(parts.password or "")
@@ -231,9 +231,9 @@ def address(url: str, variable: str | None, need: FactoryContext) -> tuple[str, 
 
 
 def _headers(given: Mapping[str, str], need: FactoryContext, *, environment: bool) -> dict[str, Secret]:
-    """The recipe's headers, checked, because a bad one breaks every request.
+    """The recipe's headers, checked, because an invalid header breaks every request.
 
-    With ``environment``, headers of the environment are added and override them.
+    With ``environment``, the headers of the environment are added; they override the recipe's.
     """
     merged: dict[str, tuple[str, Secret]] = {}
     for name, value in given.items():
@@ -256,8 +256,10 @@ def _kept_secret(value: str) -> Secret:
 
 
 def environment_headers() -> dict[str, str]:
-    """``CANTRIP_HEADERS``: one ``Name: value`` per line, or a JSON object. Raises `DefinitionError`, which shows no
-    value."""
+    """The headers in ``CANTRIP_HEADERS``: one ``Name: value`` per line, or a JSON object.
+
+    Raises `DefinitionError`, whose text contains no value.
+    """
     text = keys.setting(HEADERS)
     if not text:
         return {}
@@ -267,13 +269,13 @@ def environment_headers() -> dict[str, str]:
         except ValueError:
             found = None
         if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-            raise DefinitionError('must be a JSON object of texts, such as {"X-Team": "blue"}', where=HEADERS)
+            raise DefinitionError('must be a JSON object with text values, such as {"X-Team": "blue"}', where=HEADERS)
     else:
         found = {}
         for number, line in enumerate(text.splitlines(), 1):
             name, colon, value = line.partition(":")
             if line.strip() and not colon:
-                raise DefinitionError(f"line {number} is no header; write Name: value", where=HEADERS)
+                raise DefinitionError(f"line {number} is not a header; write Name: value", where=HEADERS)
             if line.strip():
                 found[name.strip()] = value.strip()
     for name, value in found.items():
@@ -285,7 +287,7 @@ def environment_headers() -> dict[str, str]:
 
 def _header_problem(name: str, value: str) -> str | None:
     if not _TOKEN.match(name):
-        return "the name of a header has letters, digits and dashes alone"
+        return "the name of a header may contain only letters, digits and dashes"
     if not _VALUE.match(value):
-        return f"the value of the header {name} holds characters that a header cannot"
+        return f"the value of the header {name} contains characters that are not allowed in a header"
     return None

@@ -1,11 +1,11 @@
-"""Gates and scoring functions from a recipe's Python files; the path is relative to the recipe.
+"""Loads gates and scoring functions from the Python files of a recipe. Paths are relative to the recipe.
 
-The file is the recipe owner's code. It runs on the host when a cantrip is built from a trusted recipe, and exactly
-the checked bytes run. Its folder is not on the import path, so it cannot import unchecked files beside it.
+Such a file is code of the recipe's owner. It runs on the host when a cantrip is built from a trusted recipe, and
+exactly the checked bytes run. Its folder is not on the import path, so it cannot import unchecked files.
 
-For ``gates: [{python: gates.py}]`` the file exports the list ``GATES``, else the names in ``__all__``: each is a
-`Gate` or a plain function, which `Gate.of` makes a gate (one that is not a coroutine runs in a thread). With neither,
-it exports every public `Gate` of the module:
+For ``gates: [{python: gates.py}]`` the file exports the list ``GATES``, else the names in ``__all__``. Each of them is
+a `Gate` or a plain function, which `Gate.of` makes a gate (a function that is not a coroutine function runs in a
+thread). Without ``GATES`` and ``__all__``, the file exports every public `Gate` of the module:
 
     from cantrip_acp import Gate
 
@@ -38,7 +38,7 @@ _PREFIX = "_cantrip_gates_"
 
 
 def load(path: Path, files: Files) -> list[Gate]:
-    """The gates of a file, in its order. Raises `DefinitionError` with file and line of the error."""
+    """The gates of a file, in the file's order. Raises `DefinitionError` with file and line of the error."""
     module = run_file(path, files.read(path))
     found = list(_exported(module, path))
     if not found:
@@ -48,15 +48,14 @@ def load(path: Path, files: Files) -> list[Gate]:
     seen: set[str] = set()
     for gate in found:
         if gate.name in seen:
-            raise DefinitionError(f"exports two gates of the name {gate.name!r}", where=str(path))
+            raise DefinitionError(f"exports two gates with the name {gate.name!r}", where=str(path))
         seen.add(gate.name)
     return found
 
 
 def run_file(path: Path, raw: bytes) -> types.ModuleType:
     """Run a trusted file's checked bytes as a module. Raises `DefinitionError` with file and line."""
-    # A unique name, so that it conflicts with no other module. It is registered, because dataclasses and type hints
-    # look it up.
+    # The name is unique, so that it conflicts with no other module. Dataclasses and type hints need it in sys.modules.
     name = _PREFIX + hashlib.sha256(str(path).encode() + b"\0" + raw).hexdigest()[:24]
     module = types.ModuleType(name)
     module.__file__ = str(path)
@@ -67,7 +66,7 @@ def run_file(path: Path, raw: bytes) -> types.ModuleType:
         code = compile(raw, str(path), "exec", dont_inherit=True)
         exec(code, vars(module))  # noqa: S102 - a trusted recipe's own code, which is what it names the file for
     except (Exception, SystemExit) as error:
-        # The file's code may raise anything.
+        # The file's code may raise any exception.
         if before is None:
             del sys.modules[name]
         else:
@@ -79,7 +78,7 @@ def run_file(path: Path, raw: bytes) -> types.ModuleType:
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """The file, and its line if the error came from there."""
+    """The file, with the line if the error was raised in the file."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"{path}:{error.lineno or 1}"
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
@@ -97,7 +96,7 @@ def _exported(module: types.ModuleType, path: Path) -> Iterator[Gate]:
     elif "__all__" in scope:
         for name in scope["__all__"]:
             if name not in scope:
-                raise DefinitionError(f"__all__ names {name!r}, which is not there", where=str(path))
+                raise DefinitionError(f"__all__ names {name!r}, which the file does not define", where=str(path))
             yield _gate(scope[name], str(name), path)
     else:
         for name, value in scope.items():
@@ -116,7 +115,7 @@ def _gate(value: Any, name: str, path: Path) -> Gate:
     except DefinitionError as error:
         raise DefinitionError(str(error), where=where) from error
     except (NameError, TypeError) as error:
-        # An annotation names something that does not exist.
+        # For example, an annotation names something that does not exist.
         raise DefinitionError(f"{value.__name__} cannot be made a gate: {error}", where=where) from error
 
 
@@ -131,7 +130,7 @@ def load_score(path: Path, files: Files, at: Literal["turn", "cast"]) -> Scorer:
     """The scorer of a file. Raises `DefinitionError` with file and line of the error."""
     function = vars(run_file(path, files.read(path))).get("score")
     if not inspect.isfunction(function):
-        what = "exports no function of the name score" if function is None else "has a score that is no function"
+        what = "defines no function with the name score" if function is None else "has a score that is not a function"
         raise DefinitionError(f"{what}; write: def score({'turn' if at == 'turn' else 'thread'}): ...", where=str(path))
     return Scorer(function, name=f"{path.name}:score", at=at)
 
@@ -146,20 +145,20 @@ class Files:
         self._held: dict[Path, bytes] = {}
 
     def read(self, path: Path, shown: str | None = None) -> bytes:
-        """The content of a regular file. Raises `DefinitionError` with the reason where it cannot be read."""
+        """The content of a regular file. Raises `DefinitionError` with the reason if it cannot be read."""
         key = Path(os.path.realpath(path))
         if key not in self._held:
             self._held[key] = _read(path, shown if shown is not None else str(path))
         return self._held[key]
 
     def hold(self, path: Path, raw: bytes) -> None:
-        """Use ``raw`` as a file's content: the text in an editor, saved or not."""
+        """Use ``raw`` as the content of a file, for example the unsaved text in an editor."""
         self._held[Path(os.path.realpath(path))] = raw
 
 
 def _read(path: Path, shown: str) -> bytes:
     try:
-        # Not blocking: if the path is a pipe, opening it would wait for a writer for ever.
+        # O_NONBLOCK: without it, opening a named pipe would wait for a writer, maybe without end.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -171,5 +170,7 @@ def _read(path: Path, shown: str) -> bytes:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise DefinitionError(f"cannot be read: {reason}", where=shown) from None
     if len(raw) > MAX_BYTES:
-        raise DefinitionError(f"too large: a recipe and what it names have at most {MAX_BYTES:,} bytes", where=shown)
+        raise DefinitionError(
+            f"too large: a recipe and each file that it names may have at most {MAX_BYTES:,} bytes", where=shown
+        )
     return raw

@@ -1,5 +1,5 @@
-"""The shape of a recipe, as pydantic models: the one source of what the loader takes and of the published JSON Schema.
+"""Pydantic models of a recipe. The check of recipes and the published JSON Schema are both made from them.
 
-Structure and single values are checked here; rules that join several keys (a done gate, a turn ward) stand in
-`recipes.rules`. A file a part of a recipe. Imported by the loader and the schema alone, since pydantic is slow to import.
+The models check the structure and single values. `parse.cross_field` checks rules about several keys. Only `parse.check`
+and the schema import this package, because pydantic is slow to import. Start with `recipe.py`.
 """

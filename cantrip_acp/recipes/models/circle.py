@@ -1,4 +1,4 @@
-"""The circle: a medium, gates and wards."""
+"""Models of a recipe's circle: medium, gates and wards."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _PLAIN = tuple(n for n in names.gate_names() if n not in _OWN and n not in names
 
 
 EPHEMERAL = (
-    "true: the entity never sees results, a placeholder stands for them. after_use: it sees a result for one query, "
-    "and then the placeholder. The loom has every result."
+    "true: the entity sees a placeholder in place of each result. after_use: it sees a result in one query, and after "
+    "that the placeholder. The loom records every result."
 )
 
 
@@ -64,11 +64,13 @@ Ephemeral = Annotated[Any, Kind(_ephemeral, {"anyOf": [{"type": "boolean"}, {"en
 
 
 class FileGate(Model):
-    """A gate that works below a folder."""
+    """A gate that works in a folder and its subfolders."""
 
     noun = "gate"
     name: Annotated[str, _gate_name(names.FILE_GATES)]
-    root: PathText = Field(default=".", description="The folder that it stays below; relative to the session's folder.")
+    root: PathText = Field(
+        default=".", description="The folder that the gate works in, relative to the session's folder."
+    )
     ephemeral: Ephemeral = Field(default=False, description=EPHEMERAL)
 
 
@@ -79,17 +81,17 @@ class TestGate(Model):
     name: Annotated[str, _gate_name((names.TEST_GATE,))]
     command: Line = Field(
         default="",
-        description="The shell command that runs them, as in `make check`; {targets} in it takes those of a call. Without "
-        "it, the workspace's files say.",
+        description="The shell command that runs the tests, such as `make check`. {targets} is replaced by the targets of a "
+        "call. Without this key, the command is chosen from the workspace's files.",
     )
     timeout_s: Annotated[float, number(0, above=True)] = Field(
-        default=0, description="Seconds of a run; bash_timeout_ms may give fewer."
+        default=0, description="Maximum seconds of a run. bash_timeout_ms limits it too."
     )
     ephemeral: Ephemeral = Field(default=False, description=EPHEMERAL)
 
 
 class PlainGate(Model):
-    """A gate that takes no dependency."""
+    """A gate without options of its own."""
 
     noun = "gate"
     name: Annotated[str, _gate_name(_PLAIN)]
@@ -97,7 +99,7 @@ class PlainGate(Model):
 
 
 class AddedGate(Model):
-    """A gate that another package adds; its other keys are the dependencies that it asks for."""
+    """A gate from another package. Its other keys are the options of that package."""
 
     model_config = ConfigDict(extra="allow")
     noun = "gate"
@@ -105,10 +107,10 @@ class AddedGate(Model):
 
 
 class PythonGates(Model):
-    """Gates from a Python file of the recipe's owner; it runs on the host."""
+    """Gates from a Python file of the recipe's owner. The file runs on the host, outside the sandbox."""
 
     noun = "gate"
-    python: PathText = Field(description="The file; relative to this one.")
+    python: PathText = Field(description="The path of the Python file, relative to the recipe.")
 
 
 def _gate_kind(value: Any) -> str:
@@ -136,7 +138,7 @@ Gate = Annotated[
 
 
 class _OneWard(Model):
-    """A mapping of a ward's name to its value."""
+    """A mapping of one ward's name to its value."""
 
     noun = "ward"
 
@@ -179,33 +181,37 @@ else:
 
 
 class Score(Model):
-    """A scoring function in a Python file of the recipe's owner; it runs on the host."""
+    """A scoring function in a Python file of the recipe's owner. The file runs on the host, outside the sandbox."""
 
     noun = "score"
-    python: PathText = Field(description="The file, which has a function `score`; relative to this one.")
+    python: PathText = Field(
+        description="The path of the Python file with the function `score`, relative to the recipe."
+    )
     at: Annotated[str, one_of(("turn", "cast"))] = Field(
-        default="turn", description="turn: it is asked of each turn. cast: once a cast has ended, of its thread."
+        default="turn",
+        description="turn: the function scores each turn. cast: it scores the thread at the end of each cast.",
     )
 
 
 class Circle(Model):
-    """Where the entity acts: one medium, gates out of it, and wards that take away."""
+    """The environment of the entity: a medium, gates that give abilities, and wards that restrict."""
 
     noun = "circle"
     medium: Annotated[str, one_of(names.medium_names(), "medium")] = Field(
-        default="conversation", description="What the entity works in."
+        default="conversation", description="The medium that the entity works in."
     )
     code_python: PathText = Field(
         default="",
-        description="The Python of the code medium's cells: venv (the workspace's own virtual environment), the folder of "
-        "one, a program, or a name on PATH; relative to the session's folder. Without it, the one that cantrip runs on.",
+        description="The Python that runs the cells of the code medium: venv (the workspace's virtual environment), the folder "
+        "of a virtual environment, a program, or a name on PATH. Paths are relative to the session's folder. Without this key, "
+        "cantrip's own Python.",
     )
     loom: Flag = Field(
         default=False, description="Show the entity its own history: `loom` in the code medium (LOOM-11)."
     )
     score: Score = Field(
         default=Score.model_construct(python=""),
-        description="What rewards the turns here, kept in the loom as shaped rewards.",
+        description="The function that computes rewards. They are recorded in the loom as shaped rewards.",
     )
-    gates: list[Gate] = Field(description="Ways out of the medium; done is always among them.")
-    wards: list[Ward] = Field(description="Restrictions, one a list item; max_turns is always among them.")
+    gates: list[Gate] = Field(description="The gates that the entity can call. done must be in the list.")
+    wards: list[Ward] = Field(description="Restrictions, one in each list item. max_turns must be in the list.")

@@ -1,4 +1,4 @@
-"""Crystals: a provider's model, you, or a script with the responses to play (also in a script file)."""
+"""Models of a recipe's crystal: a provider's model, a human, or a script with responses (also as a script file)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from cantrip_acp.recipes.models.field_types import (
 from cantrip_acp.recipes.parse import names
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""How much a model thinks before it answers, in words that every family's are mapped to."""
+"""How much a model thinks before it answers. Each provider's own levels are mapped to these."""
 
 
 VERBOSITIES = ("low", "medium", "high")
 
 
 class Usage(Model):
-    """What a scripted response says that it cost. null is a number that its provider does not report."""
+    """The usage that a scripted response reports. null means that the provider does not report the number."""
 
     noun = "usage"
     prompt_tokens: Annotated[int | None, or_unknown(whole(0))] = 0
@@ -44,16 +44,17 @@ class Usage(Model):
     cache_write_tokens: Annotated[int | None, or_unknown(whole(0))] = 0
     reasoning_tokens: Annotated[int | None, or_unknown(whole(0))] = 0
     cost: Annotated[float | None, or_unknown(number(0))] = Field(
-        default=None, description="US dollars; not known where it is left out."
+        default=None, description="US dollars. Unknown if the key is omitted."
     )
 
 
 class ScriptedToolCall(Model):
     noun = "tool call"
-    id: Text = Field(default="", description="Made up where it is left out.")
+    id: Text = Field(default="", description="The id of the call. Generated if the key is omitted.")
     gate: Line
     args: Arguments = Field(
-        default_factory=dict, description="A mapping; a text is sent as it stands, valid JSON or not."
+        default_factory=dict,
+        description="The arguments as a mapping. A text is sent unchanged, even if it is not valid JSON.",
     )
 
 
@@ -64,7 +65,9 @@ class ScriptedError(Model):
     status: Annotated[int, whole(100, 599)] = Field(default=500, description="The HTTP status.")
     message: Text = ""
     retry_after: Annotated[float, number(0)] = Field(default=0, description="Seconds.")
-    code: Text = Field(default="", description="context_length_exceeded: the messages do not fit.")
+    code: Text = Field(
+        default="", description="The provider's error code. context_length_exceeded: the messages are too long."
+    )
 
 
 class ScriptedToolResult(Model):
@@ -74,7 +77,7 @@ class ScriptedToolResult(Model):
 
 
 class ScriptedResponse(Model):
-    """One response of a scripted crystal; an empty one plays a crystal that says nothing."""
+    """One response of a scripted crystal. In an empty response the crystal says nothing."""
 
     noun = "response"
     content: MaybeText = None
@@ -85,16 +88,16 @@ class ScriptedResponse(Model):
     usage: Usage = Usage()
     error: ScriptedError = ScriptedError()
     delay_ms: Annotated[float, number(0)] = Field(default=0, description="Milliseconds to wait before each piece.")
-    chunks: list[Text] = Field(default_factory=list, description="The text in pieces, as it streams.")
-    when: Text = Field(default="", description="Use it only while the intent holds this text.")
-    repeat: Flag = Field(default=False, description="Never used up.")
+    chunks: list[Text] = Field(default_factory=list, description="The text in pieces, as they are streamed.")
+    when: Text = Field(default="", description="Use this response only if the intent contains this text.")
+    repeat: Flag = Field(default=False, description="Use this response for any number of queries.")
     tool_result: ScriptedToolResult = Field(
-        default=ScriptedToolResult(tool_call_id=""), description="A tool result that the provider claims to carry."
+        default=ScriptedToolResult(tool_call_id=""), description="A tool result that the response contains."
     )
 
 
 class ScriptMapping(Model):
-    """A script with children of its own."""
+    """A script with scripts for its child entities."""
 
     noun = "script"
     responses: list[ScriptedResponse]
@@ -110,110 +113,120 @@ Script = Annotated[
     Annotated[list[ScriptedResponse], Tag("<list>")] | Annotated[ScriptMapping, Tag("<mapping>")],
     Discriminator(_script_kind),
 ]
-"""What a script file holds, and what ``children`` lists."""
+"""The type of a script file, and of each item of ``children``."""
 
 
 class LongPrice(Model):
-    """US dollars for a million tokens of a query with a long prompt."""
+    """The price of queries with a long prompt, in US dollars for a million tokens."""
 
     noun = "long price"
     input: Annotated[float, number(0)] = 0
     output: Annotated[float, number(0)] = 0
-    cached: Annotated[float, number(0)] = Field(default=0, description="Read from a cache; without it, as input.")
-    cache_write: Annotated[float, number(0)] = Field(default=0, description="Written to a cache; without it, as input.")
+    cached: Annotated[float, number(0)] = Field(
+        default=0, description="Price of tokens that are read from a cache. Without this key, the price of input."
+    )
+    cache_write: Annotated[float, number(0)] = Field(
+        default=0, description="Price of tokens that are written to a cache. Without this key, the price of input."
+    )
 
 
 class Price(LongPrice):
-    """US dollars for a million tokens."""
+    """The price of a model, in US dollars for a million tokens."""
 
     noun = "price"
     above: Annotated[int, whole(1)] = Field(
-        default=1, description="Tokens of a prompt beyond which a query costs what long says."
+        default=1, description="Queries with more prompt tokens than this have the prices in long."
     )
     long: LongPrice = LongPrice()
 
 
 class ScriptedCrystal(Model):
-    """Plays responses in order, in place of a paid model."""
+    """A crystal that returns written responses in order and asks no model."""
 
     noun = "crystal"
     provider: Literal["scripted"]
     responses: list[ScriptedResponse] = Field(default_factory=list)
-    script: PathText = Field(default="", description="A file of responses; relative to this file.")
+    script: PathText = Field(default="", description="The path of a file with responses, relative to the recipe.")
     children: list[Script] = Field(default_factory=list, description="Scripts of child entities, by order of birth.")
     usage: Usage = Field(default=Usage(), description="Of every response that gives none.")
-    model: Line = Field(default="scripted", description="The name that it reports.")
-    context_window: Annotated[int, whole(1)] = Field(default=1, description="Tokens; without it, not limited.")
+    model: Line = Field(default="scripted", description="The model name that the crystal reports.")
+    context_window: Annotated[int, whole(1)] = Field(
+        default=1, description="Tokens of the context window. Without this key there is no limit."
+    )
     tools: Annotated[str, one_of(("native", "text"), "tools")] = Field(
         default="native",
-        description="How it calls gates: by tools, or in its text, as a model does that takes no tools.",
+        description="How the crystal calls gates: with tools, or in its text, like a model without tools.",
     )
 
 
 class ModelCrystal(Model):
-    """A provider's model."""
+    """A model of a provider."""
 
     noun = "crystal"
     provider: Annotated[str, one_of(names.MODEL_PROVIDERS, "provider", known=names.provider_names())]
     model: Line
     base_url: Annotated[
         str, text("an address that begins with http:// or https://", pattern=r"^https?://[^ \t\r\n]")
-    ] = Field(default="", description="Where the provider is asked, in place of its own address.")
+    ] = Field(default="", description="The address for requests, in place of the provider's own address.")
     api_key_env: Annotated[
         str, text("the name of an environment variable", pattern=r"^[A-Za-z_]", without=r"[^A-Za-z0-9_]")
-    ] = Field(default="", description="The environment variable that holds the key.")
-    headers: dict[str, Secret] = Field(default_factory=dict, description="Sent with each request.")
+    ] = Field(default="", description="The environment variable with the key.")
+    headers: dict[str, Secret] = Field(default_factory=dict, description="Headers that are sent with each request.")
     context_window: Annotated[int, whole(1)] = Field(
-        default=1, description="Tokens, in place of what is known of the model."
+        default=1, description="Tokens of the context window, in place of the value in the model catalog."
     )
     max_input: Annotated[int, whole(1)] = Field(
-        default=1, description="Tokens of a prompt, where the model takes fewer than its window holds."
+        default=1, description="Maximum tokens of a prompt, if it is smaller than the context window."
     )
-    images: Flag = Field(default=False, description="Whether it takes images, in place of what is known of the model.")
-    price: Price = Field(default=Price(), description="In place of what is known of the model.")
+    images: Flag = Field(
+        default=False, description="Whether the model accepts images, in place of the value in the model catalog."
+    )
+    price: Price = Field(
+        default=Price(), description="The price of the model, in place of the price in the model catalog."
+    )
     timeout_s: Annotated[float, number(1)] = Field(
-        default=300, description="Seconds without a byte of an answer after which it is taken for dead."
+        default=300, description="Seconds without any data after which a query fails."
     )
     verbosity: Annotated[str, one_of(VERBOSITIES, "verbosity")] = Field(
-        default="medium", description="How long the answers of OpenAI's models are (GPT-5 and later)."
+        default="medium", description="The length of the answers of OpenAI's models (GPT-5 and later)."
     )
     effort: Annotated[str, one_of(EFFORTS, "effort")] = Field(
-        default="medium", description="How much the model thinks; without it, as the provider has it."
+        default="medium", description="How much the model thinks. Without this key, the provider's default."
     )
     thinking_budget: Annotated[int, whole(-1)] = Field(
         default=0,
-        description="Tokens to think with, of models that take a number: 0 for none, -1 for as many as it likes.",
+        description="Maximum thinking tokens, for models that accept a number: 0 for none, -1 for no limit.",
     )
     api: Annotated[str, one_of(("responses", "chat"), "api")] = Field(
-        default="responses", description="Which of OpenAI's two interfaces is used; other providers have one."
+        default="responses", description="Which of OpenAI's two interfaces is used. Other providers have only one."
     )
     tools: Annotated[str, one_of(("auto", "native", "text"), "tools")] = Field(
         default="auto",
-        description="How a model of one's own server calls gates: by tools, or in its text if it takes none. With text, a message "
-        "with exactly one code block of the medium's tag is a program.",
+        description="How a model on your own server calls gates: with tools, or in its text if it does not support tools. With "
+        "text, a message with exactly one code block in the medium's language is a program.",
     )
     summary: Annotated[str, one_of(("auto", "concise", "detailed", "none"), "summary")] = Field(
-        default="auto", description="How OpenAI sums up what its model thought."
+        default="auto", description="How OpenAI summarizes the model's thinking."
     )
     logprobs: Flag = Field(
         default=False,
-        description="Keep each token's log-probability (and its id, where the server tells it) in the loom, for training.",
+        description="Record each token's log-probability (and its id, if the server sends it) in the loom, for training.",
     )
     routing: dict[str, Any] = Field(
         default_factory=dict,
-        description="OpenRouter's `provider`: which of a model's providers are asked, and in which order.",
+        description="OpenRouter's option `provider`: which providers of a model may be used, and in which order.",
     )
 
 
 class HumanCrystal(Model):
-    """You are the model, in the terminal."""
+    """A human answers in the terminal, in place of a model."""
 
     noun = "crystal"
     provider: Literal["human"]
 
 
 class AddedCrystal(Model):
-    """A crystal that another package adds; its other keys are that package's."""
+    """A crystal from another package. Its other keys are the options of that package."""
 
     model_config = ConfigDict(extra="allow")
     noun = "crystal"

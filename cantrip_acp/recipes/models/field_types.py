@@ -1,7 +1,7 @@
-"""The base class of a recipe's parts, and the kinds of value that recipes hold, each with its check and its schema.
+"""Field types of recipes (text, path, number, flag, choice), each with its check and its JSON Schema; and `Model`.
 
-Check and JSON Schema must accept the same data. So texts are restricted by patterns that mean one thing in every regular expression
-dialect (no end anchors, no ``\\s``), and 10.0 is a whole number, as JSON Schema has it.
+The check and the JSON Schema must accept the same data. So patterns have the same meaning in every dialect of regular
+expressions (no end anchors, no ``\\s``), and 10.0 is a whole number, as in JSON Schema.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pydantic import BaseModel, ConfigDict, SecretStr, ValidationInfo, model_val
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 SHOWN = 60
-"""Characters of a wrong value that an error shows."""
+"""Maximum characters of a wrong value in an error text."""
 
 _PASSWORD = re.compile(r"(:/*[^/\s:@]*:)\S*@")
-"""A password in an address, well written or not."""
+"""A password in an address, even if the address is not valid."""
 
 
 def shown(value: Any) -> str:
-    """A wrong value in an error: short, and never a whole document."""
+    """The text of a wrong value in an error: short, without passwords, and without the content of lists and mappings."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -37,14 +37,14 @@ def shown(value: Any) -> str:
 
 
 def wrong(wanted: str, value: Any, *mend: str) -> PydanticCustomError:
-    """The error of a value of the wrong kind; the text is ready to show, ``mend`` is what a `places.Mend` holds."""
-    told: dict[str, Any] = {"wanted": f"must be {wanted}", "value": shown(value)}
-    return PydanticCustomError("value", "{wanted}, not {value}", told | ({"mend": mend} if mend else {}))
+    """The error for a value of the wrong kind. ``mend`` are the arguments of the `source_map.Mend` that fixes it."""
+    context: dict[str, Any] = {"wanted": f"must be {wanted}", "value": shown(value)}
+    return PydanticCustomError("value", "{wanted}, not {value}", context | ({"mend": mend} if mend else {}))
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """A check that gives the value to keep, or raises, and the schema that takes the same data: `Annotated` with it."""
+    """Metadata for `Annotated`: a function that returns the checked value or raises, and the matching JSON Schema."""
 
     check: Callable[[Any], Any]
     schema: dict[str, Any]
@@ -71,7 +71,7 @@ def flag(value: Any) -> bool:
 
 
 Flag = Annotated[bool, Kind(flag, {"anyOf": [{"type": "boolean"}, {"enum": FLAG_WORDS}]})]
-"""A boolean; YAML 1.2 reads ``on`` and ``off`` as texts, and they are taken for what they say."""
+"""A boolean. The texts ``on`` and ``off`` are accepted too, because YAML 1.2 does not read them as booleans."""
 
 
 def whole(low: int, high: int | None = None, *, what: str = "a whole number") -> Kind:
@@ -105,13 +105,13 @@ def number(low: float, high: float | None = None, *, above: bool = False) -> Kin
 
 
 def or_unknown(kind: Kind) -> Kind:
-    """The same number, or null where it is not known."""
+    """A number like `whole` or `number`, or null if it is not known."""
     schema = {**kind.schema, "type": [kind.schema["type"], "null"]}
     return Kind(lambda value: None if value is None else kind.check(value), schema)
 
 
 def text(wanted: str = "a text", *, pattern: str | None = None, without: str | None = None) -> Kind:
-    """A text in which ``pattern`` is found and ``without`` is not."""
+    """A text that matches ``pattern`` somewhere and ``without`` nowhere."""
     found = re.compile(pattern) if pattern else None
     absent = re.compile(without) if without else None
 
@@ -144,11 +144,11 @@ def _secret(value: Any) -> SecretStr:
 
 
 Secret = Annotated[SecretStr, Kind(_secret, {"type": "string"})]
-"""A text that no error, repr or dump shows."""
+"""A text that is never shown in an error, a repr or a dump."""
 
 
 def one_of(words: tuple[str, ...], what: str = "", *, known: tuple[str, ...] = ()) -> Kind:
-    """One of some words; an error names the nearest of them, or of the wider set ``known``."""
+    """One of ``words``. An error suggests the nearest word, or the nearest one in the larger set ``known``."""
 
     def check(value: Any) -> str:
         if isinstance(value, str) and value in words:
@@ -159,7 +159,7 @@ def one_of(words: tuple[str, ...], what: str = "", *, known: tuple[str, ...] = (
 
 
 def unknown(value: Any, words: tuple[str, ...], what: str = "") -> PydanticCustomError:
-    """The error of a word that is none of ``words``."""
+    """The error for a word that is not in ``words``."""
     if not isinstance(value, str):
         return wrong(f"one of {', '.join(words)}", value)
     told: dict[str, Any] = {"text": f"unknown {what}{shown(value)}{nearest(value, words)}"}
@@ -170,16 +170,16 @@ def unknown(value: Any, words: tuple[str, ...], what: str = "") -> PydanticCusto
 
 
 def nearest(word: str, words: tuple[str, ...]) -> str:
-    """``; did you mean 'x'?`` where something is near, else all that is known."""
+    """``; did you mean 'x'?`` if one of the words is similar, else the list of all words."""
     found = near(word, words)
     return f"; did you mean {found!r}?" if found is not None else f" (known: {', '.join(words)})"
 
 
 def near(word: str, words: tuple[str, ...]) -> str | None:
-    """The known word that is nearest to another; None where none is near."""
+    """The most similar known word. None if no word is similar."""
     import difflib
 
-    # A word within another (turns in max_turns) is nearer than letters say.
+    # Prefer a word that contains the other one (turns in max_turns) to a word with similar letters.
     found = difflib.get_close_matches(word, words, n=1)
     found = (
         found
@@ -193,7 +193,7 @@ _ITEM = {"type": "string", "minLength": 1, "not": {"pattern": r"\x00"}}
 
 
 def texts(wanted: str) -> Kind:
-    """A list of texts that are not empty, or one text for a list of one."""
+    """A list of texts that are not empty. One text is accepted as a list with one item."""
 
     def check(value: Any) -> list[str]:
         items = [value] if isinstance(value, str) else value
@@ -205,7 +205,7 @@ def texts(wanted: str) -> Kind:
 
 
 def network() -> Kind:
-    """true, false or host names."""
+    """true, false or a list of host names."""
     hosts = texts("true, false or a list of host names")
 
     def check(value: Any) -> bool | list[str]:
@@ -220,7 +220,7 @@ def network() -> Kind:
 def _json_object(value: Any) -> Any:
     if isinstance(value, dict | str):
         return value
-    raise wrong("a mapping, or a text that is sent as it stands", value)
+    raise wrong("a mapping, or a text that is sent unchanged", value)
 
 
 Arguments = Annotated[Any, Kind(_json_object, {"type": ["object", "string"]})]
@@ -236,20 +236,20 @@ MaybeText = Annotated[str | None, Kind(_maybe_text, {"type": ["string", "null"]}
 
 
 TAG = "<"
-"""Every union's tags begin with this, so that places can be told from tags in an error's path."""
+"""The tags of all unions begin with this, so that they can be removed from the path of an error."""
 
 
 @cache
 def _fields(model: type[BaseModel]) -> tuple[str, ...]:
-    """The keys of a mapping; asking the class each time is a sixth of a validation."""
+    """The keys that a model accepts. Cached, because computing them takes a sixth of the time of a validation."""
     return tuple(model.model_fields)
 
 
 class Model(BaseModel):
-    """What all parts share: no unknown key, no conversion. Tells a validation's context which keys each mapping knows."""
+    """Base class of all models: no unknown keys, no conversion. Adds the known keys of each mapping to the context."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True, hide_input_in_errors=True)
-    # A mapping's place among its parents, for errors: crystal, call, circle …
+    # The name of this mapping in error texts: crystal, call, circle …
     noun: ClassVar[str] = "mapping"
 
     @model_validator(mode="before")
@@ -260,4 +260,4 @@ class Model(BaseModel):
         return data
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a recipe may hold secrets and is not pickled; load it again from its path")
+        raise TypeError("a recipe may contain secrets, so it cannot be pickled; load it again from its path")

@@ -1,4 +1,4 @@
-"""The whole of a recipe, and its small parts."""
+"""Models of a whole recipe, and of its call, folding, retry, loom, memory and MCP servers."""
 
 from __future__ import annotations
 
@@ -24,85 +24,97 @@ from cantrip_acp.recipes.models.field_types import (
 
 
 class Call(Model):
-    """Who the entity is and how it thinks; fixed for good."""
+    """The identity of the entity and the settings of its queries. They never change during its life."""
 
     noun = "call"
     system_prompt: Text = Field(default="", description="The first message of every query, unchanged.")
-    system_prompt_file: PathText = Field(default="", description="A file that holds it; relative to this file.")
+    system_prompt_file: PathText = Field(
+        default="", description="The path of a file with the system prompt, relative to the recipe."
+    )
     temperature: Annotated[float, number(0, 2)] = 1
     top_p: Annotated[float, number(0, 1)] = 1
-    max_tokens: Annotated[int, whole(1)] = Field(default=1, description="Tokens of one response.")
+    max_tokens: Annotated[int, whole(1)] = Field(default=1, description="Maximum tokens of one response.")
     seed: Annotated[int, whole(-(2**31), 2**31 - 1)] = 0
     stop: Annotated[list[str], texts("a list of texts")] = Field(
         default_factory=list, description="Texts that end a response."
     )
     tool_choice: Annotated[str, one_of(("auto", "required", "none"))] = "auto"
-    require_done_tool: Flag = Field(default=False, description="Only done ends a cast; prose alone does not (LOOP-6).")
+    require_done_tool: Flag = Field(
+        default=False, description="Only the gate done ends a cast; a response without a gate call does not (LOOP-6)."
+    )
     require_done: Flag = Field(default=False, description="An older name of require_done_tool.", deprecated=True)
 
 
 class Folding(Model):
-    """When earlier turns are summarised in what the crystal sees."""
+    """When earlier turns are replaced by a summary in the messages to the crystal."""
 
     noun = "folding"
-    at_fraction: Annotated[float, number(0, 1, above=True)] = Field(default=0.8, description="Of the crystal's window.")
+    at_fraction: Annotated[float, number(0, 1, above=True)] = Field(
+        default=0.8, description="Fold when the messages fill this part of the context window."
+    )
     trigger_after_turns: Annotated[int, whole(1)] = 1
     trigger_at_tokens: Annotated[int, whole(1)] = 1
-    keep_turns: Annotated[int, whole(0)] = Field(default=0, description="Turns that stay as they are.")
-    summarizer: Line = Field(default="", description="One of crystals; without it, a digest by rule.")
+    keep_turns: Annotated[int, whole(0)] = Field(default=0, description="Number of last turns that are not folded.")
+    summarizer: Line = Field(
+        default="",
+        description="The name of one of crystals, which writes the summary. Without this key, it is made by rule.",
+    )
 
 
 class Retry(Model):
-    """How a failed query is asked again."""
+    """How failed queries are repeated."""
 
     noun = "retry"
-    max_retries: Annotated[int, whole(0)] = Field(default=3, description="Attempts after the first.")
+    max_retries: Annotated[int, whole(0)] = Field(default=3, description="Maximum attempts after the first one.")
     retryable_status_codes: list[Annotated[int, whole(100, 599)]] = Field(
-        default_factory=list, description="In place of 429 and 5xx."
+        default_factory=list, description="The HTTP statuses after which a query is repeated, in place of 429 and 5xx."
     )
     base_s: Annotated[float, number(0)] = Field(
-        default=1, description="Seconds before the first retry; each next wait doubles."
+        default=1, description="Seconds before the first retry. Each further wait is twice as long."
     )
-    max_wait_s: Annotated[float, number(0)] = Field(default=60, description="Seconds; no wait is longer.")
+    max_wait_s: Annotated[float, number(0)] = Field(default=60, description="Maximum seconds between two attempts.")
     max_retry_after_s: Annotated[float, number(0)] = Field(
-        default=300, description="Seconds; where a provider asks for more, give up."
+        default=300,
+        description="Maximum seconds that a provider may ask to wait. If it asks for more, the query fails.",
     )
 
 
 class Loom(Model):
-    """Where the turns are kept."""
+    """Where and how the turns are recorded."""
 
     noun = "loom"
     store: Annotated[
         str,
         text(
             "memory, jsonl, sqlite:FILE or postgresql://…",
-            # The second pattern makes "$" mean one thing in every dialect.
+            # The second pattern is needed because "$" has different meanings in different dialects.
             pattern=r"^(memory$|jsonl$|sqlite:[^ \t\r\n]|postgres(ql)?://[^ \t\r\n])",
             without=r"[\r\n]",
         ),
     ] = Field(default="jsonl", description="memory, jsonl, sqlite:FILE or postgresql://…")
     fsync: Flag = Field(default=False, description="Wait for the disk after each turn.")
     snapshots: Flag = Field(
-        default=False, description="Keep a code circle's state after each turn, so that a fork need not replay."
+        default=False,
+        description="Save the variables of a code circle after each turn, so that a fork can restore them without a replay.",
     )
     files: Flag = Field(
         default=False,
-        description="Pin the workspace's files after each turn that changed them, in its git repository and outside of any "
-        "branch, so that a fork can have them as they were.",
+        description="Save the workspace's files after each turn that changed them, in hidden refs of its git repository, so that "
+        "a fork can restore them.",
     )
 
 
 class Memory(Model):
-    """What an entity is told of before an intent; content, never authority."""
+    """Information that an entity gets before an intent. It is content; it does not give the entity permissions."""
 
     noun = "memory"
     culture: Flag = Field(
         default=False,
-        description="AGENTS.md, CLAUDE.md and .cantrip/culture/*.md of the session's folder, again when they change.",
+        description="Whether the entity gets AGENTS.md, CLAUDE.md and .cantrip/culture/*.md of the session's folder, and gets "
+        "them again when they change.",
     )
     sessions: Annotated[int, whole(0)] = Field(
-        default=0, description="Earlier casts in this folder, at most so many, as short digests."
+        default=0, description="Maximum number of earlier casts in this folder that the entity gets as short summaries."
     )
 
 
@@ -113,41 +125,47 @@ class McpServer(Model):
     """A server that speaks the Model Context Protocol: a program (``command``) or an address (``url``)."""
 
     noun = "mcp_servers"
-    name: Line = Field(description="What it is called; its gates are NAME.TOOL.")
-    command: Line = Field(default="", description="The program of a server on stdio, started in the sandbox.")
+    name: Line = Field(description="The name of the server. Its gates are called NAME.TOOL.")
+    command: Line = Field(default="", description="The program of a server on stdio. It runs in the sandbox.")
     args: Annotated[list[str], texts("a list of texts")] = Field(default_factory=list)
-    env: dict[str, Secret] = Field(default_factory=dict, description="Variables that the program gets.")
+    env: dict[str, Secret] = Field(default_factory=dict, description="Environment variables for the program.")
     env_names: list[Annotated[str, _VARIABLE]] = Field(
-        default_factory=list, description="Variables that it gets from yours."
+        default_factory=list, description="Names of your environment variables that the program gets."
     )
     url: Annotated[str, text("an address that begins with http:// or https://", pattern=r"^https?://[^ \t\r\n]")] = (
-        Field(default="", description="Where a server is reached over HTTP.")
+        Field(default="", description="The address of a server on HTTP.")
     )
     transport: Annotated[str, one_of(("http", "sse"), "transport")] = Field(
-        default="http", description="Of a url: streamable HTTP, or the older server-sent events."
+        default="http", description="The transport for url: streamable HTTP, or the older server-sent events."
     )
-    headers: dict[str, Secret] = Field(default_factory=dict, description="Sent with each request.")
+    headers: dict[str, Secret] = Field(default_factory=dict, description="Headers that are sent with each request.")
     header_env: dict[str, Annotated[str, _VARIABLE]] = Field(
-        default_factory=dict, description="Headers whose values are in variables of yours."
+        default_factory=dict,
+        description="Headers whose values come from your environment variables (header to variable).",
     )
-    sandbox: Flag = Field(default=True, description="Whether its program runs in the circle's sandbox, or as you.")
-    trusted: Flag = Field(default=False, description="Whether it is believed which of its tools only read.")
-    required: Flag = Field(default=False, description="Whether a cast fails without it.")
-    start_s: Annotated[float, number(0, above=True)] = Field(default=15, description="Seconds that it has to start in.")
-    call_s: Annotated[float, number(0, above=True)] = Field(default=120, description="Seconds that a call may take.")
+    sandbox: Flag = Field(
+        default=True,
+        description="Whether the program runs in the circle's sandbox. If false, it runs with your rights.",
+    )
+    trusted: Flag = Field(
+        default=False, description="Whether to believe the server when it says which of its tools only read."
+    )
+    required: Flag = Field(default=False, description="Whether a cast fails if the server cannot be used.")
+    start_s: Annotated[float, number(0, above=True)] = Field(default=15, description="Maximum seconds for the start.")
+    call_s: Annotated[float, number(0, above=True)] = Field(default=120, description="Maximum seconds for one call.")
 
 
 class Recipe(Model):
     """A cantrip as a file: crystal, call and circle."""
 
     noun = "recipe"
-    name: Line = Field(default="", description="What it is called; without it, the file's name.")
-    description: Text = Field(default="", description="What it does, in a sentence.")
+    name: Line = Field(default="", description="The name of the recipe. Without this key, the name of the file.")
+    description: Text = Field(default="", description="One sentence that says what the recipe does.")
     crystal: Crystal = Field(
-        default="", description="The model; without it, $CANTRIP_CRYSTAL or a provider with a key."
+        default="", description="The model. Without this key, $CANTRIP_CRYSTAL, else a provider with a key."
     )
     crystals: dict[str, Crystal] = Field(
-        default_factory=dict, description="Crystals that children may be given, by name."
+        default_factory=dict, description="Crystals that child entities may use, by name."
     )
     call: Call = Call()
     circle: Circle
@@ -156,5 +174,5 @@ class Recipe(Model):
     loom: Loom = Loom()
     memory: Memory = Memory()
     mcp_servers: list[McpServer] = Field(
-        default_factory=list, description="Servers whose tools are gates beside the circle's."
+        default_factory=list, description="MCP servers whose tools become gates of the circle."
     )

@@ -1,6 +1,6 @@
-"""The JSON Schema of recipes, generated from the models: it accepts exactly what the loader accepts.
+"""Makes the JSON Schema of recipes from the models. It accepts exactly the recipes that can be loaded.
 
-Published as ``cantrip.schema.json`` beside this file, for editors (`publish` writes it).
+It is published for editors as ``recipes/cantrip.schema.json`` (`recipes.generate` writes the file).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ID = "urn:cantrip-acp:recipe"
 def recipe_schema() -> dict[str, Any]:
     """The schema (draft 2020-12) of a recipe's data.
 
-    It knows the gates, mediums and providers that packages installed here add, so it may differ from the published one.
+    It includes gates, mediums and providers of other installed packages, so it may differ from the published schema.
     """
     schema: dict[str, Any] = _tidy(Recipe.model_json_schema(mode="validation"))
     parts = schema.pop("$defs")
@@ -54,12 +54,15 @@ EXAMPLE = {
 
 
 def text() -> str:
-    """The schema as it is published."""
+    """The text of the published schema."""
     return json.dumps(recipe_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _tidy(node: Any, *, names: bool = False) -> Any:
-    """Without pydantic's titles, stand-in defaults and empty choices. ``names``: the keys here are names, not keywords."""
+    """Remove pydantic's titles, default values and empty choices.
+
+    If ``names``, the keys of ``node`` are names of fields or parts, not keywords of JSON Schema.
+    """
     if isinstance(node, list):
         return [_tidy(item) for item in node]
     if not isinstance(node, dict):
@@ -79,7 +82,7 @@ def _tidy(node: Any, *, names: bool = False) -> Any:
 
 
 def _empty() -> set[str]:
-    """Parts that only packages which add something fill; a choice among nothing is no schema."""
+    """References to the parts for added crystals and gates, if no package adds any: an empty choice is not valid."""
     from cantrip_acp.recipes.parse import names
 
     parts = {"#/$defs/AddedCrystal": names.added_crystals(), "#/$defs/AddedGate": names.added_gates()}

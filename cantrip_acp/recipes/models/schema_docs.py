@@ -1,6 +1,6 @@
-"""What the published schema says of each key beyond its shape: a description where the model has none, and examples.
+"""Descriptions and examples of recipe keys in the published schema, for keys whose model has no description.
 
-Other editors' servers show them, when the pointer rests on a key and when one is completed.
+Language servers of editors show them in hovers and completions.
 """
 
 from __future__ import annotations
@@ -9,63 +9,63 @@ from typing import Any
 
 DESCRIBED: dict[str, dict[str, str]] = {
     "": {
-        "call": "Who the entity is and how it thinks; fixed for good. Without it, an empty one.",
-        "circle": "Where the entity acts: one medium, gates out of it, and wards that take away. Required.",
-        "folding": "When earlier turns are summarised in what the crystal sees.",
-        "retry": "How a failed query is asked again.",
-        "loom": "Where the turns are kept.",
-        "memory": "What an entity is told of before an intent; content, never authority.",
+        "call": "The identity of the entity and the settings of its queries. Without this key, an empty call.",
+        "circle": "The environment of the entity: a medium, gates that give abilities, and wards that restrict. Required.",
+        "folding": "When earlier turns are replaced by a summary in the messages to the crystal.",
+        "retry": "How failed queries are repeated.",
+        "loom": "Where and how the turns are recorded.",
+        "memory": "Information that an entity gets before an intent. It does not give the entity permissions.",
     },
     "Call": {
-        "temperature": "How freely words are chosen; 0 for the likeliest ones.",
-        "top_p": "Of which part of the likely words one is chosen.",
-        "seed": "Makes sampling repeatable, as far as the provider supports it; not sent to one that has no seed.",
+        "temperature": "The randomness of the model's choice of tokens. With 0, the most likely token is chosen.",
+        "top_p": "Sample only from the most likely tokens with this total probability.",
+        "seed": "Makes sampling repeatable, if the provider supports it. It is not sent to providers without a seed.",
         "stop": "Texts that end a response.",
         "tool_choice": "Whether a response must call a gate: auto, required or none.",
     },
-    "FileGate": {"name": "Which of the gates that work on files."},
+    "FileGate": {"name": "The name of a gate that works on files."},
     "Folding": {
-        "trigger_after_turns": "Fold before the query that comes after so many turns.",
-        "trigger_at_tokens": "Fold where the messages have so many tokens.",
+        "trigger_after_turns": "Fold after this number of turns.",
+        "trigger_at_tokens": "Fold when the messages have this number of tokens.",
     },
-    "HumanCrystal": {"provider": "human: you answer, in the terminal."},
+    "HumanCrystal": {"provider": "human: you answer in the terminal, in place of a model."},
     "LongPrice": {
         "input": "US dollars for a million tokens of the prompt.",
         "output": "US dollars for a million tokens of the answer.",
     },
-    "McpServer": {"args": "The words of its command line after the program."},
+    "McpServer": {"args": "The arguments of the program."},
     "ModelCrystal": {
-        "provider": "Who serves the model.",
-        "model": "The provider's own name of it; `cantrip models` lists those that are known.",
+        "provider": "The provider that serves the model.",
+        "model": "The provider's name for the model. `cantrip models` lists the known models.",
     },
-    "PlainGate": {"name": "Which gate; `cantrip doctor` and the completion of an editor list them."},
+    "PlainGate": {"name": "The name of the gate. The completion of an editor lists all gates."},
     "Price": {
         "input": "US dollars for a million tokens of the prompt.",
         "output": "US dollars for a million tokens of the answer.",
-        "long": "What a query with a longer prompt costs.",
+        "long": "The prices of queries with a longer prompt.",
     },
-    "ScriptMapping": {"responses": "What is played, in this order."},
+    "ScriptMapping": {"responses": "The responses, in this order."},
     "ScriptedCrystal": {
-        "provider": "scripted: plays responses, and costs nothing.",
-        "responses": "What is played, in this order.",
+        "provider": "scripted: returns written responses, and costs nothing.",
+        "responses": "The responses, in this order.",
     },
-    "ScriptedError": {"message": "What the provider is to say."},
+    "ScriptedError": {"message": "The error text of the provider."},
     "ScriptedResponse": {
-        "content": "What it says.",
-        "thinking": "What it thinks before.",
-        "tool_calls": "The gates that it calls, in this order.",
-        "usage": "What it is to cost.",
-        "error": "The query fails with this instead.",
+        "content": "The text of the response.",
+        "thinking": "The thinking before the text.",
+        "tool_calls": "The gate calls, in this order.",
+        "usage": "The usage that the response reports.",
+        "error": "Makes the query fail with this error.",
     },
-    "ScriptedToolCall": {"gate": "The gate's name, or that of the medium's own tool (bash, python)."},
-    "ScriptedToolResult": {"tool_call_id": "The call that it answers.", "content": "What it says."},
+    "ScriptedToolCall": {"gate": "The name of the gate, or of the medium's own tool (bash, python)."},
+    "ScriptedToolResult": {"tool_call_id": "The id of the call.", "content": "The text of the result."},
     "TestGate": {"name": "run_tests: runs the workspace's tests, in the sandbox."},
     "Usage": {
-        "prompt_tokens": "All that the model read.",
-        "completion_tokens": "All that it wrote, its thinking counted in.",
-        "cached_tokens": "Of the prompt, what was read from a cache.",
-        "cache_write_tokens": "Of the prompt, what was written to a cache.",
-        "reasoning_tokens": "Of what it wrote, its thinking.",
+        "prompt_tokens": "All tokens of the prompt.",
+        "completion_tokens": "All tokens of the answer, including thinking.",
+        "cached_tokens": "The tokens of the prompt that were read from a cache.",
+        "cache_write_tokens": "The tokens of the prompt that were written to a cache.",
+        "reasoning_tokens": "The tokens of the answer that were thinking.",
     },
 }
 
@@ -265,7 +265,7 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
 
 
 def worded(properties: dict[str, Any], part: str) -> None:
-    """Say of the keys of a part what stands here; the root's name is empty."""
+    """Add the descriptions and examples of this module to the keys of a part. The name of the root is empty."""
     for key, schema in properties.items():
         if key in DESCRIBED.get(part, {}):
             schema.setdefault("description", DESCRIBED[part][key])

@@ -1,7 +1,7 @@
-"""Checks a document: returns a recipe's canonical data, or every problem with its position.
+"""Checks the data of a recipe with the pydantic models: returns the canonical data, or every problem with its position.
 
-Canonical data is plain: aliases are renamed, ``on`` and ``off`` resolved, and only keys in the file are present. The
-rest of the package uses it, so that only this step needs pydantic.
+Canonical data is plain JSON data. Aliases of keys are replaced by their names, ``on`` and ``off`` by booleans, and only
+keys in the file are present. The rest of the package uses canonical data, so that only this module needs pydantic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ABSENT = {
 }
 _WANTED: dict[KeyPath, str] = {
     ("circle",): "cantrip requires a circle: a mapping with gates and wards",
-    ("call",): "cantrip requires a call: a mapping, or leave the key out for an empty one",
+    ("call",): "cantrip requires a call: a mapping, or omit the key for an empty call",
 }
 
 
@@ -40,9 +40,9 @@ def recipe(document: Document) -> dict[str, Any]:
 
 
 def problems(document: Document) -> list[Problem]:
-    """Every problem of a recipe, in the order of the file; empty where it is valid."""
+    """Every problem of a recipe, in the order of the file. Empty if the recipe is valid."""
     if not isinstance(document.data, dict):
-        wanted = "a recipe is a mapping with the keys name, crystal, call and circle"
+        wanted = "a recipe must be a mapping with the keys name, crystal, call and circle"
         return [document.problem((), f"{wanted}, not {shown(document.data)}")]
     found = list(_structure(document))
     for path, text, at_key, rule, mend in cross_field.breaches(document.data):
@@ -51,14 +51,14 @@ def problems(document: Document) -> list[Problem]:
 
 
 def script(document: Document) -> dict[str, Any]:
-    """The script in a separate file: ``responses``, and ``children`` and ``usage`` where it has them."""
+    """The data of a script file: ``responses``, and ``children`` and ``usage`` if the file has them."""
     data = document.data
     if not isinstance(data, list | dict):
-        wanted = "a script is a list of responses, or a mapping with responses"
+        wanted = "a script must be a list of responses, or a mapping with responses"
         raise RecipeError(problems=[document.problem((), f"{wanted}, not {shown(data)}")])
     known: dict[int, tuple[str, tuple[str, ...]]] = {}
     try:
-        # Union tags choose between a list and a mapping. A script file needs the same choice.
+        # In a recipe, union tags choose between a list and a mapping. For a script file the choice is made here.
         read = TypeAdapter(Script).validate_python(data, context=known)
     except ValidationError as error:
         raise RecipeError(problems=_in_order(list(_translate(document, error, known)))) from None
@@ -83,7 +83,7 @@ def _translate(
     document: Document, error: ValidationError, known: Mapping[int, tuple[str, tuple[str, ...]]]
 ) -> Iterator[Problem]:
     for item in error.errors(include_url=False):
-        # Union tags are not keys of the document.
+        # Remove union tags from the path, because they are not keys of the document.
         path: KeyPath = tuple(p for p in item["loc"] if not (isinstance(p, str) and p.startswith(TAG)))
         kind = item["type"]
         parent = _at(document.data, path[:-1])
@@ -96,7 +96,7 @@ def _translate(
             yield document.problem(path, text, at_key=True, rule="unknown-key", mend=mend)
         elif kind == "missing":
             missing = str(path[-1])
-            # The message about a missing done gate or turn ward is more helpful than one about a missing key.
+            # Prefer the message about a missing done gate or turn ward to the message about a missing key.
             if noun != "circle":
                 part = missing in _ABSENT and noun == "recipe"
                 where = "" if noun == "recipe" else f" in {noun}"

@@ -1,7 +1,7 @@
-"""Cross-field rules: rules about several keys of a recipe, on plain data that may have other errors too.
+"""Cross-field rules: checks of rules that concern several keys of a recipe, such as "gates must contain done".
 
-Each rule is written here as code and as JSON Schema, so that the loader and an editor agree (`schema` puts the schema
-parts into the published file).
+The data may have other errors too. Each rule is written as code and as JSON Schema, so that the loader and editors
+agree (`models.schema` puts the JSON Schema of the rules into the published schema).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cantrip_acp.recipes.parse.source_map import KeyPath, Mend
 
 
 class Breach(NamedTuple):
-    """A broken rule: position, message, whether the key is meant rather than its value, rule id, and a fix."""
+    """A broken rule: key path, message, whether the error is at the key and not at its value, rule id, and a fix."""
 
     path: KeyPath
     message: str
@@ -61,8 +61,8 @@ def _servers(servers: list[Any]) -> Iterator[Breach]:
         wrong = _OF_AN_ADDRESS if "command" in server else _OF_A_PROGRAM if "url" in server else ()
         for key in wrong:
             if key in server:
-                which = "a url, not of a command" if "command" in server else "a command, not of a url"
-                yield Breach((*path, key), f"{key} is a matter of {which}", True, "schema")
+                which = "a url, not with a command" if "command" in server else "a command, not with a url"
+                yield Breach((*path, key), f"{key} can be used only with {which}", True, "schema")
 
 
 _OF_A_PROGRAM = ("args", "env", "env_names", "sandbox")
@@ -77,7 +77,9 @@ SERVERS = {
 
 def _both(mapping: dict[str, Any], path: KeyPath, first: str, second: str) -> Iterator[Breach]:
     if first in mapping and second in mapping:
-        yield Breach((*path, second), f"{first} and {second} exclude each other; keep one", True, "exclusive-keys")
+        yield Breach(
+            (*path, second), f"{first} and {second} cannot be used together; remove one", True, "exclusive-keys"
+        )
 
 
 BOTH_CALL = [
@@ -89,7 +91,7 @@ BOTH_CALL = [
 def _crystal(crystal: Any, path: KeyPath) -> Iterator[Breach]:
     if isinstance(crystal, dict) and crystal.get("provider") == "scripted":
         if "responses" not in crystal and "script" not in crystal:
-            yield Breach(path, "a scripted crystal needs responses, or a script (a file of them)", True, "schema")
+            yield Breach(path, "a scripted crystal needs responses, or script (a file with responses)", True, "schema")
         yield from _both(crystal, path, "responses", "script")
 
 
@@ -104,7 +106,7 @@ def _of_code(circle: dict[str, Any]) -> Iterator[Breach]:
     medium = circle.get("medium", "conversation")
     for key in CODE_KEYS:
         if key in circle and medium != "code" and isinstance(medium, str):
-            text = f"{key} is for the code medium; this circle's is {medium}"
+            text = f"{key} can be used only with the code medium; this circle has the medium {medium}"
             yield Breach(("circle", key), text, True, "schema", Mend("code-medium"))
 
 
@@ -115,7 +117,7 @@ OF_CODE = {
 
 
 def gate_name(gate: Any) -> str | None:
-    """The canonical name of a gate entry in a recipe; None where it has none."""
+    """The canonical name of a gate entry in a recipe. None if the entry has no name."""
     name = gate.get("name") if isinstance(gate, dict) else gate
     return ALIASES.get(name, name) if isinstance(name, str) else None
 
@@ -123,7 +125,7 @@ def gate_name(gate: Any) -> str | None:
 def _gates(circle: dict[str, Any], call: Any) -> Iterator[Breach]:
     gates = circle.get("gates")
     if "gates" in circle and not isinstance(gates, list):
-        return  # the wrong type is reported already
+        return  # the models report the wrong type
     found = [gate_name(gate) for gate in gates or ()]
     path: KeyPath = ("circle", "gates") if "gates" in circle else ("circle",)
     if "done" not in found:
@@ -147,7 +149,7 @@ def _no_done(circle: dict[str, Any], call: Any, mend: str) -> tuple[str, str]:
 
 
 def gates_schema() -> dict[str, Any]:
-    """Schema: done is listed, and no gate twice."""
+    """JSON Schema of the gates: done is listed, and no gate is listed twice."""
 
     def named(*words: str) -> dict[str, Any]:
         listed = {"enum": list(words)}
@@ -184,7 +186,7 @@ def _wards(circle: dict[str, Any]) -> Iterator[Breach]:
             continue
         if len(ward) != 1:
             what = "is empty" if not ward else f"has {len(ward)} keys"
-            text = f"a ward is a mapping of one name to its value; this one {what}"
+            text = f"a ward must be a mapping of one name to its value; this ward {what}"
             yield Breach((*path, index), text, False, "schema", Mend("split"))
         removed = ward.get("remove_gate")
         if removed == "done" or (isinstance(removed, list) and "done" in removed):

@@ -1,4 +1,4 @@
-"""Document: a recipe's text as plain data with source positions.
+"""Parses the text of a recipe to a `Document`: plain data with source positions.
 
 The result is JSON data: texts, finite numbers, booleans, null, lists, and mappings with text keys.
 """
@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Places, Problem, broken
 
 MAX_BYTES = 2 * 1024 * 1024
-"""Bytes; a larger file is no recipe. Scripts of long sessions are smaller."""
+"""Maximum bytes of a recipe. Even the scripts of long sessions are smaller."""
 
 SUFFIXES = (".cantrip.yaml", ".cantrip.yml")
-"""The suffixes of recipe files; if two files exist, the first suffix is used."""
+"""The suffixes of recipe files. If both files exist, the file with the first suffix is used."""
 
 
 TOML = "recipes are written in YAML; `cantrip recipe convert FILE` converts a recipe in TOML"
@@ -23,8 +23,10 @@ TOML = "recipes are written in YAML; `cantrip recipe convert FILE` converts a re
 
 @dataclass(slots=True)
 class Document:
-    """A parsed document. ``file`` is its name in messages, ``path`` the file that was read. The data may hold
-    secrets."""
+    """A parsed document. ``file`` is its name in messages, ``path`` the file that was read.
+
+    The data may contain secrets, so no repr shows it.
+    """
 
     file: str
     path: Path
@@ -32,7 +34,7 @@ class Document:
     places: Places = field(repr=False)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a recipe may hold secrets and is not pickled; read it again from its path")
+        raise TypeError("a recipe may contain secrets, so it cannot be pickled; read it again from its path")
 
     def problem(
         self,
@@ -52,16 +54,16 @@ class Document:
 
 
 def parse(raw: bytes, path: Path, *, file: str | None = None) -> Document:
-    """Parse ``raw``; messages name the path.
+    """Parse the bytes of a recipe. Messages call it ``file``, or ``path`` if ``file`` is None.
 
-    Raises `RecipeError` with line and column for invalid UTF-8, invalid YAML, or anything but plain data.
+    Raises `RecipeError` with line and column for invalid UTF-8, invalid YAML, and YAML that is not plain data.
     """
     name = file if file is not None else str(path)
     if len(raw) > MAX_BYTES:
-        raise broken(name, 1, 1, f"the file is {len(raw):,} bytes long; a recipe has at most {MAX_BYTES:,}")
+        raise broken(name, 1, 1, f"the file has {len(raw):,} bytes; a recipe may have at most {MAX_BYTES:,}")
     if path.suffix == ".toml":
         raise broken(name, 1, 1, TOML)
-    from cantrip_acp.recipes.parse import yaml_text  # loads the YAML parser
+    from cantrip_acp.recipes.parse import yaml_text  # imports the YAML parser, which is slow
 
     data, places = yaml_text.read(_decode(raw, name), name)
     return Document(name, path, data, places)

@@ -1,7 +1,7 @@
-"""Names in recipes: providers, mediums and gates that are built in, announced, or added by other packages.
+"""Names that recipes may use: the built-in, announced and added providers, mediums and gates.
 
-Announced names are already part of the recipe language, so that recipes, editors and the schema agree. A version that
-lacks one reports it by name when a cantrip is built (`build`).
+An announced name is part of the recipe language, even if this version does not have the feature. In that case the
+error is reported when a cantrip is built (`build`). Added names come from other installed packages.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ ANNOUNCED_GATES = (
 )
 
 FILE_GATES = ("read_file", "write_file", "edit_file", "list_dir", "search")
-"""Gates that work below a folder; a recipe may set it with ``root``."""
+"""Gates that work in a folder. A recipe may set the folder with ``root``."""
 
 
 TEST_GATE = "run_tests"
-"""The gate that runs tests; a recipe may set its command."""
+"""The gate that runs tests. A recipe may set its command."""
 
 
 @cache
 def medium_names() -> tuple[str, ...]:
-    """Every medium that a recipe may name."""
+    """The names of all mediums that a recipe may use."""
     return tuple(dict.fromkeys((*MEDIUMS, *mediums.names())))
 
 
 @cache
 def gate_names() -> tuple[str, ...]:
-    """Every gate that a recipe may name, without aliases."""
+    """The names of all gates that a recipe may use, without aliases."""
     return tuple(dict.fromkeys((*gates.BUILT_IN, *ANNOUNCED_GATES, *gates.names())))
 
 
 @cache
 def provider_names() -> tuple[str, ...]:
-    """Every provider that a crystal may name."""
+    """The names of all providers that a crystal may use."""
     return tuple(dict.fromkeys((*PROVIDERS, *added_crystals())))
 
 

@@ -16,21 +16,20 @@ KeyPath = tuple[str | int, ...]
 Place = tuple[int, int]
 
 MAX_DEPTH = 100
-"""The most levels of nested lists and mappings."""
+"""Maximum levels of nested lists and mappings."""
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 
 
 @dataclass(slots=True)
 class Places:
-    """Positions: ``keys`` of mapping keys, ``values`` of the beginnings of values."""
+    """The positions (line, column) in a document: ``keys`` for mapping keys, ``values`` for the beginnings of values."""
 
     keys: dict[KeyPath, Place] = field(default_factory=dict)
     values: dict[KeyPath, Place] = field(default_factory=dict)
 
     def key(self, path: KeyPath) -> Place:
-        """The position of a key, or of a list item's beginning. For a missing one, the position of the nearest
-        parent."""
+        """The position of a key or of a list item. If it is missing, the position of the nearest parent."""
         while path:
             if path in self.keys:
                 return self.keys[path]
@@ -40,7 +39,7 @@ class Places:
         return self.values.get((), (1, 1))
 
     def value(self, path: KeyPath) -> Place:
-        """The position of a value's beginning. For a missing one, the position of the nearest key above it."""
+        """The position of a value's beginning. If the value is missing, the position of the nearest parent's key."""
         return self.values[path] if path in self.values else self.key(path)
 
 
@@ -59,7 +58,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """A fix for a problem: the ``kind`` of change, the ``value`` to write, and the ``word`` that it replaces."""
+    """A fix for a problem: the ``kind`` of change, the new ``value``, and the ``word`` that the value replaces."""
 
     kind: str
     value: str = ""
@@ -76,7 +75,7 @@ class Problem:
     key: str
     message: str
     rule: str = "schema"
-    """The id of the broken rule: one of the specification, or of `lsp/recipes/rules.md`."""
+    """The id of the broken rule, from the specification or from `lsp/recipes/rules.md`."""
     mend: Mend | None = None
 
     def __str__(self) -> str:

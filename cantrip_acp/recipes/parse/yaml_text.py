@@ -1,8 +1,8 @@
-"""YAML 1.2 (core schema) to plain data with source positions, on ruamel's event parser.
+"""Parses YAML 1.2 (core schema) to plain data with source positions, with ruamel's event parser.
 
-Events are used because a recipe needs what loaders drop: the position of every key, duplicate keys, and the sharing
-of anchors (a few lines can stand for gigabytes). ``on`` and ``off`` are texts here, as in YAML 1.2; boolean fields
-accept them (`models.Flag`).
+It uses events, because YAML loaders drop what a recipe needs: the position of every key, duplicate keys, and the number
+of aliases (a few lines with aliases can become gigabytes of data). As in YAML 1.2, ``on`` and ``off`` are texts here;
+boolean fields accept them (`models.Flag`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ruamel.yaml.reader import ReaderError
 from cantrip_acp.recipes.parse.source_map import MAX_DEPTH, KeyPath, Mend, Place, Places, broken
 
 MAX_ALIASED = 100_000
-"""How many nodes aliases may add to a document, after expanding all of them."""
+"""Maximum nodes that the aliases of a document may add to it."""
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUE = frozenset({"true", "True", "TRUE"})
@@ -43,7 +43,7 @@ _TAG = "tag:yaml.org,2002:"
 
 @dataclass(slots=True)
 class YamlNode:
-    """A parsed node before conversion to data; ``place`` is the position of its beginning."""
+    """A parsed node before its conversion to data. ``place`` is its line and column."""
 
     place: Place
     value: Any
@@ -61,14 +61,14 @@ class YamlNode:
 
 
 def read(text: str, name: str) -> tuple[Any, Places]:
-    """Data and positions of one YAML document. Raises `RecipeError` that names ``name``, line and column."""
+    """The data and positions of a YAML document. Raises `RecipeError` with ``name``, line and column."""
     root = tree(text, name)
     if root is None:
         raise broken(
             name,
             1,
             1,
-            "the file is empty; `cantrip recipe new` writes one to start from",
+            "the file is empty; `cantrip recipe new` writes an example",
             rule="CANTRIP-1",
             mend=Mend("template"),
         )
@@ -77,7 +77,7 @@ def read(text: str, name: str) -> tuple[Any, Places]:
 
 
 def tree(text: str, name: str) -> YamlNode | None:
-    """The nodes of one document; None where it is empty. Raises `RecipeError` that names ``name``, line and column."""
+    """The root node of a document, or None if it is empty. Raises `RecipeError` with ``name``, line and column."""
     anchors: dict[str, YamlNode | None] = {}
     stack: list[tuple[YamlNode, str | None]] = []
     root: YamlNode | None = None
@@ -107,15 +107,21 @@ def tree(text: str, name: str) -> YamlNode | None:
             if isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise broken(name, *place, "a second document begins here; a recipe file holds one")
+                    raise broken(name, *place, "a second document begins here; a recipe file must have only one")
             elif isinstance(event, AliasEvent):
                 target = anchors.get(event.anchor)
                 if target is None:
-                    why = "stands inside what it repeats" if event.anchor in anchors else "has no anchor before it"
+                    why = (
+                        "is inside the value that it repeats" if event.anchor in anchors else "has no anchor before it"
+                    )
                     raise broken(name, *place, f"alias *{event.anchor} {why}")
                 aliased += target.size
                 if aliased > MAX_ALIASED:
-                    raise broken(name, *place, f"aliases stand for more than {MAX_ALIASED:,} values; write them out")
+                    raise broken(
+                        name,
+                        *place,
+                        f"aliases repeat more than {MAX_ALIASED:,} values; write the values without aliases",
+                    )
                 add(YamlNode(place, target.value, target.kind, target.size, target.depth))
             elif isinstance(event, ScalarEvent):
                 value, unquoted = _scalar(event, name, place), event.style is None
@@ -126,7 +132,7 @@ def tree(text: str, name: str) -> YamlNode | None:
             elif isinstance(event, MappingStartEvent | SequenceStartEvent):
                 kind = "mapping" if isinstance(event, MappingStartEvent) else "list"
                 if event.tag not in (None, "!", f"{_TAG}map" if kind == "mapping" else f"{_TAG}seq"):
-                    raise broken(name, *place, f"the tag {_shown(event.tag)} has no meaning in a recipe; leave it out")
+                    raise broken(name, *place, f"the tag {_shown(event.tag)} has no meaning in a recipe; remove it")
                 if len(stack) >= MAX_DEPTH:  # before the levels below are read
                     raise broken(name, *place, f"nested more than {MAX_DEPTH} levels deep")
                 if event.anchor is not None:
@@ -140,7 +146,7 @@ def tree(text: str, name: str) -> YamlNode | None:
     except ReaderError as error:
         before = text[: error.position] if isinstance(error.position, int) else ""
         line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
-        raise broken(name, line, column, "a control character stands here, which YAML does not allow") from None
+        raise broken(name, line, column, "there is a control character here, which YAML does not allow") from None
     except MarkedYAMLError as error:
         raise _syntax(error, text, name) from None
     except YAMLError as error:
@@ -156,7 +162,7 @@ def _syntax(error: MarkedYAMLError, text: str, name: str) -> Exception:
     indent = here[: len(here) - len(here.lstrip())]
     if "\t" in indent or here[column - 1 : column] == "\t":
         column = here.index("\t") + 1
-        return broken(name, line, column, "a tab is used for indentation; YAML takes spaces alone", mend=Mend("indent"))
+        return broken(name, line, column, "a tab is used for indentation; YAML allows only spaces", mend=Mend("indent"))
     # ruamel writes token names as ('<scalar>',).
     problem = re.sub(
         r"\('?(<[^']+>)'?,?\)|'(<[^']+>)'", r"\1\2", str(error.problem or "the text cannot be read").strip()
@@ -172,7 +178,7 @@ def _scalar(event: ScalarEvent, name: str, place: Place) -> Any:
     if event.tag in ("!", f"{_TAG}str"):
         return text
     if event.tag is not None:
-        raise broken(name, *place, f"the tag {_shown(event.tag)} has no meaning in a recipe; leave it out")
+        raise broken(name, *place, f"the tag {_shown(event.tag)} has no meaning in a recipe; remove it")
     if event.style is not None:
         return text
     if text in _NULL:
@@ -183,7 +189,9 @@ def _scalar(event: ScalarEvent, name: str, place: Place) -> Any:
         return False
     if _INT.match(text) or _OCTAL.match(text) or _HEX.match(text):
         if len(text) > 300:
-            raise broken(name, *place, f"a number of {len(text)} digits; put it in quotes if it is a text")
+            raise broken(
+                name, *place, f"a number with {len(text)} digits is too long; put it in quotes if it is a text"
+            )
         if text.startswith(("0o", "0x")):
             return int(text, 0)
         return int(text)
@@ -193,18 +201,22 @@ def _scalar(event: ScalarEvent, name: str, place: Place) -> Any:
             return value
     elif not _NOT_FINITE.match(text):
         return text
-    raise broken(name, *place, f"{text} is no finite number; put it in quotes if it is a text")
+    raise broken(name, *place, f"{text} is not a finite number; put it in quotes if it is a text")
 
 
 def _paired(text: str, name: str, place: Place) -> str:
-    """Join escaped surrogate pairs: JSON writes characters beyond the basic plane as two escapes, which YAML reads
-    separately."""
+    """Join escaped surrogate pairs.
+
+    JSON writes a character beyond the basic plane as two escapes, and YAML reads the two escapes separately.
+    """
     if not any("\ud800" <= character <= "\udfff" for character in text):
         return text
     try:
         return text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
-        raise broken(name, *place, "an escape in here is half of a surrogate pair, which is no character") from None
+        raise broken(
+            name, *place, "this text contains an escape for half of a surrogate pair, which is not a character"
+        ) from None
 
 
 def _shown(tag: Any) -> str:
@@ -213,12 +225,12 @@ def _shown(tag: Any) -> str:
 
 
 def data_of(node: YamlNode, path: KeyPath, places: Places, name: str) -> Any:
-    """The data of a node at a key path; stores the position of everything in it in ``places``.
+    """Convert a node to data. Adds the positions of all its keys and values to ``places``.
 
-    Raises `RecipeError` for a key that is no text, or a duplicate key.
+    Raises `RecipeError` for a duplicate key and for a key that is not a text.
     """
     if node.kind == "scalar":
-        # An empty value has no position; its key is the nearest one.
+        # An empty value has no position, so the position of its key is used.
         if not (node.plain and node.empty):
             places.values[path] = node.place
         return node.value
@@ -230,14 +242,14 @@ def data_of(node: YamlNode, path: KeyPath, places: Places, name: str) -> Any:
         key, (line, column) = key_node.value, key_node.place
         if key_node.kind != "scalar" or not isinstance(key, str):
             what = "a list or mapping" if key_node.kind != "scalar" else f"{key!r}" if key is not None else "empty"
-            raise broken(name, line, column, f"this key is {what}; keys are texts (put it in quotes)")
+            raise broken(name, line, column, f"this key is {what}; a key must be a text (put it in quotes)")
         if key == "<<" and key_node.plain and value_node.kind != "scalar":
-            raise broken(name, line, column, "merge keys (<<) are not part of YAML 1.2; write the keys out")
+            raise broken(name, line, column, "merge keys (<<) are not part of YAML 1.2; write every key")
         inner = (*path, key)
         if key in out:
             first = places.keys[inner]
             raise broken(
-                name, line, column, f"duplicate key {key!r}: it stands on line {first[0]} already", rule="duplicate-key"
+                name, line, column, f"duplicate key {key!r}: it is already on line {first[0]}", rule="duplicate-key"
             )
         places.keys[inner] = key_node.place
         out[key] = data_of(value_node, inner, places, name)

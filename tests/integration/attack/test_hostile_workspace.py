@@ -89,7 +89,7 @@ def test_held(hostile: Hostile, scene: Scene, agent: Callable[..., RawClient]) -
     before = scene.picture()
     client = agent("--recipe", "evil")
     reply = opened(client, scene)
-    assert "not allowed to a recipe that is not trusted" in reply["error"]["message"], reply
+    assert "not allowed, because the recipe is not trusted" in reply["error"]["message"], reply
     assert "cantrip trust" in reply["error"]["message"]
     assert not hostile.broke(scene, str(client.seen))
     scene.compare(before)
@@ -115,7 +115,7 @@ def test_refused(name: str, scene: Scene, agent: Callable[..., RawClient]) -> No
     (folder / "evil.cantrip.yaml").write_text(f"name: evil\n{text}{rest}")
     before = scene.picture()
     reply = opened(agent("--recipe", "evil"), scene)
-    assert "not allowed to a recipe that is not trusted" in reply["error"]["message"], reply
+    assert "not allowed, because the recipe is not trusted" in reply["error"]["message"], reply
     scene.compare(before)
 
 

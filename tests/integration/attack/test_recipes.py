@@ -139,7 +139,7 @@ def test_held(hostile: Hostile, scene: Scene) -> None:
     _furnish(scene, hostile)
     before = scene.picture()
     text = _run(scene, "cast", "evil", "go", "--json")
-    assert "not allowed to a recipe that is not trusted" in text
+    assert "not allowed, because the recipe is not trusted" in text
     assert not hostile.broke(scene, text)
     scene.compare(before)
 
@@ -165,7 +165,7 @@ def test_keys_stay(crystal: str, scene: Scene) -> None:
     (scene.workspace / ".cantrip").mkdir()
     (scene.workspace / ".cantrip/evil.cantrip.yaml").write_text(crystal + _PLAIN)
     state = scene.base / "state"
-    with pytest.raises(RecipeError, match="not allowed to a recipe that is not trusted"):
+    with pytest.raises(RecipeError, match="not allowed, because the recipe is not trusted"):
         load_for_session("evil", scene.workspace, state, trusted=False)
     # The control: with the user's word it is refused for nothing but a key that is not set, or not at all.
     Ledger(state).grant(scene.workspace)

@@ -93,15 +93,13 @@ def test_a_loom_is_kept(state: Path) -> None:
     assert (kept.status, kept.out) == (0, "a.loom.jsonl  kept\n")
     assert "kept  looms/a.loom.jsonl" in gc(state, "--yes").out
     assert names(state) == ["a", "b", "c", "d"]
-    assert (
-        run("loom", "keep", "a", "--no", "--state-dir", state, cwd=state).out == "a.loom.jsonl  not marked any more\n"
-    )
+    assert run("loom", "keep", "a", "--no", "--state-dir", state, cwd=state).out == "a.loom.jsonl  mark removed\n"
     gc(state, "--yes")
     assert names(state) == ["b", "c", "d"]
     outside = keep(state / "elsewhere", "x")
     refused = run("loom", "keep", outside, "--state-dir", state, cwd=state)
     assert refused.status == 2
-    assert "it needs no mark" in refused.err
+    assert "needs no mark" in refused.err
 
 
 def test_names_are_shown_harmless(state: Path) -> None:

@@ -106,9 +106,9 @@ def test_usage_errors(arguments: list[str], says: str, tmp_path: Path) -> None:
 
 def test_a_bug_is_a_message_unless_debugging(tmp_path: Path) -> None:
     script = (
-        "import sys; from cantrip_acp.cli import app; import cantrip_acp.recipes as r\n"
+        "import sys; from cantrip_acp.cli import errors; import cantrip_acp.recipes as r\n"
         "r.load = lambda *a, **k: 1 / 0\n"
-        "sys.exit(app.run(['recipe', 'show', 'coding']))"
+        "sys.exit(errors.run(['recipe', 'show', 'coding']))"
     )
     for debug in ("0", "1"):
         done = subprocess.run(

@@ -131,7 +131,7 @@ def test_damage_is_told(tmp_path: Path, loom: Path) -> None:
 def test_a_cast_that_never_ended(tmp_path: Path, loom: Path) -> None:
     lines = loom.read_bytes().splitlines(keepends=True)
     loom.write_bytes(b"".join(lines[:-1]))
-    assert "no end was recorded: interrupted" in run("loom", "show", loom, cwd=tmp_path).out
+    assert "no end is recorded, because the process ended: interrupted" in run("loom", "show", loom, cwd=tmp_path).out
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ async def test_wrong_words_are_told_and_the_old_file_stays(kept: Path, tmp_path:
     out.write_text("old")
     for args, words in (
         (("--format", "trl"), "unknown export format 'trl'"),
-        (("--format", "art", "--outcome", "finished"), "--outcome finished is none; it is one of terminated"),
+        (("--format", "art", "--outcome", "finished"), "--outcome finished is unknown; use one of terminated"),
         (("--format", "art", "--thread", "t_nowhere"), "no turn's id begins with 't_nowhere'"),
         (("--format", "art", "-o", str(tmp_path / "no" / "folder.jsonl")), "cannot write"),
     ):

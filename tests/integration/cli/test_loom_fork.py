@@ -136,9 +136,9 @@ def test_a_fork_resumes_without_an_intent(tmp_path: Path, loom: Path) -> None:
     for line in rows.out.splitlines():
         assert [m["content"] for m in json.loads(line)["messages"] if m["role"] == "user"] == ["Count."]
     for arguments, says in (
-        ([origin, "More.", "--resume"], "leave INTENT out"),
-        ([origin, "More.", "--cast", "c_x"], "give --resume too"),
-        ([origin], "or give --resume"),
+        ([origin, "More.", "--resume"], "cannot be used together"),
+        ([origin, "More.", "--cast", "c_x"], "--cast needs --resume"),
+        ([origin], "or use --resume"),
         ([origin, "--resume", "--cast", "c_x"], "cast 'c_x' neither has turn"),
         (["", "--resume"], "there is nothing to go on with"),
     ):

@@ -60,7 +60,7 @@ def test_list(tmp_path: Path, loom: Path) -> None:
     assert told["more"] is True
     assert told["problems"] == []
     none = run("loom", "list", loom, "--model", "gpt", cwd=tmp_path)
-    assert (none.status, none.out) == (0, "no thread is like that\n")
+    assert (none.status, none.out) == (0, "no thread fits the filters\n")
     for bad in (("--reward", "good"), ("--since", "then"), ("--sort", "colour"), ("--limit", "0")):
         assert run("loom", "list", loom, *bad, cwd=tmp_path).status == 2
 
@@ -99,7 +99,7 @@ def test_all_looms_of_the_state_folder(tmp_path: Path, loom: Path) -> None:
 def test_diff(tmp_path: Path, loom: Path) -> None:
     done = run("loom", "diff", loom, "t3", "u3", cwd=tmp_path)
     assert done.status == 0, done.err
-    assert "2 turns shared; they part at t1" in done.out
+    assert "2 turns in common; they separate at t1" in done.out
     assert "turn 1 · t2  u2" in done.out
     assert "+ls" in done.out
     assert "+max_turns" in done.out
@@ -147,7 +147,7 @@ def test_compare_and_rank(tmp_path: Path, loom: Path) -> None:
 def test_no_group(tmp_path: Path, loom: Path) -> None:
     done = run("loom", "compare", loom, "x1", cwd=tmp_path)
     assert done.status == 0
-    assert done.out.startswith("no threads part there")
+    assert done.out.startswith("no threads separate there")
     assert data("rank", loom, "x1", cwd=tmp_path)["groups"] == []
     run("loom", "reward", loom, "t3", "1", cwd=tmp_path)
     alone = run("loom", "rank", loom, "--write", cwd=tmp_path)

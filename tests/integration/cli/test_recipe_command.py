@@ -201,7 +201,7 @@ def test_trust(tmp_path: Path) -> None:
     assert "not trusted" in run("recipe", "show", "theirs", cwd=tmp_path).out
     done = run("trust", "--yes", cwd=tmp_path)
     assert done.status == 0
-    assert "circle.wards[1].bash_network: it switches the network on" in done.out
+    assert "circle.wards[1].bash_network: it allows the network" in done.out
     assert str(tmp_path) in run("trust", "--list", cwd=tmp_path).out
     assert "trust    trusted" in run("recipe", "show", "theirs", cwd=tmp_path).out
     path.write_text(text + "# changed\n")

@@ -63,7 +63,10 @@ def test_what_is_granted_is_shown_and_scripts_say_yes(tmp_path: Path) -> None:
     assert not trusted(tmp_path)
     for line in SHOWN:
         assert f"it could {line}" in asked.out
-    assert "circle.wards[3].allow_protected: it lets commands and gates write what other programs run" in asked.out
+    assert (
+        "circle.wards[3].allow_protected: it lets commands and gates write files that other programs execute"
+        in asked.out
+    )
     data = json.loads(run("trust", "--json", cwd=tmp_path).out)
     assert data["trusted"] is False
     can = [power for each in data["recipes"] for power in each.get("can", ())]

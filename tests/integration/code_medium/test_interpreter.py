@@ -104,7 +104,10 @@ def test_where_it_is_there_nothing_is_said(workspace: Path) -> None:
 def test_other_mediums_have_none(workspace: Path, medium: str, key: str) -> None:
     report = inspect.check(write(workspace, key, medium))
     name = key.partition(":")[0]
-    assert f"circle.{name}: {name} is for the code medium; this circle's is {medium}" in report.problems[0]
+    assert (
+        f"circle.{name}: {name} can be used only with the code medium; this circle has the medium {medium}"
+        in report.problems[0]
+    )
 
 
 def plant(workspace: Path, what: str) -> str:

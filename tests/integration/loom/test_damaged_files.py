@@ -219,7 +219,7 @@ def test_the_check_reads_bodies_too(tmp_path: Path) -> None:
     (data,) = run("loom", "check", path, "--json", cwd=tmp_path).lines
     assert [p["line"] for p in data["problems"]] == [6, 7]
     path.write_bytes(WHOLE)
-    assert run("loom", "check", path, cwd=tmp_path).out == f"{path}: 6 turns, all of it can be read\n"
+    assert run("loom", "check", path, cwd=tmp_path).out == f"{path}: 6 turns, everything can be read\n"
 
 
 def test_no_report_tells_a_secret(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_the_check_says_which_states_are_lost_and_which_cantrips(tmp_path: Path)
             assert (kept.levels > 0) == (number > 1)
             pieces.keep(f"t{number}", "e", about.record())
     whole = path.read_bytes().splitlines(keepends=True)
-    assert run("loom", "check", path, cwd=tmp_path).out.endswith(": 4 turns, all of it can be read\n")
+    assert run("loom", "check", path, cwd=tmp_path).out.endswith(": 4 turns, everything can be read\n")
 
     def told(lines: list[bytes]) -> list[str]:
         path.unlink()

@@ -95,7 +95,7 @@ def test_readers_show_what_a_dead_process_said_before_a_writer_completes_it(kept
     killed_in_a_call(kept.where)
     before = written(kept)
     told = run("loom", "check", kept.where, cwd=tmp_path)
-    assert "its process ended, and the next writer completes it" in told.out
+    assert "its process ended, and the next process that writes completes it" in told.out
     read = outcomes(kept.where, tmp_path)
     assert set(read.values()) == {"interrupted"}, read
     with kept.open(readonly=True) as reader:

@@ -36,7 +36,7 @@ def test_it_serves_until_it_is_told_to_end(sample: Path, tmp_path: Path, number:
         process.send_signal(number)
         _, err = process.communicate(timeout=30)
         assert process.returncode == 0, err
-        assert err.strip() == "Ctrl-C ends it"
+        assert err.strip() == "press Ctrl-C to end the server"
     finally:
         if process.poll() is None:
             process.kill()

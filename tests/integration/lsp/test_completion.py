@@ -18,7 +18,7 @@ circle:
 MEANINGS = [
     (0, 2, "The model"),
     (0, 20, "tokens of context"),
-    (2, 3, "What the entity works in"),
+    (2, 3, "The medium that the entity works in"),
     (2, 12, "shell command"),
     (3, 3, "its answer"),
     (3, 12, "read_file("),

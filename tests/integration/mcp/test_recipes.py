@@ -76,9 +76,9 @@ def test_variables_and_headers_come_from_the_environment_and_reach_no_record(
     ("server", "told"),
     [
         ("{name: a}", "a server needs a command"),
-        ("{name: a, command: x, url: 'http://h'}", "command and url exclude each other"),
-        ("{name: a, command: x, headers: {A: b}}", "headers is a matter of a url"),
-        ("{name: a, url: 'http://h', args: [b]}", "args is a matter of a command"),
+        ("{name: a, command: x, url: 'http://h'}", "command and url cannot be used together"),
+        ("{name: a, command: x, headers: {A: b}}", "headers can be used only with a url"),
+        ("{name: a, url: 'http://h', args: [b]}", "args can be used only with a command"),
         ("{name: a, url: 'ftp://h'}", "http:// or https://"),
         ("{name: a, comand: x}", "comand"),
         ("{name: a, command: x, start_s: 0}", "start_s|above 0|greater"),

@@ -100,6 +100,7 @@ def test_an_untrusted_recipe_sets_none_of_them_up(site: Path, tmp_path: Path) ->
     done = cantrip(site, "cast", "r", "x", cwd=tmp_path)
     assert done.returncode == 2
     assert (
-        "crystal.word: not allowed to a recipe that is not trusted: it sets up another package's crystal" in done.stderr
+        "crystal.word: not allowed, because the recipe is not trusted: it sets up another package's crystal"
+        in done.stderr
     )
     assert "circle.gates[1].mark: not allowed" in done.stderr

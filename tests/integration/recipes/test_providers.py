@@ -276,7 +276,9 @@ def test_a_limit_of_cost_needs_a_price(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     wards = "[{max_turns: 3}, {max_cost_usd: 0.5}]"
     path = write(tmp_path, recipe("crystal: openai:gpt-of-tomorrow\n", wards=wards))
-    with pytest.raises(DefinitionError, match=r"max_cost_usd cannot be kept: no price is known of openai:gpt-of-tom"):
+    with pytest.raises(
+        DefinitionError, match=r"max_cost_usd needs a price, and the price of openai:gpt-of-tomorrow is unknown"
+    ):
         build(load(path), workspace=tmp_path)
     (tmp_path / "config").mkdir()
     monkeypatch.setenv("CANTRIP_CONFIG_DIR", str(tmp_path / "config"))

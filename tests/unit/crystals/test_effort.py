@@ -100,7 +100,7 @@ async def test_the_nearest_is_asked_for(
         await crystal.aclose()
         assert [sent(request) for request in wire.requests] == [asked, nearest, nearest]
     assert len(first.notices) == 1
-    assert f"does not take the effort {asked}; {nearest} is used" in first.notices[0]
+    assert f"does not support the effort {asked}; {nearest} is used" in first.notices[0]
     assert second.notices == ()
 
 

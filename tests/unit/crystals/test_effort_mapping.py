@@ -107,7 +107,7 @@ async def test_one_that_the_model_does_not_take(
     else:
         assert body["generationConfig"]["thinkingConfig"] == gemini_fields(model, nearest)
     [notice] = [each for each in told if "effort" in each]
-    assert notice.startswith(f"{provider}:{model} does not take the effort {asked}; {nearest} is used (it takes ")
+    assert notice.startswith(f"{provider}:{model} does not support the effort {asked}; {nearest} is used (supported: ")
 
 
 # --- what the provider refuses
@@ -118,7 +118,7 @@ LEVELS = "Unable to submit request because thinking_level {} is not supported by
 @pytest.mark.parametrize(
     ("words", "options", "first", "then", "notice"),
     [
-        (LEVELS.format("MINIMAL", "LOW, HIGH"), {"effort": "minimal"}, "MINIMAL", "LOW", "minimal; low is used (it takes low"),
+        (LEVELS.format("MINIMAL", "LOW, HIGH"), {"effort": "minimal"}, "MINIMAL", "LOW", "minimal; low is used (supported: low"),
         (LEVELS.format("XHIGH", "minimal, low or medium"), {"effort": "max"}, "XHIGH", "MEDIUM", "xhigh; medium is used"),
         (LEVELS.format("MEDIUM", "HIGH"), {"effort": "medium"}, "MEDIUM", "HIGH", "medium; high is used"),
         ("Thinking level MEDIUM is not supported for this model.", {"effort": "medium"}, "MEDIUM", "HIGH", "medium; high is used"),
@@ -163,5 +163,5 @@ async def test_claude_refuses(asked: str, named: str, nearest: str) -> None:
         two, _ = await anthropic.ask(c)
         assert [request.json()["output_config"]["effort"] for request in wire.requests] == [asked, nearest, nearest]
     assert len(one.notices) == 1
-    assert f"does not take the effort {asked}; {nearest} is used" in one.notices[0]
+    assert f"does not support the effort {asked}; {nearest} is used" in one.notices[0]
     assert two.notices == ()

@@ -175,7 +175,7 @@ async def test_an_effort_that_the_table_says_is_not_taken_is_never_sent(model: s
         options = {"base_url": f"{wire.url}/v1", "api_key_env": "MY_KEY", "api": "responses", "effort": asked}
         notices = await told(made(provider="openai", model=model, **options))
         assert [request.json()["reasoning"]["effort"] for request in wire.requests][:1] == [sent]
-    assert notices[0].startswith(f"openai:{model} does not take the effort {asked}; {sent} is used")
+    assert notices[0].startswith(f"openai:{model} does not support the effort {asked}; {sent} is used")
     assert len([text for text in notices if "effort" in text]) == 1
 
 

@@ -14,29 +14,29 @@ GOOD = "circle:\n  gates: [done]\n  wards:\n    - max_turns: 3\n"
 BAD = [
     ("", ":1:1: the file is empty"),
     ("# only a comment\n", ":1:1: the file is empty"),
-    ("---\n...\n", ": a recipe is a mapping with the keys name, crystal, call and circle, not nothing"),
-    ("just words", ":1:1: a recipe is a mapping with the keys name, crystal, call and circle, not 'just words'"),
-    ("- a\n- b\n", ":1:1: a recipe is a mapping with the keys name, crystal, call and circle, not a list"),
+    ("---\n...\n", ": a recipe must be a mapping with the keys name, crystal, call and circle, not nothing"),
+    ("just words", ":1:1: a recipe must be a mapping with the keys name, crystal, call and circle, not 'just words'"),
+    ("- a\n- b\n", ":1:1: a recipe must be a mapping with the keys name, crystal, call and circle, not a list"),
     ("a: [1, 2\nb: 3\n", ":2:2: not YAML: "),
     ("a: 'open\n", ":2:1: not YAML: "),
     ("a: b: c\n", ":1:5: not YAML: mapping values are not allowed here"),
-    ("circle:\n\tgates: [done]\n", ":2:1: a tab is used for indentation; YAML takes spaces alone"),
+    ("circle:\n\tgates: [done]\n", ":2:1: a tab is used for indentation; YAML allows only spaces"),
     ("circle:\n  gates: [done]\n  \twards: []\n", ":3:3: a tab is used for indentation"),
-    (GOOD + "name: a\nname: b\n", ":6:1: duplicate key 'name': it stands on line 5 already"),
+    (GOOD + "name: a\nname: b\n", ":6:1: duplicate key 'name': it is already on line 5"),
     (GOOD + "call: {top_p: 1, top_p: 1}\n", ":5:18: duplicate key 'top_p'"),
-    (GOOD + "name: \xff".replace("\xff", "\x07"), ":5:7: a control character stands here"),
+    (GOOD + "name: \xff".replace("\xff", "\x07"), ":5:7: there is a control character here"),
     (GOOD.encode() + b"# \xc3\xa4\nname: \xff\xfe\n", ":6:7: not UTF-8 (byte 0xff)"),
     (GOOD.encode("utf-16"), ":1:1: not UTF-8 (byte 0xff)"),
     (GOOD + "---\n" + GOOD, ":5:1: a second document begins here"),
-    (GOOD + "1: x\n", ":5:1: this key is 1; keys are texts"),
+    (GOOD + "1: x\n", ":5:1: this key is 1; a key must be a text"),
     (GOOD + "? [a]\n: x\n", ":5:3: this key is a list or mapping"),
-    (GOOD + 'name: "\\ud800"\n', ":5:7: an escape in here is half of a surrogate pair"),
+    (GOOD + 'name: "\\ud800"\n', ":5:7: this text contains an escape for half of a surrogate pair"),
     (GOOD + "name: *nobody\n", ":5:7: alias *nobody has no anchor before it"),
-    (GOOD + "crystals: &a {x: *a}\n", ":5:18: alias *a stands inside what it repeats"),
+    (GOOD + "crystals: &a {x: *a}\n", ":5:18: alias *a is inside the value that it repeats"),
     (GOOD + "call:\n  <<: {top_p: 1}\n", ":6:3: merge keys (<<) are not part of YAML 1.2"),
     (GOOD + "name: !!python/name:os.system x\n", ":5:7: the tag !!python/name:os.system has no meaning in a recipe"),
-    (GOOD + "call: {temperature: .nan}\n", ":5:21: .nan is no finite number"),
-    (GOOD + "call: {temperature: 1e999}\n", ":5:21: 1e999 is no finite number"),
+    (GOOD + "call: {temperature: .nan}\n", ":5:21: .nan is not a finite number"),
+    (GOOD + "call: {temperature: 1e999}\n", ":5:21: 1e999 is not a finite number"),
     ("x: " + "[" * 200 + "]" * 200, ":1:103: nested more than 100 levels deep"),
     ("crystal: ollama:m\n", ":1:1: cantrip requires a circle"),
     ("circle:\n", ":1:1: circle: cantrip requires a circle: a mapping with gates and wards"),
@@ -72,7 +72,7 @@ BAD = [
     ),
     (
         "circle:\n  gates: [done]\n  wards:\n    - max_turns: 3\n      max_depth: 1\n",
-        ":4:7: circle.wards[0]: a ward is a mapping of one name to its value; this one has 2 keys",
+        ":4:7: circle.wards[0]: a ward must be a mapping of one name to its value; this ward has 2 keys",
     ),
     ("circle:\n  gates: [done]\n  wards: {max_turns: 3}\n", ":3:10: circle.wards: must be a list, not a mapping"),
     (
@@ -103,7 +103,7 @@ BAD = [
     (GOOD + "call: {temperature: hot}\n", ":5:21: call.temperature: must be a number from 0 to 2, not 'hot'"),
     (
         GOOD + "call:\n  system_prompt: a\n  system_prompt_file: b\n",
-        ":7:3: call.system_prompt_file: system_prompt and system_prompt_file exclude each other",
+        ":7:3: call.system_prompt_file: system_prompt and system_prompt_file cannot be used together",
     ),
     (GOOD + "crystal: antropic:x\n", ":5:10: crystal: unknown provider 'antropic'; did you mean 'anthropic'?"),
     (GOOD + "crystal: anthropic\n", ":5:10: crystal: must be anthropic:MODEL, not 'anthropic'"),
@@ -160,7 +160,7 @@ def test_every_problem_is_named_in_the_order_of_the_file(tmp_path: Path) -> None
 def test_an_alias_bomb_costs_nothing(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
-    with pytest.raises(RecipeError, match="aliases stand for more than 100,000 values"):
+    with pytest.raises(RecipeError, match="aliases repeat more than 100,000 values"):
         load(write(tmp_path, "\n".join(lines)))
 
 

@@ -189,8 +189,8 @@ def test_what_is_kept_does_not_grow_for_ever(tmp_path: Path, count: int) -> None
     from cantrip_acp.recipes import cache
 
     for n in range(count):
-        cache._keep(tmp_path / "recipes" / f"{n}.json", {"n": n})
-    assert len(list((tmp_path / "recipes").iterdir())) == cache.MAX_KEPT
+        cache._save(tmp_path / "recipes" / f"{n}.json", {"n": n})
+    assert len(list((tmp_path / "recipes").iterdir())) == cache.MAX_ENTRIES
 
 
 def test_folding_and_its_summarizer_are_built(tmp_path: Path) -> None:
@@ -206,5 +206,5 @@ def test_folding_and_its_summarizer_are_built(tmp_path: Path) -> None:
 
 def test_a_summarizer_that_no_crystals_has(tmp_path: Path) -> None:
     text = recipe("folding: {summarizer: cheap}\ncrystal: {provider: scripted, responses: []}\n")
-    with pytest.raises(RecipeError, match=r":4:23: folding.summarizer: crystals has no 'cheap'"):
+    with pytest.raises(RecipeError, match=r":4:23: folding.summarizer: the recipe's crystals have no 'cheap'"):
         build(load(write(tmp_path, text)), workspace=tmp_path)

@@ -95,8 +95,8 @@ def test_a_plain_function_does_not_hold_up_the_loop(tmp_path: Path) -> None:
         ("def f(x): 'x'\n", None, "exports no gate"),
         ("GATES = 5", None, "must be a list, not int"),
         ("GATES = [5]", None, r"GATES\[0\] is neither a Gate nor a function but a int"),
-        ("__all__ = ['gone']", None, "'gone', which is not there"),
-        ("def f(): 'x'\nGATES = [f, f]", None, "two gates of the name 'f'"),
+        ("__all__ = ['gone']", None, "'gone', which the file does not define"),
+        ("def f(): 'x'\nGATES = [f, f]", None, "two gates with the name 'f'"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, gates: str, line: int | None, says: str) -> None:
@@ -119,7 +119,7 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, gates: str, line: 
 )
 def test_a_name_that_is_taken_is_refused(tmp_path: Path, listed: str, gates: str, name: str) -> None:
     recipe = RECIPE.replace("[done, {python: gates.py}]", listed)
-    with pytest.raises(RecipeError, match=f"r.cantrip.yaml:7:.*a gate '{name}', and the circle has one"):
+    with pytest.raises(RecipeError, match=f"r.cantrip.yaml:7:.*a gate '{name}', but the circle already has"):
         made(tmp_path, gates, recipe)
 
 

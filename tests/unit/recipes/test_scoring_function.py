@@ -60,8 +60,8 @@ async def test_a_cast_is_scored_at_its_end(tmp_path: Path) -> None:
     ("rubric", "why"),
     [
         (None, "rubric.py"),
-        ("x = 1\n", "exports no function of the name score; write: def score(turn): ..."),
-        ("score = 3\n", "has a score that is no function"),
+        ("x = 1\n", "defines no function with the name score; write: def score(turn): ..."),
+        ("score = 3\n", "has a score that is not a function"),
         ("def score(:\n", "rubric.py:1"),
         ("\nraise RuntimeError('no')\n", "rubric.py:2"),
     ],

@@ -77,7 +77,7 @@ def test_what_only_a_trusted_recipe_may_have(workspace: Path, text: str, key: st
         session(workspace)
     said = str(caught.value)
     assert said.startswith(f"{path}:")
-    assert f": {key}: not allowed to a recipe that is not trusted: " in said
+    assert f": {key}: not allowed, because the recipe is not trusted: " in said
     assert f"cantrip trust {workspace}" in said
     assert caught.value.folder == str(workspace)
     assert "s3cret" not in said
@@ -222,7 +222,7 @@ def test_a_damaged_ledger_trusts_nobody_and_is_not_written_over(workspace: Path,
     ledger.path.parent.mkdir()
     ledger.path.write_text(content)
     for act in (lambda: session(workspace), lambda: ledger.grant(workspace), lambda: ledger.revoke(workspace)):
-        with pytest.raises(DefinitionError, match="mend or remove it"):
+        with pytest.raises(DefinitionError, match="correct or remove the file"):
             act()
     assert ledger.path.read_text() == content
 

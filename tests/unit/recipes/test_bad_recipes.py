@@ -108,7 +108,7 @@ BAD = [
     (GOOD + "crystal: antropic:x\n", ":5:10: crystal: unknown provider 'antropic'; did you mean 'anthropic'?"),
     (GOOD + "crystal: anthropic\n", ":5:10: crystal: must be anthropic:MODEL, not 'anthropic'"),
     (GOOD + "crystal: {provider: anthropic}\n", ":5:1: crystal: missing required key 'model' in crystal"),
-    (GOOD + "crystal: {provider: scripted}\n", ":5:1: crystal: a scripted crystal needs responses, or a script"),
+    (GOOD + "crystal: {provider: scripted}\n", ":5:1: crystal: a scripted crystal needs responses, or script"),
     (
         GOOD + "crystal:\n  provider: scripted\n  responses:\n    - contnt: x\n",
         ":8:7: crystal.responses[0].contnt: unknown key in response: 'contnt'; did you mean 'content'?",

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
@@ -15,12 +14,6 @@ from cantrip_acp.lsp.recipes.diagnostics import Analysis, Finding
 from cantrip_acp.lsp.recipes.quick_fixes import Fix
 from cantrip_acp.lsp.recipes.syntax.tree import Span
 from cantrip_acp.lsp.server.documents import OpenDocument
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cantrip_acp.lsp.recipes.diagnostics import Analysis, Finding
-    from cantrip_acp.lsp.server.documents import OpenDocument
 
 FIX_ALL = "source.fixAll.cantrip"
 

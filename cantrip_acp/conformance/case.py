@@ -79,7 +79,7 @@ class Feature:
 
 
 def missing_features(case: Case) -> str | None:
-    """Why this version cannot run the case; None where it can."""
+    """Why this version cannot run the case; None if it can."""
     for feature in FEATURES:
         if feature.needed(case) and not feature.present():
             return f"needs {feature.name}, which this version does not have"
@@ -87,7 +87,7 @@ def missing_features(case: Case) -> str | None:
 
 
 def medium_of(case: Case) -> str:
-    """The medium of the case's circle; ``conversation`` where it names none."""
+    """The medium of the case's circle; ``conversation`` if it names none."""
     circle = case.setup.get("circle") or {}
     return str(circle.get("medium") or circle.get("type") or "conversation")
 

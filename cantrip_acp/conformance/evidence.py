@@ -105,7 +105,7 @@ def _visible(turn: Turn, every: Mapping[str, Turn]) -> Turn:
 
 
 def turn_data(turn: Turn) -> dict[str, Any]:
-    """A turn as plain data. Arguments of tool calls are decoded where they are JSON."""
+    """A turn as plain data. Arguments of tool calls are decoded if they are JSON."""
     data: dict[str, Any] = msgspec.to_builtins(turn)
     data["utterance"]["tool_calls"] = [call_data(call) for call in turn.utterance.tool_calls] or None
     data["metadata"]["truncation_reason"] = turn.reason if turn.truncated else None

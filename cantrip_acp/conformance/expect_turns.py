@@ -30,7 +30,7 @@ def turn_observation(expected: Any, seen: Evidence, path: str) -> Iterator[Probl
 
 
 def _first_result(turn: Turn) -> tuple[bool, Any]:
-    """A turn's first gate result; where no gate ran, the output of the medium's own tool."""
+    """A turn's first gate result; if no gate ran, the output of the medium's own tool."""
     if turn.observation.results:
         record = turn.observation.results[0]
         return record.is_error, record.result

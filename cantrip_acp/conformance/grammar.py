@@ -23,7 +23,7 @@ class Problem:
     path: str
     message: str
     rule: str = "schema"
-    """The name of the rule in `lsp/recipes/rules.md`, where the case itself is wrong."""
+    """The name of the rule in `lsp/recipes/rules.md`, if the case itself is wrong."""
     error: DefinitionError | None = None
     """Why the text of the case cannot be parsed, with its position."""
 

@@ -35,7 +35,7 @@ class Scope:
 
 
 def show(value: Any) -> str:
-    """A value for a report: null and booleans as in JSON, on one line, cut where it is long."""
+    """A value for a report: null and booleans as in JSON, on one line, cut if it is long."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -132,7 +132,7 @@ def lacks(expected: Any, text: str, path: str) -> Iterator[Problem]:
 
 
 def sized(expected: Sequence[Any]) -> tuple[list[Any], Any]:
-    """A list's items, and the ``length`` that may come before them (None where there is none)."""
+    """A list's items, and the ``length`` that may come before them (None if there is none)."""
     wanted = list(expected)
     if wanted and isinstance(wanted[0], Mapping) and set(wanted[0]) == {"length"}:
         return wanted[1:], wanted[0]["length"]

@@ -83,7 +83,7 @@ def _told(error: BaseException) -> str:
 
 
 def select_cases(cases: Sequence[Case], rules: Sequence[str]) -> list[Case]:
-    """The cases of these rules: ``LOOP-3`` for one rule, ``LOOP`` for a family; all cases where no rule is given."""
+    """The cases of these rules: ``LOOP-3`` for one rule, ``LOOP`` for a family; all cases if no rule is given."""
     if not rules:
         return list(cases)
     wanted = {rule.upper().rstrip("*").rstrip("-") for rule in rules}

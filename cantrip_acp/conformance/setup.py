@@ -63,7 +63,7 @@ class CaseSetup:
         return found
 
     def cantrip(self, crystal: str | None = None) -> Cantrip:
-        """The case's cantrip, with another of its crystals where one is named."""
+        """The case's cantrip, with another of its crystals if one is named."""
         model = self.named(crystal) if crystal is not None else self.main
         options: dict[str, Any] = {"loom": self.loom, "retry": self.retry, "folding": self._setup.get("folding")}
         options["crystals"] = {

@@ -49,7 +49,7 @@ class _Chunk:
 def read_suite(path: Path) -> list[Case]:
     """All cases of a file, in order. A case that cannot be parsed has a problem and fails alone.
 
-    Raises `DefinitionError` where the file cannot be read or has no list of cases.
+    Raises `DefinitionError` if the file cannot be read or has no list of cases.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")

@@ -64,7 +64,7 @@ class Cantrip(CantripDefinition):
         The original does not change.
 
         ``loom`` defaults to the cantrip's own.
-        ``state`` says how to restore a code medium's variables: ``snapshot`` (raises `SandboxError` where there is
+        ``state`` says how to restore a code medium's variables: ``snapshot`` (raises `SandboxError` if there is
         none), ``replay``, ``auto`` (a snapshot, otherwise replay) or ``none``.
         With ``worktree`` the fork works in its own git worktree, with the files as they were recorded at that turn
         (``loom: {files: true}``). True puts the worktree in the state folder; a path names a folder that does not
@@ -74,8 +74,8 @@ class Cantrip(CantripDefinition):
         both steps.
         Any number of forks of one turn can exist at once. Close the fork like any other entity; its worktree stays.
 
-        Raises `TurnNotFound`, `LoomError` where the path to the turn is damaged, `SandboxError` where ``state``
-        cannot be restored, `GitError` where the worktree cannot be made.
+        Raises `TurnNotFound`, `LoomError` if the path to the turn is damaged, `SandboxError` where ``state``
+        cannot be restored, `GitError` if the worktree cannot be made.
         """
         from cantrip_acp.core.forking.fork import fork
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.query.history import CastPart
 
 NUDGE = "No gate was called. Go on, and call done with the answer when the task is finished."
-"""The message after prose where only done may end the cast (LOOP-6). The crystal must not speak twice in a row
+"""The message after prose if only done may end the cast (LOOP-6). The crystal must not speak twice in a row
 (LOOP-1).
 """
 

@@ -230,8 +230,8 @@ class Entity:
         intent.
         After `cancel`, the result has the reason ``cancelled``. An outer cancellation is recorded and raised again.
 
-        Raises `IntentRequired`, `EntityBusy`, `EntityClosed`, `CrystalError` where a query failed and is not retried,
-        and `LoomWriteError` where the trace could not be written.
+        Raises `IntentRequired`, `EntityBusy`, `EntityClosed`, `CrystalError` if a query failed and is not retried,
+        and `LoomWriteError` if the trace could not be written.
         """
         if not isinstance(intent, str) or not intent.strip():
             raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
@@ -245,7 +245,7 @@ class Entity:
         A fork that has not cast yet continues the cast of its turn, or the cast that came next.
         The continuation is a cast of its own in the loom, with the same intent; ``resumes`` in its record names the
         continued one. The count of turns towards ``max_turns`` continues too, unless that limit was reached. Raises
-        the errors of `cast`, and `IntentRequired` where there is nothing to continue.
+        the errors of `cast`, and `IntentRequired` if there is nothing to continue.
         """
         self._casts.check_free()
         point = find_own_point(self.state)
@@ -300,7 +300,7 @@ class Entity:
     async def connect_sources(self) -> None:
         """Connect to the cantrip's gate sources and add their gates to the circle. Done once, before the first turn.
 
-        Raises `CantripError` where a source fails that the entity cannot do without.
+        Raises `CantripError` if a source fails that the entity cannot do without.
         """
         circle = await self._sources.connect(self.cantrip.circle)
         if circle is None:

@@ -195,7 +195,7 @@ class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
 
 
 def value_line(output: Output) -> str:
-    """The value of a cell's last expression as readers see it after the cell's output; empty where there is none."""
+    """The value of a cell's last expression as readers see it after the cell's output; empty if there is none."""
     return "" if output.value is None else f"=> {output.value}\n"
 
 

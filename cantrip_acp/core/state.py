@@ -217,7 +217,7 @@ class CastState:
     def spend(self, usage: Usage, *, response_chars: int = 0, model: str | None = None) -> None:
         """Add a query's usage to this cast and to every cast above it, because parents pay for their children.
 
-        ``response_chars`` is the number of characters of its response, for an estimate where its usage is unknown.
+        ``response_chars`` is the number of characters of its response, for an estimate if its usage is unknown.
         ``model`` is the model that was queried, if it is not the entity's.
         """
         estimated = 0

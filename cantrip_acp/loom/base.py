@@ -234,7 +234,7 @@ class BaseLoom:
     __delitem__ = delete_turn
 
     def hold_cast(self, cast_id: str) -> bool:
-        """Mark a cast as running in this process, until `release_cast` or until the process dies. Returns False where
+        """Mark a cast as running in this process, until `release_cast` or until the process dies. Returns False if
         this process or another one runs it already."""
         return self._store.hold(cast_id)
 
@@ -337,7 +337,7 @@ class BaseLoom:
         return tuple(self._tree.casts)
 
     def cast_of(self, cast_id: str) -> tuple[CastRecord | None, tuple[ContextRecord, ...]]:
-        """The start of a cast, and the context that was pinned before its intent. The start is None where it is not in
+        """The start of a cast, and the context that was pinned before its intent. The start is None if it is not in
         this loom."""
         start: CastRecord | None = None
         context: list[ContextRecord] = []
@@ -368,13 +368,13 @@ class BaseLoom:
         return {r.id: r for r in self._read(positions) if isinstance(r, CastRecord)}
 
     def cast_end(self, cast_id: str) -> CastRecord | None:
-        """The end of a cast; None where none was recorded."""
+        """The end of a cast; None if none was recorded."""
         position = self._tree.ends.get(cast_id)
         record = None if position is None else self._read((position,))[0]
         return record if isinstance(record, CastRecord) else None
 
     def fork_of(self, entity_id: str) -> ForkRecord | None:
-        """The fork record of an entity; None where the entity is no fork."""
+        """The fork record of an entity; None if the entity is no fork."""
         position = self._tree.forks.get(entity_id)
         record = None if position is None else self._read((position,))[0]
         return record if isinstance(record, ForkRecord) else None
@@ -406,7 +406,7 @@ class BaseLoom:
         return [r for r in self._read(positions) if isinstance(r, RewardRecord)]
 
     def reward(self, turn_id: str) -> float | None:
-        """The reward of a turn that counts; None where it has none. Reads no body."""
+        """The reward of a turn that counts; None if it has none. Reads no body."""
         return self._tree.rewards.get(turn_id)
 
     @property
@@ -420,7 +420,7 @@ class BaseLoom:
         return self._turns([self._found(i) for i in turn_ids])
 
     def files_at(self, turn_id: str) -> FilesRecord | None:
-        """The workspace files at the end of a turn: the last record of them on the path to it. None where there is
+        """The workspace files at the end of a turn: the last record of them on the path to it. None if there is
         none."""
         for at in reversed(self.path(turn_id)):
             position = self._tree.files.get(at)
@@ -448,7 +448,7 @@ class BaseLoom:
         return frozen
 
     def claim(self, entity_id: str, entity: Any) -> None:
-        """Register an open entity with this id. Raises `EntityExists` where another open entity has the id."""
+        """Register an open entity with this id. Raises `EntityExists` if another open entity has the id."""
         other = self._living.get(entity_id)
         if other is not None and not other.closed:
             raise EntityExists(
@@ -464,7 +464,7 @@ class BaseLoom:
         return any(start.entity_id == entity_id for start in self.cast_starts().values())
 
     def last_turn(self, entity_id: str) -> str | None:
-        """The id of the last turn that an entity wrote, folds included; None where it wrote none."""
+        """The id of the last turn that an entity wrote, folds included; None if it wrote none."""
         self.refresh()
         for turn_id, place in reversed(self._tree.turns.items()):
             if place.entity_id == entity_id and place.role != "call":
@@ -531,7 +531,7 @@ class BaseLoom:
 
     def acted(self, leaf_id: str) -> list[tuple[str, ...]]:
         """The utterances of an entity on the path to a turn, without the call and folds. Each is a tuple of turn ids:
-        an utterance has several turns where it delegated (`turn_parts`)."""
+        an utterance has several turns if it delegated (`turn_parts`)."""
         spoken: list[tuple[str, ...]] = []
         for i in self.own(leaf_id):
             place = self._tree.turns[i]

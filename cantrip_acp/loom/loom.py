@@ -21,10 +21,10 @@ class Loom(BaseLoom):
     @classmethod
     def open(cls, path: Path | str, *, fsync: bool = False, readonly: bool = False) -> Self:
         """Open the loom in a file of JSON lines (a path) or in a database (``sqlite:FILE``,
-        ``postgresql://…?loom=NAME``), and create it where it is missing.
+        ``postgresql://…?loom=NAME``), and create it if it is missing.
 
         A file of JSON lines has one writer: opening it for writing locks it, and moves a torn last line to another
-        file. Raises `LoomLocked` where another process writes it. A database has many writers. `problems` lists what
+        file. Raises `LoomLocked` if another process writes it. A database has many writers. `problems` lists what
         was wrong. An utterance without a turn, because its process ended, becomes a turn (see `recovery`). With
         ``readonly`` that turn is shown and not written. With ``fsync`` each record is on the disk before the next turn
         begins.
@@ -61,7 +61,7 @@ class Loom(BaseLoom):
         belongs to the copy from then on. An interrupted copy continues where it stopped. Records and fields of a later
         version are copied unchanged.
 
-        Raises `LoomError` where the store already holds other records, or refuses one of these (a turn whose parent was
+        Raises `LoomError` if the store already holds other records, or refuses one of these (a turn whose parent was
         lost).
         """
         from cantrip_acp.loom.stores.rows import encoded

@@ -100,7 +100,7 @@ def _lost(loom: BaseLoom) -> list[UtteranceRecord]:
 
 @contextlib.contextmanager
 def _held(loom: BaseLoom, cast_id: str) -> Iterator[bool]:
-    """Lock a cast. Yields False where it runs; otherwise nobody else can start it meanwhile."""
+    """Lock a cast. Yields False if it runs; otherwise nobody else can start it meanwhile."""
     held = loom.hold_cast(cast_id)
     try:
         if held:

@@ -13,7 +13,7 @@ Which reward counts:
 - for a turn: the last one that is not relative.
 - for a thread: its *grade*. This is the last explicit or verifier reward of its leaf, or the scoring function's reward
   at
-  the cast's end. Without a grade, it is the sum of its turns' rewards; None where there are none.
+  the cast's end. Without a grade, it is the sum of its turns' rewards; None if there are none.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def kind(record: RewardRecord) -> RewardKind:
 def assignments(loom: Loom, turn_id: str | None = None) -> list[RewardRecord]:
     """Every reward of one turn, or of all turns, in order: who (``by``), when, kind, note (LOOM-3).
 
-    Where a record's ``reward`` is None, its note says why there is none.
+    If a record's ``reward`` is None, its note says why there is none.
     """
     return loom.assigned(turn_id)
 
 
 def of_turn(loom: Loom, turn_id: str) -> float | None:
-    """The reward of a turn that counts; None where it has none. Reads no body."""
+    """The reward of a turn that counts; None if it has none. Reads no body."""
     return loom.reward(turn_id)
 
 
@@ -76,7 +76,7 @@ def of_thread(loom: Loom, leaf_id: str, *, outline: Outline | None = None) -> fl
 
 
 def grade(loom: Loom, leaf_id: str) -> float | None:
-    """The last reward of a turn that is for the whole thread up to it; None where there is none."""
+    """The last reward of a turn that is for the whole thread up to it; None if there is none."""
     given = loom.assigned(leaf_id)
     for record in reversed(given):
         if record.reward is not None and (kind(record) in ("explicit", "verifier") or record.grade is True):
@@ -86,7 +86,7 @@ def grade(loom: Loom, leaf_id: str) -> float | None:
 
 
 def relative_of(loom: Loom, leaf_id: str, group: str | None = None) -> float | None:
-    """The last relative reward of a thread, in one group or in any; None where there is none."""
+    """The last relative reward of a thread, in one group or in any; None if there is none."""
     for record in reversed(loom.assigned(leaf_id)):
         if kind(record) == "relative" and (group is None or record.group == group):
             return record.reward
@@ -97,9 +97,9 @@ def relative_of(loom: Loom, leaf_id: str, group: str | None = None) -> float | N
 
 
 def implicit(turn: Turn) -> float | None:
-    """The share of what a turn ran that succeeded, 0 to 1; None where it ran nothing.
+    """The share of what a turn ran that succeeded, 0 to 1; None if it ran nothing.
 
-    A turn runs gate calls (failed where the record is an error) and programs of the medium (failed with an error or an
+    A turn runs gate calls (failed if the record is an error) and programs of the medium (failed with an error or an
     exit status other than 0).
     """
     seen = turn.observation
@@ -110,8 +110,8 @@ def implicit(turn: Turn) -> float | None:
 def implicit_of(thread: Thread | Sequence[Turn]) -> float:
     """A score of a thread from its circle's answers, 0 to 1: (2 × terminated + mean) / 3.
 
-    ``terminated`` is 1 where the thread ended by itself, and 0 where it was cut off or is active (LOOM-7). ``mean`` is
-    the mean of its turns' `implicit` rewards, 1 where it ran nothing. So a finished thread never scores below an
+    ``terminated`` is 1 if the thread ended by itself, and 0 if it was cut off or is active (LOOM-7). ``mean`` is
+    the mean of its turns' `implicit` rewards, 1 if it ran nothing. So a finished thread never scores below an
     unfinished one.
     """
     shares = [share for turn in thread if turn.role == "crystal" and (share := implicit(turn)) is not None]
@@ -195,7 +195,7 @@ def relative(rewards: Sequence[float], method: Method = "grpo") -> list[float]:
 
     ``grpo``: (r - mean) / (s + 0.0001), s the sample's standard deviation: the advantage of Group Relative Policy
     Optimization. ``centered``: r - mean. ``rank``: from 1 for the best to -1 for the worst, evenly spaced; equal
-    rewards get the mean of their places. Where all are equal, or there is only one, each is 0.
+    rewards get the mean of their places. If all are equal, or there is only one, each is 0.
     """
     count = len(rewards)
     if count < 2 or min(rewards) == max(rewards):
@@ -222,7 +222,7 @@ def _finite(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A thread's result in its group. ``reward`` is the value that was compared; None where it has none and was not
+    """A thread's result in its group. ``reward`` is the value that was compared; None if it has none and was not
     compared. ``rank`` counts from 1 for the best, and equal rewards share a rank."""
 
     leaf: str
@@ -242,7 +242,7 @@ def ranked(
     """A group's threads with relative rewards, in the group's order, and the basis of the comparison.
 
     ``reward`` compares the threads that have a reward (`of_thread`). ``implicit`` compares all by `implicit_of`.
-    ``auto`` means ``reward`` where any thread has one, else ``implicit``.
+    ``auto`` means ``reward`` if any thread has one, else ``implicit``.
     """
     scores: list[float | None] = []
     if by != "implicit":
@@ -269,7 +269,7 @@ def record_relative(
     """Write each compared thread's relative reward to its leaf; returns how many. Older ones stay, and the last one
     counts.
 
-    Raises `LoomError` where fewer than two threads were compared.
+    Raises `LoomError` if fewer than two threads were compared.
     """
     compared = [s for s in standings if s.relative is not None]
     if len(compared) < 2:

@@ -30,14 +30,14 @@ class SnapshotChunks:
         self._read: dict[int, SnapshotRecord] = {}
 
     def put(self, key: str, data: bytes) -> bool:
-        """Add a piece; returns False where the loom already has it."""
+        """Add a piece; returns False if the loom already has it."""
         if key in self._loom.pieces or key in self._waiting:
             return False
         self._waiting[key] = bytes(data)
         return True
 
     def get(self, key: str) -> bytes:
-        """Return a piece. Raises KeyError where the loom has none, or it cannot be read."""
+        """Return a piece. Raises KeyError if the loom has none, or it cannot be read."""
         if key in self._waiting:
             return self._waiting[key]
         position = self._loom.pieces[key]
@@ -59,9 +59,9 @@ class SnapshotChunks:
         self._loom.append(SnapshotRecord(new_id("s"), turn_id, entity_id, {**data, "pieces": pieces}, now()))
 
     def of(self, turn_id: str) -> dict[str, Any] | None:
-        """The description of the snapshot after a turn, without its pieces; None where there is no usable one.
+        """The description of the snapshot after a turn, without its pieces; None if there is no usable one.
 
-        Raises `TurnNotFound`, and `LoomError` where the record exists and cannot be read.
+        Raises `TurnNotFound`, and `LoomError` if the record exists and cannot be read.
         """
         if turn_id not in self._loom:
             raise TurnNotFound(f"no turn {turn_id!r} in this loom")

@@ -45,7 +45,7 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path) -> Folder | None:
-        """Open the folder at a path that the user chose; links in that path are followed. None where there is no
+        """Open the folder at a path that the user chose; links in that path are followed. None if there is no
         folder."""
         try:
             return cls(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -53,7 +53,7 @@ class Folder:
             return None
 
     def sub(self, name: str) -> Folder | None:
-        """Open a folder in this one; None where the name is missing, no folder or a link."""
+        """Open a folder in this one; None if the name is missing, no folder or a link."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             return Folder(self.path / name, os.open(name, flags, dir_fd=self.fd))
@@ -63,7 +63,7 @@ class Folder:
             raise
 
     def entry(self, name: str) -> Entry | None:
-        """One name, as it is now; None where it is missing."""
+        """One name, as it is now; None if it is missing."""
         try:
             return Entry(name, os.stat(name, dir_fd=self.fd, follow_symlinks=False))
         except FileNotFoundError:
@@ -102,7 +102,7 @@ class Folder:
         return total
 
     def tree_changed(self, name: str) -> float:
-        """The latest modification time of anything below a folder, in seconds since the epoch; 0 where there is no such
+        """The latest modification time of anything below a folder, in seconds since the epoch; 0 if there is no such
         folder."""
         entry = self.entry(name)
         if entry is None or not entry.is_folder:

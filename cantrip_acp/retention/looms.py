@@ -87,7 +87,7 @@ def _is_loom(folder: Folder, entry: Entry) -> bool:
 
 
 def _first_bytes(folder: Folder, name: str, count: int) -> bytes:
-    """The first bytes of a file; empty where it cannot be read."""
+    """The first bytes of a file; empty if it cannot be read."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder.fd)
     except OSError:
@@ -158,7 +158,7 @@ def loom_item(
 
 @contextmanager
 def locked(folder: Folder, loom: LoomFiles) -> Iterator[None]:
-    """Lock a loom against every other process. Raises `ItemKept` where a process has it open, or where it changed."""
+    """Lock a loom against every other process. Raises `ItemKept` if a process has it open, or where it changed."""
     _unchanged(folder, loom)
     with ExitStack() as held:
         try:
@@ -195,7 +195,7 @@ class References:
     """The turns that a loom has, the turns of other looms that it names, and the working folders of its forks.
 
     ``id`` is the loom's id. ``pinned`` are the ids of the looms
-    that pinned the files in its records; in a copy, these are pins of the original. ``known`` is False where it cannot
+    that pinned the files in its records; in a copy, these are pins of the original. ``known`` is False if it cannot
     be read.
     """
 
@@ -245,7 +245,7 @@ def own_worktrees(state: Folder, paths: Iterable[str]) -> list[str]:
 
 
 def changed_worktree(state: Folder, loom: LoomFiles, names: Iterable[str]) -> str | None:
-    """A worktree of a loom that was changed after the loom; None where there is none."""
+    """A worktree of a loom that was changed after the loom; None if there is none."""
     folder = state.sub(WORKTREES)
     if folder is None:
         return None

@@ -189,7 +189,7 @@ class GcRunning(CantripError):
 @contextmanager
 def locked(state: Path) -> Iterator[None]:
     """Lock the state folder against other runs. Call it before the plan is made, or the plan may list what another run
-    deletes. Raises `GcRunning` where another run has the lock."""
+    deletes. Raises `GcRunning` if another run has the lock."""
     if not state.is_dir():
         yield
         return
@@ -205,8 +205,8 @@ def locked(state: Path) -> Iterator[None]:
 
 
 def delete_items(plan: Plan) -> Iterator[tuple[Item, str | None, bool]]:
-    """Delete the items of a plan. Yields each item, why it was not deleted (None where it was), and whether that is a
-    failure (False where the item is in use)."""
+    """Delete the items of a plan. Yields each item, why it was not deleted (None if it was), and whether that is a
+    failure (False if the item is in use)."""
     for item in plan.to_delete:
         try:
             item.delete()

@@ -75,7 +75,7 @@ async def verify(
     """Let a verifier judge the thread that ends in a turn, and give that turn the reward from its answer.
 
     The verifier's own cast is recorded in ``keep``, or in its own loom. ``record=False`` writes no reward. Raises
-    `TurnNotFound`, `DefinitionError` for invalid bounds, `VerdictError` where there is no verdict (then no reward is
+    `TurnNotFound`, `DefinitionError` for invalid bounds, `VerdictError` if there is no verdict (then no reward is
     written), and the errors of a cast.
     """
     if not (abs(low) <= sys.float_info.max and abs(high) <= sys.float_info.max and low < high):

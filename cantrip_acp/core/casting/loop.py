@@ -139,7 +139,7 @@ class CastRun:
     async def run(self) -> CastResult:
         """Run the cast to its end.
 
-        Raises `CrystalError` where a query failed and is not retried; the loom is complete before that.
+        Raises `CrystalError` if a query failed and is not retried; the loom is complete before that.
         """
         await self._begin()
         scope = self.cast.scope

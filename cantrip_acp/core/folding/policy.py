@@ -19,10 +19,10 @@ from cantrip_acp.crystals.contract import Crystal, Message
 from cantrip_acp.loom.records.turn import GateRecord, Turn
 
 CHARS_PER_TOKEN = 3
-"""Characters per token for estimates, used where no provider has counted. A safe value for prose and code."""
+"""Characters per token for estimates, used if no provider has counted. A safe value for prose and code."""
 
 ATTACHMENT_TOKENS = 1_500
-"""Estimated tokens of an image, a sound or a document, used where no provider has counted."""
+"""Estimated tokens of an image, a sound or a document, used if no provider has counted."""
 
 KEEP_TURNS = 2
 """Turns that a fold by ``trigger_after_turns`` leaves, if ``keep_turns`` is not set."""

@@ -72,8 +72,8 @@ async def fork(
     fork. With ``resume`` the fork will continue without a new intent (`forking.continuation`): True, or the cast to
     continue if there are several.
 
-    Raises `TurnNotFound`; `LoomError` where the path is damaged; `SandboxError` where ``state`` asks for a snapshot
-    that does not exist or cannot be opened; `EntityBusy` where ``live`` is in the middle of a cast; `GitError` where
+    Raises `TurnNotFound`; `LoomError` if the path is damaged; `SandboxError` where ``state`` asks for a snapshot
+    that does not exist or cannot be opened; `EntityBusy` if ``live`` is in the middle of a cast; `GitError` if
     no worktree can be made.
     """
     if state not in ("auto", "snapshot", "replay", "none"):

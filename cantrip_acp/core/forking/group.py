@@ -48,7 +48,7 @@ async def fork_group(
     With ``intents`` None each fork resumes without a new message; ``resume`` may then name the cast (`forking.fork`).
     ``worktree`` gives each fork a worktree: with True in the state folder, with a path in a numbered folder there.
     ``ended`` is called with each sample as it ends.
-    Raises `TurnNotFound`, and `LoomError` where the turn itself cannot be continued.
+    Raises `TurnNotFound`, and `LoomError` if the turn itself cannot be continued.
     """
     if not cantrips or (intents is not None and len(cantrips) != len(intents)):
         raise DefinitionError(

@@ -162,7 +162,7 @@ async def replay(cantrip: CantripDefinition, loom: Loom, turn_id: str, *, record
     write. Other gates that write (``git_commit``, ``run_tests``, an editor's), and children, return recorded answers.
     Gates that read are really called, or with ``recorded_gates`` return recorded answers too.
 
-    Raises `TurnNotFound`, `LoomError` where the path is damaged, `SandboxError` where no copy can be made.
+    Raises `TurnNotFound`, `LoomError` if the path is damaged, `SandboxError` if no copy can be made.
     """
     parts = lived(loom, turn_id)
     turns = [t for part in parts for t in part.turns if t.role == "crystal"]

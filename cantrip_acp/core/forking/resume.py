@@ -58,7 +58,7 @@ def resume_entity(cantrip: CantripDefinition, loom: Loom, entity_id: str, at: st
 
     ``at`` is the turn to continue from, if that is not its own last one (a fork).
 
-    It reads the loom, so run it in a thread. Raises `LoomError` where the path to its last turn is damaged.
+    It reads the loom, so run it in a thread. Raises `LoomError` if the path to its last turn is damaged.
     """
     entity = Entity(cantrip, loom, entity_id=entity_id)
     settle(loom)

@@ -41,7 +41,7 @@ def make_worktree(
 ) -> ForkWorktree:
     """Make a worktree with the files of a turn. ``where`` is its folder, or True for one in the state folder.
 
-    Blocking. Raises `GitError` where the files of that turn were not stored, or no longer exist.
+    Blocking. Raises `GitError` if the files of that turn were not stored, or no longer exist.
     """
     workspace = cantrip.circle.workspace
     if workspace is None:

@@ -46,7 +46,7 @@ class Point:
 def find_point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
     """Where a fork of a turn continues without a new message. ``cast_id`` selects the cast if there are several.
 
-    Reads the outline of the loom. Raises `TurnNotFound`, and `IntentRequired` where there is nothing to continue.
+    Reads the outline of the loom. Raises `TurnNotFound`, and `IntentRequired` if there is nothing to continue.
     """
     if turn_id not in loom:
         raise TurnNotFound(f"no turn {turn_id!r} in this loom")
@@ -84,7 +84,7 @@ def find_own_point(entity: EntityState) -> Point:
     """Where an entity's own interrupted last cast continues, or, for a fork that has not cast yet, where its turn
     continues.
 
-    Raises `IntentRequired` where there is nothing to continue.
+    Raises `IntentRequired` if there is nothing to continue.
     """
     loom = entity.loom
     mine = [start for start in loom.cast_starts().values() if start.entity_id == entity.id]

@@ -107,7 +107,7 @@ class CrystalView:
         return walk.context or empty()
 
     def check(self, leaf_id: str) -> None:
-        """Raise `LoomError` where a turn above is lost or damaged, or where its medium is in a package that is not
+        """Raise `LoomError` if a turn above is lost or damaged, or where its medium is in a package that is not
         installed."""
         path = self.outline.own(leaf_id)
         first = self.outline.places[path[0]]
@@ -262,7 +262,7 @@ class _Walk:
         """Change to another entity: the first one, or a fork, which loads what was said and folded before."""
         self._entities -= 1
         before = self._window
-        # An entity that resumes a cast loads the context unchanged, even where it was cut or has casts without a turn.
+        # An entity that resumes a cast loads the context unchanged, even if it was cut or has casts without a turn.
         resumes = turn.cast_id in self._seen.resuming
         if before is not None and before.cantrip_id == turn.cantrip_id and (resumes or not self._altered):
             # It sees the same context as the entity before, so the window continues.

@@ -30,7 +30,7 @@ class SourceConnections:
         """Messages that the user has not seen yet."""
 
     async def connect(self, circle: Circle) -> Circle | None:
-        """The circle with the gates of its sources; None where there is nothing to add, or it was added before.
+        """The circle with the gates of its sources; None if there is nothing to add, or it was added before.
 
         If cancelled, nothing is opened, and the next call starts again.
         """

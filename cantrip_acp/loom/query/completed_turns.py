@@ -36,7 +36,7 @@ class Completed:
         self._store = store
         self._where = where
         self._said: dict[str, int] = {}
-        """The position of each entity's last utterance, where no turn has followed."""
+        """The position of each entity's last utterance, if no turn has followed."""
         self._added: dict[int, Turn | CastRecord] = {}
         self._ids: dict[tuple[type, str], int] = {}
         self.said: dict[int, int] = {}

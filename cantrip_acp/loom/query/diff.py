@@ -22,7 +22,7 @@ Value = Any
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The n-th turns of both threads after they part, counted from 1; None where one thread has already ended.
+    """The n-th turns of both threads after they part, counted from 1; None if one thread has already ended.
 
     ``differs`` has what is different, by name (``content``, ``code``, ``calls``, ``results``, ``output``, ``reason``,
     ``reward``, ``tokens``, ``intent`` …), each with the left and the right value. Ids, times and durations always
@@ -44,7 +44,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two threads. ``shared`` are the turns of both, root first; ``parted_at`` is the last of them, None where they
+    """Two threads. ``shared`` are the turns of both, root first; ``parted_at`` is the last of them, None if they
     share none."""
 
     left: ThreadLine

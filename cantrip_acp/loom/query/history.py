@@ -45,7 +45,7 @@ def lived(loom: Loom, turn_id: str, entity_id: str | None = None) -> list[CastPa
     before its first turn is included where the same entity continued after it. After the last turn, such casts are
     included for ``entity_id``, the entity that continues.
 
-    Raises `TurnNotFound`, and `LoomError` where a turn above is lost: the history would silently lack it.
+    Raises `TurnNotFound`, and `LoomError` if a turn above is lost: the history would silently lack it.
     """
     parts: list[CastPart] = []
     path, places = loom.own(turn_id), loom.places
@@ -79,7 +79,7 @@ def entity_casts(
 ) -> list[CastPart]:
     """All casts of an entity in the order of their start, including those that ended before a turn was written.
 
-    ``parts`` are those on the path to ``last_turn`` (`lived`), where the caller has read them.
+    ``parts`` are those on the path to ``last_turn`` (`lived`), if the caller has read them.
     """
     if parts is None:
         parts = lived(loom, last_turn, entity_id) if last_turn and last_turn in loom else ()

@@ -63,7 +63,7 @@ class ThreadLine(msgspec.Struct, frozen=True):
     """One thread. ``leaf`` is the id of its last turn; ``intent``, ``model`` and ``started`` are those of its last
     cast.
 
-    ``outcome`` is the reason that its last cast ended with, ``interrupted`` where its process ended first, or
+    ``outcome`` is the reason that its last cast ended with, ``interrupted`` if its process ended first, or
     ``active``. ``state`` is terminated, truncated or active (`thread.Endings`). ``turns``, ``casts``, ``children`` and
     ``spent`` count from the root; for a child's thread, from where it was spawned. What a fork shares with its origin
     counts in both. ``forked_from`` and ``parent`` are ids of turns.
@@ -270,7 +270,7 @@ class Listing:
         return total
 
     def _held(self, wanted: ThreadFilter) -> set[str] | None:
-        """The turns on whose path the wanted gate was called and the wanted text occurs; None where neither is
+        """The turns on whose path the wanted gate was called and the wanted text occurs; None if neither is
         wanted."""
         if wanted.gate is None and wanted.text is None:
             return None
@@ -376,7 +376,7 @@ def rewarded(text: str) -> Callable[[float | None], bool]:
 
 
 def when(text: str, *, end: bool = False) -> datetime:
-    """Parse a time: ``2h`` (that long ago: s, m, h, d, w), or a day or time in ISO 8601 (local where it has no zone).
+    """Parse a time: ``2h`` (that long ago: s, m, h, d, w), or a day or time in ISO 8601 (local if it has no zone).
 
     ``end``: a day means its last moment. Raises `DefinitionError`.
     """
@@ -396,7 +396,7 @@ def when(text: str, *, end: bool = False) -> datetime:
 
 
 def moment(text: str) -> datetime | None:
-    """Parse a record's time; None where it cannot be read."""
+    """Parse a record's time; None if it cannot be read."""
     try:
         found = datetime.fromisoformat(text)
         return found if found.tzinfo is not None else found.astimezone()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Outline:
     """A loom's threads at the time of creation. Reads each cast's start, but no bodies of turns.
 
-    ``next``: the turns that continue from a turn (where there are several, threads part). ``spawned``: the first turns
+    ``next``: the turns that continue from a turn (if there are several, threads part). ``spawned``: the first turns
     of the children that a turn spawned. ``leaves``: the last turns of all threads, in the order of writing.
     """
 

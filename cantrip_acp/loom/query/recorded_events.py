@@ -41,7 +41,7 @@ _PROGRAM = {"bash": "command", "python": "code"}
 def thread_events(loom: Loom, turn_id: str, *, child_turns: int = CHILD_TURNS) -> Iterator[events.Event]:
     """The events of all casts of an entity on the path to a turn, oldest first; `ChildEvent` for its children.
 
-    Each cast begins with `CastStarted`, and ends with `CastEnded` where its end is on the path. Raises `TurnNotFound`,
+    Each cast begins with `CastStarted`, and ends with `CastEnded` if its end is on the path. Raises `TurnNotFound`,
     and `LoomError` for a damaged turn.
     """
     parts = lived(loom, turn_id)

@@ -125,7 +125,7 @@ class Statistics:
 
     def record(self) -> dict[str, Any]:
         """The totals as JSON data: durations in ms (turns) and s (casts), cost in US dollars. Tokens and cost are the
-        known ones, null where none is known; ``queries_without_usage`` and ``queries_without_cost`` count the queries
+        known ones, null if none is known; ``queries_without_usage`` and ``queries_without_cost`` count the queries
         without them."""
         for cast_id, model, used in self._verdicts:
             if not cast_id or cast_id not in self._ids:

@@ -142,7 +142,7 @@ class Thread(Sequence[Turn]):
 
 
 def answer(turn: Turn) -> Any:
-    """The answer that a turn ended its cast with; None where it did not end it."""
+    """The answer that a turn ended its cast with; None if it did not end it."""
     if turn.reason == "done":
         for record in reversed(turn.observation.results):
             if record.gate == "done" and not record.is_error:

@@ -21,7 +21,7 @@ from cantrip_acp.text.json_data import freeze_record
 class Problem(msgspec.Struct, frozen=True):
     """Something that could not be read, and its place. ``line`` counts from 1, ``offset`` and ``length`` are in bytes.
 
-    ``set_aside`` names the file that now holds the bytes, where they were moved there.
+    ``set_aside`` names the file that now holds the bytes, if they were moved there.
     """
 
     message: str
@@ -81,7 +81,7 @@ class Tree(msgspec.Struct, array_like=True):
     - ``snapshots``: the position of the snapshot after a turn.
     - ``pieces``: the position of the snapshot record that holds a piece.
     - ``files``: the position of the pinned files after a turn.
-    - ``unfinished``: by entity id, the position of its last utterance, where no turn of the entity followed.
+    - ``unfinished``: by entity id, the position of its last utterance, if no turn of the entity followed.
     - ``partials``: the positions of partial utterances, by the turn that they follow.
     - ``later``: the number of records of each kind that only a later version knows.
     """
@@ -105,7 +105,7 @@ class Tree(msgspec.Struct, array_like=True):
     def take(
         self, position: int, record: Record | record_heads.Head | LaterRecord | record_heads.LaterHead
     ) -> Problem | None:
-        """Add a record to the tree. Returns the problem where the record does not fit."""
+        """Add a record to the tree. Returns the problem if the record does not fit."""
         kind = type(record)
         if kind is Turn or kind is record_heads.TurnHead:
             # Most records are turns, and an append waits for this.

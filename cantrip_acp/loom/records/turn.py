@@ -38,9 +38,9 @@ TERMINATIONS: frozenset[str] = frozenset({"done", "text"})
 
 
 class Utterance(msgspec.Struct, frozen=True):
-    """What the entity said. ``code`` is the program or command, where the medium has one.
+    """What the entity said. ``code`` is the program or command, if the medium has one.
 
-    ``provider`` is data that the provider needs back unchanged (`Message.provider`); the key is absent where there is
+    ``provider`` is data that the provider needs back unchanged (`Message.provider`); the key is absent if there is
     none. ``text_calls`` is true if the crystal wrote its calls in ``content``, which keeps them; the key is absent
     otherwise.
     """
@@ -71,7 +71,7 @@ class Location(msgspec.Struct, frozen=True):
 class FileChange(msgspec.Struct, frozen=True, omit_defaults=True):
     """A change of one file in a gate record (`loom.records.file_changes` writes and reads it).
 
-    - ``old_text``: None where the file was new.
+    - ``old_text``: None if the file was new.
     - ``new_text``: the new text, without the first ``shared[0]`` and the last ``shared[1]`` characters of ``old_text``,
       which it keeps.
     - ``new_argument``: the name of the call's argument that has the whole new text.
@@ -88,25 +88,25 @@ class FileChange(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GateRecord(msgspec.Struct, frozen=True):
-    """One gate call and its result (D-005). ``result`` is JSON data, or the error's text where the call failed.
+    """One gate call and its result (D-005). ``result`` is JSON data, or the error's text if the call failed.
 
-    ``annotations`` are notes for people; the key is absent where there are none. Interceptors may add any key. This
+    ``annotations`` are notes for people; the key is absent if there are none. Interceptors may add any key. This
     package adds:
 
-    - ``permission`` where the call was not allowed: ``rejected`` or ``rejected_always`` by the user, ``refused`` by the
-      session's mode, ``unasked`` where nobody could be asked.
-    - ``stopped: true`` where the call was stopped.
+    - ``permission`` if the call was not allowed: ``rejected`` or ``rejected_always`` by the user, ``refused`` by the
+      session's mode, ``unasked`` if nobody could be asked.
+    - ``stopped: true`` if the call was stopped.
     - ``error``, a text for people, where ``result`` gives the entity more details.
     - ``asked_in_chat``, the question that a call of ``ask_user`` sent as a message of the chat.
 
     ``via`` is the index (from 0), among the utterance's tool calls, of the program that made this call. The key is
-    absent where the utterance has one program.
+    absent if the utterance has one program.
 
     The other keys hold what was displayed for the call. Looms of earlier versions lack them. ``call_id`` is its id in
     events, ``parent_call_id`` that of the program that made it. ``title``, ``kind``, ``locations`` and ``diffs`` are
-    absent where they equal the gate's name, ``other`` or empty.
+    absent if they equal the gate's name, ``other`` or empty.
 
-    ``attachments`` are the images that the gate returned beside its result; the key is absent where there are none.
+    ``attachments`` are the images that the gate returned beside its result; the key is absent if there are none.
     """
 
     gate: str
@@ -128,16 +128,16 @@ class GateRecord(msgspec.Struct, frozen=True):
 class Output(msgspec.Struct, frozen=True, kw_only=True):
     """The output of a command or a code cell.
 
-    - ``exit_code``: 0 to 255, or minus the signal's number. None where there is none (a cell, a command that was
+    - ``exit_code``: 0 to 255, or minus the signal's number. None if there is none (a cell, a command that was
       stopped).
     - ``value``: the value of the last expression in code.
     - ``error``: an error beside the exit code (a timeout).
     - ``truncated``: output beyond ``*_max_output_bytes`` was dropped.
     - ``unfinished``: the program continued after a delegation, and the first output of the next turn is the rest. The
-      key is absent where the program ended.
-    - ``timed_out``, where it is true: the program was stopped because its time was over.
+      key is absent if the program ended.
+    - ``timed_out``, if it is true: the program was stopped because its time was over.
     - ``order``, where output alternates between both streams: the lengths of the parts in order, negative for stderr.
-    - ``annotations``, where there are any: as in `GateRecord`.
+    - ``annotations``, if there are any: as in `GateRecord`.
     """
 
     stdout: str = ""
@@ -158,7 +158,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def printed(self) -> str:
-        """The text of both streams, in order where the order is known."""
+        """The text of both streams, in order if the order is known."""
         order = self.order or ()
         if sum(n for n in order if n > 0) != len(self.stdout) or -sum(n for n in order if n < 0) != len(self.stderr):
             return self.stdout + self.stderr
@@ -176,7 +176,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 class Observation(msgspec.Struct, frozen=True, omit_defaults=False):
     """The circle's answer: one record per gate call in order of execution, and the medium's output (CIRCLE-7).
 
-    ``outputs`` has each output where one utterance ran several commands; ``output`` is then all of them joined.
+    ``outputs`` has each output if one utterance ran several commands; ``output`` is then all of them joined.
     """
 
     results: tuple[GateRecord, ...] = ()
@@ -205,14 +205,14 @@ class VoidedAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
 class TurnMetadata(msgspec.Struct, frozen=True):
     """Tokens, cost (US dollars), wall-clock duration (ms, more than 0), time, model, trace (LOOM-9).
 
-    Tokens and cost count every query of the turn, failed and repeated ones too. They are null where nothing is known.
+    Tokens and cost count every query of the turn, failed and repeated ones too. They are null if nothing is known.
     ``queries_without_usage`` and ``queries_without_cost`` are the numbers of queries without that information
-    (`Usage`). ``context_tokens``, where there were several queries, are those of the last one.
+    (`Usage`). ``context_tokens``, if there were several queries, are those of the last one.
 
     ``request`` are the parameters as sent. ``model`` and ``fingerprint`` name the model that answered, as the provider
-    reports it. ``stop_reason`` is why the crystal stopped, where it said so. ``sampled`` are the tokens of its
-    utterance, where they were requested (``crystal.logprobs``) and returned. ``voided`` are the failed attempts that
-    had streamed something; the key is absent where there are none. ``folded``, in a turn of role fold, is the number of
+    reports it. ``stop_reason`` is why the crystal stopped, if it said so. ``sampled`` are the tokens of its
+    utterance, if they were requested (``crystal.logprobs``) and returned. ``voided`` are the failed attempts that
+    had streamed something; the key is absent if there are none. ``folded``, in a turn of role fold, is the number of
     the entity's first turns that the summary replaces; the key is absent elsewhere, and in looms of earlier versions.
     """
 
@@ -248,7 +248,7 @@ class TurnMetadata(msgspec.Struct, frozen=True):
 
     @property
     def context(self) -> int | None:
-        """The tokens of the last query and its response, as the provider counted them; None where it did not count."""
+        """The tokens of the last query and its response, as the provider counted them; None if it did not count."""
         if self.context_tokens is not msgspec.UNSET:
             return self.context_tokens
         if self.tokens_prompt is None or self.tokens_completion is None or self.queries_without_usage:
@@ -354,13 +354,13 @@ class CantripRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cantrip"
 class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
     """The start or the end of a cast. The start has ``intent``, the end has the result fields.
 
-    - ``withdrawn``, where it is true: no provider accepted the intent, and it was removed from the crystal's context.
+    - ``withdrawn``, if it is true: no provider accepted the intent, and it was removed from the crystal's context.
     - ``parent_call_id``: the gate call that started a child's cast. ``parent_call_index``: its index in that call's
       batch. The keys are absent in other casts, and in looms of earlier versions.
     - ``resumes``, at the start: the cast that this one continues. If turns of that cast are directly above, its intent
       is not repeated. Otherwise (this cast starts before that cast's first turn) the intent is repeated with the same
       context. The key is absent in other casts.
-    - ``warnings``, where there are some: wards that could not be enforced, and why.
+    - ``warnings``, if there are some: wards that could not be enforced, and why.
     """
 
     id: str
@@ -419,7 +419,7 @@ class RewardRecord(msgspec.Struct, frozen=True, tag_field="type", tag="reward"):
     """A reward for a turn, given after the turn was written (LOOM-3). The last reward of a turn counts, except for
     ``relative`` ones: these compare the turn's thread with others, and are kept beside the turn's reward.
 
-    - ``reward``: None where the giver failed; ``note`` then says why.
+    - ``reward``: None if the giver failed; ``note`` then says why.
     - ``kind``: absent in older looms, which means explicit.
     - ``group``: the group of a relative reward.
     - ``grade``: the reward is for the thread that ends with this turn, not for the turn alone.
@@ -483,7 +483,7 @@ class SnapshotRecord(msgspec.Struct, frozen=True, tag_field="type", tag="snapsho
 
 
 class FilesRecord(msgspec.Struct, frozen=True, tag_field="type", tag="files"):
-    """The workspace files after a turn, pinned in their git repository; written only where they had changed.
+    """The workspace files after a turn, pinned in their git repository; written only if they had changed.
 
     ``repository`` is the repository's folder, ``commit`` and ``tree`` are what was pinned, ``ref`` protects it from
     git's garbage collection, ``head`` is the commit that the user had checked out. ``missing`` lists what was left out
@@ -538,7 +538,7 @@ class LaterRecord(msgspec.Struct, frozen=True, tag_field="type", tag="later"):
 
     @property
     def id(self) -> str:
-        """The record's own id; empty where it has none."""
+        """The record's own id; empty if it has none."""
         found = msgspec.json.decode(self.data).get("id")
         return found if isinstance(found, str) else ""
 

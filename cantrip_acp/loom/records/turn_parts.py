@@ -35,7 +35,7 @@ def whole(turns: Iterable[Turn]) -> list[Turn]:
 
 def joined(parts: Sequence[Turn]) -> Turn:
     """Join the parts of one utterance into one turn. Its id is that of the last part, from which the entity continued.
-    ``continues`` names the first part where there are several."""
+    ``continues`` names the first part if there are several."""
     first, last = parts[0], parts[-1]
     if len(parts) == 1:
         return first
@@ -72,7 +72,7 @@ def joined(parts: Sequence[Turn]) -> Turn:
 
 
 def together(outputs: Sequence[Output]) -> Output | None:
-    """Join the outputs of several programs into one; None where there is none."""
+    """Join the outputs of several programs into one; None if there is none."""
     if len(outputs) < 2:
         return outputs[0] if outputs else None
     last = outputs[-1]

@@ -46,7 +46,7 @@ def shown(where: str) -> str:
 
 
 def open_store(where: Path | str, *, fsync: bool = False, readonly: bool = False) -> Store:
-    """Open the store at a path or an address. Creates it where it is missing, unless ``readonly``. Raises
+    """Open the store at a path or an address. Creates it if it is missing, unless ``readonly``. Raises
     `LoomError`."""
     if isinstance(where, str) and where.startswith(POSTGRES):
         from cantrip_acp.loom.stores.postgres import PostgresStore
@@ -85,7 +85,7 @@ def is_sqlite(path: Path | str) -> bool:
 
 
 def _by_open_descriptor(status: os.stat_result) -> bytes | None:
-    """The first bytes of a file that this process already has open; None where it has not.
+    """The first bytes of a file that this process already has open; None if it has not.
 
     Closing any descriptor of a file drops every POSIX lock of this process on it, and SQLite uses such locks.
     """

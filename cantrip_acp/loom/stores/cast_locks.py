@@ -73,7 +73,7 @@ class CastLocks:
         not_for_children(self)
 
     def hold(self, cast_id: str) -> bool:
-        """Lock a cast while this process runs it. Returns False where another process has locked it. Where the file
+        """Lock a cast while this process runs it. Returns False if another process has locked it. Where the file
         system has no locks, every call succeeds and no cast counts as running elsewhere."""
         if cast_id in self._held:
             return False
@@ -91,7 +91,7 @@ class CastLocks:
         return True
 
     def release(self, cast_id: str) -> None:
-        """Unlock a cast; does nothing where it is not locked here."""
+        """Unlock a cast; does nothing if it is not locked here."""
         if cast_id in self._held:
             self._held.discard(cast_id)
             with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """Checksums of stored records: each record ends with its own checksum and that of the record before it.
 
 A stored record ends with ``"prev":"…","sum":"…"``. ``sum`` is XXH3 (64 bits, hexadecimal) of the bytes before its own
-comma. ``prev`` is the ``sum`` of the record before it in its chain, or XXH3 of that whole record where it has no
+comma. ``prev`` is the ``sum`` of the record before it in its chain, or XXH3 of that whole record if it has no
 ``sum``. The first record of a chain has `START`. A file of lines is one chain. A database has a chain for each entity,
 because several processes write it, and its records also have their position, ``"n":5``, before ``prev``.
 
@@ -66,7 +66,7 @@ def bare(line: bytes | memoryview) -> bytes:
 
 
 def holds(line: bytes | memoryview) -> bool | None:
-    """Whether the checksum of a line (without its newline) is right; None where it has none."""
+    """Whether the checksum of a line (without its newline) is right; None if it has none."""
     end = bytes(line[-_LENGTH:])
     if not end.startswith(_KEY) or len(end) < _LENGTH:
         return None
@@ -74,7 +74,7 @@ def holds(line: bytes | memoryview) -> bool | None:
 
 
 def sums(line: bytes | memoryview) -> tuple[str | None, str]:
-    """The checksum of the record before (None where the line has none), and the checksum that the next line must
+    """The checksum of the record before (None if the line has none), and the checksum that the next line must
     name."""
     end = bytes(line[-_LINK:])
     if end[-_LENGTH:_FROM] != _KEY:
@@ -86,7 +86,7 @@ def sums(line: bytes | memoryview) -> tuple[str | None, str]:
 
 
 def place_of(line: bytes | memoryview) -> int | None:
-    """The position that a database's record contains; None where it has none."""
+    """The position that a database's record contains; None if it has none."""
     found = _PLACE.search(bytes(line[-_LINK - 30 : -_LINK]))
     return int(found[1]) if found and sums(line)[0] is not None else None
 
@@ -135,7 +135,7 @@ class Chains:
         self.counts: dict[str, int] = {}
 
     def follow(self, chain: str, place: str, line: bytes | memoryview, *, ours: bool = True) -> str | None:
-        """Add the next record of a chain. Returns the problem between it and the one before; None where it follows.
+        """Add the next record of a chain. Returns the problem between it and the one before; None if it follows.
 
         ``place`` names it in messages. ``ours``: this version writes records of its kind, so it must be chained.
         """

@@ -52,9 +52,9 @@ class Store(Protocol):
     def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
         """Write a record and return its position. When this returns, the record is in the store (LOOM-1).
 
-        ``body`` is the record's JSON where it may hold fields that this version does not know (`stored`).
+        ``body`` is the record's JSON if it may hold fields that this version does not know (`stored`).
 
-        Raises `LoomWriteError`. A store with many writers also raises `LoomAppendOnly` or `LoomError` where another
+        Raises `LoomWriteError`. A store with many writers also raises `LoomAppendOnly` or `LoomError` if another
         writer made the record wrong (a turn that is already written, a second header). After an error the store is as
         it was before.
         """
@@ -69,7 +69,7 @@ class Store(Protocol):
         ...
 
     def tree(self) -> Tree | None:
-        """The tree that was saved at the last close; None where it must be built from the heads."""
+        """The tree that was saved at the last close; None if it must be built from the heads."""
         ...
 
     def heads(self) -> Iterator[tuple[int, Head | LaterHead | Record]]:
@@ -92,7 +92,7 @@ class Store(Protocol):
         ...
 
     def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
-        """Yield every record with its JSON as it was written, first to last; None where it was never JSON."""
+        """Yield every record with its JSON as it was written, first to last; None if it was never JSON."""
         ...
 
     def damaged(self) -> list[Problem]:
@@ -102,7 +102,7 @@ class Store(Protocol):
 
     def hold(self, cast_id: str) -> bool:
         """Mark a cast as running in this process, until `release`, `close` or the end of the process. Returns False
-        where this process or another one already runs that cast. A forked child runs no cast."""
+        if this process or another one already runs that cast. A forked child runs no cast."""
         ...
 
     def release(self, cast_id: str) -> None:

@@ -50,7 +50,7 @@ def lock(fd: int) -> None:
 
 @contextlib.contextmanager
 def lines(name: str, dir_fd: int) -> Iterator[None]:
-    """Block every writer of the file, which may be missing. Raises `LoomLocked` where a writer has it open."""
+    """Block every writer of the file, which may be missing. Raises `LoomLocked` if a writer has it open."""
     try:
         fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def lines(name: str, dir_fd: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def database(path: Path) -> Iterator[None]:
-    """Block every reader and writer of the SQLite database. A damaged database is not locked. Raises `LoomLocked` where
+    """Block every reader and writer of the SQLite database. A damaged database is not locked. Raises `LoomLocked` if
     another process has it open."""
     base: sqlite3.Connection | None = None
     try:

@@ -73,7 +73,7 @@ def path_of(loom: Path) -> Path:
 
 
 def read(loom: Path, fd: int) -> Index | None:
-    """The index of the open file; None where there is none for exactly this file."""
+    """The index of the open file; None if there is none for exactly this file."""
     status = os.fstat(fd)
     if status.st_size < WORTH:
         return None

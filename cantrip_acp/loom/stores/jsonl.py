@@ -56,7 +56,7 @@ def _whole(line: memoryview) -> tuple[Record | LaterRecord, bool]:
 class JsonlStore:
     """Records in a file. With ``fsync`` each append waits for the disk; without it, only for the kernel.
 
-    Raises `LoomLocked` where another writer has the file open, `LoomError` where it cannot be opened or is of a newer
+    Raises `LoomLocked` if another writer has the file open, `LoomError` if it cannot be opened or is of a newer
     format.
     """
 
@@ -183,7 +183,7 @@ class JsonlStore:
             size *= 16
 
     def _cut(self) -> tuple[int, str] | None:
-        """The former number of lines and the former last checksum, where the file is now shorter than at its last
+        """The former number of lines and the former last checksum, if the file is now shorter than at its last
         close."""
         try:
             lines, size, own = os.getxattr(self._fd, _END).decode().split()
@@ -278,7 +278,7 @@ class JsonlStore:
 
     def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
         """Yield new whole lines as the writer adds them; a torn last line is left until it is whole. Costs two system
-        calls where nothing was added. Raises `LoomChanged` where the path no longer names the file that was opened."""
+        calls if nothing was added. Raises `LoomChanged` if the path no longer names the file that was opened."""
         if not self.readonly:
             return
         if self._fd < 0:
@@ -309,7 +309,7 @@ class JsonlStore:
         self._remember()
 
     def _grown(self) -> int | None:
-        """The size of the file if it may have changed; None where it has not."""
+        """The size of the file if it may have changed; None if it has not."""
         status = os.fstat(self._fd)
         with contextlib.suppress(OSError):
             there = os.stat(self._place)

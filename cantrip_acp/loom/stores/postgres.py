@@ -46,7 +46,7 @@ class PostgresStore:
     """The records of one loom. The server's settings decide when a record is on the disk; with ``fsync`` each append
     waits for it.
 
-    If the connection is lost, the current operation fails and the next one connects again. Raises `LoomError` where
+    If the connection is lost, the current operation fails and the next one connects again. Raises `LoomError` if
     there is no server, no database or no permission.
     """
 
@@ -303,7 +303,7 @@ class PostgresStore:
         return LoomWriteError(self._error_text("cannot write", error))
 
     def _ask(self, query: Any, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Query rows. Repeats the query once where the connection was lost."""
+        """Query rows. Repeats the query once if the connection was lost."""
         for last in (False, True):
             base = self._open
             try:

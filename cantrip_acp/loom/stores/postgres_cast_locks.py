@@ -54,7 +54,7 @@ class PgCastLocks:
         return key_of(cast_id, str(self.loom))
 
     def hold(self, cast_id: str) -> bool:
-        """Lock a cast while this process runs it. Returns False where it is already locked."""
+        """Lock a cast while this process runs it. Returns False if it is already locked."""
         with self._guard:
             if cast_id in self._held or not self._lock(self._connected(), cast_id):
                 return False
@@ -66,7 +66,7 @@ class PgCastLocks:
             return True
 
     def release(self, cast_id: str) -> None:
-        """Unlock a cast; does nothing where it is not locked here."""
+        """Unlock a cast; does nothing if it is not locked here."""
         with self._guard:
             self.taken.discard(cast_id)
             if cast_id in self._held:
@@ -77,7 +77,7 @@ class PgCastLocks:
                 self._rest()
 
     def look(self) -> bool:
-        """Take the locks again where the connection was lost. Returns False where no cast is locked any more."""
+        """Take the locks again if the connection was lost. Returns False if no cast is locked any more."""
         with self._guard:
             if self._held:
                 with contextlib.suppress(LoomError, psycopg.Error):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from cantrip_acp.core.errors import LoomError
 
 DEFAULT = "default"
-"""The name of the loom where the address has none."""
+"""The name of the loom if the address has none."""
 
 _SECRET = ("password", "sslpassword")
 _HOSTS = re.compile(r"([\w.%~-]*|\[[0-9A-Fa-f:.%]+\])(:\d*)?(,([\w.%~-]*|\[[0-9A-Fa-f:.%]+\])(:\d*)?)*")

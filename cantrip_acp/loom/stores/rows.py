@@ -36,7 +36,7 @@ class Row:
     head: bytes
     body: bytes
     entity: str = ""
-    """The chain of the record: an entity's, or the loom's own (empty) where it belongs to no entity."""
+    """The chain of the record: an entity's, or the loom's own (empty) if it belongs to no entity."""
 
 
 def encoded(record: Record | LaterRecord) -> bytes:
@@ -50,7 +50,7 @@ def encoded(record: Record | LaterRecord) -> bytes:
 
 
 def row_of(record: Record | LaterRecord, body: bytes | None = None) -> Row:
-    """The row of a record. ``body`` is its JSON where that holds more than this version knows."""
+    """The row of a record. ``body`` is its JSON if that holds more than this version knows."""
     if isinstance(record, LaterRecord):
         return _later_row(record, bytes(record.data) if body is None else body)
     if body is None:
@@ -174,7 +174,7 @@ def damage(stored: Iterable[Stored], ends: Mapping[str, tuple[int, str]] | None)
 
 
 def _differs(row: Stored, record: Record | LaterRecord, made: Row) -> str | None:
-    """What in a row differs from what was written; None where nothing does."""
+    """What in a row differs from what was written; None if nothing does."""
     if checksum.holds(row.body) is False:
         return f"was {checksum.CHANGED}"
     place = checksum.place_of(row.body)

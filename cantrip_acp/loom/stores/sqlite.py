@@ -89,7 +89,7 @@ class SqliteStore:
     """Records in a database file. With ``fsync`` each record is on the disk when `append` returns; without it, a crash
     of the machine (not of the process) may lose the last ones.
 
-    Raises `LoomError` where the file is no loom, cannot be opened or is of a newer format; `LoomLocked` where another
+    Raises `LoomError` if the file is no loom, cannot be opened or is of a newer format; `LoomLocked` if another
     program locks it.
     """
 

@@ -32,7 +32,7 @@ def write_html(where: Path | str, target: Path, *, raw: bool = False) -> int:
     The file may be given to others: known secrets are masked. Text that looks like a secret is masked too, unless
     ``raw``.
 
-    Raises `LoomError` where there is no loom, `OutputError` where the file cannot be written.
+    Raises `LoomError` if there is no loom, `OutputError` if the file cannot be written.
     """
     reading = Reading(where)
     try:

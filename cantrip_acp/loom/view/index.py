@@ -20,7 +20,7 @@ ROLES = ("call", "crystal", "fold")
 
 @dataclass(slots=True)
 class CastPlaces:
-    """The positions of one cast's records; None where there is none (yet)."""
+    """The positions of one cast's records; None if there is none (yet)."""
 
     id: str
     entity: int
@@ -30,7 +30,7 @@ class CastPlaces:
 
 
 class Index:
-    """The columns. ``parents`` has numbers of turns: -1 for a root, -2 where the parent is lost."""
+    """The columns. ``parents`` has numbers of turns: -1 for a root, -2 if the parent is lost."""
 
     def __init__(self) -> None:
         self.header: LoomHeader | None = None

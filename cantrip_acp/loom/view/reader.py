@@ -94,7 +94,7 @@ class Reading:
 
     @contextlib.contextmanager
     def ready(self, patience_s: float = 30.0) -> Iterator[Index]:
-        """Yield the index with the lock held. Raises `LoomError` where the loom is still being opened, or was
+        """Yield the index with the lock held. Raises `LoomError` if the loom is still being opened, or was
         closed."""
         if not self.loaded.wait(patience_s):
             raise LoomError(f"loom {self.location} is still being opened ({len(self.index):,} turns so far); ask again")
@@ -174,7 +174,7 @@ class Reading:
     def numbers(self, start: int) -> bytes:
         """Columns of tokens, times and flags, as JSON, up to the end of the piece that contains ``start``.
 
-        The first turn is ``from``: the start of the piece where it is full and therefore cached, else ``start``.
+        The first turn is ``from``: the start of the piece if it is full and therefore cached, else ``start``.
         """
         with self.ready() as index:
             piece = start - start % CHUNK
@@ -349,7 +349,7 @@ AROUND = 60
 
 
 def matches(turn: Turn, wanted: str) -> dict[str, Any] | None:
-    """Where a turn contains the words (in lower case); None where it does not."""
+    """Where a turn contains the words (in lower case); None if it does not."""
     for place, text in summary.texts(turn):
         found = found_in(text, wanted)
         if found is not None:

@@ -43,7 +43,7 @@ def serve(
     ``where`` is as in `Loom.open`; ``port`` 0 is any free port. The loom is read in the background and followed while a
     session writes it. ``readonly`` refuses rewards. ``hosts`` (such as ``name:port``) are names of a proxy in front of
     it; ``frames`` are origins (or schemes, ``vscode-webview:``) whose pages may show it in a frame. Raises `LoomError`
-    where there is no loom, `OSError` where the port is taken.
+    if there is no loom, `OSError` if the port is taken.
     """
     reading = Reading(where)
     try:
@@ -82,7 +82,7 @@ class View:
         return f"{self.url}&turn={urllib.parse.quote(turn_id, safe='')}"
 
     def trouble(self, patience_s: float = 1.0) -> str | None:
-        """Why the loom cannot be displayed or followed; None where it can, or is still being opened."""
+        """Why the loom cannot be displayed or followed; None if it can, or is still being opened."""
         self._reading.loaded.wait(patience_s)
         return self._reading.broken
 

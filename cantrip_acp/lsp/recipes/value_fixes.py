@@ -55,7 +55,7 @@ def fixes(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
 
 
 def _listed(held: OpenDocument, node: Node) -> Iterator[Fix]:
-    """A single value where a list is expected: put it into a list."""
+    """A single value if a list is expected: put it into a list."""
     while node.parent is not None and node.path[:2] == node.parent.path[:2] and len(node.path) > 2:
         node = node.parent
     source = held.text.source

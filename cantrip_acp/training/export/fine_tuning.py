@@ -18,7 +18,7 @@ class TrlPreference:
 
     A pair is two threads of one group (forks of one turn, or casts of one intent) with different rewards: the best
     thread with each one that has less. The prompt is what both saw when they parted. If the two prompts differ in any
-    message, there is no pair. Where a thread was folded later, its answer ends with the last utterance before the fold.
+    message, there is no pair. If a thread was folded later, its answer ends with the last utterance before the fold.
     """
 
     name = "trl-preference"

@@ -142,7 +142,7 @@ class Prompts:
 
 def entries(sampled: SampledTokens) -> list[dict[str, Any]]:
     """The tokens as entries of chat completions' ``logprobs.content``. Where ids are known, the token is
-    ``token_id:N``, as vLLM writes it and trainers read it. ``bytes`` has the text of the token where it is known."""
+    ``token_id:N``, as vLLM writes it and trainers read it. ``bytes`` has the text of the token if it is known."""
     return [
         {
             "token": f"token_id:{sampled.ids[place]}" if sampled.ids else sampled.texts[place],
@@ -190,7 +190,7 @@ def write(format_: Format, source: Source, out: BinaryIO, *, raw: bool = False) 
 
 
 def _without_shapes(row: Any, shapes: ShapeMask, source: Source) -> Any:
-    """The row with text that looks like a secret masked; None where nothing of it can be written."""
+    """The row with text that looks like a secret masked; None if nothing of it can be written."""
     several = row.get("trajectories")
     if not isinstance(several, list):
         return _whole_or_none(row, shapes, source)

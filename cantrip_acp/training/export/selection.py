@@ -178,7 +178,7 @@ class Source:
         self.report.notes[what] += 1
 
     def refused(self, episode: Episode, *, marked: bool) -> str | None:
-        """Why a thread is not selected; None where it is."""
+        """Why a thread is not selected; None if it is."""
         wanted = self.wanted
         take_truncated = marked if wanted.truncated is None else wanted.truncated
         named = {episode.state, episode.reason}

@@ -413,7 +413,7 @@ class _Transcript:
 
 
 def _name(update: dict[str, Any]) -> str:
-    """A tool's name: from the agent's own fields (``_meta``) where it gives one, else its title or kind."""
+    """A tool's name: from the agent's own fields (``_meta``) if it gives one, else its title or kind."""
     for value in (update.get("_meta") or {}).values():
         if isinstance(value, dict):
             for key in ("toolName", "tool_name", "gate"):

@@ -18,7 +18,7 @@ KINDS = ("loom", "verifiers", "acp")
 
 
 def kind_of(where: str) -> str:
-    """The format of an input, from its address or its first line. Raises `ImportProblem` where it is none of
+    """The format of an input, from its address or its first line. Raises `ImportProblem` if it is none of
     `KINDS`."""
     if is_address(where) or is_sqlite(where):
         return "loom"
@@ -36,7 +36,7 @@ def kind_of(where: str) -> str:
 
 
 def take(where: str, into: Loom, kind: str | None = None) -> Report:
-    """Import one input into a loom. Raises `ImportProblem`, and `LoomError` where the loom cannot be written."""
+    """Import one input into a loom. Raises `ImportProblem`, and `LoomError` if the loom cannot be written."""
     match kind or kind_of(where):
         case "loom":
             with Loom.open(where, readonly=True) as source:
@@ -52,7 +52,7 @@ def take(where: str, into: Loom, kind: str | None = None) -> Report:
 def merge(source: Loom, into: Loom) -> Report:
     """Add what ``into`` lacks. Ids and order stay, and damage in the source is reported. An empty loom becomes a copy.
 
-    Raises `LoomWriteError` where the store fails.
+    Raises `LoomWriteError` if the store fails.
     """
     report = Report()
     known = {_key(record): _digest(record) for record in into.records()}
@@ -101,7 +101,7 @@ def _digest(record: Record | LaterRecord) -> bytes:
 
 
 def _key(record: Record | LaterRecord) -> tuple[str, str | bytes]:
-    """The identity of a record: its kind and id, or its whole content where it has no id."""
+    """The identity of a record: its kind and id, or its whole content if it has no id."""
     if isinstance(record, Turn | CantripRecord):
         return (type(record).__name__.removesuffix("Record").lower(), record.id)
     if isinstance(record, CastRecord):

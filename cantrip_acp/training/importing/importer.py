@@ -54,7 +54,7 @@ class Weaver:
             self._waiting.setdefault(start.id, [*before, start, *context])
 
     def turn(self, turn: Turn) -> bool:
-        """Add a turn. Returns False where it is already there. Raises `LoomError` where its parent is missing."""
+        """Add a turn. Returns False if it is already there. Raises `LoomError` if its parent is missing."""
         masked = self._masked(turn)
         if turn.id in self.loom:
             self.report.known += 1

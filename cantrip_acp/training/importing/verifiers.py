@@ -318,7 +318,7 @@ class _Taking:
     def _fold(
         self, between: list[int], parent: str, cantrip_id: str, entity_id: str, cast_id: str | None, number: int
     ) -> str:
-        """Write the turn of a fold, where the summary is in our format; returns the parent of the next turn."""
+        """Write the turn of a fold, if the summary is in our format; returns the parent of the next turn."""
         for at in between:
             text = self.trace.nodes[at].message.text
             if folded_through(text) is not None:

@@ -1,6 +1,6 @@
 """Syntax tree of a recipe, also of a broken one: nodes with spans, found by key path or by offset.
 
-tree-sitter parses the text. Where it reports an error, the text is cut where a key or an item begins, and each piece is
+tree-sitter parses the text. If it reports an error, the text is cut where a key or an item begins, and each piece is
 parsed alone, so that a broken line does not spoil the lines around it. Only the editor's features use this tree. The
 loader decides what is valid (`diagnostics`).
 """

@@ -1,4 +1,4 @@
-"""Host lists of `bash_network`: which names and addresses a command may reach, and which addresses never.
+"""Host lists of `bash_network`: which hosts a command may connect to, and which addresses are never allowed.
 
 An entry is a host (`example.org`), all hosts below one (`*.example.org`), or an address (`192.0.2.7`,
 `[2001:db8::1]`). A port other than 80 and 443 is written after it (`example.org:8443`). Names are compared in ASCII
@@ -26,10 +26,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def host_name(text: str) -> str:
-    """The normal form of a host: a lower-case ASCII name, or an address as the standard library writes it.
+    """Convert a host to its normal form: a lower-case ASCII name, or an address as the standard library writes it.
 
-    Raises ValueError for anything else. Numbers that only some resolvers take for an address (`127.1`, `0x7f000001`)
-    are refused.
+    Raises ValueError for anything else. That includes numbers that only some resolvers accept as an address (`127.1`,
+    `0x7f000001`).
     """
     if text.startswith("[") and text.endswith("]"):
         return str(_as_ipv4(ipaddress.IPv6Address(_without_zone(text[1:-1]))))
@@ -42,11 +42,11 @@ def host_name(text: str) -> str:
         try:
             name = idna.encode(name, uts46=True).decode("ascii")
         except idna.IDNAError as error:
-            raise ValueError(f"{text!r} is no host name: {error}") from error
+            raise ValueError(f"{text!r} is not a host name: {error}") from error
     name = name.lower().removesuffix(".")
     labels = name.split(".")
     if len(name) > _LONGEST or not all(map(_LABEL.fullmatch, labels)):
-        raise ValueError(f"{text!r} is no host name")
+        raise ValueError(f"{text!r} is not a host name")
     if _NUMBER.fullmatch(labels[-1]):
         return str(ipaddress.IPv4Address(name))
     return name
@@ -54,23 +54,23 @@ def host_name(text: str) -> str:
 
 def _without_zone(text: str) -> str:
     if "%" in text:
-        raise ValueError("an address with a zone is not taken")
+        raise ValueError("an IPv6 address with a zone (%) is not allowed")
     return text
 
 
 def _as_ipv4(address: Address) -> Address:
-    """Convert an IPv4 address in IPv6 form to IPv4."""
+    """Convert an IPv4-mapped IPv6 address (::ffff:192.0.2.1) to IPv4; return other addresses unchanged."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
 
 
 def split_port(text: str) -> tuple[str, int | None]:
-    """A host and its port, None where there is none. Raises ValueError."""
+    """Split `HOST:PORT` into host and port. The port is None if there is none. Raises ValueError."""
     if text.startswith("["):
         host, bracket, rest = text.partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise ValueError(f"{text!r} is no address in brackets")
+            raise ValueError(f"{text!r} is not an address in brackets")
         host, port, found = host + bracket, rest[1:], bool(rest)
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
@@ -80,7 +80,7 @@ def split_port(text: str) -> tuple[str, int | None]:
     if not found:
         return host, None
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
-        raise ValueError(f"{port!r} is no port")
+        raise ValueError(f"{port!r} is not a port number (1 to 65535)")
     return host, int(port)
 
 
@@ -98,30 +98,30 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
-    """A list of allowed hosts. ``entries`` are the original texts."""
+    """A list of allowed hosts. ``entries``: the entries as they were written."""
 
     entries: tuple[str, ...]
     rules: tuple[_Rule, ...]
 
     @classmethod
     def of(cls, entries: Iterable[str]) -> AllowedHosts:
-        """Parse entries. Raises `DefinitionError` for an entry that is no host."""
+        """Parse entries. Raises `DefinitionError` for an entry that is not a host."""
         listed = tuple(entries)
         return cls(listed, tuple(_rule(entry) for entry in listed))
 
     def allows(self, host: str, port: int) -> bool:
-        """Whether a host (as `host_name` returns it) may be reached at a port."""
+        """Whether the list allows connections to this host (as `host_name` returns it) and port."""
         return any(rule.allows(host, port) for rule in self.rules)
 
     def allows_address(self, address: str, port: int) -> bool:
-        """Whether a listed name may be reached at exactly this address.
+        """Whether a listed host name may lead to this address.
 
-        Any public address is allowed; other addresses only if the list names them.
+        Every public address is allowed. Another address is allowed only if the list contains the address itself.
         """
         return is_public(address) or self.allows(str(_as_ipv4(ipaddress.ip_address(address))), port)
 
     def loopback(self) -> tuple[str, ...]:
-        """The names of this machine (loopback) that the list contains."""
+        """The loopback names and addresses of this machine that the list contains."""
         return tuple(sorted({r.host for r in self.rules if r.host == "localhost" or _is_loopback(r.host)}))
 
     def shown(self) -> str:
@@ -132,13 +132,13 @@ def _rule(entry: str) -> _Rule:
     text = entry.strip()
     try:
         if "://" in text or "/" in text or "@" in text:
-            raise ValueError("write the host alone, without a scheme, a path or a user")
+            raise ValueError("write only the host, without a scheme, a path or a user")
         host, port = split_port(text) if text.count(":") < 2 or text.startswith("[") else (text, None)
         below = host.startswith("*.")
         if host in ("", "*"):
             raise ValueError("name a host, or write `bash_network: true` for the whole network")
         if "*" in host[1:] or (host.startswith("*") and not below):
-            raise ValueError("`*` may only stand first and for whole labels, as in `*.example.org`")
+            raise ValueError("`*` is allowed only as the first label, as in `*.example.org`")
         name = host_name(host[2:] if below else host)
         if below and ("." not in name or _is_address(name)):
             raise ValueError(f"`{host}` is too wide; name a domain, as in `*.example.org`")
@@ -159,14 +159,14 @@ def _is_loopback(host: str) -> bool:
     return _is_address(host) and ipaddress.ip_address(host).is_loopback
 
 
-# Listed here because the standard library's definition of global addresses changed between versions.
+# These networks are listed here because the standard library's definition of global addresses changed between versions.
 _CLOSED = tuple(
     ipaddress.ip_network(text)
     for text in (
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
         "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
         "224.0.0.0/4", "240.0.0.0/4",
-        # A cloud's internal service at an address that looks public.
+        # An internal service of a cloud (Azure), at an address that looks public.
         "168.63.129.16/32",
     )
 )  # fmt: skip
@@ -175,12 +175,12 @@ _CLOSED_6 = tuple(
     ipaddress.ip_network(text) for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16")
 )
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
-"""IPv4 through a network gateway (NAT64): as public as the address in the last 32 bits."""
+"""IPv4 addresses behind a NAT64 gateway. The last 32 bits are the IPv4 address, which decides."""
 
 
 @lru_cache(maxsize=1024)
 def is_public(address: str) -> bool:
-    """Whether an address is on the internet: not this machine, a local network or a cloud's internal service."""
+    """Whether an address is on the internet, and not this machine, a local network or an internal service of a cloud."""
     try:
         found = _as_ipv4(ipaddress.ip_address(address))
     except ValueError:

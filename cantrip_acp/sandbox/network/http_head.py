@@ -1,7 +1,7 @@
-"""HTTP/1 request head from a sandbox: parsed strictly and written again.
+"""Parses the head of an HTTP/1 request from a sandbox strictly, and writes it again for the server.
 
-A head that two programs could read differently is refused. So the proxy and the server agree on the host and on where
-a request ends.
+A head that two programs could read differently is refused. So the proxy and the server agree on the host and on the
+end of the request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 _NOT_FORWARDED = frozenset({"connection", "proxy-connection", "proxy-authorization", "proxy-authenticate", "keep-alive", "te",
                   "upgrade", "http2-settings", "host"})  # fmt: skip
 _MAX_LENGTH_DIGITS = 18
-"""The most digits of a Content-Length."""
+"""The maximum number of digits in a Content-Length."""
 
 
 class BadRequest(ValueError):
@@ -28,9 +28,9 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """One request. ``host`` is as `host_name` returns it; ``path`` is the rest of the URL, empty for CONNECT.
+    """One request. ``host`` is as `host_name` returns it. ``path`` is the rest of the URL, and empty for CONNECT.
 
-    ``length`` is the body's length in bytes, None where it comes in chunks.
+    ``length``: the length of the body in bytes, or None if the body is chunked.
     """
 
     method: str
@@ -41,7 +41,7 @@ class Head:
     length: int | None
 
     def encoded(self) -> bytes:
-        """The bytes to send on: origin form, this one host, one request per connection."""
+        """The head as bytes for the server: the path without the host, one Host field, one request per connection."""
         shown = f"[{self.host}]" if ":" in self.host else self.host
         host = shown if self.port == 80 else f"{shown}:{self.port}"
         lines = [f"{self.method} {self.path} HTTP/1.1", f"Host: {host}"]
@@ -52,46 +52,47 @@ class Head:
 def parse(data: bytes, within: tuple[str, int] | None = None) -> Head:
     """Parse a head, including its final empty line. Raises `BadRequest`.
 
-    ``within`` is the host and port of its tunnel, if any; requests in a tunnel have no host in their first line.
+    ``within``: the host and port of the tunnel that contains the request, or None. The first line of a request in a
+    tunnel names no host.
     """
     text = data.decode("latin-1")
     if not text.endswith("\r\n\r\n"):
-        raise BadRequest("the head has no end")
+        raise BadRequest("the head has no final empty line")
     first, *rest = text[:-4].split("\r\n")
     parts = first.split(" ")
     if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]) or not _TARGET.fullmatch(parts[1]):
         raise BadRequest("the first line is not `METHOD URL HTTP/1.1`")
     method, target, version = parts
     if version not in ("HTTP/1.1", "HTTP/1.0"):
-        raise BadRequest("only HTTP/1.0 and HTTP/1.1 are spoken here")
+        raise BadRequest("only HTTP/1.0 and HTTP/1.1 are supported")
     if len(rest) > _MAX_FIELDS:
         raise BadRequest("too many header fields")
     fields = tuple(_field(line) for line in rest)
     named = [value for name, value in fields if name.lower() == "host"]
     if len(named) > 1:
-        raise BadRequest("more than one Host")
+        raise BadRequest("more than one Host field")
     if method == "CONNECT":
         if within is not None:
-            raise BadRequest("a tunnel in a tunnel")
+            raise BadRequest("CONNECT is not allowed inside a tunnel")
         host, port = _authority(target, None)
         path = ""
     elif within is not None:
         if not target.startswith("/") and not (target == "*" and method == "OPTIONS"):
-            raise BadRequest("inside a tunnel a request names a path alone")
+            raise BadRequest("inside a tunnel a request names only a path, not a host")
         (host, port), path = within, target
         if not named:
-            raise BadRequest("no Host")
+            raise BadRequest("the Host field is missing")
     else:
         scheme, found, after = target.partition("://")
         if not found or scheme.lower() != "http":
-            raise BadRequest("a proxy takes `http://HOST/PATH`, and CONNECT for https")
+            raise BadRequest("the proxy needs `http://HOST/PATH`, or CONNECT for https")
         end = min((i for i in map(after.find, "/?#") if i >= 0), default=len(after))
         host, port = _authority(after[:end], 80)
         path = after[end:].split("#")[0]
         path = path if path.startswith("/") else f"/{path}"
     if named:
         asked, at = _authority(named[0], port)
-        # Old clients omit the port.
+        # Old clients omit the port in the Host field.
         if asked != host or at != port:
             raise BadRequest(f"the Host field names {named[0]!r}, and the request is for {host}:{port}")
     return Head(method, host, port, path, fields, _length(fields, version))
@@ -108,12 +109,12 @@ def _authority(text: str, port: int | None) -> tuple[str, int]:
     try:
         host, found = split_port(text)
         if found is None and port is None:
-            raise ValueError("CONNECT names a host and a port")
+            raise ValueError("CONNECT needs a host and a port")
         at = found if found is not None else port
         assert at is not None
         return host_name(host), at
     except ValueError as error:
-        raise BadRequest(f"{text[:300]!r} is no host: {error}"[:600]) from error
+        raise BadRequest(f"{text[:300]!r} is not a host: {error}"[:600]) from error
 
 
 def _length(fields: tuple[tuple[str, str], ...], version: str) -> int | None:
@@ -121,7 +122,7 @@ def _length(fields: tuple[tuple[str, str], ...], version: str) -> int | None:
     codings = [v.lower() for n, v in fields if n.lower() == "transfer-encoding"]
     if codings:
         if codings != ["chunked"] or lengths or version == "HTTP/1.0":
-            raise BadRequest("a body is either of a known length or chunked, and nothing else")
+            raise BadRequest("a body needs either Content-Length or `Transfer-Encoding: chunked`")
         return None
     if not lengths:
         return 0

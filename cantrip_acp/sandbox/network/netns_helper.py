@@ -2,10 +2,11 @@
 
     python -I -S netns_helper.py DESCRIPTOR PORT
 
-It receives a descriptor of the namespace over the given socket. It enters the user namespace that owns it (allowed
-for its creator), then the network namespace, and answers with the listening socket. A process with threads cannot do
-this, and a process that did it cannot go back. So this is a separate process. It imports only fast parts of the
-standard library.
+The program receives a file descriptor of the network namespace over the socket DESCRIPTOR. It enters the user
+namespace that owns the network namespace, which the kernel allows to the creator of that user namespace. Then it
+enters the network namespace and answers with the listening socket. The kernel does not allow this to a process with
+threads, and a process cannot go back afterwards. So this is a separate process. It imports only small modules, because
+a command waits for it.
 """
 
 import _socket  # type: ignore[import-not-found, unused-ignore]
@@ -40,7 +41,7 @@ def _open_socket(network: int, port: int) -> _socket.socket:
         _enter_namespace(owner, CLONE_NEWUSER)
     _enter_namespace(network, CLONE_NEWNET)
     made = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-    # The loopback interface may have no address yet: nothing runs there so far.
+    # Nothing runs in the namespace yet, so the loopback interface may have no address. IP_FREEBIND allows to bind anyway.
     made.setsockopt(_socket.IPPROTO_IP, IP_FREEBIND, 1)
     made.bind(("127.0.0.1", port))
     made.listen(128)

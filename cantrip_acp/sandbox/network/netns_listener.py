@@ -1,8 +1,9 @@
-"""Proxy listener in a sandbox's network namespace: a listening socket in its own, empty network, held by the host.
+"""Opens the proxy's listening socket in the network namespace of a sandbox.
 
-Nothing has to run inside, and no process inside has a descriptor of ours. A program there connects to `127.0.0.1`,
-and the host's filtering proxy accepts. The socket is made before the command runs. A small program
-(`netns_helper.py`) opens it, because a process with threads cannot enter another user namespace.
+The network namespace of the sandbox is otherwise empty. A program inside connects to `127.0.0.1`, and the filtering
+proxy on the host accepts the connection. So no process of ours runs inside, and no process inside has a descriptor of
+ours. The socket is opened before the command runs. A separate program (`netns_helper.py`) opens it, because a process
+with threads cannot enter another user namespace.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _MAX_MESSAGE = 400
 
 
 class NetnsListener:
-    """Create it, `start` it beside the sandbox, `open` it once there is a namespace, and always `close` it.
+    """Create it, `start` it, `open` it when the namespace exists, and always `close` it.
 
-    ``on_open`` gets the listening socket, or ``sandbox_error`` the reason why there is none.
+    ``on_open`` is called with the listening socket, or ``on_failure`` with the reason why it cannot be opened.
     """
 
     def __init__(self, on_open: Callable[[socket.socket], None], on_failure: Callable[[str], None]) -> None:
@@ -37,11 +38,11 @@ class NetnsListener:
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
-        """Start the helper program, which waits. Raises `SandboxError`."""
+        """Start the helper program, which then waits for the namespace. Raises `SandboxError`."""
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as error:
-            raise sandbox_error("the way to the allow-listed network cannot be opened", error) from error
+            raise sandbox_error("the proxy of the listed hosts (bash_network) cannot be prepared", error) from error
         with theirs:
             try:
                 self._process = subprocess.Popen(
@@ -61,12 +62,12 @@ class NetnsListener:
         self._line = ours
 
     def open(self, pid: int) -> None:
-        """Open the listener in this process's network namespace, which must not be our own. Raises OSError."""
+        """Open the socket in the network namespace of the process ``pid``. Raises OSError, also for our own namespace."""
         assert self._line is not None
         network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             if os.path.samestat(os.fstat(network), os.stat("/proc/self/ns/net")):
-                raise OSError(0, "the sandbox has no network namespace of its own")
+                raise OSError(0, "the sandbox does not have its own network namespace")
             socket.send_fds(self._line, [b"!"], [network])
         finally:
             os.close(network)
@@ -77,7 +78,7 @@ class NetnsListener:
         try:
             data, handed, flags, _ = socket.recv_fds(self._line, _MAX_MESSAGE, 1)
             if flags & socket.MSG_CTRUNC and not handed:
-                # The kernel could not give us the socket: this process has no free descriptor.
+                # The kernel could not pass the socket, because this process has no free descriptor.
                 data = str(no_room_text(OSError(errno.EMFILE, ""))).encode()
         except BlockingIOError:
             return
@@ -90,8 +91,8 @@ class NetnsListener:
             listener.setblocking(False)
             self._on_open(listener)
         else:
-            words = data.decode("utf-8", "replace") or "the program that opens it ended"
-            self._on_failure(f"the way to the allow-listed network cannot be opened here ({words})")
+            words = data.decode("utf-8", "replace") or "the helper program ended without an answer"
+            self._on_failure(f"the proxy of the listed hosts (bash_network) cannot listen in the sandbox ({words})")
 
     def close(self) -> None:
         """End the helper and close the socket to it. Safe to call twice."""

@@ -1,8 +1,8 @@
-"""Filtering proxy of one command: HTTP and HTTPS to the listed hosts only.
+"""Filtering proxy of one command: passes HTTP and HTTPS only to the hosts that `bash_network` lists.
 
-It runs on the host and accepts connections from inside a sandbox, so every byte of a request is hostile. It resolves
-a name once per connection and connects to exactly the address that it checked. It does not follow redirects; the
-client sends a new request. A refusal is reported to the client and in the command's output.
+The proxy runs on the host and accepts connections from inside a sandbox, so every byte of a request is hostile. For
+each connection it resolves the name once and connects to exactly the address that it checked. It does not follow
+redirects: the client must send a new request. A refusal is reported to the client and in the command's output.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_CONNECTIONS = 128
 HEAD_TIMEOUT = 30.0
 CONNECT_TIMEOUT = 15.0
 _MOST_REPORTS = 20
-"""The most different refusals that are reported in one command's output."""
+"""The maximum number of different refusals that are reported in one command's output."""
 
 _REASONS = {
     400: "Bad Request",
@@ -45,7 +45,7 @@ class Refusal(Exception):
 
 
 class Proxy:
-    """Serves one command. ``report`` gets a line for each refusal."""
+    """The proxy of one command. It calls ``report`` with a line of text for each new refusal."""
 
     def __init__(self, allowed: AllowedHosts, report: Callable[[str], None]) -> None:
         self._allowed = allowed
@@ -84,7 +84,7 @@ class Proxy:
             if not too_many:
                 await client.linger()
         except (OSError, Broken):
-            # One side disconnected or stopped sending; nothing else to do.
+            # One side disconnected or stopped sending. Only the connection must be closed.
             client.abort()
         except BaseException:
             client.abort()
@@ -114,7 +114,7 @@ class Proxy:
             else:
                 await _exchange(client, server, head)
         finally:
-            # The request is over, and everything that the host had to say was sent.
+            # The request has ended, and the whole answer was sent.
             server.abort()
 
     async def _head(self, client: ProxyPipe, within: tuple[str, int] | None) -> http_head.Head:
@@ -123,11 +123,11 @@ class Proxy:
                 data = await client.read_until(b"\r\n\r\n", http_head.LARGEST)
             return http_head.parse(data, within)
         except TimeoutError as error:
-            raise Refusal(408, "Request Timeout", "the request did not come in time") from error
+            raise Refusal(408, "Request Timeout", "the head of the request did not arrive in time") from error
         except TooLong as error:
             raise Refusal(431, _REASONS[431], "the head of the request is too long") from error
         except http_head.BadRequest as error:
-            raise Refusal(400, "Bad Request", f"the request cannot be taken: {error}") from error
+            raise Refusal(400, "Bad Request", f"the request is not valid: {error}") from error
 
     async def _connect(self, host: str, port: int) -> ProxyPipe:
         """Connect to a listed host. Raises `Refusal`."""
@@ -154,7 +154,7 @@ class Proxy:
         for address in open_ones[:4]:
             try:
                 with anyio.fail_after(CONNECT_TIMEOUT):
-                    # Connect to the checked address: the name is not resolved again.
+                    # Connect to the checked address. The name is not resolved again.
                     return ProxyPipe(*await asyncio.open_connection(address, port, limit=http_head.LARGEST))
             except TimeoutError:
                 failure = OSError(0, "no answer")
@@ -164,7 +164,7 @@ class Proxy:
         raise Refusal(502, f"{shown} cannot be reached", f"{shown} cannot be reached: {words}")
 
     async def _tunnel(self, client: ProxyPipe, server: ProxyPipe, head: http_head.Head) -> None:
-        """Relay between a client and its host, after checking that the client's first bytes match that host."""
+        """Relay data between a client and its host, after a check that the client's first bytes are for that host."""
         await client.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
         while True:
             data = client.buffered()
@@ -173,7 +173,7 @@ class Proxy:
                     return
                 continue
             if data[0] != tls_sni.HANDSHAKE:
-                # Some clients tunnel plain HTTP too. Then each request is checked as usual.
+                # Some clients send plain HTTP through a tunnel. Then the request is checked like any other.
                 await self._request(client, (head.host, head.port), server)
                 return
             try:
@@ -209,7 +209,7 @@ async def _exchange(client: ProxyPipe, server: ProxyPipe, head: http_head.Head) 
             try:
                 await forward_body(client, server, head.length)
             except (OSError, Broken):
-                # The server may answer before it has read everything, and the answer counts.
+                # The server may answer before it has read the whole body. The client still gets the answer.
                 return
 
         group.start_soon(body)

@@ -1,4 +1,4 @@
-"""One end of a proxied connection: reads and writes with byte limits and time limits."""
+"""One side of a proxied connection: reads and writes with limits of bytes and time."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import time
 import anyio
 
 IDLE = 120.0
-"""Seconds without a byte in either direction, after which a connection is closed."""
+"""Seconds. A connection is closed if no byte moves in either direction for this long."""
 LINGER = 2.0
-"""Seconds that the other side gets to end the connection after we did. Then it is closed."""
+"""Seconds that we wait for the other side to end the connection after we have ended it."""
 MOST_BYTES = 8 * 1024**3
-"""The most bytes of one connection in each direction."""
+"""The maximum number of bytes of one connection in each direction."""
 _PIECE = 65_536
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[^\r\n]*)?\r\n")
 _MOST_TRAILERS = 100
 
 
 class Broken(Exception):
-    """The connection cannot continue: silent for too long, ended too early, or malformed."""
+    """The connection cannot continue: no data came for too long, it ended too early, or the data is malformed."""
 
 
 class TooLong(Broken):
-    """The expected end did not come within the limit."""
+    """The expected end marker did not come within the byte limit."""
 
 
 class ProxyPipe:
-    """A stream in both directions."""
+    """A stream in both directions, to a client or to a server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -40,20 +40,20 @@ class ProxyPipe:
     async def send(self, data: bytes) -> None:
         self._sent += len(data)
         if self._sent > MOST_BYTES:
-            raise Broken("too much")
+            raise Broken("more bytes than a connection may carry")
         self._writer.write(data)
         with anyio.move_on_after(IDLE) as scope:
             await self._writer.drain()
         if scope.cancelled_caught:
-            raise Broken("nobody reads")
+            raise Broken("the other side does not read")
         self.last_moved = time.monotonic()
 
     def buffered(self) -> bytes:
-        """Bytes that were read and not used yet."""
+        """Return the bytes that were read from the connection but not used yet."""
         return self._buffer
 
     async def read(self) -> bytes:
-        """The next bytes; empty at the end."""
+        """Return the next bytes; empty at the end of the stream."""
         if self._buffer:
             data, self._buffer = self._buffer, b""
             return data
@@ -63,7 +63,7 @@ class ProxyPipe:
         self._buffer = data + self._buffer
 
     async def refill(self) -> bool:
-        """Read more into the buffer. False where nothing more comes."""
+        """Read more bytes into the buffer. Returns False at the end of the stream, or if no byte comes within `IDLE`."""
         with anyio.move_on_after(IDLE):
             more = await self._reader.read(_PIECE)
             self._buffer += more
@@ -71,14 +71,14 @@ class ProxyPipe:
         return False
 
     async def read_until(self, end: bytes, most: int) -> bytes:
-        """Read up to and including ``end``. Raises `Broken`."""
+        """Read up to and including ``end``, at most ``most`` bytes. Raises `Broken`."""
         data = b""
         while (at := data.find(end)) < 0:
             if len(data) > most:
                 raise TooLong
             more = await self.read()
             if not more:
-                raise Broken("it ended too early")
+                raise Broken("the stream ended too early")
             data += more
         at += len(end)
         if at > most:
@@ -87,14 +87,14 @@ class ProxyPipe:
         return data[:at]
 
     async def copy_to(self, other: ProxyPipe) -> None:
-        """Copy everything to the other stream, then its end."""
+        """Copy all data to the other stream, then send the end of the stream."""
         while True:
             with anyio.move_on_after(IDLE) as scope:
                 data = await self.read()
             if scope.cancelled_caught:
                 if time.monotonic() - max(self.last_moved, other.last_moved) < IDLE:
                     continue
-                raise Broken("nothing moved")
+                raise Broken("no data moved for too long")
             if not data:
                 break
             self.last_moved = time.monotonic()
@@ -102,17 +102,17 @@ class ProxyPipe:
         await other.finish()
 
     async def finish(self) -> None:
-        """Send the end of this direction."""
+        """Send the end of the stream to the other side."""
         if not self._writer.is_closing():
             self._writer.write_eof()
         with anyio.move_on_after(IDLE):
             await self._writer.drain()
 
     async def linger(self) -> None:
-        """Finish, and discard input until the other side ends too, or after `LINGER` seconds.
+        """Send the end, then discard input until the other side ends too, for at most `LINGER` seconds.
 
-        Closing a socket with unread input resets the connection: a client that still writes would fail before it
-        reads our answer.
+        If a socket is closed with unread input, the kernel resets the connection. Then a client that still writes
+        would fail before it reads our answer.
         """
         with anyio.move_on_after(LINGER):
             try:
@@ -123,16 +123,16 @@ class ProxyPipe:
                 return
 
     def close(self) -> None:
-        """Close; sent bytes still go out."""
+        """Close the connection. Bytes that wait to be sent are still sent."""
         self._writer.close()
 
     def abort(self) -> None:
-        """Close at once and drop unsent bytes."""
+        """Close the connection at once and discard unsent bytes."""
         self._writer.transport.abort()
 
 
 async def forward_body(client: ProxyPipe, server: ProxyPipe, length: int | None) -> None:
-    """Forward a request's body, and not one byte after it. ``length`` is None for chunks, which are written again."""
+    """Forward the body of a request, and not one byte more. If ``length`` is None, the body is chunked."""
     if length is not None:
         await _forward(client, server, length)
         return
@@ -160,9 +160,9 @@ async def _forward(client: ProxyPipe, server: ProxyPipe, left: int) -> None:
         with anyio.move_on_after(IDLE) as scope:
             data = await client.read()
         if scope.cancelled_caught:
-            raise Broken("nothing came")
+            raise Broken("no data came for too long")
         if not data:
-            raise Broken("it ended too early")
+            raise Broken("the stream ended too early")
         if len(data) > left:
             client.put_back(data[left:])
             data = data[:left]

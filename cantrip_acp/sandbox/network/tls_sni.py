@@ -1,6 +1,7 @@
-"""TLS server name: reads the requested host from the first message of a TLS connection.
+"""Reads the requested server name (SNI) from the first message of a TLS connection.
 
-It must equal the host of the tunnel. Otherwise a server with many sites could be asked for an unlisted one.
+The name must equal the host of the tunnel. Otherwise a client could ask a server with many sites for a host that is
+not listed.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ class NotTls(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The client's first message. ``server_name`` is None where the client names none."""
+    """The client's first message (ClientHello). ``server_name`` is None if the client names no host."""
 
     server_name: str | None
 
 
 def read(data: bytes) -> Hello | None:
-    """Parse the hello at the beginning of these bytes; None where more are needed. Raises `NotTls`."""
+    """Parse the ClientHello at the beginning of these bytes; None if more bytes are needed. Raises `NotTls`."""
     message = bytearray()
     at = 0
     wanted: int | None = None
@@ -64,7 +65,7 @@ def _hello(body: bytes) -> Hello:
 
 
 class _Reader:
-    """Reads bytes from the front. Raises IndexError where there are not enough."""
+    """Reads bytes from the beginning of ``data``. Raises IndexError if there are not enough."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -87,7 +88,7 @@ class _Reader:
         return int.from_bytes(self.take(count))
 
     def block(self, count: int) -> _Reader:
-        """A block that is preceded by its length, in ``count`` bytes."""
+        """Read a length of ``count`` bytes, and then a block of that length."""
         return _Reader(self.take(self.number(count)))
 
 

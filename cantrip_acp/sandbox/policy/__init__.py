@@ -1,5 +1,5 @@
 """Sandbox policy: what is visible, what can be written, which limits apply.
 
-It may import the core, `git/`, the gates' lists of protected names, host lists and small parts of `sandbox/launch`.
-Start with `policy.py`, the value; the other modules collect the facts that it needs from the host.
+It may import the core, the lists of protected names in `files/`, `sandbox/network/hosts.py` and small parts of
+`sandbox/launch`. Start with `policy.py`, which makes a `Policy`. The other modules collect the facts that it needs.
 """

@@ -1,4 +1,11 @@
-"""Git repositories of a workspace: git folders outside of the workspace, and credentials in git settings."""
+"""Git repositories of a workspace: git folders elsewhere, credentials in git settings, and unfetched submodules.
+
+`git status` on the host enters each submodule folder that has a ``.git`` and runs the programs that its settings name
+(``core.fsmonitor``). In a submodule folder that was never fetched, a command could create a repository. The next
+`git status` of the user or their editor would then run its code on the host. So commands must not change such a
+folder (`unfetched`). The list of submodule folders comes from the git index, which commands cannot write. git itself
+is not run here, because it would run what untrusted settings name.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +24,14 @@ _LARGEST_CONFIG = 1024 * 1024
 
 
 def redacted_config(path: str) -> str | None:
-    """The text of a git settings file without credentials; None where it has none."""
+    """The text of a git settings file without credentials; None if it contains no credentials."""
     text = _read_text(path, _LARGEST_CONFIG)
     clean = without_credentials(text)
     return None if clean == text else clean + "\n"
 
 
 def config_files(folder: str) -> list[str]:
-    """The settings files in a git folder: its own, those of its submodules, and those of its worktrees."""
+    """The paths of the settings files in a git folder, including those of its submodules and worktrees."""
     found = [f"{folder}/config", f"{folder}/config.worktree"]
     for kind in ("modules", "worktrees"):
         for at, folders, files in os.walk(f"{folder}/{kind}", onerror=_unreadable):
@@ -41,9 +48,10 @@ def _unreadable(error: OSError) -> None:
 
 
 def git_folders(workspace: str) -> tuple[str, ...]:
-    """Real paths of git folders that ``.git`` in the workspace refers to, so that git works inside; often none.
+    """Real paths of the git folders that a ``.git`` file in the workspace refers to. git needs them inside.
 
-    A ``.git`` file came with the workspace and may name any path, so a path is shown only if it is a git folder.
+    The ``.git`` file is untrusted and may name any path. So a path is used only if it is a git folder that refers
+    back to this workspace.
     """
     link = os.path.join(workspace, ".git")
     if not os.path.isfile(link) or os.path.islink(link):
@@ -54,7 +62,7 @@ def git_folders(workspace: str) -> tuple[str, ...]:
     folder = os.path.realpath(os.path.join(workspace, target.removeprefix("gitdir:").strip()))
     if not _is_git_folder(folder, "HEAD"):
         return ()
-    # A worktree's own folder must name this workspace. Otherwise a hostile .git file could open another repository.
+    # The git folder must name this workspace. Otherwise a hostile .git file could show another repository.
     back = os.path.join(folder, "gitdir")
     worktree = _config_worktree(folder)
     claims = [os.path.realpath(os.path.join(folder, _read_text(back)))] if os.path.isfile(back) else []
@@ -95,18 +103,20 @@ def _read_text(path: str, largest: int = _LARGEST_TEXT) -> str:
 
 
 _SUBMODULE_MODE = b"\x00\x00\xe0\x00"
-"""Mode 160000, which an index uses for a submodule. A file without these bytes needs no further reading."""
+"""Mode 160000, which marks a submodule in an index. A file without these bytes lists no submodule."""
 _LARGEST_INDEX = 256 * 1024 * 1024
 _LARGEST_LINK = 4096
 _EXTENDED = 0x4000
 
 IndexFile = tuple[str, str, int, int, int]
-"""An index: its path, its work tree, and file facts that change when it does."""
+"""A git index: its path, its work tree, modification time (ns), size (bytes) and inode. Equal values: no change."""
 
 
 def indexes(histories: Iterable[str], roots: Iterable[str]) -> tuple[IndexFile, ...]:
-    """The git indexes that may list submodules: of each ``.git`` in ``histories`` (absolute paths), and of the
-    repositories that contain the ``roots``."""
+    """The git indexes that may list submodules.
+
+    They belong to each ``.git`` in ``histories`` (absolute paths) and to the repositories that contain the ``roots``.
+    """
     found: dict[str, IndexFile] = {}
     for history in (*histories, *(above for root in roots for above in _git_above(root))):
         folder = _git_folder(history)
@@ -123,10 +133,10 @@ def indexes(histories: Iterable[str], roots: Iterable[str]) -> tuple[IndexFile, 
 
 @dataclass(frozen=True, slots=True)
 class Unfetched:
-    """Absolute paths, sorted.
+    """Submodules without a repository, as absolute, sorted paths.
 
-    ``empty``: folders of submodules without a ``.git``, and files in their place. ``missing``: the first path that
-    would have to be made for such a folder. ``linked``: links on the way to one.
+    ``empty``: submodule folders without a ``.git``, and files at the path of a submodule. ``missing``: the first
+    missing folder on the way to a submodule. ``linked``: symbolic links on the way to a submodule.
     """
 
     empty: tuple[str, ...] = ()
@@ -135,7 +145,7 @@ class Unfetched:
 
 
 def unfetched(stamps: Iterable[IndexFile]) -> Unfetched:
-    """The submodule paths without a repository."""
+    """Find the submodules without a repository that these indexes list."""
     found: dict[str, set[str]] = {"empty": set(), "missing": set(), "linked": set()}
     for stamp in stamps:
         for name in _submodules_in(stamp):
@@ -159,7 +169,7 @@ def _kind(path: str) -> str:
         return "missing"
     if stat.S_ISLNK(mode):
         return "linked"
-    # git would not enter it, but a command could replace it by a folder.
+    # git would not enter a file, but a command could replace the file by a folder.
     return "empty" if not stat.S_ISDIR(mode) else "missing" if is_placeholder(path) else "folder"
 
 
@@ -173,7 +183,7 @@ def _git_above(root: str) -> Iterator[str]:
 
 
 def _git_folder(history: str) -> str | None:
-    """The git folder: ``.git`` itself, or the folder that it names."""
+    """The git folder of a ``.git`` path: the path itself, or the folder that the file names. None if there is none."""
     try:
         if stat.S_ISDIR(os.lstat(history).st_mode):
             return history
@@ -203,14 +213,14 @@ def _submodules_in(stamp: IndexFile) -> tuple[str, ...]:
 
 
 def read_index(data: bytes) -> tuple[str, ...]:
-    """Relative paths of the submodules that an index (versions 2 to 4) lists; none if the data is no index."""
+    """Relative paths of the submodules that an index (version 2 to 4) lists; empty if the data is not an index."""
     if data[:4] != b"DIRC" or _SUBMODULE_MODE not in data:
         return ()
     for width in (20, 32):
         try:
             found = list(_entries(data, width))
         except (IndexError, ValueError):
-            # The object names have the other length.
+            # The object names have the other length (SHA-1: 20 bytes, SHA-256: 32 bytes).
             continue
         return tuple(name for name in found if name)
     return ()
@@ -229,7 +239,7 @@ def _entries(data: bytes, width: int) -> Iterator[str]:
             drop, at = _varint(data, at)
             kept = name[: len(name) - drop] if drop <= len(name) else None
             if kept is None:
-                raise ValueError("an entry that shares more than there is")
+                raise ValueError("the entry shares more characters with the previous name than that name has")
             end = data.index(b"\0", at)
             name, at = kept + data[at:end], end + 1
         else:
@@ -237,7 +247,7 @@ def _entries(data: bytes, width: int) -> Iterator[str]:
             name = data[at:end]
             at = begin + (end - begin + 8) // 8 * 8
         if mode[:1] != b"\0" or mode[2] >> 4 not in (0x4, 0x8, 0xA, 0xE):
-            raise ValueError("no mode of git's")
+            raise ValueError("the entry has a mode that git does not use")
         if mode == _SUBMODULE_MODE:
             text = os.fsdecode(name)
             parts = text.split("/")
@@ -245,7 +255,7 @@ def _entries(data: bytes, width: int) -> Iterator[str]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode a variable-length number of git's packs, 7 bits per byte: (value, next position)."""
+    """Decode a variable-length number as in git packs, with 7 bits per byte. Returns (value, next position)."""
     byte = data[at]
     value = byte & 0x7F
     while byte & 0x80:

@@ -1,8 +1,8 @@
-"""Toolchains of the user: which folders to show so that programs on PATH work inside the sandbox.
+"""Facts about the host: its user, system folders and environment, and the toolchains that programs on PATH need.
 
-By default nothing of a home folder is visible. For each PATH entry (resolved), one folder is added: the folder of a
-version manager, the prefix of an installation, or a single folder of programs. Never the home folder itself, and
-never the folders nearby that hold credentials.
+By default nothing of a home folder is visible. For each resolved PATH entry, `find_tools` adds one folder: the folder
+of a version manager, the prefix of an installation, or a single folder of programs. It never adds the home folder
+itself, nor the folders nearby that contain credentials.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ MANAGERS = (
     ".local/share/mise", ".local/share/fnm", ".local/share/rtx", ".local/share/pnpm", ".local/share/coursier/bin",
     ".local/share/uv/python", ".local/state/nix",
 )  # fmt: skip
-"""Folders below home that belong completely to one version manager."""
+"""Folders below the home folder that contain only one version manager and its programs."""
 
 NEEDED_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     ".cargo/bin": (".rustup", ".cargo/registry", ".cargo/git"),
     "go/bin": ("go/pkg",),
     ".local/bin": (".local/share/uv/python",),
 }
-"""What the programs of a folder need elsewhere. Cargo's and Go's folders also hold credentials, so only parts of
-them.
+"""For a folder of programs, the other folders that these programs need.
+
+The folders of Cargo and Go also contain credentials, so only parts of them are listed.
 """
 
 PROGRAM_FOLDERS = frozenset({"bin", "sbin", "shims", "condabin", "scripts", "Scripts"})
@@ -44,8 +45,8 @@ _NEVER = frozenset({"/", "/home", "/root", "/opt", "/srv", "/mnt", "/media", "/t
 class Tools:
     """Paths that the tools need.
 
-    ``path``: PATH inside. ``roots``: real folders and files to show. ``links``: symbolic links to recreate, as (path,
-    target), so that a path through one means the same inside.
+    ``path``: the entries of PATH inside the sandbox. ``roots``: real folders and files to show. ``links``: symbolic
+    links to recreate, as (path, target), so that the same paths work inside.
     """
 
     path: tuple[str, ...]
@@ -54,8 +55,10 @@ class Tools:
 
 
 def find_tools(path: Iterable[str], home: str, more: Iterable[str] = (), programs: Iterable[str] = ()) -> Tools:
-    """What the entries of PATH need. ``more`` are further prefixes to show (a runtime, a virtual environment);
-    ``programs`` are single programs."""
+    """Find what the programs in the PATH entries ``path`` need.
+
+    ``more``: further installation prefixes to show, such as a virtual environment. ``programs``: single programs.
+    """
     roots: dict[str, None] = {}
     links: dict[str, str] = {}
     entries: dict[str, None] = {}
@@ -65,28 +68,26 @@ def find_tools(path: Iterable[str], home: str, more: Iterable[str] = (), program
             continue
         entries[entry] = None
         _show(entry, home, roots, links)
-        if not _within_any(os.path.realpath(entry), _SYSTEM):
+        if not within_any(os.path.realpath(entry), _SYSTEM):
             _follow_programs(entry, home, roots, links)
     for prefix in more:
         if os.path.isdir(prefix):
             _show(prefix, home, roots, links)
             for interpreter in ("bin/python", "bin/python3"):
                 program = os.path.join(prefix, interpreter)
-                # A link in a repository may lead to anything. Follow it only to a Python.
+                # A link in a repository may lead to anything. So follow it only if it leads to a Python.
                 if os.path.islink(program) and is_python(os.path.realpath(program)):
                     _show(program, home, roots, links)
     for program in programs:
         _show(program, home, roots, links)
     visible_roots = [
-        r for r in sorted(roots) if not _within_any(r, (o for o in roots if o != r)) and not _within_any(r, _SYSTEM)
+        r for r in sorted(roots) if not within_any(r, (o for o in roots if o != r)) and not within_any(r, _SYSTEM)
     ]
     visible = tuple(
-        e
-        for e in entries
-        if _within_any(os.path.realpath(e), visible_roots) or _within_any(os.path.realpath(e), _SYSTEM)
+        e for e in entries if within_any(os.path.realpath(e), visible_roots) or within_any(os.path.realpath(e), _SYSTEM)
     )
     shown = tuple(
-        sorted((p, t) for p, t in links.items() if not _within_any(p, visible_roots) and not _within_any(p, _SYSTEM))
+        sorted((p, t) for p, t in links.items() if not within_any(p, visible_roots) and not within_any(p, _SYSTEM))
     )
     return Tools(path=visible, roots=tuple(visible_roots), links=shown)
 
@@ -97,10 +98,10 @@ def is_python(path: str) -> bool:
 
 
 def _show(path: str, home: str, roots: dict[str, None], links: dict[str, str]) -> None:
-    """Add what makes ``path`` usable: the links on the way to it, and the folder that it belongs to."""
+    """Add to ``roots`` and ``links`` what makes ``path`` usable: its folder, and the links on the way to it."""
     _links_on_the_way(path, links)
     real = os.path.realpath(path)
-    if not os.path.exists(real) or _within_any(real, _SYSTEM):
+    if not os.path.exists(real) or within_any(real, _SYSTEM):
         return
     for root in _folders_to_show(real, home):
         if os.path.exists(root) and not _too_wide(root, home):
@@ -108,15 +109,15 @@ def _show(path: str, home: str, roots: dict[str, None], links: dict[str, str]) -
 
 
 def _folders_to_show(real: str, home: str) -> list[str]:
-    """The folder to show for a program or a folder of programs: its version manager, its prefix, or only itself."""
+    """The folders to show for a program or a folder of programs: its version manager, its prefix, or only itself."""
     home_real = os.path.realpath(home) if home else ""
-    if home_real and _within(real, home_real) and real != home_real:
+    if home_real and within(real, home_real) and real != home_real:
         below = os.path.relpath(real, home_real)
         for manager in MANAGERS:
-            if _within(below, manager):
+            if within(below, manager):
                 return [os.path.join(home_real, manager)]
         for folder, beside in NEEDED_ELSEWHERE.items():
-            if _within(below, folder):
+            if within(below, folder):
                 more = [os.path.join(home_real, b) for b in beside]
                 return [os.path.join(home_real, folder), *(os.path.realpath(m) for m in more)]
     folder = real if os.path.isdir(real) else os.path.dirname(real)
@@ -125,15 +126,13 @@ def _folders_to_show(real: str, home: str) -> list[str]:
         if not _too_wide(prefix, home) and any(os.path.exists(os.path.join(prefix, s)) for s in _PREFIX_SIGNS):
             return [prefix]
         return [folder]
-    if os.path.isdir(real):
-        return [real]
     return [real]
 
 
 def _too_wide(path: str, home: str) -> bool:
-    """Whether showing this folder would show a home, or a folder of other people's files."""
+    """Whether showing this folder would show a home folder or a folder with files of other users."""
     home_real = os.path.realpath(home) if home else ""
-    if path in _NEVER or (home_real and (_within(home_real, path))):
+    if path in _NEVER or (home_real and (within(home_real, path))):
         return True
     if home_real and path.startswith(home_real + "/"):
         return os.path.relpath(path, home_real) in (
@@ -149,7 +148,7 @@ def _too_wide(path: str, home: str) -> bool:
 
 
 def _follow_programs(entry: str, home: str, roots: dict[str, None], links: dict[str, str]) -> None:
-    """Show the targets of programs that are links (pipx, uv, Homebrew, npm)."""
+    """Add the targets of programs in ``entry`` that are links, as pipx, uv, Homebrew and npm make them."""
     try:
         with os.scandir(entry) as programs:
             found = [p.path for p in programs if p.is_symlink()]
@@ -157,7 +156,7 @@ def _follow_programs(entry: str, home: str, roots: dict[str, None], links: dict[
         return
     for program in found[:2000]:
         real = os.path.realpath(program)
-        if not _within_any(real, roots):
+        if not within_any(real, roots):
             _show(program, home, roots, links)
 
 
@@ -180,12 +179,12 @@ def _links_on_the_way(path: str, links: dict[str, str]) -> None:
             return
 
 
-def _within(path: str, root: str) -> bool:
+def within(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
-def _within_any(path: str, roots: Iterable[str]) -> bool:
-    return any(_within(path, root) for root in roots)
+def within_any(path: str, roots: Iterable[str]) -> bool:
+    return any(within(path, root) for root in roots)
 
 
 PASSED_VARIABLES = (
@@ -194,14 +193,19 @@ PASSED_VARIABLES = (
     "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "GOROOT", "GOTOOLCHAIN", "JAVA_HOME", "DENO_DIR", "ASDF_DIR", "ASDF_DATA_DIR",
     "MISE_DATA_DIR", "VOLTA_HOME", "RBENV_ROOT", "NODENV_ROOT", "SDKMAN_DIR", "HOMEBREW_PREFIX", "MAKEFLAGS",
 )  # fmt: skip
-"""Environment variables that are passed on: language, and where the user's tools are. All others are dropped."""
+"""Environment variables that are passed into the sandbox: language, and the folders of tools. Others are not."""
 
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Facts about the machine and its user. ``system`` holds (folder, None) and (link, its target)."""
+    """Facts about the machine and its user.
+
+    ``system``: the system folders, as (folder, None), or (link, its target) for a symbolic link. ``path``: PATH inside
+    the sandbox. ``tools``: folders and files of programs. ``links``: symbolic links to recreate, as (path, target).
+    ``cores``: the number of processors.
+    """
 
     uid: int
     gid: int
@@ -217,7 +221,7 @@ class Host:
 
     @classmethod
     def detect(cls, environ: Mapping[str, str] | None = None) -> Host:
-        """Read the facts from this machine, this process's user and its environment."""
+        """Read the facts from this machine, the user of this process, and ``environ`` (default: `os.environ`)."""
         environ = os.environ if environ is None else environ
         home, user = _home_and_user(environ)
         more = [environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "JAVA_HOME", "GOROOT")]
@@ -250,7 +254,7 @@ def _system_folders() -> list[tuple[str, str | None]]:
 
 
 def _home_and_user(environ: Mapping[str, str]) -> tuple[str, str]:
-    """The user's home folder and name; from the account database where the environment has none."""
+    """The user's home folder and name. The account database gives the home folder if HOME is not set."""
     import pwd
 
     try:

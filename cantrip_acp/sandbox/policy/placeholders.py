@@ -1,12 +1,13 @@
-"""Placeholders: empty host folders in place of protected names that do not exist, so that these can be protected.
+"""Placeholders: empty host folders at protected names that do not exist, so that these names can be protected.
 
-A mount needs something to be mounted on. So while a command runs, each such name is an empty folder. git ignores it,
-and nobody takes it for a file. A placeholder has a special mode (sticky, owner only), so anybody who finds one after
-a crash may remove it. One with content is not ours any more.
-On some file systems creating folders is slow (0.8 ms each on ext4), but moving them is fast. So a `Pool` keeps them
-between commands where it is on the same file system.
-The folder with placeholders has a shared lock while commands run there. Removing a placeholder would unprotect the
-name for another process's command. So only the last user, who gets the exclusive lock, removes them.
+A mount needs an existing path. So while a command runs, each such name is an empty folder, which git ignores. A
+placeholder has a special mode (sticky, owner only). So after a crash everybody can recognize and remove it. A folder
+with content is not a placeholder any more.
+On some file systems creating folders is slow (0.8 ms each on ext4), but moving them is fast. So a `Pool` on the same
+file system keeps unused placeholders between commands.
+While commands run in a folder, its placeholders are under a shared lock (flock). Removing a placeholder would
+unprotect the name for a command of another process. So only the last process, which gets the exclusive lock, removes
+the placeholders.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES, sandbox_er
 
 _MODE = 0o1700
 _CLOCK_TICK_NS = 50_000_000
-"""Nanoseconds. A folder changed this recently may change again unnoticed within one tick of its clock."""
+"""Nanoseconds. Within one tick of the clock, a folder may change twice with the same modification time."""
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
-"""Errors of file systems without locks. There, two processes see each other's placeholders; nothing worse happens."""
+"""Errors of file systems without locks. There, placeholders are made and removed without a lock."""
 
 
 def is_placeholder(path: str) -> bool:
-    """Whether this is an empty folder with the mode of a placeholder."""
+    """Whether the path is an empty folder with the mode of a placeholder."""
     try:
         return _has_placeholder_mode(os.lstat(path)) and not os.listdir(path)
     except OSError as error:
@@ -44,13 +45,13 @@ def _has_placeholder_mode(status: os.stat_result) -> bool:
 
 
 class Pool:
-    """A folder of ours with unused placeholders; threads share it."""
+    """A folder with unused placeholders. Threads may share it."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # While this lock is held, `cantrip gc` keeps the folder.
+            # `cantrip gc` does not delete the folder while we hold this lock.
             fcntl.flock(self._fd, fcntl.LOCK_SH)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
@@ -61,7 +62,7 @@ class Pool:
         self._lock = threading.Lock()
 
     def move_to(self, name: str, target: int) -> None:
-        """Move a placeholder to ``name`` in the folder ``target`` (a descriptor). The name must not exist there."""
+        """Move a placeholder to ``name`` in the folder ``target``, a file descriptor. The name must not exist there."""
         with self._lock:
             own = self._free.pop() if self._free else self._make()
         try:
@@ -78,7 +79,10 @@ class Pool:
         return own
 
     def move_back(self, name: str, source: int) -> None:
-        """Move a placeholder back into the pool. If it has content now, it is returned to its place."""
+        """Move the placeholder ``name`` from the folder ``source``, a file descriptor, back into the pool.
+
+        A folder that has content by now stays in its place.
+        """
         with self._lock:
             self._count += 1
             own = str(self._count)
@@ -87,7 +91,8 @@ class Pool:
         changed = status.st_mtime_ns
         known = self._empty.get(status.st_ino)
         if known != changed:
-            # Not checked since its last change. Remember that a folder is empty only after its clock has ticked.
+            # The folder was not checked since its last change. Remember that it is empty only if the clock has ticked since
+            # then.
             if os.listdir(os.path.join(self.folder, own)):
                 os.rename(own, name, src_dir_fd=self._fd, dst_dir_fd=source)
                 return
@@ -103,8 +108,10 @@ class Pool:
 
 
 class Placeholders:
-    """The placeholders of one command in one folder, from `make` to `remove`. ``names`` are all names that may ever
-    need one."""
+    """The placeholders of one command in one folder, from `make` to `remove`.
+
+    ``names``: all names that can ever need a placeholder there.
+    """
 
     __slots__ = ("_lock", "_pool", "folder", "names")
 
@@ -115,7 +122,7 @@ class Placeholders:
         self._pool = pool
 
     def make(self, absent: Iterable[str]) -> list[str]:
-        """Make placeholders for the absent names; returns the names that can be mounted on. Raises `SandboxError`."""
+        """Make placeholders for the absent names. Returns the names that exist now. Raises `SandboxError`."""
         try:
             self._lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             _lock_shared(self._lock, self.folder)
@@ -129,7 +136,7 @@ class Placeholders:
             raise sandbox_error(f"cannot protect {self.folder}", error) from error
 
     def _make_one(self, name: str) -> None:
-        # Check again: another process's placeholder is enough, and a file that a user has just made is left alone.
+        # Check again: another process may have made a placeholder, or the user a file.
         if _exists(name, self._lock):
             return
         if self._pool is not None:
@@ -139,9 +146,9 @@ class Placeholders:
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
-                # Two mounts of one device: nothing can be moved between them, so make the folder here.
+                # Two mounts of one device: the kernel moves nothing between them. So create the folder here.
                 self._pool = None
-        # Set the mode at creation: after a kill between the two calls, nobody would recognize the folder as ours.
+        # Set the mode already at creation. Else, after a kill between the two calls, nobody would recognize the folder.
         os.mkdir(name, _MODE, dir_fd=self._lock)
         os.chmod(name, _MODE, dir_fd=self._lock)
 
@@ -165,7 +172,7 @@ class Placeholders:
                     else:
                         os.rmdir(name, dir_fd=lock)
                 except OSError:
-                    # Already removed, or no longer empty: then it is not ours.
+                    # It was already removed, or it is not empty and so not a placeholder any more.
                     continue
         finally:
             os.close(lock)
@@ -191,6 +198,8 @@ def _lock_shared(lock: int, folder: str) -> None:
                 return
             if not isinstance(error, BlockingIOError):
                 raise
-            # Another process is removing its own: this takes well below a millisecond.
+            # Another process removes its placeholders, which takes less than a millisecond.
             time.sleep(0.002)
-    raise SandboxError(f"{folder} is locked by another program; commands cannot be run there until it lets go")
+    raise SandboxError(
+        f"{folder} is locked by another program; commands cannot run there until that program releases the lock"
+    )

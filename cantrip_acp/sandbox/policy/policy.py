@@ -1,8 +1,8 @@
-"""Sandbox policy: what is visible and writable inside, and with which limits. One frozen value, made by a pure
-function.
+"""Makes the policy of a sandbox: what is visible and writable inside, and with which limits.
 
-Nothing is visible by default. ``system``, ``tools``, ``readable`` and ``writable`` add paths; ``protected``,
-``absent`` and ``hidden`` restrict them again.
+A `Policy` is a frozen value, and `compose` is a pure function that makes it. Nothing is visible by default. The
+fields ``system``, ``tools``, ``readable`` and ``writable`` add paths; ``protected``, ``absent`` and ``hidden``
+restrict them again. `code_paths` makes the wards for the sandbox of code cells.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from cantrip_acp.core.errors import DefinitionError, SandboxError
 from cantrip_acp.files.protected_paths import is_secret_file, plain, protected_by
 from cantrip_acp.sandbox.network.hosts import AllowedHosts
 from cantrip_acp.sandbox.policy.git_repositories import Unfetched
-from cantrip_acp.sandbox.policy.host_toolchains import Host
+from cantrip_acp.sandbox.policy.host_toolchains import Host, within, within_any
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings
 
 WIRE = "/run/cantrip"
-"""The folder of the gate commands inside."""
+"""The path of the folder with the gate commands, inside the sandbox."""
 
 PROXY_PORT = 21128
-"""The port of the proxy inside, at 127.0.0.1, if the network is a list of hosts."""
+"""The port at 127.0.0.1 inside the sandbox where the proxy listens, if `bash_network` is a list of hosts."""
 
 MIB = 1024 * 1024
 
@@ -50,12 +50,12 @@ class Limits:
 class Policy:
     """A policy. Paths are absolute and real, and each tuple is sorted.
 
-    ``tools``: folders and files of the user's programs, read-only. ``pinned``: folders between a writable root and a
-    protected path; they cannot be renamed. ``absent``: protected names that do not exist. ``hidden``: paths whose
-    content is replaced by a note. ``replaced``: files whose content is that of another host file. ``hosts``: what the
-    filtering proxy allows, where there is no other network. ``home`` is the private home's path inside;
-    ``home_source`` is the host folder that keeps it, if it lasts longer than a turn. ``wire`` is the host folder with
-    the gate commands.
+    ``folder``: the working folder of commands. ``tools``: folders and files of the user's programs, read-only.
+    ``pinned``: folders between a writable root and a protected path; they cannot be renamed. ``absent``: protected
+    names that do not exist. ``hidden``: paths whose content is replaced by a note. ``replaced``: (path, host file)
+    pairs; the path shows the content of the host file. ``hosts``: the entries that the filtering proxy allows, if
+    there is no other network. ``home``: the path of the private home folder inside. ``home_source``: the host folder
+    that contains it; None if it ends with the turn. ``wire``: the host folder with the gate commands.
     """
 
     folder: str
@@ -82,7 +82,7 @@ class Policy:
 
 
 def reasons(policy: Policy) -> dict[str, str]:
-    """Why each protected path, and each path that cannot be created, is protected: the reason in its table row."""
+    """For each protected path and each path that cannot be created: the reason why it is protected."""
     found: dict[str, str] = {}
     for path in (*policy.protected, *policy.absent):
         *_, folder, name = ["", *map(plain, path.split("/"))]
@@ -118,14 +118,14 @@ def compose(
     closed: Iterable[str] = (),
     unfetched: Unfetched = _ALL_FETCHED,
 ) -> Policy:
-    """The policy of one circle, from its wards, its workspace and what was found there.
+    """Make the policy of one circle from its wards, its workspace and the protected paths found there.
 
     ``workspace`` and the wards' paths are real paths. ``findings`` has an entry for each readable or writable root.
-    ``existing``: the never-made names that exist. ``private``: our own folders that must stay hidden.
-    ``repositories``: git folders elsewhere (worktrees). ``more_readable``: files and folders outside the workspace to
-    show. ``replaced``: files whose content is replaced. ``closed``: writable folders in whose top this user can
-    create nothing. ``unfetched``: submodule folders without a repository. Raises `DefinitionError` for wards that
-    cannot be enforced.
+    ``existing``: paths of `NEVER_MADE` names that exist. ``private``: our own folders that must stay hidden.
+    ``repositories``: git folders outside the workspace (of worktrees). ``more_readable``: files and folders outside
+    the workspace to show. ``replaced``: see `Policy`. ``closed``: writable folders in which this user cannot create
+    entries. ``unfetched``: submodule folders without a repository. Raises `DefinitionError` for wards that cannot be
+    enforced, and `SandboxError` if a protected path is a symbolic link.
     """
     network = wards.bash_network
     hosts = AllowedHosts.of(network) if isinstance(network, tuple) else AllowedHosts((), ())
@@ -142,17 +142,17 @@ def compose(
     protected: set[str] = set()
     hidden: set[str] = set()
     for found in findings.values():
-        protected.update(p for p in found.protected if _within_any(p, writable))
+        protected.update(p for p in found.protected if within_any(p, writable))
         hidden.update(found.hidden)
     for link in (*(link for found in findings.values() for link in found.linked), *unfetched.linked):
-        if _within_any(link, writable):
+        if within_any(link, writable):
             raise SandboxError(
                 f"{link} is a symbolic link, and a link cannot be protected in a folder that commands may write; "
                 "put the real file or folder in its place, take its folder out of bash_writable_paths, or name it in the ward "
                 "allow_protected of a recipe that you trust"
             )
-    protected.update(p for p in unfetched.empty if _within_any(p, writable) and p not in writable)
-    hidden.update(p for p in private if _within_any(p, (*readable, *writable)))
+    protected.update(p for p in unfetched.empty if within_any(p, writable) and p not in writable)
+    hidden.update(p for p in private if within_any(p, (*readable, *writable)))
     protected -= hidden
     present, shut = set(existing), set(closed)
     absent = {
@@ -163,24 +163,24 @@ def compose(
         if name not in wards.allow_protected
         if (path := os.path.join(root, name)) not in present and path not in protected and path not in hidden
     }
-    absent.update(p for p in unfetched.missing if _within_any(p, writable))
+    absent.update(p for p in unfetched.missing if within_any(p, writable))
     pinned = {
         parent
         for path in protected | hidden | absent
         for root in writable
-        if _within(path, root)
+        if within(path, root)
         for parent in _between(path, root)
     }
     shown = (*readable, *writable)
-    tools = tuple(t for t in host.tools if not _within_any(t, shown))
-    home = host.home if host.home and not _within_any(host.home, shown) and host.home not in _HOMELESS else "/home/user"
+    tools = tuple(t for t in host.tools if not within_any(t, shown))
+    home = host.home if host.home and not within_any(host.home, shown) and host.home not in _HOMELESS else "/home/user"
     return Policy(
         folder=workspace or "/tmp",
         workspace=workspace,
         system=host.system,
         tools=tools,
-        links=tuple(link for link in host.links if not _within_any(link[0], shown)),
-        readable=tuple(sorted({*readable, *(r for r in repositories if not _within_any(r, shown))})),
+        links=tuple(link for link in host.links if not within_any(link[0], shown)),
+        readable=tuple(sorted({*readable, *(r for r in repositories if not within_any(r, shown))})),
         writable=writable,
         protected=tuple(sorted(protected)),
         pinned=tuple(sorted(pinned - set(writable))),
@@ -215,13 +215,13 @@ def _check_root(root: str, home: str, what: str, *, writing: bool) -> None:
         raise DefinitionError(
             f"{what}: {root!r} has a control character in its name, and cannot be {verb} in a sandbox"
         )
-    if _within_any(root, _FORBIDDEN) or root in _TOO_WIDE or (home and _within(home, root)):
-        kind = "your home folder or holds it" if home and _within(home, root) else "a folder of the system"
+    if within_any(root, _FORBIDDEN) or root in _TOO_WIDE or (home and within(home, root)):
+        kind = "your home folder or holds it" if home and within(home, root) else "a folder of the system"
         raise DefinitionError(f"{what}: {root} is {kind}, and is never {verb} in a sandbox; name a folder inside it")
 
 
 def _environment(host: Host, home: str, wired: bool, hosts: AllowedHosts) -> tuple[tuple[str, str], ...]:
-    """The whole environment of a command, except for the trace context."""
+    """All environment variables of a command, except for the trace context. ``wired``: there are gate commands."""
     path = ":".join(([f"{WIRE}/bin"] if wired else []) + list(host.path))
     values = {
         "LANG": "C.UTF-8",
@@ -237,8 +237,8 @@ def _environment(host: Host, home: str, wired: bool, hosts: AllowedHosts) -> tup
         "GIT_PAGER": "cat",
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_OPTIONAL_LOCKS": "0",
-        # Files may belong to another user than the sandbox's, which git would refuse. Programs that a repository
-        # makes git run stay in the sandbox.
+        # git refuses a repository whose files belong to another user. It is safe to allow that here: programs that a
+        # repository makes git run stay in the sandbox.
         "GIT_CONFIG_COUNT": "1",
         "GIT_CONFIG_KEY_0": "safe.directory",
         "GIT_CONFIG_VALUE_0": "*",
@@ -248,9 +248,9 @@ def _environment(host: Host, home: str, wired: bool, hosts: AllowedHosts) -> tup
 
 
 def _through_proxy(hosts: AllowedHosts) -> dict[str, str]:
-    """Variables that tell programs about the proxy.
+    """Environment variables that make programs use the proxy.
 
-    Connections to services inside the sandbox bypass it, unless the list names this machine's own services.
+    Connections to services inside the sandbox bypass the proxy, unless ``hosts`` names the loopback address.
     """
     outside = hosts.loopback()
     direct = ",".join(name for name in ("localhost", "127.0.0.1", "::1") if name not in outside)
@@ -260,7 +260,7 @@ def _through_proxy(hosts: AllowedHosts) -> dict[str, str]:
 
 
 def _between(path: str, root: str) -> list[str]:
-    """The folders strictly between a root and a path below it."""
+    """The folders between a root and a path below it, without the root and the path."""
     out = []
     parent = os.path.dirname(path)
     while parent != root and len(parent) > len(root):
@@ -271,20 +271,12 @@ def _between(path: str, root: str) -> list[str]:
 
 def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
     unique = sorted(set(paths))
-    return tuple(p for p in unique if not any(p != o and _within(p, o) for o in unique))
-
-
-def _within(path: str, root: str) -> bool:
-    return path == root or root == "/" or path.startswith(root.rstrip("/") + "/")
-
-
-def _within_any(path: str, roots: Iterable[str]) -> bool:
-    return any(_within(path, root) for root in roots)
+    return tuple(p for p in unique if not any(p != o and within(p, o) for o in unique))
 
 
 @dataclass(frozen=True, slots=True)
 class CodePaths:
-    """Real paths, and the sandbox wards for them. ``workspace`` is None where cells do not see it."""
+    """Real paths that code cells can use, and the sandbox wards for them. ``workspace`` is None if cells do not see it."""
 
     readable: tuple[str, ...]
     writable: tuple[str, ...]
@@ -293,8 +285,10 @@ class CodePaths:
 
 
 def code_paths(wards: Wards, workspace: Path | str | None) -> CodePaths:
-    """Paths that cells can use. Raises `DefinitionError` for a path that does not exist or leads out of the
-    workspace."""
+    """Resolve the wards `code_readable_paths` and `code_writable_paths`. By default cells see nothing of the workspace.
+
+    Raises `DefinitionError` for a path that does not exist or leads out of the workspace.
+    """
     writable = _real_paths(wards.code_writable_paths, workspace, "code_writable_paths", make=True)
     readable = tuple(
         p for p in _real_paths(wards.code_readable_paths, workspace, "code_readable_paths") if p not in writable
@@ -327,22 +321,20 @@ def _real_paths(
             raise DefinitionError(f"{path} is relative, and there is no workspace", where=where)
         path = os.path.normpath(os.path.join(base or "/", path))
         real = os.path.realpath(path)
-        if base is not None and own is not None and _within_code(path, base) and not _within_code(real, own):
+        if base is not None and own is not None and within(path, base) and not within(real, own):
             raise DefinitionError(f"{path} leads out of the workspace, to {real}", where=where)
         if make and not os.path.exists(real):
             try:
                 os.makedirs(real)
             except OSError as error:
-                raise DefinitionError(f"{path} cannot be made: {error.strerror}", where=where) from error
+                raise DefinitionError(f"{path} cannot be created: {error.strerror}", where=where) from error
         if not os.path.exists(real):
             raise DefinitionError(f"{path} does not exist", where=where)
         if make and not os.path.isdir(real):
             raise DefinitionError(f"{path} is not a folder", where=where)
         if not os.path.isdir(real) and (is_secret_file(plain(os.path.basename(real))) or not os.path.isfile(real)):
-            raise DefinitionError(f"{path} holds secrets by its name, or is no file, and is never shown", where=where)
+            raise DefinitionError(
+                f"{path} is never shown: its name means secrets, or it is not a regular file", where=where
+            )
         found[real] = None
     return tuple(found)
-
-
-def _within_code(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip("/") + "/")

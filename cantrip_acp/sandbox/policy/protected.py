@@ -1,9 +1,9 @@
-"""Protected and hidden files in folders that commands can read or write.
+"""Finds protected and hidden files in folders that commands can read or write.
 
-**Protected** names are read-only, and those that are marked ``first`` cannot be made at the top where they do not
-exist. **Hidden** ones read as an empty note. The lists are those of the gates (`cantrip_acp.files.protected_paths`).
-`Survey` searches a folder and caches results by each folder's change time. So a new search before every command costs
-one `stat` per folder.
+**Protected** files are read-only inside. If a protected name is marked ``first`` and does not exist at the top of a
+writable folder, commands cannot create it. **Hidden** files show only a short note. The lists of names are those of
+the gates (`cantrip_acp.files.protected_paths`). `Survey` searches a folder and caches the result by the modification
+time of each subfolder. So a new search before every command costs one `stat` per folder.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES
 from cantrip_acp.sandbox.policy.placeholders import is_placeholder
 
 NEVER_MADE = tuple(row.name for row in PROTECTED_FILES if row.first)
-"""Names at the top of a writable folder that are read-only where they exist and cannot be created where they do not."""
+"""Names at the top of a writable folder that commands can neither change nor create."""
 
 _VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj"})
-"""Not searched. `repositories.redacted_config` handles credentials that git keeps there."""
+"""Folders that are not searched. `git_repositories.redacted_config` handles credentials that git stores there."""
 
 _NOT_SEARCHED = frozenset(
     {"node_modules", "__pycache__", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache", "site-packages"}
 )
-"""Folders that are not searched: large, and made by tools from public files."""
+"""Folders that are not searched, because they are large and contain copies of public files."""
 
 _PROGRAMS = frozenset({"bin", "scripts"})
 """Folders in which a virtual environment has its interpreters."""
 _SECRET_UNLESS_PUBLIC = (*KEY_SUFFIXES, ".bak", ".old", ".orig", ".save")
 
 _CLOCK_TICK_NS = 50_000_000
-"""Nanoseconds. A folder changed this recently may change again within one tick of its clock, so it is read again next
-time.
+"""Nanoseconds. Within one tick of the clock, a folder may change twice with the same modification time. So a folder
+that changed so recently is read again next time.
 """
 
 
@@ -61,7 +61,7 @@ class _Folder:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Absolute paths, sorted. ``linked``: protected names at the top that are symbolic links."""
+    """Absolute paths, sorted. ``linked``: protected names at the top of the folder that are symbolic links."""
 
     protected: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
@@ -80,9 +80,9 @@ class Survey:
     _folders: dict[str, _Folder] = field(default_factory=dict)
     _findings: Findings = field(default_factory=Findings)
     _environments: set[str] | None = None
-    """Virtual environments found by the first search. A command may make its own one later, and may change that."""
+    """The virtual environments that the first search found. Commands may change an environment that they make later."""
     seconds: float = 0.0
-    """How long the last search took."""
+    """The duration of the last search in seconds."""
 
     def refresh(self) -> Findings:
         """Search again: one `stat` per folder; changed folders are read again."""
@@ -137,7 +137,7 @@ class Survey:
         here = plain(os.path.basename(path))
         found = _Folder(status.st_mtime_ns, time.time_ns(), folders, protected, hidden, mode=status.st_mode)
         if path != self.root and _can_be_reopened(status):
-            # The folder is not readable now, but a command could change its mode. So hide it as a whole.
+            # The folder is not readable now, but a command could change its mode (chmod). So hide the whole folder.
             hidden.append(path)
             return found
         try:
@@ -166,7 +166,7 @@ class Survey:
         except OSError as error:
             if error.errno in OUT_OF_RESOURCES:
                 raise
-            # Not readable for us, so not readable inside: the sandbox runs as the same user.
+            # We cannot read the folder. The sandbox runs as the same user, so its commands cannot read it either.
             found.readable = False
             folders.clear()
             protected.clear()
@@ -175,9 +175,9 @@ class Survey:
         return found
 
     def at(self, path: str) -> tuple[str, ...] | None:
-        """Paths of the `NEVER_MADE` names in a folder at the last search; None for a folder that is not searched.
+        """The paths of `NEVER_MADE` names that the last search found in a folder, without placeholders.
 
-        Placeholders are not included.
+        None for a folder that is not searched.
         """
         folder = self._folders.get(path)
         if folder is None or not folder.readable:
@@ -188,8 +188,7 @@ class Survey:
 def placeholder_folders(
     writable: Iterable[str], absent: Iterable[str]
 ) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
-    """Where placeholders are needed: each folder, all names that may ever need one there, and the names that need one
-    now."""
+    """The folders that need placeholders. Each item is (folder, names that can ever need one, names that need one now)."""
     here: dict[str, list[str]] = {root: [] for root in writable}
     for path in absent:
         here.setdefault(os.path.dirname(path), []).append(os.path.basename(path))
@@ -198,7 +197,7 @@ def placeholder_folders(
 
 
 def _mode(entry: os.DirEntry[str]) -> int | None:
-    """The mode of a file, if it matters for hiding it."""
+    """The mode of a file if its name is not enough to decide whether to hide it; else None."""
     if not entry.name.lower().rstrip("~").endswith(_SECRET_UNLESS_PUBLIC):
         return None
     try:
@@ -210,19 +209,19 @@ def _mode(entry: os.DirEntry[str]) -> int | None:
 def _interpreters(environment: str) -> list[str]:
     """The protected parts of a virtual environment: its settings, and the folder with its interpreters.
 
-    Interpreters are links and cannot be protected one by one.
+    Interpreters are usually links, and a link cannot be protected. So their whole folder is protected.
     """
     names = ("pyvenv.cfg", *sorted(_PROGRAMS))
     return [path for name in names if os.path.lexists(path := os.path.join(environment, name))]
 
 
 def _can_be_reopened(status: os.stat_result) -> bool:
-    """Whether the owner has closed this folder. Commands run as the owner, so they could open it again and read it."""
+    """Whether we own this folder and have no access to it. Commands run as the same user and could restore the access."""
     return bool(os.geteuid()) and status.st_uid == os.geteuid() and status.st_mode & 0o500 != 0o500
 
 
 def _path_to_hide(path: str, root: str) -> str | None:
-    """The path to cover so that ``path`` cannot be read: itself, or its link target inside the same folder."""
+    """The path to hide so that ``path`` cannot be read: its real path if that is inside ``root``, else None."""
     real = os.path.realpath(path)
     if real != root and real.startswith(root.rstrip("/") + "/") and os.path.exists(real):
         return real

@@ -1,5 +1,6 @@
-"""Sandbox availability: whether this machine can run a sandbox, and if not, why and how to fix it. There is no weaker
-fallback.
+"""Sandbox availability: whether this machine can run a sandbox, and if not, why, and how to fix that.
+
+There is no weaker fallback: without a sandbox, commands do not run.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ _TRUSTED = "/usr/bin:/usr/local/bin:/bin:/run/current-system/sw/bin:/nix/var/nix
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why there is no sandbox: a short name for programs, a sentence, and what to do about it."""
+    """Why there is no sandbox: a short name for programs, a sentence for people, and how to fix it (``mend``)."""
 
     name: str
     text: str
     mend: str
     lasting: bool = True
-    """True where the cause is the machine, False where it is this one command."""
+    """True if no command can run on this machine; False if only this command could not run."""
 
     def error(self) -> SandboxError:
-        """`SandboxMissing` where no command can run here, `SandboxError` where only this one could not."""
+        """Make the error to raise: `SandboxMissing` if the cause is lasting, else `SandboxError`."""
         if self.lasting:
             return SandboxMissing(self.text, mend=self.mend)
         return SandboxError(f"{self.text} {self.mend}")
@@ -45,30 +46,30 @@ NOT_LINUX = Cause(
 )
 MACOS = Cause(
     "macos-untried",
-    "commands do not run on macOS yet: their policy can be written as a sandbox-exec profile, but nobody has tried that "
-    "profile, nor how a command's whole process tree is ended there.",
-    "Use Linux, in a virtual machine for example.",
+    "commands do not run on macOS yet: their policy can be written as a sandbox-exec profile, but nobody has tested that "
+    "profile, nor how to kill the whole process tree of a command there.",
+    "Use Linux, for example in a virtual machine.",
 )
 APPARMOR = Cause(
     "apparmor-restricts-user-namespaces",
-    "AppArmor forbids bubblewrap to make a user namespace (kernel.apparmor_restrict_unprivileged_userns=1).",
-    "Allow it for bubblewrap alone: write a profile /etc/apparmor.d/bwrap with `abi <abi/4.0>, include <tunables/global> "
+    "AppArmor does not allow bubblewrap to create a user namespace (kernel.apparmor_restrict_unprivileged_userns=1).",
+    "Allow it only for bubblewrap: write a profile /etc/apparmor.d/bwrap with `abi <abi/4.0>, include <tunables/global> "
     "profile bwrap /usr/bin/bwrap flags=(unconfined) { userns, }` and run `sudo systemctl reload apparmor`.",
 )
 USER_NAMESPACES_OFF = Cause(
     "user-namespaces-off",
-    "this kernel does not let its users make user namespaces.",
+    "this kernel does not allow ordinary users to create user namespaces.",
     "Run `sudo sysctl -w kernel.unprivileged_userns_clone=1` (Debian), or raise user.max_user_namespaces above 0.",
 )
 NESTED = Cause(
     "nested-sandbox",
-    "this process already runs inside a sandbox or container that forbids new namespaces, so no sandbox can be made in it.",
+    "this process already runs inside a sandbox or container that forbids new namespaces, so no sandbox can be created.",
     "Start the agent outside of that sandbox; in Docker, run with `--security-opt seccomp=unconfined --security-opt "
     "apparmor=unconfined --security-opt systempaths=unconfined`, or use a container runtime that allows nesting.",
 )
 NO_NETWORK_NAMESPACE = Cause(
     "no-network-namespace",
-    "bubblewrap cannot set up a network namespace here, so the network cannot be kept off.",
+    "bubblewrap cannot set up a network namespace here, so commands could use the network.",
     "An AppArmor profile or an outer container forbids it: allow `userns` and `capability net_admin` for bubblewrap there.",
 )
 OLD = Cause(
@@ -79,7 +80,8 @@ OLD = Cause(
 
 
 def find_bubblewrap(path: str = _TRUSTED) -> str:
-    """Path of bubblewrap. Only system folders are searched: PATH may name folders that a command can write.
+    """Find bubblewrap and return its path. Only system folders are searched: PATH may name folders that a command can
+    write.
 
     Raises `SandboxMissing`.
     """
@@ -94,7 +96,7 @@ def find_bubblewrap(path: str = _TRUSTED) -> str:
 
 
 def version(program: str) -> tuple[int, ...]:
-    """Bubblewrap's version; () where it does not report one."""
+    """Bubblewrap's version as numbers, such as (0, 8, 0); () if it does not report a version."""
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False, env={})
     except (OSError, subprocess.TimeoutExpired):
@@ -104,7 +106,7 @@ def version(program: str) -> tuple[int, ...]:
 
 
 def explain(words: str) -> Cause:
-    """The cause for bubblewrap's error text when it could not set up a sandbox."""
+    """Find the cause for the error text ``words`` that bubblewrap wrote when it could not set up a sandbox."""
     words = words.strip()
     if "Unknown option" in words:
         return OLD
@@ -118,11 +120,11 @@ def explain(words: str) -> Cause:
         return NESTED
     if re.search(r"(Can't mount proc|pivot_root|Failed to make / slave|mount).*(not permitted|denied)", words):
         return NESTED
-    line = words.splitlines()[-1] if words else "it ended without a word"
+    line = words.splitlines()[-1] if words else "it ended without a message"
     return Cause(
         "bubblewrap-failed",
-        f"bubblewrap could not set the sandbox up: {line}.",
-        "Run `cantrip doctor` for what it needs, and `cantrip sandbox policy` for what it was asked.",
+        f"bubblewrap could not set up the sandbox: {line}.",
+        "Run `cantrip doctor` to see what it needs, and `cantrip sandbox policy` to see what it had to set up.",
         lasting=False,
     )
 

@@ -1,9 +1,9 @@
-"""Bubblewrap arguments of a policy: a pure function with snapshot-tested output.
+"""Makes the bubblewrap arguments of a policy. This is a pure function, and snapshot tests check its output.
 
-Mounts are made in path order, so that the most specific path wins. Each mount costs about 0.1 ms per command. That is
-why /etc is one prepared folder and not one bind per file.
-bubblewrap reads the arguments from a descriptor that is filled before it starts. It holds all of them, or nothing if
-we were killed before. With nothing, the command sees no file that it could run.
+Mounts are made in path order, so that the most specific path wins. Each mount costs about 0.1 ms per command. So /etc
+is one prepared folder and not one mount for each file.
+bubblewrap reads the arguments from a descriptor that is filled before it starts. If we are killed before that, the
+descriptor contains no arguments, and then the command sees no file that it could run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cantrip_acp.sandbox.policy.policy import WIRE, Policy
 
 @dataclass(frozen=True, slots=True)
 class HostPaths:
-    """Host paths for a policy's arguments: the prepared /etc, and the note that replaces hidden files."""
+    """Host paths that a policy's arguments use: the prepared /etc, and the note that replaces hidden files."""
 
     etc: str
     note: str
@@ -25,7 +25,7 @@ class HostPaths:
 
 NAMESPACES = ("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try")
 _ENVELOPE = 4096
-"""Bytes of the empty, read-only file system that is mounted over missing paths."""
+"""The size in bytes of the empty, read-only file system that is mounted over missing paths."""
 
 
 NO_COPIES: Mapping[str, str] = {}
@@ -40,8 +40,8 @@ def arguments(
 ) -> list[str]:
     """Bubblewrap's options for a policy, without the program and its command.
 
-    ``folders``: the hidden paths that are folders; an empty folder replaces them instead of the note. ``copies``:
-    host folders by the path that they replace; what is written there never reaches the path itself.
+    ``folders``: the hidden paths that are folders; an empty folder replaces them instead of the note. ``copies``: the
+    host folder that replaces a path, for each replaced path. Commands then write to the copy and never to the path.
     """
     args = [*NAMESPACES]
     if not policy.network:
@@ -68,7 +68,8 @@ def arguments(
     add("/var/tmp", 0, "--symlink", "/tmp", "/var/tmp")
     if policy.home_source is not None:
         add(policy.home, 0, "--bind", policy.home_source, policy.home)
-        # Commands can write a kept home. The folders that hold mount points must exist and must not be replaced.
+        # The home folder lasts longer than the turn, and commands can write there. So folders that lead to mount points
+        # must exist, and commands must not replace them.
         for below in kept_folders(policy):
             add(f"{policy.home}/{below}", 0, "--bind", f"{policy.home_source}/{below}", f"{policy.home}/{below}")
     else:
@@ -84,7 +85,7 @@ def arguments(
         if path not in policy.writable:
             add(path, 2, "--ro-bind", source_of(path, copies), path)
     for path, copy in copies.items():
-        # What gates wrote in a copy must be visible at the path itself.
+        # The files that gates wrote into a copy must be visible at the path that it replaces.
         if any(path.startswith(above.rstrip("/") + "/") for above in policy.readable) and path not in policy.writable:
             add(path, 2, "--ro-bind", copy, path)
     for path in policy.writable:
@@ -104,8 +105,8 @@ def arguments(
         add(path, 7, "--ro-bind", source, path)
     for _, _, options in sorted(mounts, key=lambda m: (m[0], m[1])):
         args += options
-    # Make the root, /dev and /proc read-only last: files there without a mount of their own cannot be written. For
-    # root, /proc/sys could otherwise run programs on the host (core_pattern).
+    # Last, make /, /dev and /proc read-only, so that files there without a separate mount cannot be written. Otherwise
+    # root could use /proc/sys to run programs on the host (core_pattern).
     for path in ("/proc", "/dev", "/"):
         args += ["--remount-ro", path]
     args += ["--chdir", policy.folder]
@@ -113,7 +114,7 @@ def arguments(
 
 
 def kept_folders(policy: Policy) -> list[str]:
-    """Folders below a kept home that lead to a mount point, outermost first, relative to it."""
+    """The folders in a lasting home that lead to a mount point. Paths are relative to the home, outermost first."""
     found: set[str] = set()
     for path in (*policy.tools, *(link for link, _ in policy.links), *policy.readable, *policy.writable):
         if path.startswith(policy.home + "/"):
@@ -123,15 +124,15 @@ def kept_folders(policy: Policy) -> list[str]:
 
 
 REQUESTS_SIZE = 64 * 1024 * 1024
-"""Bytes that all running gate requests may take together."""
+"""The total size limit in bytes of all running gate requests."""
 
 
 def encode(args: list[str]) -> bytes:
-    """Encode arguments for ``--args``. Raises ValueError for one that holds a NUL."""
+    """Encode arguments for ``--args``. Raises ValueError if an argument contains a NUL byte."""
     out = bytearray()
     for arg in args:
         data = arg.encode("utf-8", "surrogateescape")
         if b"\0" in data:
-            raise ValueError(f"an argument holds a NUL byte: {arg!r}")
+            raise ValueError(f"an argument contains a NUL byte: {arg!r}")
         out += data + b"\0"
     return bytes(out)

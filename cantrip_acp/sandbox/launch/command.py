@@ -1,4 +1,4 @@
-"""One command in a sandbox: start it, stream its output, enforce its limits, kill it, clean up."""
+"""Runs one command in a sandbox: starts it, streams its output, enforces its limits, kills it, cleans up."""
 
 from __future__ import annotations
 
@@ -37,32 +37,36 @@ from cantrip_acp.sandbox.policy.policy import Policy
 from cantrip_acp.sandbox.policy.protected import placeholder_folders
 
 _LONG_COMMAND = 100_000
-"""Bytes from which a command is passed in a file: the kernel takes 128 KiB in one argument."""
+"""A command with more bytes is passed in a file, because the kernel allows 128 KiB in one argument."""
 _COMMAND_FILE = "/run/command"
 _MIN_PAUSE = 0.01
 _UNPAUSED_PIECES = 20
-"""After the first few pieces, a listener gets at most one piece per this many seconds: a program may write letter by
-letter.
+"""The minimum pause in seconds between two pieces of output for a listener, because a program may write letter by
+letter. The first `_UNPAUSED_PIECES` pieces are sent without a pause.
 """
 _MAX_WAITING_OUTPUT = 262_144
-"""Bytes of output that may wait for a slow listener before the command is made to wait too."""
+"""Bytes of output that may wait for a slow listener. If more wait, the command must wait too."""
 
 Listener = Callable[[str, str], Awaitable[None]]
-"""Receives output while it comes: the stream's name (stdout, stderr) and cleaned text."""
+"""Receives output while the command runs: the name of the stream (stdout, stderr) and cleaned text."""
 
 
 Spawn = Callable[..., object]
 """Starts a coroutine function with its arguments in a task group."""
 
 Tap = Callable[[int, bytes], None]
-"""Receives raw output (1 or 2 for the stream), before it is limited or cleaned. It may block, and then the command
-waits too.
+"""Receives raw output before it is limited or cleaned: 1 (stdout) or 2 (stderr), and bytes. It may block. Then the
+command waits too.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Result of a command. ``exit_code`` is 0 to 255; None where the command was killed."""
+    """Result of a command.
+
+    ``exit_code``: 0 to 255, or None if the command was killed. ``truncated``: whether output was left out.
+    ``ended_because``: why the sandbox killed the command. ``last_line``: the last line of standard output.
+    """
 
     exit_code: int | None
     stdout: str
@@ -73,15 +77,16 @@ class Outcome:
     last_line: str = ""
     duration_ms: float = 0.0
     warning: str | None = None
-    """A warning about a command that ended by itself."""
+    """A message about a full disk, for a command that was not killed for that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a command is started with.
+    """The policy and the bubblewrap options with which a command is started.
 
-    ``key`` identifies the inputs it was made from. ``encoded`` are the options as bubblewrap reads them; ``filter``
-    is the system call filter.
+    ``key``: the inputs; if they are equal, a `Prepared` can be used again. ``options``: bubblewrap's options.
+    ``encoded``: the same options as bubblewrap reads them. ``program``: the path of bubblewrap. ``filter``: the system
+    call filter.
     """
 
     key: object
@@ -94,7 +99,7 @@ class Prepared:
 
 
 class Running:
-    """One running command."""
+    """One running command. Create it, and call `run` once."""
 
     def __init__(
         self,
@@ -136,12 +141,12 @@ class Running:
         self.tree: Tree | None = None
 
     def set_task_starter(self, spawn: Spawn) -> None:
-        """Where the policy lists hosts: ``spawn`` runs the proxy beside the command, and stops it afterwards."""
+        """Set the function that starts the proxy as a task, if the policy lists hosts. The caller stops that task later."""
         self._spawn = spawn
 
     @property
     def pid(self) -> int:
-        """The host's number of the sandbox's first process; 0 before there is one."""
+        """The process ID of the sandbox's first process, as the host counts; 0 before that process exists."""
         return self.tree.pid if self.tree is not None else 0
 
     def end(self, because: str) -> None:
@@ -151,7 +156,7 @@ class Running:
 
     @contextmanager
     def pause_timeout(self) -> Iterator[None]:
-        """Stop the command's timeout while something with its own limits runs."""
+        """Pause the command's timeout while a gate runs that has its own limits."""
         self._pauses += 1
         if self._pauses == 1 and self._timers:
             self._timers[0].cancel()
@@ -167,13 +172,14 @@ class Running:
                 )
 
     def so_far(self) -> tuple[str, str, bool]:
-        """The output since the last call, within the ward's limit; `partial` then returns the rest."""
+        """The output since the last call: stdout, stderr, and whether output was left out. `partial` returns the rest."""
         if self.tree is not None:
             self.tree.read_now()
         stdout, stderr, truncated, self._most = part(self._streams[1], self._streams[2], self._most)
         return stdout, stderr, truncated
 
     async def run(self) -> Outcome:
+        """Run the command until it has ended and return its result. Raises `SandboxError`, `SandboxMissing`."""
         try:
             self._start()
             reports = 0
@@ -267,7 +273,7 @@ class Running:
                 )
 
     def _on_network_ready(self, listener: socket.socket) -> None:
-        """The proxy is reachable from inside now, so the command may run."""
+        """Start the proxy on the listening socket, and let the command run."""
         if self._spawn is None or self._tree.exited:
             listener.close()
             return
@@ -303,14 +309,14 @@ class Running:
     def _on_verdict(self, verdict: str | None) -> None:
         if self._tree.exited:
             return
-        # If it has ended meanwhile, its number may be reused, and then the measurement is of another process.
+        # If the command has ended since, its process ID may be reused. Then the measurement is of another process.
         if verdict is not None and self._tree.alive:
             self._tree.end(f"it used {verdict}")
             return
         self._timers[1] = asyncio.get_running_loop().call_later(limits.CHECK_INTERVAL, self._on_watch)
 
     async def _report(self, *, last: bool = False) -> int:
-        """Send new output to the listener; a slow listener slows the command down. Returns the number of pieces."""
+        """Send new output to the listener and return the number of pieces. A slow listener slows the command down."""
         pieces = 0
         for stream, name in ((1, "stdout"), (2, "stderr")):
             collector = self._streams[stream]
@@ -343,7 +349,7 @@ class Running:
         return status
 
     def partial(self, status: Status | None = None) -> Outcome:
-        """The result so far: the final one, or the part before a cancel."""
+        """The result of the command, or the result so far if it still runs or was cancelled."""
         if status is None:
             status = self.tree.status if self.tree is not None else Status()
         out, err, truncated = share(self._streams[1], self._streams[2], self._most)
@@ -355,14 +361,14 @@ class Running:
             timed_out=self._timed_out,
             ended_because=status.ended_because,
             last_line=self._streams[1].last_line(),
-            # A quick command may have filled the disk before the first check.
+            # A short command may have filled the disk before the first check of the watchdog.
             warning=self._watchdog.disks.full_message() if status.ended_because is None else None,
             duration_ms=(time.perf_counter() - self._began) * 1000,
         )
 
 
 def _prepare_home(policy: Policy) -> None:
-    """Make the mount point folders of a kept home. A link that a command left there is removed."""
+    """Create the folders in a lasting home that lead to mount points. A link that a command left there is removed."""
     assert policy.home_source is not None
     for below in bubblewrap.kept_folders(policy):
         path = os.path.join(policy.home_source, below)
@@ -377,9 +383,9 @@ def _prepare_home(policy: Policy) -> None:
     for path, target in policy.links:
         own = os.path.join(policy.home_source, os.path.relpath(path, policy.home))
         if path.startswith(policy.home + "/") and os.path.lexists(own):
-            # Every command makes this link anew, so it must not exist before.
+            # bubblewrap creates this link for every command, so it must not exist before.
             if os.path.isdir(own) and not os.path.islink(own):
-                raise SandboxError(f"{own} stands where the link {path} -> {target} must be; remove it")
+                raise SandboxError(f"{own} is in the place of the link {path} -> {target}; remove it")
             os.unlink(own)
 
 
@@ -387,7 +393,7 @@ _groups: list[str | None] = []
 
 
 def control_groups() -> str | None:
-    """The folder where control groups can be made; None where they cannot. Searched once."""
+    """The folder in which we can create control groups; None if there is none. It is searched once per process."""
     if not _groups:
         _groups.append(controlgroup.find_parent())
     return _groups[0]

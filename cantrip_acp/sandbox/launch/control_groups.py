@@ -1,12 +1,13 @@
-"""Control groups: kernel limits on processes, and on memory where possible, where we may create groups.
+"""Control groups (cgroups): limits of the kernel on the processes and the memory of a sandbox.
 
-In a user's systemd session version 2 is delegated to us; it limits both. Root may create groups in version 1's
-``pids`` hierarchy, which limits processes: a fork bomb of root is faster than any watchdog, and no rlimit binds root.
-Where neither exists, the watchdog of `limits` is used. A group exists as long as one command.
-Moving another process into a group makes the kernel wait until no processor is in the middle of a fork. That takes 8
+In a systemd session of a user, cgroups version 2 are delegated to us. They limit both processes and memory. Root may
+create groups in the ``pids`` hierarchy of version 1, which limits only processes. Root needs this: its fork bomb is
+faster than any watchdog, and the kernel applies no rlimit to the processes of root. If neither exists, the watchdog
+in `limits` is used. A group exists as long as one command.
+If we move another process into a group, the kernel waits until no processor is in the middle of a fork. That takes 8
 to 20 ms on a quiet machine and blocks our event loop. A thread that moves itself does not wait, and version 1 allows
-this for a single thread. So our thread enters the group, starts the sandbox (which is then in the group) and leaves
-again, in 0.1 ms.
+this for a single thread. So our thread enters the group, starts the sandbox, which is then in the group, and leaves
+it again. That takes 0.1 ms.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _FILES = ("cgroup.procs", "cgroup.subtree_control")
 
 
 def find_parent(mounts: str = "/proc/self/mountinfo", own: str = "/proc/self/cgroup") -> str | None:
-    """The folder in which we may make groups with a process limit: version 2 (also a memory limit) before version 1."""
+    """The folder in which we may create groups, or None. Version 2, which also limits memory, is preferred."""
     return _delegated(mounts, own) or _version_one(mounts, own)
 
 
 def limits_memory(parent: str | None) -> bool:
-    """Whether groups made there have a memory limit too."""
+    """Whether groups in this folder also limit memory."""
     return parent is not None and not _is_version_one(parent)
 
 
@@ -50,12 +51,12 @@ def _is_version_one(folder: str) -> bool:
 
 
 def _delegated(mounts: str, own: str) -> str | None:
-    """The nearest folder above our own group that was delegated to us with both controllers."""
+    """The nearest folder above our own group that is delegated to us with both controllers (memory and pids)."""
     mount = _mount_point(mounts)
     place = _own_place(own)
     if mount is None or place is None or ".." in place.split("/"):
         return None
-    # Our own group contains processes (us), and such a group cannot limit groups below it.
+    # Our own group contains processes, for example us. The kernel lets such a group set no limits for groups below it.
     parts = [p for p in place.split("/") if p][:-1]
     while True:
         folder = "/".join([mount, *parts])
@@ -89,7 +90,10 @@ def _own_place(own: str) -> str | None:
 
 
 def make(parent: str, name: str, *, memory: int, processes: int) -> ControlGroup | None:
-    """A group for a sandbox that is about to start; None where groups are not delegated to us after all."""
+    """Create a group for a sandbox that is about to start. None if the kernel refuses.
+
+    ``memory`` is in bytes; ``processes`` is a number.
+    """
     try:
         return ControlGroup(parent, name, memory=memory, processes=processes)
     except OSError:
@@ -97,12 +101,12 @@ def make(parent: str, name: str, *, memory: int, processes: int) -> ControlGroup
 
 
 class ControlGroup:
-    """One command's group. A sandbox starts inside it (`enter`) where possible, else it is moved there (`add_process`)."""
+    """The group of one command. A sandbox starts inside it if possible (`enter`), else it is moved there (`add_process`)."""
 
     def __init__(self, parent: str, name: str, *, memory: int, processes: int) -> None:
-        """Make the group, with ``memory`` in bytes and ``processes`` for the command (bubblewrap's own are added).
+        """Create the group. ``memory`` is in bytes; ``processes`` is the limit for the command without bubblewrap.
 
-        Raises OSError where the kernel refuses one of the limits; then there is no group.
+        Raises OSError if the kernel refuses one of the limits. Then no group is left.
         """
         self.folder = os.path.join(parent, name)
         self._parent = parent
@@ -110,7 +114,7 @@ class ControlGroup:
         self._joined = False
         os.mkdir(self.folder)
         try:
-            # A sandbox that starts inside its group has bubblewrap's outer and inner process there.
+            # If a sandbox starts inside its group, the outer and the inner process of bubblewrap are in the group too.
             _write(f"{self.folder}/pids.max", b"%d" % (processes + (2 if self._by_thread else 1)))
             if self._by_thread:
                 return
@@ -124,21 +128,20 @@ class ControlGroup:
 
     @contextmanager
     def enter(self) -> Iterator[None]:
-        """Processes that this thread starts in the meantime start in the group, where the kernel can move single
-        threads.
+        """Move this thread into the group, so that processes that it starts are in the group, and back at the end.
 
-        Raises OSError where the thread cannot leave the group.
+        Does nothing if the kernel cannot move single threads (version 2). Raises OSError if the thread cannot leave.
         """
         if not self._by_thread:
             yield
             return
-        # Open the way back first: a thread that cannot open it later would stay in the group.
+        # Open the parent's file first. A thread that cannot open it later would stay in the group.
         back = os.open(f"{self._parent}/tasks", os.O_WRONLY | os.O_CLOEXEC)
         try:
             try:
                 _write(f"{self.folder}/tasks", b"0")
             except OSError:
-                # Not delegated to us after all.
+                # The kernel refuses although the folder is writable.
                 yield
                 return
             try:
@@ -150,9 +153,10 @@ class ControlGroup:
             os.close(back)
 
     def add_process(self, pid: int) -> ControlGroup | None:
-        """This group, containing a sandbox's first process and all that it starts from now on.
+        """Move a sandbox's first process into the group if it is not there yet, and return the group.
 
-        Moves the process there if needed. Returns None, and removes the group, where the kernel refuses.
+        All processes that it starts later are in the group too. If the kernel refuses, removes the group and returns
+        None.
         """
         if not self._joined:
             try:
@@ -164,14 +168,17 @@ class ControlGroup:
         return self
 
     def exceeded(self) -> bool:
-        """Whether the kernel killed a process of the command for its memory."""
+        """Whether the kernel killed a process of the command because of the memory limit."""
         if self._by_thread:
             return False
         events = dict(line.split() for line in _read(os.path.join(self.folder, "memory.events")).splitlines())
         return int(events.get("oom_kill", "0")) > 0
 
     def remove(self) -> None:
-        """Remove the group; safe to call twice. The processes are gone, but the kernel may need a moment to notice."""
+        """Remove the group. Safe to call twice.
+
+        All processes have ended, but the kernel may need some milliseconds until the group is empty.
+        """
         for _ in range(20):
             try:
                 os.rmdir(self.folder)

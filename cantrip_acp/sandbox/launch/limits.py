@@ -1,8 +1,14 @@
-"""Resource limits of one command, beside its timeout: kernel limits where possible, else a watchdog.
+"""Resource limits of one command, apart from its timeout: limits of the kernel if possible, else a watchdog.
 
-The kernel limits processes per user of a namespace, but never for root. Without control groups it has no memory limit
-for a whole process tree. So a control group is used where one was delegated to us. Otherwise the watchdog adds up the
-tree's use from /proc, first after `FIRST_CHECK` seconds: a short command costs nothing.
+The kernel limits the processes of each user of a namespace, but never those of root. Without control groups it has no
+memory limit for a whole process tree. So a control group is used if one is delegated to us. Otherwise the watchdog
+adds up what the tree uses, from /proc. The first check is after `FIRST_CHECK` seconds, so a short command has no cost.
+
+Kernel memory (`kernel_memory_used`): page tables and socket buffers are in no count of a single process. Half a
+gigabyte of page tables takes a quarter of a second and no resident memory. A pair of sockets holds 0.4 MB, and a
+process may have thousands. A control group counts both. Without one, the watchdog first reads the use of the whole
+machine, which is quick. Only if that is too much, it measures the tree. Pipes are not counted, because the kernel
+limits them for each user (``fs.pipe-user-pages-soft``).
 """
 
 from __future__ import annotations
@@ -24,7 +30,10 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
-    """Set the kernel limits on a sandbox's first process, before its command runs. All later processes inherit them."""
+    """Set the kernel limits (rlimits) on a sandbox's first process, before its command runs. All processes inherit them.
+
+    ``cores`` multiplies the processor time that ``limits.timeout_ms`` allows. ``root``: whether the user is root.
+    """
     seconds = max(1, -(-limits.timeout_ms * cores // 1000)) + 1
     wanted = [
         (resource.RLIMIT_CPU, seconds),
@@ -35,11 +44,11 @@ def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
     if not root:
         wanted.append((resource.RLIMIT_NPROC, limits.processes))
     for what, value in wanted:
-        # The process inherited its hard limit from us, so our own hard limit is the maximum.
+        # The process inherited its hard limit from us. So our own hard limit is the maximum.
         hard = resource.getrlimit(what)[1]
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.prlimit(pid, what, (bound, bound))
-    # When memory is short, the kernel should kill sandboxed processes first.
+    # When the machine has too little memory, the kernel should kill processes of a sandbox first.
     try:
         fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
@@ -53,8 +62,10 @@ def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
 
 
 def limit_data_size(pid: int, size: int) -> None:
-    """Limit the data size (bytes) of each process started by ``pid``: a program gets its own out-of-memory error
-    first."""
+    """Limit the data size in bytes of each process that ``pid`` starts.
+
+    So a program gets an out-of-memory error before the watchdog kills it.
+    """
     hard = resource.prlimit(pid, resource.RLIMIT_DATA)[1]
     bound = size if hard == resource.RLIM_INFINITY else min(size, hard)
     resource.prlimit(pid, resource.RLIMIT_DATA, (bound, bound))
@@ -62,7 +73,10 @@ def limit_data_size(pid: int, size: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a process tree uses: number of processes, and bytes of memory (resident, and in its private file systems)."""
+    """What a process tree uses: the number of processes, and bytes of memory.
+
+    The memory is the resident memory and the content of the private file systems.
+    """
 
     processes: int
     memory: int
@@ -79,7 +93,7 @@ def measure(pid: int, folders: Iterable[str] = ()) -> Use:
         try:
             with open(f"/proc/{name}/statm", "rb") as file:
                 fields = file.read().split()
-            # Shared pages are not added here: the file systems below count them once, they belong to files, or
+            # Do not add shared pages here. They belong to files, or the private file systems (below) contain them, or
             # `shared_memory` counts them.
             memory += (int(fields[1]) - int(fields[2])) * _PAGE
         except (OSError, IndexError, ValueError):
@@ -88,7 +102,7 @@ def measure(pid: int, folders: Iterable[str] = ()) -> Use:
 
 
 def _process_numbers(pid: int) -> Iterator[str]:
-    """Process numbers of a sandbox."""
+    """The IDs of all processes in the process namespace of ``pid``, as text."""
     try:
         namespace = os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:
@@ -104,10 +118,10 @@ def _process_numbers(pid: int) -> Iterator[str]:
 
 
 def shared_memory(pid: int) -> int:
-    """Bytes of shared memory that processes of a tree have mapped, used or not, and that no file system holds.
+    """Bytes of shared memory that the processes of a tree have mapped and that are in no file system.
 
-    A page of it need not appear in any process's own count. So the shared memory of the whole machine is used as a
-    second bound (see `Watchdog`).
+    This counts the mapped size, used or not, because the count of a process need not contain such a page. The shared
+    memory of the whole machine is used as a second bound (see `Watchdog`).
     """
     sizes: dict[bytes, int] = {}
     for name in _process_numbers(pid):
@@ -124,9 +138,9 @@ def shared_memory(pid: int) -> int:
 
 
 def _machine_has(*names: bytes) -> list[int]:
-    """Bytes of the whole machine for these lines of /proc/meminfo.
+    """Read these lines of /proc/meminfo, in bytes for the whole machine.
 
-    Shmem is memory that processes share, including file systems in memory.
+    Shmem is the memory that processes share, including file systems in memory.
     """
     found = dict.fromkeys(names, 0)
     try:
@@ -141,10 +155,10 @@ def _machine_has(*names: bytes) -> list[int]:
 
 
 def _file_systems(pid: int, folders: Iterable[str]) -> int:
-    """Bytes in the private file systems, including about 1 KiB of records per file."""
+    """Bytes in the private file systems, with about 1 KiB of kernel records for each file."""
     used = 0
     try:
-        # Until the sandbox has its own root, these paths would lead to the host's folders.
+        # Before the sandbox has its own root folder, these paths would lead to folders of the host.
         if os.path.samestat(os.stat(f"/proc/{pid}/root"), os.stat("/")):
             return 0
     except OSError:
@@ -167,8 +181,10 @@ class Disks:
         self.begin()
 
     def begin(self) -> None:
-        """Start a turn: compute from the current free space how much must stay free. Raises `SandboxError` for a bad
-        setting."""
+        """Start a turn: compute from the current free space how much must stay free.
+
+        Raises `SandboxError` for a setting that is not valid.
+        """
         self._must_stay_free = {}
         seen: set[int] = set()
         for folder in self._folders:
@@ -186,7 +202,7 @@ class Disks:
                     raise SandboxError(str(error)) from None
 
     def full_message(self) -> str | None:
-        """A message about the first disk that is full; None where none is."""
+        """A message about the first disk with too little free space; None if there is none."""
         for folder, least in self._must_stay_free.items():
             try:
                 disk = os.statvfs(folder)
@@ -202,8 +218,11 @@ class Disks:
 
 
 class Watchdog:
-    """Checks a process tree at intervals and reports what it uses too much of. ``disks``: the folders that it can
-    write."""
+    """Checks whether a process tree uses too much of something.
+
+    ``folders``: its private file systems, as paths inside. ``count``: whether to check the number of processes, because
+    the kernel does not. ``disks``: the folders that the tree can write.
+    """
 
     def __init__(self, limits: Limits, folders: tuple[str, ...], *, count: bool, disks: Iterable[str] = ()) -> None:
         self._limits = limits
@@ -212,10 +231,10 @@ class Watchdog:
         self.disks = Disks(disks)
 
     def verdict(self, pid: int, times: int = 1) -> str | None:
-        """Why the tree must be killed, or None.
+        """The reason why the tree with the first process ``pid`` must be killed, or None.
 
-        ``count`` (set at creation): check the number of processes too, because the kernel does not. ``times``: allow
-        this multiple of the memory limit, because pages shared by forked processes are counted once per process.
+        ``times``: allow this multiple of the memory limit, because pages that forked processes share are counted once
+        for each process.
         """
         most = self._limits.memory * times
         if (full := self.disks.full_message()) is not None:
@@ -235,22 +254,25 @@ class Watchdog:
         return None
 
 
-# Asking a watchdog without blocking others.
-# The kernel makes a reader of /proc wait while the process changes itself. Reading hundreds of processes that are
-# just starting can take a second. After one slow check, a tree is checked in a thread.
+# Watchdog checks that do not block the event loop.
+# The kernel makes a reader of /proc wait while the process changes its memory map. So to read hundreds of processes
+# that have just started can take a second. After one slow check, the tree is checked in a thread.
 
 _SLOW = 0.01
-"""Seconds that one check may block the event loop."""
+"""Seconds. A check that takes longer counts as slow."""
 
 
 class WatchdogRunner:
-    """Runs the watchdog checks of one tree: `ask` calls ``on_verdict`` with the verdict, at once or later."""
+    """Runs the watchdog checks of one process tree, in a thread if they are slow."""
 
     def __init__(self) -> None:
         self._slow = False
 
     def ask(self, verdict: Callable[[], str | None], on_verdict: Callable[[str | None], None]) -> None:
-        """``on_verdict`` must check whether the tree still exists."""
+        """Call ``verdict`` and then ``on_verdict`` with its result, now or later.
+
+        ``on_verdict`` must check whether the tree still exists.
+        """
         if not self._slow:
             on_verdict(self._timed(verdict))
             return
@@ -265,37 +287,38 @@ class WatchdogRunner:
 
 
 UNIX_SOCKET = 425_984
-"""Bytes that may wait in one end of a pair: twice ``net.core.wmem_max``, as on most machines. The kernel does not
-report how much does wait.
+"""Bytes that may wait in one end of a pair of sockets: twice the usual ``net.core.wmem_max``. The kernel does not
+report how many bytes wait.
 """
 
 
 def kernel_memory_bound(pid: int, machine_tables: int) -> int:
-    """Upper bound in bytes for any tree: page tables of the whole machine, and socket memory in the network of ``pid``.
+    """The most kernel memory in bytes that any tree can use, from the page tables and sockets that exist.
 
+    It counts page tables of the whole machine, and socket memory in the network namespace of ``pid``.
     ``machine_tables``: bytes of page tables (PageTables in /proc/meminfo).
     """
     return machine_tables + (_line_count(pid, "unix") - 1) * UNIX_SOCKET + _inet_socket_bytes(pid)
 
 
 def kernel_memory_used(pid: int, tree: Iterable[str]) -> int:
-    """Bytes that the kernel holds for the tree with first process ``pid``; ``tree`` are its process numbers."""
+    """Bytes that the kernel uses for the tree with the first process ``pid``; ``tree``: the IDs of its processes."""
     names = list(tree)
     total = sum(_page_table_bytes(name) for name in names)
-    # In a separate network, sockets that are being passed between processes belong to the tree too.
+    # In its own network namespace, sockets that are being passed between processes belong to the tree too.
     ours = None if _own_network(pid) else {number for name in names for number in _socket_inodes(name)}
     total += UNIX_SOCKET * sum(1 for fields in _socket_rows(pid, "unix") if ours is None or fields[6] in ours)
     for kind in ("tcp", "tcp6", "udp", "udp6"):
         for fields in _socket_rows(pid, kind):
             if ours is None or fields[9] in ours:
                 sent, _, received = fields[4].partition(b":")
-                # A waiting byte takes about two, including the kernel's record of it.
+                # A waiting byte takes about two bytes, with the kernel's record of it.
                 total += 2 * (int(sent, 16) + int(received, 16))
     return total
 
 
 def _socket_rows(pid: int, kind: str) -> Iterator[list[bytes]]:
-    """Rows of a table of a process's network, without the header."""
+    """The rows of a socket table in the network namespace of ``pid``, without the header."""
     try:
         with open(f"/proc/{pid}/net/{kind}", "rb") as file:
             next(file, b"")
@@ -316,7 +339,7 @@ def _line_count(pid: int, kind: str) -> int:
 
 
 def _inet_socket_bytes(pid: int) -> int:
-    """Bytes that the TCP and UDP sockets of the machine hold."""
+    """Bytes that the TCP and UDP sockets of the machine use."""
     pages = 0
     try:
         with open(f"/proc/{pid}/net/sockstat", "rb") as file:

@@ -1,8 +1,8 @@
-"""Command output: limited while it streams, valid text, without terminal control sequences.
+"""Cleans and limits command output: the result is valid text without terminal control sequences.
 
-Output from a sandbox is hostile: an escape sequence can move an editor's cursor, change a title or act like typed
-input. `Cleaner` turns bytes into text that is safe to display. `Collector` keeps the first and the last part of any
-amount of output.
+Output from a sandbox is hostile. An escape sequence can move an editor's cursor, change a window title or act like
+typed input. `Cleaner` turns bytes into text that is safe to display. `Collector` stores the first and the last part of
+any amount of output.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _OTHER = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
 _SEQUENCE = re.compile(
     # CSI: parameters, intermediates, final byte.
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    # OSC, DCS, SOS, PM and APC: a string up to its terminator; never across a line, so that it cannot hide the rest.
+    # OSC, DCS, SOS, PM and APC: a string up to its terminator, but never across a line. So it cannot hide the rest.
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c|(?=\n)|(?=\x1b))"
-    # Two-character escapes, including character sets; then an ESC alone.
+    # Two-character escapes, including character sets; then a single ESC.
     r"|\x1b[ -/]*[0-~]|\x1b"
     # A carriage return before a newline; then all other control characters except tab, newline and carriage return.
     r"|\r+(?=\n)|[" + _OTHER + "]"
@@ -28,10 +28,10 @@ _UNFINISHED = re.compile(
 )
 _SUSPECT = re.compile("[\r" + _OTHER + "]")
 _HOLD = 4096
-"""Characters of an unfinished sequence that may be held back. A longer one is treated as text."""
+"""The maximum length in characters of an unfinished sequence. A longer one is treated as text."""
 
 _BIDI = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)])
-"""Direction overrides make text look different from its content; they are removed."""
+"""Direction overrides. They make text look different from its content, so they are removed."""
 _BIDI_SEARCH = re.compile("[\u202a-\u202e\u2066-\u2069]")
 
 
@@ -51,7 +51,7 @@ def clean(text: str) -> str:
 
 
 class Cleaner:
-    """`clean` for a stream: joins sequences and characters that are cut between two pieces."""
+    """Does what `clean` does for a stream. It joins sequences and characters that are cut between two pieces."""
 
     __slots__ = ("_decoder", "_held")
 
@@ -69,17 +69,17 @@ class Cleaner:
         return clean(text)
 
     def finish(self) -> str:
-        """The text that was still held back; call it when the stream has ended."""
+        """Return the text of an unfinished sequence. Call it when the stream has ended."""
         text = self._held + self._decoder.decode(b"", final=True)
         self._held = ""
         return clean(text)
 
 
 class Collector:
-    """One stream's bytes, limited: the first ``limit`` bytes, and the last ``limit`` bytes of the rest.
+    """Stores one stream: the first ``limit`` bytes, and the last ``limit`` bytes of the rest.
 
-    `take` returns the new pieces since the last call, cleaned. It stops after the first ``limit`` bytes: a listener
-    needs no more of a flood.
+    `take` returns the new text since the last call, cleaned. It returns only the first ``limit`` bytes, because a
+    listener does not need more.
     """
 
     __slots__ = ("_cleaner", "_head", "_live", "_tail", "_tail_size", "limit", "total")
@@ -99,7 +99,7 @@ class Collector:
 
     @property
     def waiting(self) -> int:
-        """Bytes that `take` would return."""
+        """The number of bytes that `take` would return."""
         return len(self._live)
 
     def feed(self, data: bytes) -> None:
@@ -122,11 +122,11 @@ class Collector:
         return self._cleaner.feed(data)
 
     def finish(self) -> str:
-        """The text that `take` still held back; call it when the stream has ended."""
+        """Return the text that `take` has not returned yet. Call it when the stream has ended."""
         return self.take() + self._cleaner.finish()
 
     def text(self, budget: int) -> str:
-        """At most ``budget`` bytes: everything, or the beginning and the end with a note about the missing part."""
+        """The output in at most ``budget`` bytes: all of it, or the beginning and the end with a note between them."""
         tail = b"".join(self._tail)[-self.limit :]
         kept = bytes(self._head) + tail
         if self.total <= budget and len(kept) == self.total:
@@ -140,7 +140,7 @@ class Collector:
         return _fit(text, budget)
 
     def restart(self, limit: int) -> None:
-        """Start a new limit from now on and drop the kept bytes. `take` continues unchanged."""
+        """Discard the stored bytes and store new output with this limit. `take` is not affected."""
         self.limit = limit
         self.total = 0
         self._head.clear()
@@ -148,14 +148,14 @@ class Collector:
         self._tail_size = 0
 
     def last_line(self) -> str:
-        """The last non-blank line of the kept output."""
+        """The last non-blank line of the stored output."""
         tail = (bytes(self._head) + b"".join(self._tail))[-self.limit :]
         lines = clean(tail.decode("utf-8", "replace")).rstrip().rsplit("\n", 1)
         return lines[-1]
 
 
 def _cut(data: bytes, *, at_end: bool) -> bytes:
-    """The data without an incomplete character at one end."""
+    """The data without an incomplete UTF-8 character at the end or at the beginning."""
     if at_end:
         for back in range(1, min(4, len(data)) + 1):
             byte = data[-back]
@@ -178,9 +178,9 @@ def _fit(text: str, budget: int) -> str:
 
 
 def share(out: Collector, err: Collector, limit: int) -> tuple[str, str, bool]:
-    """Both streams within ``limit`` bytes together, and whether something was left out.
+    """The text of both streams, together at most ``limit`` bytes, and whether something was left out.
 
-    A stream that needs less than half leaves the rest of its half to the other.
+    If a stream needs less than half of the limit, the other stream gets the rest.
     """
     if out.total + err.total <= limit:
         out_text, err_text = out.text(limit), err.text(limit)
@@ -197,9 +197,9 @@ _LEAST = 2_000
 
 
 def part(out: Collector, err: Collector, limit: int) -> tuple[str, str, bool, int]:
-    """Both streams so far (as `share`, within half of ``limit``), and the limit for the output still to come.
+    """The output of both streams so far, as `share` returns it for half of ``limit``, and the limit for later output.
 
-    Each call uses half of the limit, so that the end of an output is always seen.
+    Each call uses half of the remaining limit. So the end of an output is always included.
     """
     stdout, stderr, truncated = share(out, err, max(limit // 2, _LEAST))
     rest = max(limit - len(stdout.encode()) - len(stderr.encode()), _LEAST)

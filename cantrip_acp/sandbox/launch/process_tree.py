@@ -1,10 +1,11 @@
-"""Process tree of one sandbox: starts it, reads its output, and makes sure that it is gone at the end.
+"""Process tree of one sandbox: starts it, reads its output, and kills all of its processes at the end.
 
-bubblewrap's outer process starts the first process of a new process namespace, reports its number and waits for us.
-So we hold a pidfd of it and have set its limits before the command runs. Killing that first process kills every other
-process in the namespace at once: orphans, other sessions, stopped processes. The tree is gone when its pidfd says so.
-Everything happens on the event loop's thread. bubblewrap must be started there too, because its ``--die-with-parent``
-is about threads. There is no thread, no polling and no child watcher.
+The outer process of bubblewrap starts the first process of a new process namespace, reports its ID and waits for us.
+So we open a pidfd of the first process and set its limits before the command runs. If the first process is killed, the
+kernel kills every other process in the namespace at once: orphans, other sessions, stopped processes. Its pidfd tells
+us when they have ended.
+Everything happens in the thread of the event loop. bubblewrap must be started there too, because its option
+``--die-with-parent`` refers to the thread that started it. There is no extra thread, no polling and no child watcher.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ _CHUNK = 65_536
 _WIDE_PIPE = 1024 * 1024
 _REPORT = 65_536
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors where this process can open nothing more. Then protected files cannot be found, so nothing may run."""
+"""Errors that mean that this process can open no more files. Then it cannot find protected files, and nothing may run."""
 GONE_WITHIN = 1.0
-"""Seconds after a kill in which a tree must be gone. It takes about one millisecond unless the kernel is stuck."""
+"""Seconds in which all processes must end after a kill. It usually takes about one millisecond."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Launch:
-    """What to start: a program with its arguments, and the descriptors that its options name.
+    """The program to start, with its arguments and the descriptors that its options name.
 
-    ``inherited`` and ``stdin`` (-1: none) are closed here once the program has them. The program is started inside
-    the context manager ``within``.
+    ``inherited`` and ``stdin`` (-1: none) are closed here when the program has them. ``folder``: the working folder.
+    ``within``: a context manager in which the program is started.
     """
 
     program: str
@@ -59,8 +60,8 @@ class Launch:
 class Status:
     """How a tree ended.
 
-    ``exit_code`` is the command's. It is None where the command never ran (bubblewrap's stderr says why), or where it
-    was killed for the reason in ``ended_because``. ``gone``: no process of it is left.
+    ``exit_code``: that of the command. It is None if the command never ran (then bubblewrap's stderr says why), or if
+    it was killed for the reason ``ended_because``. ``started``: whether the command ran. ``gone``: no process is left.
     """
 
     exit_code: int | None = None
@@ -81,8 +82,8 @@ class _Stream:
 class Hooks:
     """Callbacks of a tree.
 
-    ``prepared`` gets the tree's first process before the command runs. With ``hold`` the command then waits for
-    `Tree.release`.
+    ``output``: called with 1 (stdout) or 2 (stderr), and bytes. ``prepared``: called with the ID of the first process
+    before the command runs. ``hold``: the command then waits until `Tree.release` is called.
     """
 
     output: Callable[[int, bytes], None]
@@ -91,7 +92,7 @@ class Hooks:
 
 
 class Tree:
-    """A running tree. Create it, `start` it, wait for `changed`, and always `finish` it."""
+    """The process tree of one sandbox. Create it, `start` it, wait for `changed`, and always `finish` it."""
 
     def __init__(self, launch: Launch, hooks: Hooks) -> None:
         self._launch = launch
@@ -114,7 +115,7 @@ class Tree:
 
     @property
     def running(self) -> bool:
-        """False once the command has ended and all of its output was read."""
+        """False if the command has ended and all of its output was read."""
         return self._outer >= 0 or any(s.open for s in self._streams.values())
 
     @property
@@ -123,14 +124,14 @@ class Tree:
 
     @property
     def alive(self) -> bool:
-        """Whether its first process runs now. If so, all earlier readings under its number were about this process."""
+        """Whether the first process runs now. If so, its process ID was not reused, and earlier measurements are valid."""
         return self._inner >= 0 and not _wait(self._inner, 0)
 
     def start(self) -> None:
-        """Start it; returns when the program runs.
+        """Start the program. Returns when the program runs.
 
-        Raises `SandboxError` where it cannot be started. Then nothing of it runs and every descriptor is closed, also
-        those of the launch.
+        Raises `SandboxError` if it cannot be started. Then no process runs, and all descriptors are closed, also those
+        of the `Launch`.
         """
         stdin = self._launch.stdin
         theirs = [*self._launch.inherited, *([stdin] if stdin >= 0 else [])]
@@ -176,12 +177,12 @@ class Tree:
         self._add(status, self._on_status)
 
     def _spawn(self, theirs: Sequence[int], go: int) -> subprocess.Popen[bytes]:
-        """Start the program with its ends of the four pipes: output, errors, status report, barrier."""
+        """Start the program with its ends of the four pipes: stdout, stderr, status report, barrier."""
         out, err, status, barrier = theirs
         argv = [*self._launch.argv]
         at = argv.index("--args")
-        # The program also gets the writing end of the barrier (sync-fd; the command never sees it). If we died now,
-        # the barrier must not open by itself.
+        # bubblewrap also gets the writing end of the barrier (--sync-fd; the command does not). If we are killed now,
+        # the pipe then stays open, and the command does not start.
         argv[at:at] = ["--json-status-fd", str(status), "--block-fd", str(barrier), "--sync-fd", str(go)]
         with self._launch.within():
             self._process = subprocess.Popen(
@@ -213,7 +214,7 @@ class Tree:
         except OSError as error:
             data = b""
             if error.errno != errno.EIO:
-                self._end("its output cannot be read")
+                self._end("the output of the command cannot be read")
         if not data:
             self._close_stream(stream)
             if not self.running:
@@ -239,18 +240,18 @@ class Tree:
                 self.status.exit_code = int(report["exit-code"])
 
     def _prepare(self, pid: int) -> None:
-        """The tree's first process waits for us: open its pidfd, set its limits, release it."""
+        """Open a pidfd of the first process, set its limits, and release it. It waits for us."""
         try:
             self._inner = os.pidfd_open(pid)
             if _parent(pid) != self.group:
-                # The process is gone and its number is reused. bubblewrap's own end will say why.
+                # The process has ended and its ID is reused. The exit of bubblewrap will tell why.
                 os.close(self._inner)
                 self._inner = -1
                 return
         except ProcessLookupError:
             return
         except OSError as error:
-            self._end(f"its process cannot be watched ({no_room_text(error) or error.strerror})")
+            self._end(f"the first process of the sandbox cannot be watched ({no_room_text(error) or error.strerror})")
             return
         self.pid = pid
         if self.status.ended_because is not None:
@@ -259,7 +260,7 @@ class Tree:
         try:
             self._hooks.prepared(pid)
         except OSError as error:
-            self._end(f"its limits cannot be set ({no_room_text(error) or error.strerror})")
+            self._end(f"the limits of the sandbox cannot be set ({no_room_text(error) or error.strerror})")
             return
         if not self._hooks.hold:
             self.release()
@@ -269,7 +270,7 @@ class Tree:
         if self._go < 0 or self.status.ended_because is not None:
             return
         self.status.started = True
-        # If bubblewrap has ended meanwhile, its exit is reported instead.
+        # If bubblewrap has ended, its exit is reported instead.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._go, b"1")
         os.close(self._go)
@@ -278,12 +279,12 @@ class Tree:
     def _on_exit(self) -> None:
         assert self._process is not None
         self._loop.remove_reader(self._outer)
-        # The group number stays ours until its leader was waited for.
+        # The ID of the process group cannot be reused until we have waited for its leader.
         self._kill()
         self._process.wait()
         os.close(self._outer)
         self._outer = -1
-        # Usually no writer is left, and the pipes hold all the remaining output: no need to wait longer.
+        # Usually no writer is left, and the pipes contain all the remaining output. So read it now.
         for stream in list(self._streams.values()):
             if stream.open and stream.reading:
                 self._on_readable(stream.fd)
@@ -292,7 +293,7 @@ class Tree:
     # Called by the runner of a command.
 
     def pause(self, paused: bool) -> None:
-        """Stop reading output, so that the command waits; or continue."""
+        """Stop reading output, so that the command waits, or continue to read."""
         for stream in self._streams.values():
             if stream.open and stream.reading == paused:
                 stream.reading = not paused
@@ -302,7 +303,7 @@ class Tree:
                     self._loop.add_reader(stream.fd, self._on_readable, stream.fd)
 
     def end(self, because: str) -> None:
-        """Kill the whole tree now. The first reason is kept."""
+        """Kill the whole tree now. Only the first reason is stored in the status."""
         self._end(because)
 
     def _end(self, because: str) -> None:
@@ -317,14 +318,14 @@ class Tree:
             _raise_priority(self.pid, self._inner)
             _signal(self._inner)
         if self._outer >= 0:
-            # Also kill the process group: it covers the moment before we know the first process.
+            # Also kill the process group of bubblewrap, for the time before we know the first process.
             try:
                 os.killpg(self.group, signal.SIGKILL)
             except ProcessLookupError:
                 return
 
     async def changed(self) -> None:
-        """Wait until something happened: output, an end, a kill."""
+        """Wait until there is new output, or the tree has ended or was killed."""
         if not self._changed:
             self._waiter = self._loop.create_future()
             try:
@@ -334,7 +335,7 @@ class Tree:
         self._changed = False
 
     def read_now(self) -> None:
-        """Read what the pipes hold now, though more may come. Limited, because a writer may never stop."""
+        """Read the output that waits in the pipes now. The amount is limited, because a writer may never stop."""
         for stream in list(self._streams.values()):
             for _ in range(2 * _WIDE_PIPE // _CHUNK):
                 try:
@@ -346,7 +347,7 @@ class Tree:
                 stream.feed(data)
 
     def wake(self) -> None:
-        """Make `changed` return."""
+        """Make a waiting `changed` return."""
         self._wake()
 
     def _wake(self) -> None:
@@ -355,8 +356,10 @@ class Tree:
             self._waiter.set_result(None)
 
     def finish(self) -> Status:
-        """Kill what still runs, read the remaining output, close everything. Blocks for the moment that the kernel
-        needs."""
+        """Kill processes that still run, read the remaining output, close all descriptors.
+
+        Blocks until the processes have ended, at most `GONE_WITHIN` seconds for each pidfd.
+        """
         if self._process is None:
             return self.status
         if self._outer >= 0:
@@ -382,7 +385,7 @@ class Tree:
         return self.status
 
     def _drain(self, stream: _Stream) -> None:
-        """Read the rest of a pipe without a writer. Limited, in case something still writes."""
+        """Read the rest of a pipe. The amount is limited, in case a process still writes."""
         for _ in range(2 * _WIDE_PIPE // _CHUNK + 2):
             try:
                 data = os.read(stream.fd, _CHUNK)
@@ -401,12 +404,12 @@ class Tree:
 
 
 def sandbox_error(doing: str, error: OSError) -> SandboxError:
-    """An error from an OSError: what failed, why, and what helps where that is known."""
+    """Make a `SandboxError` from an OSError. ``doing`` says what failed."""
     return SandboxError(f"{doing}: {no_room_text(error) or error.strerror or error}")
 
 
 def no_room_text(error: OSError) -> str | None:
-    """Why this process can open nothing more, and what to do; None for any other error."""
+    """Why this process can open no more files, and what to do; None for any other error."""
     if error.errno == errno.EMFILE:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return f"this process has all of its {most} files open; end other sessions, or raise the limit (ulimit -n)"
@@ -416,7 +419,7 @@ def no_room_text(error: OSError) -> str | None:
 
 
 def memory_file(data: bytes) -> int:
-    """A memory file's descriptor to read the data from its beginning. Raises OSError and leaves none open."""
+    """Write the data to a file in memory (memfd) and return its descriptor, at the beginning. Raises OSError."""
     fd = os.memfd_create("cantrip", os.MFD_CLOEXEC)
     try:
         view = memoryview(data)
@@ -437,10 +440,10 @@ def _signal(pidfd: int) -> None:
 
 
 def _raise_priority(pid: int, pidfd: int) -> None:
-    """Raise a killed first process's priority so that it ends before the others run on.
+    """Raise the priority of a first process that will be killed, so that it ends before other processes run.
 
-    A killed process must still be scheduled in order to end. Among the thousands of a fork bomb it would wait while
-    they multiply. Only root may do this, and only root needs it.
+    The kernel must still schedule a killed process so that it can end. Among the thousands of processes of a fork
+    bomb it would wait while they multiply. Only root may do this, and only root needs it.
     """
     if pid <= 0 or _wait(pidfd, 0):
         return
@@ -466,7 +469,7 @@ def _parent(pid: int) -> int:
 
 
 def _enlarge_pipe(fd: int) -> None:
-    """Enlarge the pipe of a stream that fills it. A user's quota may refuse; then it stays as it is."""
+    """Enlarge a pipe that is full. If the user's quota of pipe memory is used up, nothing changes."""
     try:
         if fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) < _WIDE_PIPE:
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _WIDE_PIPE)
@@ -476,7 +479,7 @@ def _enlarge_pipe(fd: int) -> None:
 
 _library: ContextVar[str | None] | None = None
 try:
-    # Not our dependency: other packages install it.
+    # We do not depend on sniffio, but other packages may install it.
     _library = importlib.import_module("sniffio").current_async_library_cvar
 except (ImportError, AttributeError):
     pass
@@ -485,8 +488,8 @@ except (ImportError, AttributeError):
 def start_soon(group: TaskGroup, work: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
     """Start a task in a group from a callback.
 
-    Where sniffio is installed, anyio asks it which async library runs. In a callback sniffio knows this only if it
-    was set: `anyio.run` sets it, `asyncio.run` does not.
+    If sniffio is installed, anyio asks it which async library runs. In a callback, sniffio knows this only if it was
+    set before. `anyio.run` sets it, but `asyncio.run` does not.
     """
     if _library is None:
         group.start_soon(work, *args)

@@ -1,13 +1,13 @@
-"""Runtime folder of one process's sandboxes, and a sentinel process that cleans up if we are killed.
+"""Runtime folder of the sandboxes of one process, and a sentinel process that cleans up if we are killed.
 
-The folder holds what sandboxes see read-only: the prepared /etc, the note that replaces hidden files, and the gate
-commands. It is made when the first command runs and removed at exit. The sentinel is a shell that waits until our end
-of a pipe closes. After a kill -9 it removes the folder, kills sandboxes that still run, and removes placeholders for
-protected names.
+The folder contains the files that sandboxes see read-only: the prepared /etc, the note that replaces hidden files, and
+the gate commands. It is made when the first command runs, and removed at exit. The sentinel is a shell that waits
+until our end of a pipe closes. After a kill -9 it removes the folder, kills sandboxes that still run, and removes
+placeholders at protected names.
 
-The prepared /etc has only the files that programs need, copied from the host's /etc by name. For root, the host's own
-/etc would show password hashes, private keys and passwords of services. One prepared folder is also one mount instead
-of thirty.
+The prepared /etc contains only the files that programs need, copied by name from the /etc of the host. For root, the
+/etc of the host would show password hashes, private keys and passwords of services. Also, one prepared folder needs
+one mount instead of thirty.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from cantrip_acp.sandbox.policy.placeholders import Pool
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE
 
 _DETACH = 'exec 3<&0; /bin/sh -c "$0" "$@" <&3 3<&- &'
-"""Starts a shell with our standard input and exits. Without this detour, a shell's background processes have no
-input.
+"""A shell script that starts another shell in the background, with our standard input, and exits. Without the copy of
+the descriptor, a background process of a shell would have no input.
 """
 
 NOTE = "# This file is hidden inside the sandbox: it may hold secrets.\n"
 
 
 class Runtime:
-    """One process's runtime folder and sentinel. Get it with `runtime`. All threads may use it."""
+    """The runtime folder and the sentinel of this process. Get it with `runtime`. All threads may use it."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.owner = os.getpid()
@@ -62,8 +62,8 @@ class Runtime:
             ends += os.pipe()
             ends += os.pipe()
             reader, self._sentinel, self._sentinel_lives, writer = ends
-            # Detach the sentinel, so that it is nobody's child. A search for processes that a turn left behind does
-            # not find it, and an owner that replaces itself (exec) has nothing to reap.
+            # Detach the sentinel, so that it is not our child. A search for processes that a turn left running does
+            # then not find it, and an owner that replaces itself (exec) does not have to wait for it.
             subprocess.run(
                 ["/bin/sh", "-c", _DETACH, script, "cantrip-sentinel", self.folder, *NEVER_MADE],
                 stdin=reader,
@@ -85,11 +85,11 @@ class Runtime:
 
     @property
     def token(self) -> str:
-        """The name that this process's sandboxes run under, so that the sentinel recognizes them."""
+        """The program name (argv[0]) of the sandboxes of this process, by which the sentinel recognizes them."""
         return os.path.basename(self.folder)
 
     def host_paths(self, host: Host, home: str, *, network: bool) -> HostPaths:
-        """The prepared folders for a policy's arguments; made once for each home and network setting."""
+        """The host paths for a policy's arguments. They are made once for each home and network setting."""
         key = (home, network)
         with self._lock:
             found = self._places.get(key)
@@ -103,7 +103,7 @@ class Runtime:
             return found
 
     def write_once(self, text: str) -> str:
-        """Path of a file in the runtime folder with this text. The same text gives the same file."""
+        """Write the text to a file in the runtime folder and return its path. The same text gives the same file."""
         name = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
         path = os.path.join(self.folder, name)
         with self._lock:
@@ -114,7 +114,7 @@ class Runtime:
         return path
 
     def make_folder(self, kind: str) -> str:
-        """Make a new folder in the runtime folder."""
+        """Create a new folder in the runtime folder and return its path."""
         with self._lock:
             self._count += 1
             path = os.path.join(self.folder, f"{kind}{self._count}")
@@ -122,7 +122,7 @@ class Runtime:
         return path
 
     def group_name(self, parent: str) -> str:
-        """A new name for a control group below ``parent``. The sentinel recognizes it as ours."""
+        """Return a new name for a control group below ``parent``. The sentinel removes groups with such names."""
         with self._lock:
             if self._groups != parent:
                 self._groups = parent
@@ -131,7 +131,7 @@ class Runtime:
             return f"{self.token}-{self._count}"
 
     def pool(self, folder: str) -> Pool | None:
-        """The folder that holds unused placeholders for ``folder``, on the same file system; None if there is none."""
+        """The pool of unused placeholders on the file system of ``folder``; None if there is none."""
         device = os.stat(folder).st_dev
         with self._lock:
             if device not in self._pools:
@@ -150,20 +150,21 @@ class Runtime:
                     self._tell(f"!{made}")
                     return Pool(made)
             except OSError:
-                # Without a pool, placeholders are only slower to make.
+                # Without a pool, placeholders still work. They are only slower to make.
                 continue
         return None
 
     def placeholders_added(self, folder: str) -> None:
-        """Tell the sentinel that placeholders are being made in this folder."""
+        """Tell the sentinel that this folder gets placeholders."""
         self._tell(f"~{folder}")
 
     def placeholders_removed(self, folder: str) -> None:
+        """Tell the sentinel that this folder has no placeholders of ours any more."""
         self._tell(f"={folder}")
 
     def _tell(self, line: str) -> None:
-        # Short lines, and a reader that only reads: this does not block in practice. If somebody killed the sentinel,
-        # we only lose its protection.
+        # The lines are short, and the sentinel only reads. So this does not block in practice. If somebody killed the
+        # sentinel, nobody cleans up after a kill, but sandboxes still work.
         try:
             os.write(self._sentinel, line.encode("utf-8", "surrogateescape") + b"\n")
         except BrokenPipeError:
@@ -180,7 +181,8 @@ class Runtime:
         self._tell(".")
         os.close(self._sentinel)
         self._sentinel = -1
-        # The sentinel holds the other end of this pipe and writes nothing: end of file means that it has ended.
+        # The sentinel has the other end of this pipe open and writes nothing. So the end of the file means that it has
+        # ended.
         select.select([self._sentinel_lives], [], [], 2)
         os.close(self._sentinel_lives)
 
@@ -190,7 +192,7 @@ _creating = threading.Lock()
 
 
 def runtime() -> Runtime:
-    """This process's runtime, the same for all threads; a forked child makes its own."""
+    """The runtime of this process, the same for all threads. A forked child makes its own runtime."""
     global _current
     with _creating:
         if (
@@ -204,7 +206,7 @@ def runtime() -> Runtime:
 
 
 def _in_child() -> None:
-    """Replace the lock after a fork: a thread that the child does not have may hold the copied lock."""
+    """Replace the lock after a fork, because a thread that the child does not have may hold the copied lock."""
     global _creating
     _creating = threading.Lock()
 
@@ -213,9 +215,10 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def base_folder(environ: Mapping[str, str]) -> str:
-    """A folder on this machine that allows running programs: the gate commands are mounted from there.
+    """Find a folder on this machine from which programs may run, because the gate commands are mounted from there.
 
-    Prefers one in memory: a thousand small links take half a second on some disks.
+    A folder in memory is preferred, because a thousand small links take half a second on some disks.
+    Raises `SandboxError` if there is none.
     """
     for folder in (environ.get("XDG_RUNTIME_DIR"), "/dev/shm", tempfile.gettempdir(), "/var/tmp", environ.get("HOME")):
         if folder and os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
@@ -241,7 +244,7 @@ _MOST = 4000
 
 
 def prepare_etc(folder: str, *, user: str, uid: int, gid: int, home: str, shell: str, network: bool) -> None:
-    """Fill ``folder`` (empty, ours) with the /etc of a sandbox."""
+    """Fill the empty ``folder`` with the files of /etc in a sandbox."""
     files = {
         "passwd": f"root:x:0:0:root:/root:/bin/sh\n{user}:x:{uid}:{gid}::{home}:{shell}\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -275,7 +278,10 @@ def prepare_etc(folder: str, *, user: str, uid: int, gid: int, home: str, shell:
 
 
 def _copy(source: str, target: str, left: list[int]) -> None:
-    """Copy what everybody may read. Links to /usr, or to a file beside them, stay links."""
+    """Copy files that everybody may read. Links to /usr, or to a file in the same folder, stay links.
+
+    ``left``: one number, how many more files may be copied.
+    """
     left[0] -= 1
     if left[0] < 0:
         return
@@ -283,7 +289,7 @@ def _copy(source: str, target: str, left: list[int]) -> None:
         status = os.lstat(source)
         if stat.S_ISLNK(status.st_mode):
             to = os.readlink(source)
-            # The link means the same inside.
+            # The link has the same target inside.
             if to.startswith("/usr/") or "/" not in to:
                 os.symlink(to, target)
                 return
@@ -302,5 +308,5 @@ def _copy(source: str, target: str, left: list[int]) -> None:
             shutil.copyfile(source, target)
             os.chmod(target, 0o755 if status.st_mode & 0o001 else 0o644)
     except OSError:
-        # What cannot be copied is not visible inside.
+        # A file that cannot be copied is not visible inside.
         return

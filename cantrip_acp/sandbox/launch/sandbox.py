@@ -1,10 +1,10 @@
-"""Sandbox of one entity: keeps the policy up to date and runs one command after another.
+"""Sandbox of one entity: keeps its policy up to date and runs its commands.
 
     sandbox = Sandbox(wards, workspace)
     outcome = await sandbox.run("make test")
 
-Expensive work is done once: reading facts about the machine, the prepared folders, the arguments. Before each command
-only what the workspace may have changed is checked again.
+Expensive work is done once: the facts about the machine, the prepared folders, the arguments. Before each command,
+only the files in the workspace that matter for the policy are checked again.
 """
 
 from __future__ import annotations
@@ -37,11 +37,16 @@ from cantrip_acp.sandbox.policy.policy import Policy, check_roots, compose
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Survey
 
 _SLOW_SEARCH = 0.005
-"""Seconds after which the check of a workspace counts as slow and is done in a thread."""
+"""Seconds. If the search in a workspace takes longer, it counts as slow and is done in a thread."""
 
 
 class Sandbox:
-    """One entity's sandbox. Raises `DefinitionError` for wards or a workspace that cannot be enforced."""
+    """The sandbox of one entity.
+
+    ``wire``: its gate commands. ``home_source``: a host folder for a home that lasts longer than a turn.
+    ``private``: our own folders to hide. ``more_readable``: paths outside the workspace to show.
+    Raises `DefinitionError` for wards or a workspace that cannot be enforced, and `SandboxMissing`.
+    """
 
     def __init__(
         self,
@@ -74,7 +79,7 @@ class Sandbox:
         self.policy()
 
     def _add_workspace_interpreters(self) -> None:
-        """Add the interpreters of the workspace's virtual environments, and the links that lead to the workspace."""
+        """Add to the host facts the interpreters that virtual environments in the workspace link to."""
         if self.workspace is None:
             return
         folders = [os.path.join(self.workspace, name) for name in (".venv", "venv", "env", ".env")]
@@ -112,11 +117,10 @@ class Sandbox:
         return self._filter
 
     def write_to_copies(self, folder: str) -> bool:
-        """Copy all writable folders into ``folder``; everything that starts from now on writes there, at the same
-        paths inside.
+        """Copy all writable folders into ``folder``. Later commands write to the copies, at the same paths inside.
 
-        False where nothing is writable. Blocking. Raises `SandboxError` where it is more than `copies.LARGEST_COPY`
-        or cannot be read.
+        Returns False if nothing is writable. Blocks. Raises `SandboxError` if a folder cannot be read or is larger
+        than `scratch_copy.LARGEST_COPY`.
         """
         self._copies = copied(self._prepare().policy.writable, folder)
         self._prepared = None
@@ -127,7 +131,7 @@ class Sandbox:
         roots = {r for r in (self.workspace, *self._wards.bash_writable_paths, *self._more_readable) if r}
         gone = next((r for r in sorted(roots) if not os.path.exists(r)), None)
         if gone is not None:
-            raise SandboxError(f"{gone} is not there any more; commands cannot run without it")
+            raise SandboxError(f"{gone} does not exist any more; commands cannot run without it")
         roots = {r for r in roots if not any(r != o and r.startswith(o + "/") for o in roots)}
         findings = {r: self._survey(r).refresh() for r in sorted(roots)}
         writable = self._wards.bash_writable_paths
@@ -153,8 +157,8 @@ class Sandbox:
         key = (tuple(findings.values()), existing, linked, closed, settings, unfetched, private, tuple(instead.items()))
         if self._prepared is not None and self._prepared.key == key:
             return self._prepared
-        # A root may lie inside another one. Then the survey of the outer root must also contain the protected names
-        # of the inner one.
+        # A root may be inside another root. Then the findings of the outer root must also contain the protected names
+        # of the inner root.
         for root, found in findings.items():
             findings[root] = replace(found, linked=tuple(sorted({*found.linked, *linked})))
         mine = runtime()
@@ -186,7 +190,7 @@ class Sandbox:
         return self._surveys.setdefault(root, Survey(root, frozenset(self._wards.allow_protected)))
 
     def _existing_protected(self, root: str) -> Iterable[str]:
-        """Protected names that exist at the top of a writable folder."""
+        """The paths of protected names that exist at the top of a writable folder."""
         for survey in self._surveys.values():
             if (found := survey.at(root)) is not None:
                 return found
@@ -211,17 +215,16 @@ class Sandbox:
     ) -> Outcome:
         """Run one shell command and wait until none of its processes is left.
 
-        ``listener`` gets the output as cleaned text, ``tap`` its bytes. ``environment`` adds variables. ``call``
-        answers gate calls where there is a wire. ``started`` gets a handle that can kill the command early. On
-        cancellation the tree is killed, and `Running.partial` returns the output so far.
-        Raises `SandboxMissing` where the sandbox cannot be set up, `SandboxError` for a command that no shell can
-        take.
+        ``listener`` receives the output as cleaned text, ``tap`` as bytes. ``environment``: further variables.
+        ``call`` answers gate calls, if the sandbox has gate commands. ``started`` is called with a handle that can kill
+        the command early. On cancellation the tree is killed, and `Running.partial` returns the output so far.
+        Raises `SandboxMissing` if the sandbox cannot be set up, and `SandboxError` if this command cannot run.
         """
         if "\0" in command:
-            raise SandboxError("a command cannot hold a NUL character")
+            raise SandboxError("a command cannot contain a NUL character")
         try:
             if self._slow:
-                # Check a very large workspace in a thread, so that the event loop is not blocked.
+                # The search takes long, so do it in a thread. The event loop must not be blocked.
                 async with self._prepare_lock:
                     prepared = await anyio.to_thread.run_sync(self._prepare)
             else:
@@ -238,7 +241,7 @@ class Sandbox:
 
 
 async def _served(wire: GateWire | None, call: Call | None, running: Running) -> Outcome:
-    """Run a command with its gates and its proxy. Both are served beside it and end with it."""
+    """Run a command, and at the same time answer its gate calls and serve its proxy."""
     try:
         async with anyio.create_task_group() as group:
             started_tasks = False
@@ -259,10 +262,10 @@ async def _served(wire: GateWire | None, call: Call | None, running: Running) ->
                 if session is not None:
                     session.close()
                 if started_tasks:
-                    # Most commands call no gate, and a cancel costs as much as a gate call.
+                    # Cancel only if needed. Most commands call no gate, and a cancel takes as long as a gate call.
                     group.cancel_scope.cancel()
     except BaseExceptionGroup as failures:
-        # Raise the first failure itself: callers do not know about the task group.
+        # Raise the first failure and not the group, because callers do not know about the task group.
         first: BaseException = failures
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
@@ -271,14 +274,14 @@ async def _served(wire: GateWire | None, call: Call | None, running: Running) ->
 
 
 def _own_folders(roots: Iterable[str]) -> tuple[str, ...]:
-    """The program's own folders, hidden inside: state, and configuration unless a root names it or a part of it."""
+    """Our own folders to hide: state, and also configuration, unless a root is in the configuration folder."""
     states, config = folders.own()
     named = any(root == config or root.startswith(f"{config}/") for root in roots)
     return tuple(sorted(path for path in (*states, *(() if named else (config,))) if os.path.isdir(path)))
 
 
 def _modified(path: str) -> tuple[int, int]:
-    """A file's modification time (ns) and size; they change when the file does."""
+    """A file's modification time (ns) and size in bytes. They change when the file changes."""
     try:
         status = os.stat(path)
     except OSError:
@@ -291,7 +294,7 @@ _machine_lock = threading.Lock()
 
 
 def machine() -> Host:
-    """Facts about this machine, read once."""
+    """Facts about this machine. They are read once per process."""
     global _machine
     with _machine_lock:
         if _machine is None:

@@ -1,11 +1,12 @@
-"""Profile of a policy for macOS's sandbox-exec: a pure function with snapshot-tested output. UNTESTED: nobody has run
-it.
+"""Makes the sandbox-exec profile of a policy, for macOS. UNTESTED: nobody has run such a profile.
 
-Everything not allowed is denied. Of two rules that match, the later one wins. So the order is: what the system needs,
-readable paths, writable paths, and last the exceptions to those. Paths are passed as parameters (``-D``), not in the
-text, so that no file name can end a string and add a rule.
-What macOS has no counterpart for is denied: a file with replaced content in a bubblewrap sandbox is not readable at
-all here. Instead of a private /tmp and home there are two folders that the caller makes for each command.
+This is a pure function, and snapshot tests check its output. Everything that is not allowed is denied. If two rules
+match, the later rule wins. So the order is: paths that the system needs, readable paths, writable paths, and last the
+exceptions. Paths are passed as parameters (``-D``) and not in the text, so that no file name can end a string and add
+a rule.
+Some features do not exist on macOS. There the access is denied: a file whose content is replaced in a bubblewrap
+sandbox is not readable here. Instead of a private /tmp and home there are two folders that the caller makes for each
+command.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ _BASIS = """\
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile's text and its parameters: name and path."""
+    """The text of a profile, and its parameters as (name, path)."""
 
     text: str
     parameters: tuple[tuple[str, str], ...]
 
     def argv(self, command: Iterable[str]) -> list[str]:
-        """The whole command line, for sandbox-exec."""
+        """The command line that runs ``command`` with sandbox-exec."""
         options: list[str] = []
         for name, path in self.parameters:
             options += ["-D", f"{name}={path}"]

@@ -1,9 +1,9 @@
-"""System call filter: which system calls are denied inside, generated as classic BPF (the kernel's form).
+"""System call filter (seccomp): which system calls are denied inside, as classic BPF, the format of the kernel.
 
-Namespaces alone leave most of the kernel open to any program. The filter denies whole families of calls that no
-build, test or script needs and that sandbox escapes have used. All other calls are allowed. New calls that this table
-does not know return ENOSYS, as on an older kernel. Calls of another ABI (32-bit, x32) kill the process, because the
-table does not fit them. The kernel caches which calls always pass, so these cost nothing.
+Namespaces do not restrict which system calls a program can use. The filter denies families of calls that no build,
+test or script needs and that sandbox escapes have used. All other calls are allowed. Calls that are newer than this
+table return ENOSYS, as on an older kernel. Calls of another ABI (32-bit, x32) kill the process, because their numbers
+are different. The kernel caches which calls are always allowed, so these are not slower.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET = 1, 2, 5
 _TYPE_MASK = 0xF
 _PROTOCOLS = (0, 1, 6, 17, 58)
-"""Any, ICMP, TCP, UDP, ICMPv6. Other protocols would load rarely reviewed kernel modules."""
+"""Any, ICMP, TCP, UDP, ICMPv6. Other protocols would load kernel modules that are rarely reviewed."""
 
 NEW_NAMESPACES = 0x7E020000
-"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET: the flags of clone that make a namespace."""
+"""The flags of clone that create a namespace: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
 
 TERMINAL_IOCTLS = (0x5412, 0x541C, 0x5423)
 """TIOCSTI types into the terminal, TIOCLINUX pastes into it, TIOCSETD loads line disciplines."""
@@ -100,8 +100,8 @@ AARCH64 = Machine(
 MACHINES: Mapping[str, Machine] = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
 
 LARGEST_SEGMENT = 65_536
-"""Bytes of one System V segment; there are at most 4,096. A segment needs no process, so the watchdog cannot count
-it.
+"""The maximum size in bytes of a System V shared memory segment. There are at most 4,096 segments. A segment can exist
+without a process, so the watchdog cannot count its memory.
 """
 
 MODES: Mapping[str, int] = {
@@ -114,24 +114,24 @@ MODES: Mapping[str, int] = {
     "mknodat": 2,
     "creat": 1,
 }
-"""Calls with a mode, and the index of that argument. A file with one of `SET_ID`'s bits in a writable folder would
-run as our user on the host, whoever starts it.
+"""Calls with a file mode, and the index of that argument. If a writable folder contained a file with a bit of `SET_ID`,
+any user who starts it on the host would run it as our user.
 """
 
 CONDITIONAL = ("openat", "open", *MODES, "socket", "socketpair", "ioctl", "clone", "personality", "shmget")
-"""Calls that are denied depending on their arguments, the most frequent first. All other calls in a table are denied.
+"""Calls that are denied only for some arguments, the most frequent first. All other calls in a table are denied.
 """
 
 UNKNOWN_TO_PROGRAMS = frozenset({"clone3", "statmount", "listmount", "open_tree_attr", "io_uring_setup", "openat2",
                                  "fchmodat2", "io_uring_enter", "io_uring_register", "memfd_create"})  # fmt: skip
-"""Denied as unknown (ENOSYS), so that programs use the older call. The filter cannot see clone3's flags and openat2's
-mode. Most programs are older than fchmodat2. Memory files without a name (memfd_create) could not be counted; a
-file in /tmp or /dev/shm can.
+"""Calls that return ENOSYS (unknown), so that programs use an older call instead. The filter cannot see the flags of
+clone3 and the mode of openat2, because they are in memory. Most programs are older than fchmodat2. The memory of a
+file without a name (memfd_create) could not be counted; that of a file in /tmp or /dev/shm can.
 """
 
 
 def unknown_architecture(machine: str) -> Cause:
-    """Why there is no sandbox on a machine without a table."""
+    """The cause why there is no sandbox on an architecture without a table."""
     return Cause(
         "unknown-architecture",
         f"there is no system call filter for {machine}, and commands never run without one.",
@@ -140,7 +140,7 @@ def unknown_architecture(machine: str) -> Cause:
 
 
 def program(machine: str) -> bytes:
-    """The filter for an architecture (as in ``os.uname().machine``), ready for bubblewrap's ``--seccomp``.
+    """Make the filter for an architecture (``os.uname().machine``), as bubblewrap's option ``--seccomp`` needs it.
 
     Raises `SandboxMissing` for an architecture without a table.
     """
@@ -194,13 +194,15 @@ def _deny(code: int) -> Instruction:
 
 
 def _load(argument: int) -> Instruction:
-    """Load the low 32 bits of an argument. The kernel ignores the rest of these, so comparing all 64 could be
-    bypassed."""
+    """Load the low 32 bits of an argument.
+
+    For these arguments the kernel ignores the high 32 bits. So a program could bypass a comparison of all 64 bits.
+    """
     return (_LOAD, 0, 0, _ARGUMENTS + 8 * argument)
 
 
 def _one_of(values: Iterable[int], code: int) -> list[Instruction]:
-    """Deny unless the loaded value is one of ``values``; otherwise continue after the block."""
+    """Deny the call unless the loaded value is one of ``values``. If it is, continue after this block."""
     listed = list(values)
     out: list[Instruction] = []
     for index, value in enumerate(listed):
@@ -217,7 +219,8 @@ def _socket() -> list[Instruction]:
         *_one_of(_PROTOCOLS, errno.EPROTONOSUPPORT),
         _return(ALLOW),
     ]
-    # Programs list network interfaces with a routing socket. The other netlink families configure the kernel.
+    # Programs use a routing socket (NETLINK_ROUTE) to list network interfaces. The other netlink families configure the
+    # kernel.
     netlink = [_load(2), (_EQUAL, 0, 1, 0), _return(ALLOW), _deny(errno.EPROTONOSUPPORT)]
     return [
         _load(0),
@@ -233,7 +236,7 @@ def _socket() -> list[Instruction]:
 
 
 def _socketpair() -> list[Instruction]:
-    """Allow pairs of connected streams, which event loops need. A datagram socket of a pair could send to any path."""
+    """Allow pairs of connected streams, which event loops need. A datagram socket could send to any socket path."""
     return [
         _load(0),
         *_one_of((AF_UNIX,), errno.EAFNOSUPPORT),
@@ -277,7 +280,7 @@ def _mode(argument: int) -> list[Instruction]:
 
 
 def _creating(flags: int) -> list[Instruction]:
-    """Check the mode only where the call creates a file."""
+    """Check the mode only if the call creates a file. ``flags``: the index of the flags argument."""
     return [_load(flags), (_ANY_BIT, 1, 0, CREATES), _return(ALLOW), *_mode(flags + 1)]
 
 

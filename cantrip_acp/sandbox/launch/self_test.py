@@ -1,8 +1,8 @@
-"""Self-test: small attacks that the sandbox must stop, each with a control that shows that the attack works outside.
+"""Self-test: small attacks that the sandbox must stop. Controls show that each attack would work outside.
 
-They run in one real sandbox over a folder of test files: readable files must be readable, others must not. They run
-once per process before the first command or cell (`ensure_checked`), and in `cantrip doctor`. `check_network_list` checks
-the proxy: a listed test server must be reachable, an unlisted one must not.
+All attacks run in one real sandbox, with a folder of test files. They run once per process before the first command or
+cell (`ensure_checked`), and in `cantrip doctor`. `check_network_list` checks the proxy: a test server that the list
+contains must be reachable, and another one must not be.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ unshare -U true 2>/dev/null; say namespaces $?
 _TEXTS = {
     "read_outside": "files outside of the workspace cannot be read",
     "write_outside": "files outside of the workspace cannot be written",
-    "write_readable": "the workspace can be written where the wards say so alone",
-    "make_git": "git's own folder cannot be made where there is none",
+    "write_readable": "the workspace can be written only in the folders that the wards allow",
+    "make_git": "a .git folder cannot be created if there is none",
     "environment": "the environment of this process cannot be seen",
     "processes": "processes of this machine cannot be seen",
     "network": "there is no network, not even to this machine",
-    "namespaces": "no further namespaces can be made",
+    "namespaces": "no further namespaces can be created",
     "kernel": "kernel settings cannot be written",
-    "set_id": "no program is left that runs as this user for others",
+    "set_id": "no file can get the mode to run as this user for other users (setuid)",
 }
 
 
 async def run_attacks() -> list[Result]:
-    """Try all attacks. Raises `SandboxMissing` where there is no sandbox, `SandboxError` where the controls fail."""
+    """Try all attacks. Raises `SandboxMissing` if there is no sandbox, `SandboxError` if a control fails."""
     bait = _Bait()
     try:
         wards = Wards(bash_writable_paths=(bait.out,), bash_timeout_ms=20_000)
@@ -81,9 +81,12 @@ async def run_attacks() -> list[Result]:
         failed = [name for name in _CONTROLS if seen.get(f"{name}_control") != "yes"]
         if failed:
             words = outcome.stderr.strip() or outcome.ended_because or f"status {outcome.exit_code}"
-            raise SandboxError(f"a command in the sandbox could not do what it may ({', '.join(failed)}): {words}")
+            raise SandboxError(f"a command in the sandbox could not do what is allowed ({', '.join(failed)}): {words}")
         results = [Result(name, text, seen.get(name) == "no") for name, text in _TEXTS.items()]
-        return [*results, Result("host", "nothing was left on this machine but what may be written", bait.untouched())]
+        return [
+            *results,
+            Result("host", "the attacks changed nothing outside of the writable folder", bait.untouched()),
+        ]
     finally:
         bait.remove()
 
@@ -95,19 +98,19 @@ async def require() -> None:
     except SandboxMissing:
         raise
     except (SandboxError, OSError) as error:
-        raise SandboxMissing(f"the sandbox could not be tried: {error}") from error
+        raise SandboxMissing(f"the sandbox could not be tested: {error}") from error
     broken = [result.text for result in results if not result.held]
     if broken:
         raise SandboxMissing(
-            f"a sandbox was made, but it does not hold on this machine. What was tried shows that this is NOT so: "
+            f"a sandbox was created, but it does not protect this machine. The self-test shows that this is NOT so: "
             f"{'; '.join(broken)}.",
-            mend="Run `cantrip doctor` for all that was tried, and report it with the output of `cantrip sandbox policy`.",
+            mend="Run `cantrip doctor` for the whole self-test, and report its output with that of `cantrip sandbox policy`.",
         )
 
 
 _CONTROLS = ("read", "write", "mode", "environment", "processes", "network", "filter")
-"""What must succeed inside, so that a failed attack means something: allowed reads and writes, and the kernel files
-that the attacks look at.
+"""Controls that must succeed inside, so that a failed attack is meaningful: allowed reads and writes, and access to the
+kernel files that the attacks read.
 """
 
 
@@ -132,8 +135,7 @@ class _Bait:
         self._prove()
 
     def _prove(self) -> None:
-        """Do outside of the sandbox each thing that must fail inside. Raises `SandboxError` where that is not
-        possible."""
+        """Do outside of the sandbox what must fail inside. Raises `SandboxError` if that is not possible."""
         with open(f"{self.folder}/bait", encoding="ascii") as file:
             bait = file.read()
         os.mkdir(f"{self.folder}/outside")
@@ -142,7 +144,7 @@ class _Bait:
             self._listener.accept()[0].close()
         if bait != "secret":
             raise SandboxError(
-                "the bait cannot be read outside of the sandbox either, so its protection cannot be shown"
+                "the test file cannot be read outside of the sandbox either, so the self-test cannot show that it is protected"
             )
 
     def script(self) -> str:
@@ -190,7 +192,7 @@ true
 
 
 async def check_network_list() -> None:
-    """Raises `SandboxError` where the list is not enforced here. Needs bash inside."""
+    """Raise `SandboxError` if a list of hosts is not enforced here. Needs bash inside."""
     requests: list[str] = []
 
     def handler(name: str) -> Any:
@@ -216,7 +218,7 @@ async def check_network_list() -> None:
     lines = [re.sub(r"^(\w+ HTTP/1.1 \d+).*", r"\1", line.strip()) for line in outcome.stdout.splitlines()]
     if lines != ["listed HTTP/1.1 204", "other HTTP/1.1 403"] or requests != ["listed"]:
         raise SandboxError(
-            f"a list of hosts does not hold here: {outcome.stdout.strip() or outcome.stderr.strip()[-300:]}"
+            f"a list of hosts in bash_network is not enforced here: {outcome.stdout.strip() or outcome.stderr.strip()[-300:]}"
         )
 
 
@@ -226,16 +228,16 @@ _checking = threading.Lock()
 
 
 async def ensure_checked() -> None:
-    """Raise `SandboxMissing` where this machine's sandbox does not hold. The self-test runs once per process."""
+    """Raise `SandboxMissing` if the sandbox of this machine fails the self-test, which runs once per process."""
     global _checked
     if _checked:
         return
-    # Do not wait in a thread: a cancel during the wait would leave the lock held for ever.
+    # Do not wait in a thread. After a cancel during the wait, nobody would release the lock.
     while not _checking.acquire(blocking=False):  # noqa: ASYNC110 - no event reaches another thread's loop
         await anyio.sleep(0.005)
     try:
         if not _is_checked():
-            # The self-test has its own folders and must see them, not copies.
+            # The self-test must see its own folders and not copies of them.
             with scratch_copy.in_force(None):
                 await require()
             _checked = True

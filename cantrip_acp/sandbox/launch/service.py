@@ -1,7 +1,7 @@
-"""Service: a long-running program in a sandbox, used over standard input and output (a stdio server).
+"""Service: a long-running program in a sandbox that talks over standard input and output (a stdio server).
 
-It has the same policy, memory, process and file limits as a command, but no time limit. Its output is hostile input:
-bytes, and no more are read than the caller takes.
+The program has the same policy and the same limits of memory, processes and files as a command, but no time limit. Its
+output is hostile input: it is passed on as bytes, and only as many bytes are read as the caller takes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from cantrip_acp.sandbox.launch.output import clean
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
 _WAITING = 1024 * 1024
-"""Bytes that may wait for the caller before the program is made to wait."""
+"""Bytes of output that may wait for the caller. If more wait, the program must wait too."""
 _MAX_STDERR = 4096
 _FOREVER = 10**12
 _EXIT_GRACE = 0.5
-"""Seconds that the program gets to exit after its input was closed."""
+"""Seconds in which the program may exit after its input was closed. Then it is killed."""
 
 
 class _Serving(Running):
@@ -41,23 +41,23 @@ class _Serving(Running):
         self._stdin = stdin
 
     async def _report(self, *, last: bool = False) -> int:
-        # Output goes to the service, not to a listener; the service decides when to read again.
+        # The output goes to the service and not to a listener. The service decides when to read again.
         return 0
 
     def pause_reading(self, held: bool) -> None:
         self._tree.pause(held)
 
     def unused_stdin(self) -> int:
-        """The program's end of the pipe, when no process took it."""
+        """The program's end of the input pipe if no process was started; -1 otherwise."""
         return self._stdin
 
 
 class Service:
-    """Within ``async with service.running()``, use `send` and `receive`. Afterwards none of its processes is left.
+    """A running program. Use `send` and `receive` inside ``async with service.running()``.
 
-    ``argv`` is the program (found on the sandbox's PATH) with its arguments. ``environment`` is added to the
-    sandbox's own; the program gets nothing else. Raises `SandboxMissing` and `SandboxError` where it cannot be
-    started.
+    Afterwards none of its processes is left. ``argv``: the program, found on PATH inside, and its arguments.
+    ``environment``: variables to add to those of the sandbox. Raises `SandboxMissing` and `SandboxError` if it cannot
+    be started.
     """
 
     def __init__(self, sandbox: Sandbox, argv: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -78,12 +78,12 @@ class Service:
 
     @property
     def stderr_tail(self) -> str:
-        """The end of its standard error, cleaned so that it can be displayed."""
+        """The end of the program's standard error, cleaned so that it can be displayed."""
         return clean(bytes(self._errors).decode("utf-8", "replace")).strip()
 
     @property
     def end_reason(self) -> str | None:
-        """How it ended, as text; None while it runs."""
+        """Why the program ended, as text; None while it runs."""
         if not self._over:
             return None
         if self._failed is not None:
@@ -96,7 +96,7 @@ class Service:
         return f"it left with exit status {outcome.exit_code}"
 
     async def gone(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the program has ended."""
         await self._end.wait()
 
     @asynccontextmanager
@@ -117,12 +117,12 @@ class Service:
             try:
                 yield self
             except Exception as error:  # noqa: BLE001
-                # Raised again below: from inside the task group the caller would get an ExceptionGroup.
+                # Raise the error again below. From inside the task group the caller would get an ExceptionGroup.
                 failure = error
             finally:
                 with anyio.CancelScope(shield=True):
                     self._close_input()
-                    # Give the server time to clean up.
+                    # Give the program time to clean up.
                     with anyio.move_on_after(_EXIT_GRACE):
                         await self._discard_output()
                 group.cancel_scope.cancel()
@@ -130,7 +130,7 @@ class Service:
             raise failure
 
     async def _discard_output(self) -> None:
-        """Read and discard the rest of its output, so that it can exit."""
+        """Read and discard the rest of the output, so that the program can exit."""
         while await self.receive():
             pass
 
@@ -160,7 +160,7 @@ class Service:
             self._new_output.set()
 
     def on_output(self, stream: int, data: bytes) -> None:
-        """Receive its output; called by the reader of its pipes."""
+        """Store new output. Called when a pipe was read, with 1 (stdout) or 2 (stderr), and bytes."""
         if stream == 2:
             self._errors += data
             del self._errors[:-_MAX_STDERR]
@@ -176,7 +176,7 @@ class Service:
             self._running.pause_reading(held)
 
     async def receive(self) -> bytes:
-        """The next bytes of its standard output; empty at its end."""
+        """Return the next bytes of the standard output; empty at its end."""
         while not self._pieces:
             if self._over:
                 return b""
@@ -189,8 +189,10 @@ class Service:
         return data
 
     async def send(self, data: bytes) -> None:
-        """Write to its standard input; waits while the program does not read. Raises `SandboxError` once it has
-        ended."""
+        """Write to the standard input. Waits while the program does not read.
+
+        Raises `SandboxError` if the program has ended.
+        """
         async with self._writing:
             left = memoryview(data)
             while left:

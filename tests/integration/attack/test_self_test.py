@@ -74,7 +74,7 @@ async def test_each_notices_that_its_defence_is_gone(name: str, scene: Scene) ->
     with WEAKENED[name].removed(scene):
         results = {r.name: r for r in await self_test.run_attacks()}
         assert not results[name].held
-        with pytest.raises(SandboxMissing, match="does not hold on this machine") as caught:
+        with pytest.raises(SandboxMissing, match="does not protect this machine") as caught:
             await self_test.ensure_checked()
     assert results[name].text in str(caught.value)
     assert "cantrip doctor" in str(caught.value)
@@ -121,7 +121,7 @@ async def test_they_are_run_once_per_process(scene: Scene, monkeypatch: pytest.M
 async def test_a_probe_that_could_not_notice_is_no_proof(scene: Scene) -> None:
     """Where a command cannot even do what it may, nothing was shown, and nothing runs."""
     blind = prepared("a shell", lambda p, _: _with_shell(p, "/bin/false"))
-    with blind.removed(scene), pytest.raises(SandboxMissing, match="could not be tried"):
+    with blind.removed(scene), pytest.raises(SandboxMissing, match="could not be tested"):
         await self_test.ensure_checked()
 
 

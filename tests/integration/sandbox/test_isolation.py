@@ -377,7 +377,7 @@ async def test_a_kept_home_cannot_lead_mounts_astray(workspace: Path, tmp_path: 
 async def test_a_workspace_that_goes_away(workspace: Path, make: Make) -> None:
     box = make()
     workspace.rmdir()
-    with pytest.raises(SandboxError, match="not there any more"):
+    with pytest.raises(SandboxError, match="does not exist any more"):
         await box.run("true")
 
 

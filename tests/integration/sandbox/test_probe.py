@@ -69,7 +69,7 @@ async def test_a_sandbox_inside_a_sandbox_is_told_apart(workspace: Path) -> None
     )  # fmt: skip
     assert "RAN" not in outer.stdout
     assert "SandboxMissing" in outer.stderr, outer.stderr
-    assert "no sandbox can be made in it" in outer.stderr or "does not let its users" in outer.stderr
+    assert "no sandbox can be created" in outer.stderr or "does not allow ordinary users" in outer.stderr
 
 
 async def test_a_back_end_that_fails_is_no_result(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

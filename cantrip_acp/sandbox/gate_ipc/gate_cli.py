@@ -1,10 +1,10 @@
-"""Command line of a gate: arguments from words, its contract as ``--help``, its result as output.
+"""Command line of a gate: parses words into arguments, prints ``--help``, renders the result as output.
 
     read_file notes.txt --limit 20      words in the schema's order, flags by name
-    write_file out.txt -  <draft        '-' or nothing for the main text: it is read from standard input
+    write_file out.txt -  <draft        '-' or no word for the main text: it is read from standard input
     search --json '{"pattern": "a b"}'  every argument as one JSON object
 
-Text arguments are taken as they are; all other types are read as JSON. `--` ends the flags.
+Text arguments are used unchanged. Arguments of all other types are parsed as JSON. `--` ends the flags.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from cantrip_acp.gates.contract import Gate
 
 
 class UsageError(Exception):
-    """The words are no valid call; the text says which, and what would be valid."""
+    """The words are not a valid call. The text says why, and what would be valid."""
 
 
 @dataclass(slots=True)
 class ParsedCall:
-    """A parsed command line. ``stdin_for`` names the argument that standard input fills, if any."""
+    """A parsed command line. ``stdin_for``: the name of the argument that standard input fills, or None."""
 
     args: dict[str, Any] = field(default_factory=dict)
     help: bool = False
@@ -33,7 +33,7 @@ class ParsedCall:
 
 
 def parse(gate: Gate, words: Sequence[str], *, shown: str | None = None) -> ParsedCall:
-    """Parse words into arguments. Raises `UsageError`."""
+    """Parse words into arguments. ``shown``: the name of the command if it is not the gate's name. Raises `UsageError`."""
     properties = gate.properties
     result = ParsedCall()
     positional = list(properties)
@@ -66,7 +66,7 @@ def parse(gate: Gate, words: Sequence[str], *, shown: str | None = None) -> Pars
             open_names = [p for p in positional if p not in result.args]
             if not open_names:
                 raise UsageError(
-                    f"unexpected argument {_short(word)}; quote text that holds spaces. Usage: {usage(gate, shown)}"
+                    f"unexpected argument {_short(word)}; quote text that contains spaces. Usage: {usage(gate, shown)}"
                 )
             key = open_names[0]
             if _takes_many(properties[key]):
@@ -89,35 +89,36 @@ def parse(gate: Gate, words: Sequence[str], *, shown: str | None = None) -> Pars
     return result
 
 
-def given(gate: Gate, name: str, text: str) -> dict[str, Any]:
-    """Arguments from standard input or from the main argument alone.
+def args_from_text(gate: Gate, name: str, text: str) -> dict[str, Any]:
+    """Make arguments from a text that came as standard input or as the only argument.
 
-    The text is that argument, or all arguments as JSON where the gate accepts that.
+    The text is the argument ``name``. If the gate accepts JSON input, the text may also be all arguments as JSON.
+    Raises `UsageError`.
     """
     if not gate.json_input or text.lstrip()[:1] not in ("{", "["):
         return {name: text}
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"it begins as JSON and is none: {error}") from None
+        raise UsageError(f"it begins like JSON but is not valid JSON: {error}") from None
     if isinstance(value, dict):
         return value if set(value) <= set(gate.properties) else {name: text}
     return {name: value} if _takes_many(gate.properties.get(name, {})) else {name: text}
 
 
-def from_words(gate: Gate, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments from words. The main argument alone may be JSON, as on standard input (`given`)."""
+def args_from_words(gate: Gate, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Make arguments from parsed words. If only the main argument is present, it may be JSON, as in `args_from_text`."""
     main = gate.main_text
     if not gate.json_input or main is None or set(args) != {main}:
         return dict(args)
     text = args[main]
     if isinstance(text, list) and len(text) == 1:
         text = text[0]
-    return given(gate, main, text) if isinstance(text, str) and text.lstrip()[:1] in ("{", "[") else dict(args)
+    return args_from_text(gate, main, text) if isinstance(text, str) and text.lstrip()[:1] in ("{", "[") else dict(args)
 
 
 def usage(gate: Gate, shown: str | None = None) -> str:
-    """The usage line ``read_file PATH [--offset N] [--limit N]``: required words first, in the schema's order."""
+    """The usage line, for example ``read_file PATH [--offset N] [--limit N]``, in the order of the schema."""
     parts = [shown or gate.name]
     for name, schema in gate.properties.items():
         if name in gate.required:
@@ -130,7 +131,7 @@ def usage(gate: Gate, shown: str | None = None) -> str:
 
 
 def contract(gate: Gate, shown: str | None = None) -> str:
-    """The text of ``--help``: usage, description, each argument with its type."""
+    """The text of ``--help``: usage, description, and each argument with its type."""
     lines = [f"Usage: {usage(gate, shown)}", ""]
     if gate.description:
         lines += [*textwrap.wrap(gate.description, 100), ""]
@@ -142,7 +143,7 @@ def contract(gate: Gate, shown: str | None = None) -> str:
         if "default" in schema:
             notes.append(f"default {json.dumps(schema['default'], ensure_ascii=False)}")
         if name == gate.main_text:
-            notes.append("read from standard input where absent or '-'")
+            notes.append("read from standard input if absent or '-'")
         rows.append((f"--{_dashed(name)}", "; ".join(n for n in notes if n), str(schema.get("description", ""))))
     width = max((len(r[0]) for r in rows), default=0)
     for flag, notes_text, description in rows:
@@ -151,16 +152,16 @@ def contract(gate: Gate, shown: str | None = None) -> str:
         lines.append(f"  {flag:<{width}}  {wrapped[0]}")
         lines += [" " * (width + 4) + line for line in wrapped[1:]]
     if rows:
-        more = " So does a JSON object on standard input." if gate.json_input else ""
+        more = " A JSON object on standard input does the same." if gate.json_input else ""
         lines += [
             "",
-            f"Words without a flag fill the arguments in this order. --json OBJECT gives all of them at once.{more}",
+            f"Words without a flag fill the arguments in this order. --json OBJECT gives all arguments at once.{more}",
         ]
     return "\n".join(lines) + "\n"
 
 
 def render(result: Any) -> str:
-    """A result as output: text as it is, other data as one line of JSON."""
+    """Render a result as output: text unchanged, other data as one line of JSON."""
     if isinstance(result, str):
         return result
     return json.dumps(result, ensure_ascii=False, default=str) + "\n"
@@ -176,7 +177,7 @@ def _flag(gate: Gate, name: str) -> tuple[str, bool]:
     hint = f"; did you mean --{near[0]}?" if near else ""
     known = ", ".join(f"--{_dashed(p)}" for p in gate.properties) or "none"
     raise UsageError(
-        f"unknown flag --{_short(name)}{hint} (flags: {known}; text that begins with -- goes after a lone --)"
+        f"unknown flag --{_short(name)}{hint} (flags: {known}; write a separate -- before text that begins with --)"
     )
 
 
@@ -186,7 +187,7 @@ def _set_flag(args: dict[str, Any], key: str, schema: Mapping[str, Any], text: s
         args[key] = [*(before if isinstance(before, list) else []), _item(schema, text)]
         return
     if again:
-        raise UsageError(f"--{_dashed(key)} is given twice")
+        raise UsageError(f"--{_dashed(key)} is used twice")
     args[key] = _value(key, schema, text)
 
 
@@ -196,7 +197,7 @@ def _item(schema: Mapping[str, Any], text: str) -> Any:
 
 
 def _value(key: str, schema: Mapping[str, Any], text: str) -> Any:
-    """Convert a word to the schema's type. An unreadable word is passed on, and the gate's own check reports it."""
+    """Convert a word to the schema's type. A word that cannot be converted stays text, and the gate reports it."""
     kinds = _kinds(schema)
     if not kinds or "string" in kinds:
         return text

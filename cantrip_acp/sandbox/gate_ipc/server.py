@@ -1,15 +1,15 @@
 """Gate call server: receives gate calls of shell commands from the sandbox and sends back the answers.
 
-Inside, each gate is a small shell script on PATH. It claims one of `SLOTS` numbered slots by writing its request
-there, as a file in a private file system of the sandbox. It announces the slot number on one FIFO. Then it runs the
-answer that it reads from the slot's own FIFO: a quoted script that prints the output and exits. There is no polling,
-no fork and no socket. The script has no authority: the host calls the gate, with its dependencies, wards, redaction
-and telemetry.
-Everything inside is hostile. FIFOs and scripts are on a read-only mount, so they cannot be replaced. The host opens
-requests by a folder's descriptor, without following links or blocking. It accepts only regular files of limited size,
-reads once, and never waits for a reader. Announcements are lines of limited length. A number that was announced
-twice, or without a request, is ignored. Processes of one sandbox can forge each other's requests and answers: they
-are one party.
+Inside, each gate is a small shell script on PATH. The script claims one of `SLOTS` numbered slots: it writes its
+request as a file with that number, in a private file system of the sandbox. It writes the slot number to one FIFO, the
+announcement. Then it reads the answer from the FIFO of the slot and runs it: a quoted script that prints the output and
+exits. There is no polling, no fork and no socket. The script has no authority: the host calls the gate, with its
+dependencies, wards, redaction and telemetry.
+All processes inside are hostile. FIFOs and scripts are on a read-only mount, so they cannot be replaced. The host opens
+a request relative to the descriptor of its folder, without following links (O_NOFOLLOW) or blocking (O_NONBLOCK). It
+accepts only regular files of limited size, reads them once, and never waits for a reader. Announcements are lines of
+limited length. A slot number that was announced twice, or without a request, is ignored. Processes of one sandbox can
+forge each other's requests and answers, but they have the same rights.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES, sandbox_er
 from cantrip_acp.sandbox.policy.policy import WIRE
 
 SLOTS = 64
-"""Calls that can run at once; further ones wait for a slot."""
+"""The number of calls that can run at once. Further calls wait for a slot."""
 
 LARGEST_REQUEST = 8 * 1024 * 1024
-"""Bytes of one request, and of its standard input."""
+"""The maximum size in bytes of a request, and of its standard input."""
 
 LARGEST_ANSWER = 8 * 1024 * 1024
-"""Characters of one answer."""
+"""The maximum number of characters of one answer."""
 MOST_CALLS = 5_000
-"""The most gate calls of one command: each is kept in the loom."""
+"""The maximum number of gate calls of one command, because each call is recorded in the loom."""
 
 _LONGEST_LINE = 32
 _RETRY_PAUSE = 0.05
-"""Seconds until a call is tried again after this process had no free file descriptors."""
+"""Seconds until the next attempt if this process had no free file descriptor."""
 _NOT_FOUND = 127
 _USAGE = 2
 
 Call = Callable[[str, dict[str, object]], Awaitable[tuple[object, bool]]]
-"""Call a gate by its name with arguments: returns its result, and whether that is an error."""
+"""Calls a gate by its name with arguments. Returns the result, and whether it is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,14 @@ class Reply:
 
 
 class GateWire:
-    """The scripts and FIFOs of one entity's gates, in a folder of ours that the sandbox sees read-only."""
+    """The scripts and FIFOs for the gates of one entity, in a folder that the sandbox sees read-only."""
 
     def __init__(self, gates: Mapping[str, Gate], folder: str, *, shell: str | None = None) -> None:
-        """``gates`` by command name; the commands ``NAME`` and ``cantrip_NAME`` are made for each."""
+        """Create the files in ``folder``, which must exist.
+
+        ``gates``: by command name. Each gate gets the commands ``NAME`` and ``cantrip_NAME``. ``shell``: the shell of
+        the scripts (default: `wrapper_shell`).
+        """
         self.folder = folder
         self.commands: dict[str, tuple[str, Gate]] = _commands(gates)
         self._initial = dict(self.commands)
@@ -82,9 +86,9 @@ class GateWire:
         os.symlink("../call", os.path.join(self.folder, "bin", name))
 
     def set_added_gates(self, gates: Mapping[str, Gate]) -> None:
-        """Add commands for these gates to the original ones, also in a sandbox that already runs."""
+        """Replace the commands that were added to the initial ones, also in a sandbox that already runs."""
         if not os.path.isdir(os.path.join(self.folder, "bin")):
-            # The folder was removed. The next wire gets these gates when it is made.
+            # The folder was removed. The next `GateWire` gets these gates when it is created.
             return
         wanted = {**_commands(gates), **self._initial}
         for name in self.commands.keys() - wanted.keys():
@@ -100,7 +104,7 @@ class GateWire:
         os.chmod(path, 0o755)
 
     def renew(self, slot: int) -> None:
-        """Make a new FIFO for a slot: data written to the old one stays with the process that has it open."""
+        """Make a new FIFO for a slot. Only a process that has the old FIFO open can still read data from it."""
         fresh = os.path.join(self.folder, "answers", f".{slot}")
         try:
             os.unlink(fresh)
@@ -113,10 +117,10 @@ class GateWire:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def answer(self, reply: Reply) -> bytes:
-        """The answer script that a wrapper runs."""
+        """Encode a reply as the script that the gate command runs."""
         out = bytearray()
         for text, where in ((reply.stdout, b""), (reply.stderr, b" >&2")):
-            # A shell word cannot hold a NUL, but printf can write one.
+            # A shell word cannot contain a NUL, but printf can write one.
             *before, last = text.split("\0")
             for part in before:
                 out += b"printf '%s\\0' " + _quoted(part) + where + b"\n"
@@ -125,7 +129,7 @@ class GateWire:
         return bytes(out) + b"exit %d" % reply.status + self._terminator
 
     def ask_for_input(self, slot: int) -> bytes:
-        """The script that sends standard input and then waits for the real answer."""
+        """The script that makes a gate command send its standard input and then wait for the answer."""
         again = b". /dev/fd/3" if self._terminator == b"\n" else b":"
         return (
             b'command -p head -c %d >|"$w/requests/$i.in"\nprintf \'%%si\\n\' %d >"$w/announce"\n%s'
@@ -146,7 +150,7 @@ def _commands(gates: Mapping[str, Gate]) -> dict[str, tuple[str, Gate]]:
 
 
 class WireSession:
-    """The gate calls of one running command. `open` before the command starts, `close` when it has ended."""
+    """Serves the gate calls of one running command. `open` it before the command starts, `close` it afterwards."""
 
     def __init__(
         self,
@@ -156,8 +160,11 @@ class WireSession:
         pid: Callable[[], int],
         refuse: Callable[[str], str | None] | None = None,
     ) -> None:
-        """``refuse`` gets the value of ``CANTRIP_CELL`` in a call's environment and returns why the call is refused,
-        or None."""
+        """``start_soon`` starts a task. ``pid`` returns the ID of the sandbox's first process.
+
+        ``refuse`` gets the value of ``CANTRIP_CELL`` in the environment of a call. It returns why the call is refused,
+        or None.
+        """
         self._wire = wire
         self._refuse = refuse
         self._call = call
@@ -176,13 +183,13 @@ class WireSession:
 
     @property
     def used(self) -> bool:
-        """Whether anything was ever announced."""
+        """Whether the command has ever written to the announcement FIFO."""
         return bool(self._used_slots or self._calls or self._line or self._skipping_line)
 
     def open(self) -> None:
-        """Open the announcement FIFO. Raises `SandboxError` where it cannot be opened."""
+        """Open the announcement FIFO. Raises `SandboxError` if it cannot be opened."""
         try:
-            # Opened for writing too, so that the end of one writer is not the end of the file.
+            # Also open it for writing. Otherwise it would end when one writer closes it.
             self._announce = os.open(f"{self._wire.folder}/announce", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise sandbox_error("gates cannot be called from the sandbox", error) from error
@@ -190,7 +197,7 @@ class WireSession:
         self._open = True
 
     def close(self) -> None:
-        """Refuse everything that is still announced, and leave every slot fresh for the next command."""
+        """Ignore later announcements, and renew every used slot for the next command."""
         self._open = False
         if self._announce >= 0:
             self._loop.remove_reader(self._announce)
@@ -240,7 +247,7 @@ class WireSession:
         try:
             request = self._read_request(str(slot), LARGEST_REQUEST)
         except OSError:
-            # The caller waits for an answer, so try again when descriptors may be free.
+            # The caller waits for an answer. So try again later, when a descriptor may be free.
             self._loop.call_later(_RETRY_PAUSE, self._again, line)
             return
         if request is None:
@@ -254,13 +261,13 @@ class WireSession:
             self._on_slot(line)
 
     def _read_request(self, name: str, most: int) -> bytes | None:
-        """A request's bytes; None where there is none that can be read.
+        """Read the bytes of a request, at most ``most``; None if there is no readable request.
 
-        Raises OSError where this process can open no more files.
+        Raises OSError if this process can open no more files.
         """
         try:
             if self._requests < 0:
-                # The two folders above it are on mounts that cannot be changed from inside.
+                # Processes inside cannot change the folders above it, which are on read-only mounts.
                 self._requests = os.open(
                     f"/proc/{self._pid()}/root{WIRE}/requests", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
                 )
@@ -306,7 +313,7 @@ class WireSession:
         try:
             name, token, *arguments = [w.decode("utf-8") for w in words[:-1]]
         except UnicodeDecodeError:
-            return Reply(_USAGE, stderr="gates take text: an argument is not valid UTF-8\n")
+            return Reply(_USAGE, stderr="gates accept only text: an argument is not valid UTF-8\n")
         found = self._wire.commands.get(name)
         if found is None:
             known = ", ".join(sorted({shown for shown, _ in self._wire.commands.values()}))
@@ -322,7 +329,7 @@ class WireSession:
         if parsed.help:
             return Reply(0, stdout=gate_cli.contract(gate, name))
         try:
-            args: dict[str, object] = gate_cli.from_words(gate, parsed.args)
+            args: dict[str, object] = gate_cli.args_from_words(gate, parsed.args)
         except gate_cli.UsageError as error:
             return Reply(_USAGE, stderr=f"{name}: {error}\n")
         if parsed.stdin_for is not None:
@@ -334,11 +341,11 @@ class WireSession:
             try:
                 text = given.decode("utf-8")
             except UnicodeDecodeError:
-                return Reply(_USAGE, stderr=f"{name}: gates take text: standard input is not valid UTF-8\n")
-            # No input and none requested: the argument is missing, and the gate reports it.
+                return Reply(_USAGE, stderr=f"{name}: gates accept only text: standard input is not valid UTF-8\n")
+            # There is no input and no '-': the argument is missing, and the gate reports that.
             if text or "-" in arguments:
                 try:
-                    args |= gate_cli.given(gate, parsed.stdin_for, text)
+                    args |= gate_cli.args_from_text(gate, parsed.stdin_for, text)
                 except gate_cli.UsageError as error:
                     return Reply(_USAGE, stderr=f"{name}: standard input: {error}\n")
         result, is_error = await self._call(gate.name, args)
@@ -360,7 +367,7 @@ class WireSession:
         return None
 
     def _free(self, slot: int) -> None:
-        """Renew the FIFO first, then free the slot: the next wrapper that claims it finds its own FIFO."""
+        """Renew the FIFO first and then free the slot, so that the next command that claims it gets a new FIFO."""
         if self._open and self._requests >= 0:
             self._wire.renew(slot)
             for name in (f"{slot}.in", str(slot)):
@@ -373,7 +380,7 @@ class WireSession:
     # Answers
 
     async def _send(self, slot: int, data: bytes) -> None:
-        """Write to a slot's FIFO as fast as its reader reads; skip a reader that is gone."""
+        """Write to the FIFO of a slot as fast as its reader reads. Does nothing if the reader has ended."""
         path = f"{self._wire.folder}/answers/{slot}"
         while True:
             try:
@@ -412,7 +419,7 @@ class WireSession:
 
 
 def clear_requests(pid: int) -> None:
-    """Free the slots of unfinished calls in a sandbox that continues. No process may be running in it."""
+    """Free the slots of unfinished calls in a sandbox that will be used again. No process may run in it now."""
     try:
         folder = os.open(f"/proc/{pid}/root{WIRE}/requests", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -428,7 +435,7 @@ def clear_requests(pid: int) -> None:
 
 
 def wrapper_shell() -> str:
-    """The shell for the gate commands: a small one if available, because it takes most of a call's time."""
+    """The shell for the gate commands. A small shell is preferred, because its start takes most of a call's time."""
     for path in ("/bin/dash", "/usr/bin/dash", "/bin/busybox", "/usr/bin/busybox"):
         if os.path.exists(path):
             return f"{path} sh" if path.endswith("busybox") else path

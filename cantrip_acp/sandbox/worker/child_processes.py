@@ -1,7 +1,8 @@
-"""Orphans: finds and kills the processes that a worker started and left running, but not the worker itself.
+"""Child processes of a worker: finds and kills the processes that a worker started and left running.
 
-Every process of a sandbox descends from its first one. If that has only the worker as child, and the worker has no
-child, nobody else is there; three short reads show this. Otherwise the whole namespace is searched.
+Every process of a sandbox descends from its first process. If the first process has only the worker as child, and the
+worker has no child, there is no other process. Three short reads show this. Otherwise the whole process namespace is
+searched. The worker itself is not killed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ _STOPPED = b"TtZX"
 
 
 class WorkerProcesses:
-    """A sandbox's first process and its worker, by host numbers. Files are opened before the worker runs any code."""
+    """The processes of a worker's sandbox. ``first`` and ``worker`` are process IDs as the host counts.
+
+    Create it before the worker runs any code of the entity, because it opens files of these processes.
+    """
 
     def __init__(self, first: int, worker: int) -> None:
         self._first = first
@@ -32,7 +36,7 @@ class WorkerProcesses:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the worker is stopped, alone, and has one thread and no child. False means: check more closely."""
+        """Whether the worker is stopped, has one thread and no child, and there is no other process. False: maybe."""
         stat, own, all_ = self._files
         try:
             fields = os.pread(stat, 1024, 0).rpartition(b")")[2].split()
@@ -43,11 +47,11 @@ class WorkerProcesses:
             return False
 
     def all_stopped(self) -> bool:
-        """Whether the worker is stopped and no other process lives beside it."""
+        """Whether the worker is stopped and there is no other living process."""
         return self.stopped() and self.has_no_children()
 
     def stopped(self) -> bool:
-        """Whether every thread of the worker is stopped, or gone."""
+        """Whether every thread of the worker is stopped or has ended."""
         try:
             return all(
                 _state(self._worker, int(thread)) in _STOPPED for thread in os.listdir(f"/proc/{self._worker}/task")
@@ -56,7 +60,7 @@ class WorkerProcesses:
             return True
 
     def has_no_children(self) -> bool:
-        """Whether no other living process exists. The answer stays true only while the worker is stopped."""
+        """Whether there is no other living process. The result stays true only while the worker is stopped."""
         try:
             below = _children(self._first, self._first)
             for thread in os.listdir(f"/proc/{self._worker}/task"):
@@ -66,7 +70,7 @@ class WorkerProcesses:
         return all(pid == self._worker or _state(pid, pid) in b"ZX" for pid in below)
 
     def kill_others(self) -> None:
-        """Kill every other process of the sandbox once; processes started meanwhile need another call."""
+        """Kill every other process of the sandbox. Call it again for processes that were started in the meantime."""
         try:
             namespace = os.readlink(f"/proc/{self._first}/ns/pid")
         except OSError:
@@ -79,7 +83,7 @@ class WorkerProcesses:
             except OSError:
                 continue
             try:
-                # Checked after the pidfd was opened: so the number cannot have been reused.
+                # Check this after the pidfd was opened. So the process ID cannot have been reused.
                 if os.readlink(f"/proc/{name}/ns/pid") == namespace:
                     signal.pidfd_send_signal(held, signal.SIGKILL)
             except OSError:
@@ -99,7 +103,7 @@ def _children(pid: int, thread: int) -> list[int]:
 
 
 def _state(pid: int, thread: int) -> bytes:
-    """The kernel's state letter of a thread; X where there is no such thread."""
+    """The kernel's state letter of a thread; X if there is no such thread."""
     try:
         with open(f"/proc/{pid}/task/{thread}/stat", "rb", buffering=0) as file:
             return file.read(1024).rpartition(b")")[2].split()[0]

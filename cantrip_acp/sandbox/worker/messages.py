@@ -1,8 +1,8 @@
 """Messages of a code worker, and the frames that carry them: four bytes of length, one byte of kind, and a body.
 
-Input from the worker is hostile. A message is checked strictly: anything that does not decode as one of these is
-ignored. A length above the bound makes the rest unreadable: `FrameError`, and the worker is killed. Output to the
-worker waits in a bounded queue while it does not read.
+Input from the worker is hostile. Messages are checked strictly, and anything that does not decode as one of the classes
+here is ignored. If the length of a frame is above the limit, the rest cannot be read, and the worker is killed. Output
+to the worker waits in a queue of limited size while the worker does not read.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Ready(msgspec.Struct, frozen=True, tag_field="t", tag="ready", forbid_unknown_fields=True):
-    """The first message: the interpreter runs."""
+    """The first message: the interpreter is ready. ``python``: its version. ``executable``: its path."""
 
     python: _Name
     executable: Annotated[str, msgspec.Meta(max_length=4096)]
 
 
 class GateCall(msgspec.Struct, frozen=True, tag_field="t", tag="call", forbid_unknown_fields=True):
-    """A gate call; the answer has the same id. ``cell`` is the token of the calling cell."""
+    """A gate call. The answer has the same id. ``cell``: the token of the calling cell."""
 
     id: _Number
     gate: _Name
@@ -50,7 +50,7 @@ class LoomRead(msgspec.Struct, frozen=True, tag_field="t", tag="loom", forbid_un
 
 
 class CellEnded(msgspec.Struct, frozen=True, tag_field="t", tag="end", forbid_unknown_fields=True):
-    """A cell has ended. ``names`` are the names in the namespace, if they changed."""
+    """A cell has ended. ``value``: its last value as text. ``names``: the names in the namespace, if they changed."""
 
     cell: _Number
     value: _Text | None
@@ -60,11 +60,15 @@ class CellEnded(msgspec.Struct, frozen=True, tag_field="t", tag="end", forbid_un
 
 
 class SnapshotBegan(msgspec.Struct, frozen=True, tag_field="t", tag="began", forbid_unknown_fields=True):
-    """A separate process makes the snapshot from now on, so the worker can be stopped."""
+    """A forked process now makes the snapshot, so the worker itself can be stopped."""
 
 
 class State(msgspec.Struct, frozen=True, tag_field="t", tag="state", forbid_unknown_fields=True):
-    """A snapshot was sent or loaded; ``error`` says why not."""
+    """A snapshot was sent or loaded, or ``error`` says why not.
+
+    ``size``: bytes. ``missing``: names that the snapshot does not contain, each with the reason. ``modules``: imported
+    modules.
+    """
 
     error: _Text | None
     size: _Number
@@ -104,7 +108,7 @@ class OfferedFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModuleLoaded(msgspec.Struct, frozen=True, tag_field="t", tag="loaded", forbid_unknown_fields=True):
-    """A module was loaded; ``error`` says why not."""
+    """A module was loaded, or ``error`` says why not."""
 
     call: _Number
     error: _Text | None
@@ -125,7 +129,7 @@ _decoder = msgspec.json.Decoder(Message, strict=True)
 
 
 def decode(body: bytes) -> Message | None:
-    """Decode a message; None for an invalid one."""
+    """Decode a message; None if it is not valid."""
     try:
         said: Message = _decoder.decode(body)
         return said
@@ -141,14 +145,15 @@ _LARGE = 1 << 20
 
 
 class FrameError(SandboxError):
-    """The input is no frame, or the frame is too large."""
+    """The other end breaks the protocol of frames."""
 
 
 class Frames:
-    """Both directions over two descriptors, which this object owns.
+    """Sends and receives frames over two descriptors, which this object owns.
 
-    ``received`` gets the kind and the body of each frame. ``failed`` is called once, with the reason, when no more
-    frames can come: the other end closed, or broke the protocol.
+    ``received`` is called with the kind and the body of each frame. ``failed`` is called once with the reason when no
+    more frames can come, because the other end has closed its descriptor or broken the protocol. ``largest``: the
+    maximum size in bytes of a received frame. ``most_queued``: the maximum number of bytes that wait to be sent.
     """
 
     def __init__(
@@ -176,12 +181,12 @@ class Frames:
         self._loop.add_reader(inward, self._on_readable)
 
     def send(self, kind: bytes, body: bytes) -> None:
-        """Queue a frame. Raises `FrameError` where the other end has not read for too long."""
+        """Queue a frame. Raises `FrameError` if too many bytes wait because the other end does not read."""
         if self._out < 0:
             return
         head = len(body).to_bytes(4, "big") + kind
         if self._queued + HEAD + len(body) > self._most_queued:
-            raise FrameError(f"over {self._most_queued:,} bytes wait to be read by the worker")
+            raise FrameError(f"the worker does not read: more than {self._most_queued:,} bytes wait for it")
         self._queued += HEAD + len(body)
         idle = not self._queue
         # Do not copy a large body again.
@@ -198,7 +203,7 @@ class Frames:
                 self._loop.add_writer(self._out, self._write)
                 return
             except OSError:
-                # The reader is gone; our reading side will report it.
+                # The reader has ended. `_on_readable` will report that.
                 self._queue.clear()
                 self._queued = 0
                 break
@@ -226,7 +231,7 @@ class Frames:
             size = int.from_bytes(self._buffer[start : start + 4], "big")
             kind = bytes(self._buffer[start + 4 : start + HEAD])
             if size > self._largest or kind not in (JSON, BYTES):
-                self._end("it sent what is no message")
+                self._end("it sent data that is not a message")
                 return
             end = start + HEAD + size
             if len(self._buffer) < end:
@@ -246,13 +251,13 @@ class Frames:
             self._failed(why)
 
     def drop_incomplete(self) -> None:
-        """Discard the beginning of a frame whose writer was killed. Only valid without other writers."""
+        """Discard an incomplete frame whose writer was killed. No other process may be writing."""
         while self._in >= 0 and select.select([self._in], [], [], 0)[0]:
             self._on_readable()
         self._buffer.clear()
 
     def close(self) -> None:
-        """Close both ends; no callback is called afterwards."""
+        """Close both descriptors. Afterwards no callback is called."""
         if self._in >= 0:
             self._loop.remove_reader(self._in)
             os.close(self._in)

@@ -1,4 +1,4 @@
-"""Installation of Monty, and its worker. The package is located here, but imported only in the sandbox."""
+"""Finds the installation of Monty, and runs its worker. The package is imported only in the sandbox."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ INSTALL = "pip install 'cantrip-acp[monty]'"
 
 @dataclass(frozen=True, slots=True)
 class Monty:
-    """``packages`` is the folder of its Python package, ``binary`` its interpreter."""
+    """``packages``: the folder with its Python package. ``binary``: the path of its interpreter."""
 
     packages: str
     binary: str
 
     def on(self, host: Host) -> Host:
-        """The host facts with both visible."""
+        """Return the host facts with both paths visible inside."""
         found = find_tools([os.path.dirname(self.binary)], host.home, [self.packages])
         return replace(
             host,
@@ -35,7 +35,7 @@ class Monty:
 
 
 def find() -> Monty:
-    """Find Monty. Raises `SandboxMissing`, whose text says how to install it."""
+    """Find Monty. Raises `SandboxMissing` with a text that says how to install it."""
     found = importlib.util.find_spec("pydantic_monty")
     if found is None or not found.submodule_search_locations:
         raise SandboxMissing(f"the monty medium needs pydantic-monty, which is not installed here: {INSTALL}")
@@ -60,12 +60,12 @@ def _binary() -> str | None:
 
 
 class MontyWorker(Worker):
-    """A code worker whose Python only relays to Monty's interpreter and stops that between cells."""
+    """A code worker whose Python process passes cells to Monty's interpreter, and stops the interpreter between cells."""
 
     program = "monty_worker"
 
     async def freeze(self) -> bool:
-        """Stop it. There are no child processes to kill: the language cannot start any."""
+        """Stop the worker. There are no child processes to kill, because Monty cannot start any."""
         self._signal(signal.SIGSTOP)
         self.frozen = True
         if self.tree.exited or self.broken is not None:

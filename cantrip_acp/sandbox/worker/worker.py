@@ -1,7 +1,7 @@
-"""Code worker: a Python process that stays in its sandbox from cell to cell and is frozen between them.
+"""Code worker: a Python process that runs one cell after another in its sandbox, and is frozen between cells.
 
-It is one `Tree` like a command's, with an added pair of pipes for frames. Between cells the kernel stops it and its
-child processes are killed, so no entity code runs outside of a cell.
+The worker is a `Tree`, like a command, with two more pipes for frames. Between cells it is stopped (SIGSTOP) and its
+child processes are killed. So no entity code runs outside of a cell.
 """
 
 from __future__ import annotations
@@ -39,25 +39,30 @@ from cantrip_acp.sandbox.worker.messages import BYTES, JSON, FrameError, Frames
 
 INSIDE = "/run/cantrip-python"
 _OLDEST = (3, 10)
-# Any Python that knows the options can read the code before the import, so that it can report its own version.
+# Every Python version can run the code before the import. So an old Python can report its version.
 _BOOT = (
-    f"import sys; sys.version_info >= {_OLDEST} or sys.exit('it is Python %%s; cells need {_OLDEST[0]}.{_OLDEST[1]} or newer'"
+    f"import sys; sys.version_info >= {_OLDEST} or sys.exit('this is Python %%s; cells need {_OLDEST[0]}.{_OLDEST[1]} or newer'"
     f" %% sys.version.split()[0]); sys.path.insert(0, {INSIDE!r}); "
     "from _cantrip.%s import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
 LARGEST_ANSWER = 64 * MIB
 _MOST_QUEUED = 128 * MIB
 _MAX_INVALID = 1_000
-"""Invalid messages of one cell, after which the worker is killed."""
+"""The maximum number of invalid messages of one cell. With more, the worker is killed."""
 START_TIMEOUT = 20.0
 _KILL_CHILDREN_WITHIN = 0.25
 _MEMORY_MARGIN = 32 * MIB
-"""Bytes a tree may use above its ward before it is killed. A cell gets MemoryError first, and its state survives."""
+"""Bytes that a tree may use above the limit of its ward before it is killed. So a cell first gets a MemoryError, after
+which its state still exists.
+"""
 
 
 @dataclass(slots=True)
 class WorkerCallbacks:
-    """Callbacks of a worker. ``output`` gets 1 or 2 and bytes; ``said`` gets each valid message."""
+    """Callbacks of a worker.
+
+    ``output``: called with 1 (stdout) or 2 (stderr), and bytes. ``said``: called with each valid message.
+    """
 
     output: Callable[[int, bytes], None]
     said: Callable[[messages.Message], None]
@@ -66,7 +71,8 @@ class WorkerCallbacks:
 class Worker:
     """Create it, `start` it, let it run with `thaw`, stop it with `freeze`, and always `close` it.
 
-    ``broken`` says why it can be used no more; None while it can. ``program`` is our module that runs in it.
+    ``broken``: why the worker cannot be used any more; None while it can. ``program``: the module in `sandbox/inside`
+    that runs in it. ``memory_mb``: the memory limit in MiB.
     """
 
     program = "worker"
@@ -107,16 +113,19 @@ class Worker:
 
     @property
     def python(self) -> str:
-        """The Python version that it reported."""
+        """The Python version that the worker reported; empty before that."""
         return self._ready.python if self._ready is not None else ""
 
     @property
     def first(self) -> int:
-        """The host's number of the sandbox's first process."""
+        """The process ID of the sandbox's first process, as the host counts; 0 before it exists."""
         return self._tree.pid if self._tree is not None else 0
 
     async def start(self, settings: Mapping[str, object], environment: Mapping[str, str]) -> None:
-        """Start it and wait until it can take a cell. Raises `SandboxError`, `SandboxMissing`."""
+        """Start the worker and wait until it can run a cell. Raises `SandboxError`, `SandboxMissing`.
+
+        ``settings``: the content of its start message. ``environment``: further variables.
+        """
         self._start(environment)
         self.send({"t": "start", **settings})
         with anyio.move_on_after(START_TIMEOUT):
@@ -134,10 +143,11 @@ class Worker:
         status = tree.finish()
         if status.exit_code is None and status.ended_because is None:
             raise availability.explain(self._early_output()).error()
+        output = self._early_output().strip() or "it wrote no message"
         raise SandboxError(
-            f"{self._interpreter.program} could not be started as the Python of cells in the sandbox "
-            f"({status.ended_because or f'exit status {status.exit_code}'}): {self._early_output().strip() or 'it said nothing'}. "
-            "Nothing in a cell can mend that: the circle's code_python must name a Python that works"
+            f"{self._interpreter.program} could not be started in the sandbox as the Python of code cells "
+            f"({status.ended_because or f'exit status {status.exit_code}'}): {output}. "
+            "A cell cannot fix that: set code_python of the circle to a Python that works"
         )
 
     def _early_output(self) -> str:
@@ -200,7 +210,7 @@ class Worker:
             for fd in (*inherited, *ours):
                 os.close(fd)
             if isinstance(error, OSError):
-                raise sandbox_error("the Python of cells cannot be started in the sandbox", error) from error
+                raise sandbox_error("the Python of code cells cannot be started in the sandbox", error) from error
             raise
         self._frames = Frames(
             our_in,
@@ -215,14 +225,14 @@ class Worker:
         bounds = self._policy.limits
         if self._group is not None:
             self._group = self._group.add_process(pid)
-        # Processor time adds up over a worker's life, so it is not limited; each cell has its wall-clock limit.
+        # The processor time is not limited, because it adds up over all cells. Each cell has a limit of wall-clock time.
         limits.apply(
             pid, replace(bounds, timeout_ms=10**12), cores=self._sandbox.host.cores, root=self._sandbox.host.uid == 0
         )
         limits.limit_data_size(pid, self._memory)
 
     def _open_pidfds(self) -> None:
-        """Open a pidfd of the interpreter's process before any entity code has run in it."""
+        """Open a pidfd of the interpreter's process, before it runs any code of the entity."""
         try:
             with open(f"/proc/{self.first}/task/{self.first}/children", "rb") as file:
                 self.pid = int(file.read().split()[0])
@@ -249,7 +259,7 @@ class Worker:
         if said is None:
             self._invalid_count += 1
             if self._invalid_count > _MAX_INVALID:
-                self.end("it sent nothing but nonsense to the host")
+                self.end("it sent too many invalid messages to the host")
         elif isinstance(said, messages.Ready):
             if self._ready is None:
                 self._ready = said
@@ -258,7 +268,7 @@ class Worker:
         self.tree.wake()
 
     def _on_snapshot_piece(self, body: bytes) -> None:
-        """Keep a piece of a snapshot if one was asked for; else ignore it."""
+        """Store a piece of a snapshot if a snapshot was requested; else ignore it."""
         if self._blobs is not None:
             self._most_bytes -= len(body)
             if self._most_bytes < 0:
@@ -270,7 +280,7 @@ class Worker:
         if self.broken is None:
             self.broken = why
         if not self.tree.exited:
-            # A process that closed its pipe may still run, but nobody can talk to it.
+            # A process that closed its pipe may still run, but no message can reach it.
             asyncio.get_running_loop().call_later(0.05, self._end_if_alive)
         self.tree.wake()
 
@@ -285,7 +295,7 @@ class Worker:
         self._send(JSON, msgspec.json.encode(data))
 
     def send_answer(self, data: Mapping[str, object], most: int) -> None:
-        """Send an answer. If it is too large, send an error about its size instead."""
+        """Send an answer. If it has more than ``most`` bytes, send an error about its size instead."""
         body = msgspec.json.encode(data)
         if len(body) > most:
             body = msgspec.json.encode(
@@ -306,30 +316,31 @@ class Worker:
             self.end(str(error))
 
     def collect(self, most: int) -> list[bytes]:
-        """From now on keep pieces of a snapshot in the returned list, up to ``most`` bytes."""
+        """Collect the pieces of a snapshot in the returned list from now on, up to ``most`` bytes."""
         self._blobs, self._most_bytes = [], most
         return self._blobs
 
     def stop_collecting(self) -> None:
+        """Ignore further pieces of a snapshot."""
         self._blobs = None
 
     def feed(self, data: bytes) -> None:
-        """Send a piece of a snapshot to load."""
+        """Send a piece of a snapshot that the worker will load."""
         self._send(BYTES, data)
 
     def thaw(self) -> None:
-        """Let it run."""
+        """Let the worker run (SIGCONT)."""
         self._invalid_count = 0
         self._watchdog.disks.begin()
         self.frozen = False
         self._signal(signal.SIGCONT)
 
     def resume(self) -> None:
-        """Resume it after a cell stopped it (SIGSTOP to itself): nothing inside could resume it."""
+        """Resume the worker after a cell has stopped it (SIGSTOP to itself). No process inside could resume it."""
         self._signal(signal.SIGCONT)
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt inside, where the worker allows it."""
+        """Raise KeyboardInterrupt inside (SIGINT), at a point that the worker allows."""
         self._signal(signal.SIGINT)
 
     def _signal(self, number: int) -> None:
@@ -341,26 +352,26 @@ class Worker:
             return
 
     def watch(self, times: int = 1) -> str | None:
-        """What its tree uses too much of; None within its limits.
+        """The reason why the worker's tree must be killed, or None; see `Watchdog.verdict`.
 
-        Any thread may ask. The result is valid only if the tree is still alive afterwards.
+        Any thread may call this. The result is valid only if the tree is still alive afterwards.
         """
         first = self.first
         return self._watchdog.verdict(first, times) if first else None
 
     def disk_full(self) -> str | None:
-        """A message about the disk that it has filled since the last `thaw`, or None."""
+        """A message about a disk that is full since the last `thaw`, or None."""
         return self._watchdog.disks.full_message()
 
     def end(self, because: str) -> None:
-        """Kill it and all its child processes at once."""
+        """Kill the worker and all its child processes at once."""
         if self.broken is None:
             self.broken = because
         if self._tree is not None:
             self._tree.end(because)
 
     async def freeze(self) -> bool:
-        """Stop it and kill its child processes. False where that failed and it was killed instead."""
+        """Stop the worker and kill its child processes. Returns False if that failed; then the worker is killed."""
         self._signal(signal.SIGSTOP)
         self.frozen = True
         if self.tree.exited or self.broken is not None:
@@ -374,7 +385,7 @@ class Worker:
         pause = 0.0002
         while not self._processes.all_stopped():
             if time.monotonic() > end:
-                self.end("what it had started could not be ended")
+                self.end("its child processes could not be killed")
                 return False
             if self._processes.stopped():
                 self._processes.kill_others()
@@ -383,26 +394,26 @@ class Worker:
         return self.broken is None
 
     def stop(self) -> None:
-        """Stop only its first process; its child processes continue."""
+        """Stop only the worker process. Its child processes continue."""
         self._signal(signal.SIGSTOP)
 
     @property
     def is_busy(self) -> bool:
-        """Whether any process of it runs, after its first process was stopped."""
+        """Whether a child process runs, after the worker process was stopped."""
         return self._processes is not None and not self._processes.all_stopped()
 
     def drop_incomplete(self) -> None:
-        """Discard an incomplete message whose sender has ended."""
+        """Discard an incomplete message whose sender was killed."""
         if self._frames is not None:
             self._frames.drop_incomplete()
 
     async def gone(self) -> None:
-        """Wait for its end: exit status and all output."""
+        """Wait until the worker has ended and all output was read."""
         while self.tree.running:
             await self.tree.changed()
 
     def close(self) -> None:
-        """Kill it and close everything. Safe to call twice."""
+        """Kill the worker and close all descriptors. Safe to call twice."""
         if self._frames is not None:
             self._frames.close()
             self._frames = None
@@ -430,10 +441,10 @@ _preparing = threading.Lock()
 
 
 def inside() -> str:
-    """The host folder with the worker's files: our package and cloudpickle.
+    """The host folder with the files that run in a worker: our package and cloudpickle.
 
-    The files are compiled where our own Python will read them. Neither package is imported here. Made once; safe from
-    any thread.
+    It also contains bytecode for the Python that runs cantrip. Neither package is imported here. The folder is made
+    once. Any thread may call this.
     """
     with _preparing:
         base = runtime().folder
@@ -454,7 +465,7 @@ def _prepare_inside() -> str:
             Path(package, source.name).write_bytes(source.read_bytes())
     found = importlib.util.find_spec("cloudpickle")
     if found is None or not found.submodule_search_locations:
-        raise SandboxError("cloudpickle is not installed beside cantrip-acp: pip install cloudpickle")
+        raise SandboxError("the package cloudpickle is not installed: pip install cloudpickle")
     with as_file(Path(next(iter(found.submodule_search_locations)))) as pickler:
         shutil.copytree(pickler, os.path.join(package, "cloudpickle"), ignore=shutil.ignore_patterns("__pycache__"))
     for path in Path(package).rglob("*.py"):

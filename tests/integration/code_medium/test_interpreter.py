@@ -212,8 +212,8 @@ def of_version(version: str) -> str:
 async def test_an_old_python_says_so(make, version: str) -> None:
     python = await make(medium=CodeMedium(python=of_version(version)))
     error = (await python("1")).error or ""
-    assert "code_python must name a Python that works" in error
-    assert version == "2.7" or f"it is Python {version}" in error
+    assert "set code_python of the circle to a Python that works" in error
+    assert version == "2.7" or f"this is Python {version}" in error
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.12", "3.13"])

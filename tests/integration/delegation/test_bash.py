@@ -56,7 +56,7 @@ async def test_a_failure_is_on_standard_error_with_status_1() -> None:
     await spell.cast("go")
     shown = spell.crystal.invocations[1].messages[-1].content or ""
     assert "before\ncall_agent: the child failed: boom\nstatus 1\nstatus 2" in shown
-    assert "call_agent: standard input: it begins as JSON and is none" in shown
+    assert "call_agent: standard input: it begins like JSON but is not valid JSON" in shown
     assert [t.observation.output.stdout for t in of_root(spell)[:1] if t.observation.output] == ["before\n"]
 
 

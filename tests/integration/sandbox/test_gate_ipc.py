@@ -133,7 +133,7 @@ async def test_results_errors_and_statuses(box: Box) -> None:
     assert "quote text" in usage.stderr
     assert "did you mean --limit?" in usage.stderr
     assert "needs a value" in usage.stderr
-    assert "given twice" in usage.stderr
+    assert "used twice" in usage.stderr
 
 
 async def test_a_builtin_hides_a_gate_but_not_its_other_name(box: Box) -> None:

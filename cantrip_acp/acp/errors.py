@@ -1,4 +1,4 @@
-"""Errors about sessions that several methods return (ACP, Error Handling)."""
+"""Error replies about sessions: unknown, busy, not ready, or without a key (ACP, Error Handling)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SignedOut(MissingKey):
 
 
 def unknown_session(session_id: str) -> RpcError:
-    """The session does not exist, neither open nor on disk."""
+    """The error for a session that is neither open nor on disk."""
     short_id = session_id[:100]
     return RpcError(
         RESOURCE_NOT_FOUND, f"Resource not found: there is no session {short_id!r}", {"sessionId": short_id}
@@ -23,7 +23,7 @@ def unknown_session(session_id: str) -> RpcError:
 
 
 def session_busy(session_id: str) -> RpcError:
-    """The session is busy, and the request would disturb its work."""
+    """The error for a request that would disturb the running prompt of a session."""
     return RpcError(
         INVALID_REQUEST,
         f"Invalid request: session {session_id[:100]} is busy; wait for its reply or send session/cancel",
@@ -32,7 +32,7 @@ def session_busy(session_id: str) -> RpcError:
 
 
 Transition = Literal["closed", "loaded", "deleted"]
-"""What can happen to a session that makes it unable to take a prompt meanwhile."""
+"""The operations during which a session takes no prompt."""
 
 _REASONS: dict[Transition, str] = {
     "closed": "session_closing",
@@ -40,14 +40,14 @@ _REASONS: dict[Transition, str] = {
     "deleted": "session_deleting",
 }
 _ADVICE: dict[Transition, str] = {
-    "closed": "wait for the reply to session/close, and load it again to go on",
+    "closed": "wait for the reply to session/close, then load the session again",
     "loaded": "wait for the reply to session/load or session/resume",
-    "deleted": "begin another session",
+    "deleted": "start a new session",
 }
 
 
 def session_not_ready(session_id: str, transition: Transition) -> RpcError:
-    """The session is being closed, loaded or deleted now."""
+    """The error for a session that is being closed, loaded or deleted."""
     short_id = session_id[:100]
     return RpcError(
         INVALID_REQUEST,
@@ -57,7 +57,7 @@ def session_not_ready(session_id: str, transition: Transition) -> RpcError:
 
 
 def auth_required(missing: MissingKey) -> RpcError:
-    """No crystal is available: says what is missing and what to set."""
+    """The error for a session without a crystal. It says what is missing and what to set."""
     text = shared().diagnostic(str(missing)).rstrip(".")
     if isinstance(missing, SignedOut):
         return RpcError(

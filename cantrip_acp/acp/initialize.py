@@ -1,7 +1,6 @@
-"""The result of ``initialize``: what the agent can do (ACP, Initialization).
+"""The result of ``initialize``: the agent's capabilities and sign-in methods (ACP, Initialization).
 
-This module imports nothing heavy: `start` answers with it before anything else is loaded. List a capability only while
-it is true.
+`start` sends this result before it loads anything else, so this module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ OTHER_WAYS = (
 
 HOW_TO_GET_A_CRYSTAL = (
     "Set a provider's key (ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY or OPENROUTER_API_KEY) in the agent's "
-    "environment or in the .env of your configuration folder (~/.config/cantrip/.env); CANTRIP_CRYSTAL=PROVIDER:MODEL beside "
-    f"it chooses the model, and scripted:FILE plays a script. {OTHER_WAYS}"
+    "environment or in the .env file of your configuration folder (~/.config/cantrip/.env). CANTRIP_CRYSTAL=PROVIDER:MODEL "
+    f"in the same place chooses the model, and CANTRIP_CRYSTAL=scripted:FILE plays a script. {OTHER_WAYS}"
 )
 
 
@@ -36,7 +35,7 @@ def initialize_result(capabilities: object = None) -> dict[str, Any]:
         "protocolVersion": PROTOCOL_VERSION,
         "agentCapabilities": {
             "loadSession": True,
-            # True for every session: a crystal that takes no images or audio gets a note in their place.
+            # True for every session: a crystal that does not take images or audio gets a note in their place.
             "promptCapabilities": {"image": True, "audio": True, "embeddedContext": True},
             "mcpCapabilities": {"http": True, "sse": True},
             "sessionCapabilities": {
@@ -59,7 +58,7 @@ def initialize_result(capabilities: object = None) -> dict[str, Any]:
 
 
 def _terminal_methods(capabilities: object) -> list[dict[str, Any]]:
-    """The sign-in method where the client runs this program in a terminal. Older clients announce it in ``_meta``."""
+    """The sign-in method in a terminal, if the client can run this program in one. Older clients say so in ``_meta``."""
     known = capabilities if isinstance(capabilities, dict) else {}
     auth, meta = known.get("auth"), known.get("_meta")
     flagged = isinstance(meta, dict) and meta.get("terminal-auth") is True
@@ -69,7 +68,7 @@ def _terminal_methods(capabilities: object) -> list[dict[str, Any]]:
         "type": "terminal",
         "id": TERMINAL_METHOD,
         "name": "Enter a key in a terminal",
-        "description": "Asks for a provider and its key, and keeps the key in your configuration folder.",
+        "description": "Asks for a provider and its key, and saves the key in your configuration folder.",
         "args": ["--sign-in"],
     }
     if flagged:
@@ -81,5 +80,5 @@ def _terminal_methods(capabilities: object) -> list[dict[str, Any]]:
 
 
 def accepts_version(value: object) -> bool:
-    """Whether ``protocolVersion`` of a request has the right type: an integer from 0 up."""
+    """Whether the ``protocolVersion`` of a request has the right type: an integer of 0 or more."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,8 +1,7 @@
-"""The messages of ACP version 1 that this agent reads and writes, named as in the protocol's JSON Schema.
+"""ACP message types: the messages of protocol version 1 that this agent reads and writes, with the schema's field names.
 
-Structs for incoming messages check what the protocol requires. They are lenient where its schema says that a wrong
-optional value counts as absent (``x-deserialize-default-on-error``). Structs for outgoing messages omit fields that
-are not set.
+Structs for incoming messages check the required fields. A wrong optional value counts as absent if the schema says so
+(``x-deserialize-default-on-error``). Structs for outgoing messages omit fields that are not set.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class NameValue(Incoming, kw_only=True):
 
 
 class Logout(Incoming, kw_only=True):
-    """Parameters of ``logout``: none."""
+    """Parameters of ``logout``. There are none."""
 
 
 class McpServer(Incoming, kw_only=True):
@@ -93,14 +92,14 @@ class SetMode(Incoming, kw_only=True):
 
 
 class SetModel(Incoming, kw_only=True):
-    """Parameters of ``session/set_model``, an older method than the option; some clients still use it."""
+    """Parameters of ``session/set_model``. Some clients use this older method instead of the config option."""
 
     session_id: str
     model_id: str
 
 
 class SetConfigOption(Incoming, kw_only=True):
-    """``value`` is a string, or a boolean with ``type``."""
+    """Parameters of ``session/set_config_option``. ``value`` is a string, or a boolean if ``type`` says so."""
 
     session_id: str
     config_id: str
@@ -195,14 +194,14 @@ class Model(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class ModelState(msgspec.Struct, rename="camel"):
-    """The models, for clients that do not read the config options."""
+    """The available models, for clients that do not read the config options."""
 
     available_models: list[Model]
     current_model_id: str
 
 
 class SessionState(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """The state of a session in a reply; ``session_id`` is set where the client does not know it yet."""
+    """The state of a session in a reply. ``session_id`` is set if the client does not know it yet."""
 
     session_id: str | None = None
     modes: ModeState | None = None
@@ -334,7 +333,7 @@ class PlanEntry(msgspec.Struct):
 
 
 class Plan(Update, tag="plan"):
-    """The whole plan. It replaces the previous plan."""
+    """The whole plan. It replaces the plan of an earlier update."""
 
     entries: list[PlanEntry]
 
@@ -378,7 +377,7 @@ class AvailableCommands(Update, tag="available_commands_update"):
 
 
 class CompactionUpdate(Update, tag="compaction_update"):
-    """Earlier turns were folded. Only for clients that ask for these updates."""
+    """Earlier turns were folded. It is sent only to clients with the ability `compaction`."""
 
     compaction_id: str
     status: Literal["in_progress", "completed", "failed", "cancelled"]
@@ -438,12 +437,12 @@ class PermissionAnswer(msgspec.Struct):
 
 
 REQUEST_EDGES = "ai.prime.acp/semantic-edges-v1"
-"""A client with this name in ``_meta`` gets the ids of model requests (``X-ACP-Model-Request-ID``), and how one led to
-the next."""
+"""A key of ``_meta``. A client that sends it gets the ids of model requests (``X-ACP-Model-Request-ID``), and which
+request led to which."""
 
 
 class ClientAbilities(msgspec.Struct, frozen=True):
-    """The client's capabilities that the agent uses. An absent value, or one of a wrong type, counts as false."""
+    """The client's capabilities that the agent uses. An absent value or a value of the wrong type counts as false."""
 
     notices: bool = False
     display_terminal: bool = False
@@ -457,7 +456,7 @@ class ClientAbilities(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, capabilities: Any) -> ClientAbilities:
-        """Read them from ``clientCapabilities``. ``_meta.terminal_output`` is a convention of several editors."""
+        """Read the abilities from ``clientCapabilities``. ``_meta.terminal_output`` is a convention of several editors."""
         given = _mapping(capabilities)
         session, meta, files = (_mapping(given.get(name)) for name in ("session", "_meta", "fs"))
         return cls(

@@ -1,9 +1,8 @@
-"""The command ``cantrip-acp``: an ACP agent on standard input and output.
+"""The command ``cantrip-acp``: parses its options, answers ``initialize``, and starts the agent process.
 
-An editor waits for the answer to ``initialize``, so this module answers it first. It takes the streams, reads one
-line, and answers before anything is imported except `os`, `json` and the handshake (even `typing` would double the
-time). Then it imports the rest and hands over the bytes that it read beyond that line. From the start, file descriptor
-1 leads to stderr: whatever a library prints, the client gets only the protocol.
+An editor waits for the answer to ``initialize``. So this module answers before it imports anything except `os`, `json`
+and `initialize` (even `typing` would double the time). Then it imports the rest, and passes on the bytes that it read
+after that line. File descriptor 1 is redirected to stderr, so that text printed by a library never reaches the client.
 """
 
 from __future__ import annotations
@@ -24,29 +23,30 @@ if TYPE_CHECKING:
 USAGE = """\
 Usage: cantrip-acp [OPTIONS]
 
-Serve the Agent Client Protocol on standard input and output: what an editor starts.
-Nothing but the protocol is written to standard output; logs go to standard error or to a file.
+Serve the Agent Client Protocol (ACP) on standard input and output. An editor starts this command.
+Standard output carries only the protocol. Logs go to standard error or to a file.
 
 Options:
-  --recipe FILE|NAME  the recipe of every session; by default the built-in familiar.
-                      A FILE is trusted for this run, a NAME is looked up (.cantrip/, your
-                      configuration, built-ins).
-  --state-dir DIR     where looms and session state are kept [$CANTRIP_STATE_DIR, else your
-                      platform's state folder]
-  --sign-in           ask for a provider's key here, keep it in your configuration folder, and end
-  --log-file FILE     append the log to FILE, with details, instead of warnings to stderr
+  --recipe FILE|NAME  the recipe of every session (default: the built-in familiar).
+                      A FILE is trusted for this run. A NAME is searched in .cantrip/, in your
+                      configuration folder and in the built-in recipes.
+  --state-dir DIR     the folder for looms and session state (default: $CANTRIP_STATE_DIR, or
+                      your platform's state folder)
+  --sign-in           ask for a provider's key in this terminal, save it in your configuration
+                      folder, and exit
+  --log-file FILE     append a detailed log to FILE (default: only warnings, to stderr)
   --version           print the version and exit
   --help              print this text and exit
 
-Example (asks for the handshake, then hangs up):
+Example (sends initialize, prints the answer and exits):
   printf '%s\\n' '{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}' | cantrip-acp
 
-An editor's settings name the command alone, such as: {"command": "cantrip-acp", "args": []}
-To talk to an entity in a terminal: cantrip repl
+In an editor's settings, give the command: {"command": "cantrip-acp", "args": []}
+To talk to an entity in a terminal, use: cantrip repl
 """
 
 FIRST_LINE_LIMIT = 1024 * 1024
-"""Bytes of a first line that is answered here; the connection handles a longer one."""
+"""Bytes of the longest first line that this module answers. The connection handles a longer line."""
 
 
 class Options:
@@ -90,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse(argv: list[str]) -> Options:
-    """Parse the flags. ``--help``, ``--version`` and mistakes end the process (status 0, 0 and 2)."""
+    """Parse the options. ``--help`` and ``--version`` end the process with status 0, and a wrong option with status 2."""
     options = Options()
     rest = list(argv)
     while rest:
@@ -116,16 +116,18 @@ def parse(argv: list[str]) -> Options:
 
 
 def take_streams() -> tuple[int, int]:
-    """File descriptors of the protocol, in and out. Other code that reads stdin gets nothing, and what it prints goes
-    to stderr."""
+    """Return the two file descriptors of the protocol, and redirect stdin and stdout.
+
+    Afterwards other code reads nothing from stdin, and its output goes to stderr.
+    """
     try:
         # Check before opening anything: a new descriptor would take the number of a closed one.
         os.fstat(0), os.fstat(1)
     except OSError:
-        _usage_error("standard input and output must be open: an editor starts this command with a pipe on each")
+        _usage_error("standard input and output must be open. An editor starts this command with a pipe for each")
     nothing = os.open(os.devnull, os.O_RDWR)
     if nothing == 2:
-        nothing = os.dup(2)  # stderr is closed, so it leads to /dev/null
+        nothing = os.dup(2)  # stderr was closed, so descriptor 2 is /dev/null now
     source, sink = os.dup(0), os.dup(1)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
@@ -134,9 +136,9 @@ def take_streams() -> tuple[int, int]:
 
 
 def _answer_initialize(source: int, sink: int) -> tuple[bytes, dict[str, Any] | None]:
-    """Answer the first line, if it is a plain ``initialize``.
+    """Answer the first line if it is a valid ``initialize`` request.
 
-    Returns the remaining bytes and the request's parameters; for any other line, all bytes and None.
+    Returns the bytes after that line and the request's parameters. For any other line, returns all bytes and None.
     """
     read = b""
     while b"\n" not in read and len(read) < FIRST_LINE_LIMIT:
@@ -162,12 +164,13 @@ def _answer_initialize(source: int, sink: int) -> tuple[bytes, dict[str, Any] | 
             except BlockingIOError:
                 continue
     except OSError:
-        sys.exit(0)  # the client has gone, and no work has begun
+        sys.exit(0)  # the client has disconnected, and no work has begun
     return rest, params
 
 
 def _initialize_reply(line: bytes) -> tuple[bytes | None, dict[str, Any] | None]:
-    """The reply to a well-formed ``initialize``. For other lines None: the connection knows all the rules."""
+    """The reply to a valid ``initialize`` request and its parameters. For other lines two None: `Connection` handles
+    them."""
     try:
         message = json.loads(line.decode())
         params = message["params"]
@@ -188,8 +191,10 @@ def _initialize_reply(line: bytes) -> tuple[bytes | None, dict[str, Any] | None]
 
 
 def _prepare_terminal(source: int) -> None:
-    """Turn off line editing and echo for the time of the run. Line editing cuts lines at 4,096 bytes, and echo mixes
-    with the protocol."""
+    """Turn off line editing and echo until the process exits.
+
+    Line editing cuts lines at 4,096 bytes, and echo would mix with the protocol.
+    """
     import atexit
     import termios
 
@@ -204,7 +209,7 @@ def _prepare_terminal(source: int) -> None:
     if os.isatty(2):
         sys.stderr.write(
             "cantrip-acp speaks JSON-RPC on standard input and output; an editor starts it. "
-            "Ctrl-C ends it, --help says more, and `cantrip repl` talks to an entity here.\n"
+            "Press Ctrl-C to end it, see --help, or use `cantrip repl` to talk to an entity in this terminal.\n"
         )
 
 

@@ -1,11 +1,11 @@
-"""Editor files: reads and writes files through the client (ACP, File System), including unsaved text.
+"""Editor files: file gates that read and write through the client, so they see unsaved text (ACP, File System).
 
 The rules of the gates apply first, as on the disk: the path is resolved below the gate's root, and hidden, protected
-and binary files are refused. Only then is the client asked, with the resolved path. Only files in the session's own
-folders go to the client; the worktree of a fork and roots elsewhere are on the disk.
+and binary files are refused. Then the client is asked, with the resolved path. Files outside of the session's folders,
+such as the worktree of a fork, are read and written on the disk.
 
-The client's answer is untrusted: its type is checked, and its time and size are limited. If the client fails, the
-entity observes that. It does not fall back on the disk, because that would overwrite unsaved changes.
+The client is not trusted: the type, the size and the time of its answers are checked. If the client fails, the gate
+fails. It does not use the disk instead, because that could overwrite unsaved changes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 READ_SECONDS = 20.0
 WRITE_SECONDS = 60.0
-"""Seconds that a client may take. A write may wait for a user who looks at the change."""
+"""Seconds that a client may take to answer. A write may wait for a user who reviews the change."""
 
 _MAX_ERROR_TEXT = 300
 """Characters of the client's error text that are passed on."""
@@ -77,7 +77,7 @@ class ClientRefused(GateError):
 
 
 class EditorFiles:
-    """The client's files in one session. ``reads`` and ``writes`` say what it offers."""
+    """Sends file requests of one session to its client. ``reads`` and ``writes`` say which methods the client offers."""
 
     def __init__(self, connection: Connection, session_id: str, *, reads: bool, writes: bool) -> None:
         self.reads, self.writes = reads, writes
@@ -85,9 +85,9 @@ class EditorFiles:
         self._session_id = session_id
 
     async def read(self, path: str, shown: str, line: int | None = None, limit: int | None = None) -> str | None:
-        """The text of a file, or ``limit`` lines of it from ``line`` (from 1); None where the client lacks the method.
+        """Read a file, or ``limit`` lines from ``line`` (counted from 1). Returns None if the client lacks the method.
 
-        ``path`` is absolute; ``shown`` is the entity's name for the file. Raises `ClientRefused` and `ClientTimeout`.
+        ``path`` is absolute. ``shown`` is the entity's name for the file. Raises `ClientRefused` and `ClientTimeout`.
         """
         request = ReadTextFile(self._session_id, path, line, limit)
         answer = await self._ask("fs/read_text_file", request, TextFile, READ_SECONDS, f"reading {shown!r}")
@@ -97,7 +97,7 @@ class EditorFiles:
         return valid_unicode(str(answer.content))
 
     async def write(self, path: str, shown: str, content: str) -> bool:
-        """Replace the text of a file with ``content``; False where the client lacks the method. Raises as `read`."""
+        """Replace the text of a file. Returns False if the client lacks the method. Raises the same errors as `read`."""
         request = WriteTextFile(self._session_id, path, content)
         answer = await self._ask("fs/write_text_file", request, Any, WRITE_SECONDS, f"writing {shown!r}")
         if answer is None:
@@ -105,18 +105,22 @@ class EditorFiles:
         return answer is not None
 
     async def _ask(self, method: str, request: Any, shape: Any, seconds: float, doing: str) -> Any:
-        """The answer; None where the client lacks the method that it offered."""
+        """Send a request and return the answer, or None if the client lacks the method although it offered it."""
         try:
             with anyio.fail_after(seconds):
                 answer = await self._connection.request(method, request, shape)
         except TimeoutError:
-            unsure = ". It may have been written all the same: look before you go on" if "write" in method else ""
+            unsure = (
+                ". The file may have been written all the same: read it before you continue"
+                if "write" in method
+                else ""
+            )
             raise ClientTimeout(f"the editor did not answer within {seconds:g} seconds, {doing}{unsure}") from None
         except Disconnected:
-            raise ClientTimeout(f"the editor is gone, {doing}") from None
+            raise ClientTimeout(f"the editor has disconnected, {doing}") from None
         except RpcError as problem:
             if problem.code == METHOD_NOT_FOUND:
-                log.warning("the client offered %s and does not have it: the disk is used from now on", method)
+                log.warning("the client offered %s but does not have it; the gates now use the disk", method)
                 return None
             message = " ".join(problem.message.split())[:_MAX_ERROR_TEXT]
             raise ClientRefused(
@@ -127,17 +131,17 @@ class EditorFiles:
 
 _HEAD = 8_192
 _MOST_UNSAVED = 64
-"""The largest number of files that are remembered as unsaved."""
+"""The largest number of unsaved files to remember."""
 
 
 class EditorFileGates:
-    """The file gates of one session. ``folders`` are the session's folders: files in them may be open in its client."""
+    """The file gates of one session. ``folders`` are the session's folders, whose files may be open in the editor."""
 
     def __init__(self, buffers: EditorFiles, folders: Sequence[str]) -> None:
         self._buffers = buffers
         self._folders = tuple(os.path.realpath(folder) for folder in folders)
         self._unsaved: dict[str, str] = {}
-        """The client's last seen text of files that differ on the disk, by path."""
+        """By path: the text in the editor of files that differ from the disk, as it was last seen."""
         self._handlers = {
             read_file.READ_FILE.handler: self._read,
             write_file.WRITE_FILE.handler: self._write,
@@ -150,8 +154,7 @@ class EditorFileGates:
         }
 
     def route(self, invocation: GateInvocation) -> GateInvocation:
-        """Replace a call by one that uses the client, where the gate is one of ours; other gates of the same name stay
-        as they are."""
+        """Redirect a call to the client if its gate is a built-in file gate. Other gates with that name are unchanged."""
         gate = invocation.gate
         handler = self._handlers.get(gate.handler)
         if handler is None or not (self._buffers.reads or self._buffers.writes):
@@ -174,7 +177,7 @@ class EditorFileGates:
             text = await self._read_from_client(file, offset if offset > 1 else None, limit) if cut else None
             before = offset - 1
             if not text or (limit is not None and _lines(text) > limit):
-                # Read the whole text also where the client cut it differently, or that line does not exist.
+                # The client returned too many lines, or the line does not exist. Read the whole text.
                 text, before = await self._read_from_client(file), 0
                 if text is not None:
                     self._note_if_unsaved(file, text)
@@ -215,14 +218,14 @@ class EditorFileGates:
             return edit_file.edit_reply(file, replaced, before, self._note_if_unsaved(file, replaced.text))
 
     async def _search(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
-        """Search the disk, and add a note about files that are known to differ in the editor."""
+        """Search the disk, and add a note that names files with unsaved changes in the editor."""
         reply = await _disk(search.SEARCH, args, context)
         lexical = Root.of(context).lexical(args.get("path", "."))
         differing = [p for p in self._still_unsaved() if lexical is not None and _below(p, lexical)]
         if not differing or not isinstance(reply.result, str):
             return reply
         names = ", ".join(one_line(path.removeprefix(f"{lexical}/")) for path in differing[:10])
-        note = f"[searched as saved on the disk; not saved yet in the editor, where read_file sees them: {names}]"
+        note = f"[only saved text was searched; these files have unsaved changes in the editor, which read_file sees: {names}]"
         return replace(reply, result=f"{reply.result.rstrip()}\n{note}")
 
     # --- proposed changes --------------------------------------------------------------------------------------------
@@ -250,7 +253,7 @@ class EditorFileGates:
 
     def _in_session_folders(self, file: PathHandle) -> bool:
         if is_git_config((*file.root.inner, *file.parts)):
-            # The editor has the whole text of this file; the disk gate removes credentials from it.
+            # The gate for the disk removes credentials from this file. The editor would show them.
             return False
         real = os.path.realpath(file.root.path)
         path = os.path.join(real, *file.parts)
@@ -259,7 +262,7 @@ class EditorFileGates:
     async def _read_from_client(
         self, file: PathHandle, line: int | None = None, limit: int | None = None
     ) -> str | None:
-        """The client's text; None where only the disk can answer."""
+        """Read a file from the client. Returns None if the text must be read from the disk."""
         if not self._buffers.reads:
             return None
         try:
@@ -268,7 +271,7 @@ class EditorFileGates:
             if file.status is None:
                 raise file.no_such("file") from None
             if line is not None:
-                # Some clients refuse lines after the end of the file. The whole text will tell.
+                # Some clients refuse lines after the end of the file. The caller then reads the whole text.
                 return None
             raise refused
         if text == "" and file.status is None:
@@ -277,10 +280,10 @@ class EditorFileGates:
         return text
 
     async def _current_text(self, file: PathHandle, context: GateContext, *, strictly: bool = False) -> str | None:
-        """The present text of the file: the client's, else the disk's. None where there is no file, or no text in it.
+        """The present text of a file in the client, or else on the disk. None if there is no file or if it is not text.
 
-        With ``strictly`` it raises where the client cannot answer. Otherwise the file then counts as saved, since the
-        call replaces it whole.
+        With ``strictly``, raises if the client refuses. Otherwise the text on the disk is used then, which is enough for
+        a call that replaces the whole file.
         """
         largest = int(context.dependencies.get("max_bytes", write_file.MAX_BYTES))
         text = None
@@ -304,21 +307,21 @@ class EditorFileGates:
         return text
 
     async def _write_to_client(self, file: PathHandle, content: str, before: str | None, context: GateContext) -> bool:
-        """Write the text through the client; False where the disk must be used."""
+        """Write the text through the client. Returns False if the caller must write to the disk."""
         if self._buffers.writes:
             file.make_parents()
             if await self._buffers.write(file.absolute, file.shown, content):
                 return True
         if self._buffers.reads and before is not None and not _same_text(before, _text_on_disk(file)):
             raise GateError(
-                f"{file.shown!r} has changes in the editor that are not saved, and the editor lets nobody else write there; "
+                f"{file.shown!r} has unsaved changes in the editor, and the editor does not let the agent write there; "
                 "nothing was written",
                 "Ask for the file to be saved first",
             )
         return False
 
     def _note_if_unsaved(self, file: PathHandle, text: str) -> str:
-        """Remember whether the client's text is saved. Returns the note for a text that is not."""
+        """Remember whether the text in the client is saved on the disk. Returns a note if it is not."""
         path = file.absolute
         self._unsaved.pop(path, None)
         if len(text) > read_file.INLINE or _same_text(text, _text_at(path)):
@@ -326,7 +329,7 @@ class EditorFileGates:
         if len(self._unsaved) >= _MOST_UNSAVED:
             self._unsaved.pop(next(iter(self._unsaved)))
         self._unsaved[path] = text
-        return "; in the editor, which has not saved it yet: commands see the file as it was"
+        return "; only in the editor, which has not saved it yet: commands still see the old file"
 
     def _still_unsaved(self) -> list[str]:
         for path, text in list(self._unsaved.items()):
@@ -367,7 +370,7 @@ async def _replace_text(args: Mapping[str, Any], before: str, file: PathHandle, 
 
 
 def _check_write(args: Mapping[str, Any], file: PathHandle, context: GateContext) -> None:
-    """Raise where a file cannot be written here."""
+    """Raise `GateError` if this file cannot be written."""
     if args["path"].endswith("/") and file.status is None:
         raise GateError(f"{args['path']!r} names a folder", "give the path of a file in it")
     check_writable(file)
@@ -375,7 +378,7 @@ def _check_write(args: Mapping[str, Any], file: PathHandle, context: GateContext
 
 
 def _check_content(content: str, name: str, context: GateContext) -> None:
-    """Raise where no file can hold this text."""
+    """Raise `GateError` if a file cannot hold this text."""
     try:
         size = len(content.encode())
     except UnicodeEncodeError:
@@ -388,8 +391,7 @@ def _check_content(content: str, name: str, context: GateContext) -> None:
 
 
 def _check_text(file: PathHandle) -> None:
-    """Raise where the path on the disk is not a file, is hidden, or is not text. A missing file may still be open in
-    the editor."""
+    """Raise `GateError` if the file on the disk is not text. A missing file passes: it may be open in the editor."""
     if file.status is None:
         return
     kind = _binary(file)
@@ -424,7 +426,7 @@ def _text_on_disk(file: PathHandle, largest: int = write_file.MAX_DIFF) -> str |
 
 
 def _text_at(path: str) -> str | None:
-    """The text on the disk under a path that was found before; only for a comparison."""
+    """The text on the disk at a resolved path, only for a comparison. None if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -437,7 +439,7 @@ def _text_at(path: str) -> str | None:
 
 
 def _same_text(text: str, saved: str | None) -> bool:
-    """Whether two texts are equal apart from line ends and byte order marks, which editors hide."""
+    """Whether two texts are equal except for line ends and byte order marks, which editors may change."""
     return saved is not None and _normalize(text) == _normalize(saved)
 
 

@@ -1,7 +1,7 @@
-"""Forms: asks the user a question with a form that the client shows (ACP, Elicitation).
+"""Forms: asks the user a question with a form in the client, for the gate `ask_user` and for sign-in (ACP, Elicitation).
 
-Only where the client offers forms. A form never asks for a secret: the protocol forbids it. The answer is checked
-here; a form that is declined, cancelled or filled in wrongly is no answer.
+A form must not ask for a secret (the protocol forbids that). A form that the user declines, cancels or fills in wrongly
+counts as no answer. If the client has no forms, the gate `ask_user` asks in the chat.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 METHOD = "elicitation/create"
 MAX_ANSWER = 100_000
-"""Characters of one answer; the rest is cut."""
+"""The largest number of characters of an answer. The rest is cut."""
 
 
 class Form(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """A form with one field. It belongs to a session (and a tool call in it) or to a request that is still open."""
+    """A form with one field. It belongs to a session (and perhaps a tool call) or to a request that is still open."""
 
     message: str
     requested_schema: Mapping[str, Any]
@@ -53,7 +53,7 @@ _FIELD = "answer"
 
 
 def form_schema(title: str, choices: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
-    """The schema of a form with one field: free text, or one of ``choices`` (value and label)."""
+    """The JSON Schema of a form with one field. The field is free text, or one of ``choices`` (value and label)."""
     field: dict[str, Any] = {"type": "string", "title": title}
     if choices:
         field["oneOf"] = [{"const": value, "title": shown} for value, shown in choices]
@@ -63,7 +63,7 @@ def form_schema(title: str, choices: Sequence[tuple[str, str]] = ()) -> dict[str
 
 
 async def ask_with_form(connection: Connection, form: Form) -> str | None:
-    """The user's answer; None where it was declined, cancelled or invalid, or the client has no forms."""
+    """Show a form and return the user's answer. None if the user gave no valid answer, or the form could not be shown."""
     try:
         result: FormResult = await connection.request(METHOD, form, FormResult)
     except RpcError as problem:
@@ -82,11 +82,8 @@ async def ask_with_form(connection: Connection, form: Form) -> str | None:
     return answer[:MAX_ANSWER]
 
 
-# --- The gate `ask_user`: shows a form of the client (ACP, Elicitation); without forms it asks in the chat.
-
-
 class UserQuestions:
-    """Questions of one session's entities to its user."""
+    """The gate `ask_user` for the entities of one session."""
 
     def __init__(self, connection: Connection, session_id: str, *, forms: bool) -> None:
         self._connection = connection
@@ -94,13 +91,14 @@ class UserQuestions:
         self._forms = forms
 
     async def ask(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
-        """The gate's handler. Raises `GateError` where there is no answer."""
+        """The gate's handler. Raises `GateError` if there is no answer."""
         question, choices = args["question"], args.get("choices", ())
         direct = context.turn is not None and context.turn.depth == 0 and context.turn.listening
         if not self._forms:
             if not direct or context.turn is None:
                 raise GateError(
-                    "the user cannot be asked from here", "decide by what you know, or answer with the question"
+                    "the user cannot be asked from here",
+                    "decide by what you know, or return the question as your answer",
                 )
             text = question_text(question, choices)
             message_id = f"{context.call_id}:question"
@@ -108,8 +106,8 @@ class UserQuestions:
                 events.Text(entity_id=context.entity_id, cast_id=context.cast_id, delta=text, message_id=message_id)
             )
             return GateReply(
-                "the question stands in the chat now, and this client takes an answer only with its user's next message. Do "
-                "what does not depend on it, then end; the answer comes as the next intent",
+                "the question is in the chat now. The user can answer only with the next message. Do the work that does not "
+                "depend on the answer, then end. The answer comes as the next intent",
                 annotations={events.ASKED_IN_CHAT: text},
             )
         if direct and context.turn is not None:
@@ -125,5 +123,5 @@ class UserQuestions:
         )
         answer = await ask_with_form(self._connection, form)
         if answer is None:
-            raise GateError("the user gave no answer", "Decide by what you know, or end and say what you would need")
+            raise GateError("the user gave no answer", "Decide by what you know, or end and say what you need")
         return GateReply(answer, title=title(question))

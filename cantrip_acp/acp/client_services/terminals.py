@@ -1,8 +1,8 @@
 """Client terminals: runs the gate `client_terminal` in a terminal of the client (ACP, Terminals).
 
-Each call creates a terminal, shows it, waits for the command and releases it. However the call ends, the command is
-killed and the terminal released. If the call is cancelled, this happens in a separate task, so that a cancel does not
-wait for the client.
+Each call creates a terminal, shows it in the tool call, waits for the command, and releases the terminal. If the call
+fails or is cancelled, a background task kills the command and releases the terminal, so that a cancel does not wait for
+the client.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OUTPUT_BYTES = 100_000
-"""Bytes of a command's output; the rest is cut, even if the client sends more."""
+"""The largest number of bytes of a command's output. Of a longer output only the end is kept."""
 REQUEST_SECONDS = 20.0
-"""Seconds that a client has to create, read or release a terminal."""
+"""Seconds that a client may take to create, read or release a terminal."""
 
 
 class CreateTerminal(msgspec.Struct, rename="camel"):
@@ -74,12 +74,12 @@ class ClientTerminals:
         self._session_id = session_id
 
     def proposes(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
-        """No diff can be shown, so it is empty. Raises `GateError` for a folder in which nothing may run."""
+        """The diffs for the permission request: always empty. Raises `GateError` if ``cwd`` is not allowed."""
         _check_cwd(args.get("cwd", "."), context)
         return ()
 
     async def run(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
-        """The gate's handler. Raises `GateError` where the client fails."""
+        """The gate's handler. Raises `GateError` if the client fails."""
         cwd = _check_cwd(args.get("cwd", "."), context)
         create = CreateTerminal(self._session_id, "/bin/sh", ["-c", args["command"]], cwd, OUTPUT_BYTES)
         created: CreatedTerminal = await self._request("terminal/create", create, CreatedTerminal)
@@ -121,12 +121,12 @@ class ClientTerminals:
         return GateReply(result, title=args["command"])
 
     async def _kill_and_release(self, terminal: TerminalParams) -> None:
-        """Kill the command and release the terminal. Nobody waits for this."""
+        """Kill the command and release the terminal, in the background."""
         for method in ("terminal/kill", "terminal/release"):
             try:
                 await self._request(method, terminal, Any)
             except GateError as problem:
-                log.info("a terminal of the client's: %s", problem)
+                log.info("a terminal of the client could not be closed: %s", problem)
 
     async def _request(self, method: str, params: Any, shape: Any, seconds: float = REQUEST_SECONDS) -> Any:
         try:
@@ -135,7 +135,7 @@ class ClientTerminals:
         except TimeoutError:
             raise TimedOut(f"the editor did not answer {method} within {seconds:g} seconds") from None
         except Disconnected:
-            raise GateError("the editor is gone, and its terminal with it") from None
+            raise GateError("the editor has disconnected, so its terminal is closed") from None
         except RpcError as problem:
             message = " ".join(problem.message.split())[:300]
             raise GateError(f"the editor's terminal failed: {message} ({method}, {problem.code})") from None
@@ -148,5 +148,5 @@ class TimedOut(GateError):
 def _check_cwd(path: str, context: GateContext) -> str:
     with Root.of(context).find(path) as place:
         if place.status is None or not stat.S_ISDIR(place.status.st_mode):
-            raise GateError(f"{place.shown!r} is no folder; cwd is where the command runs")
+            raise GateError(f"{place.shown!r} is not a folder; cwd must be the folder in which the command runs")
         return place.absolute

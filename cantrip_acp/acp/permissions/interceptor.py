@@ -1,11 +1,12 @@
-"""Permission interceptor: decides which calls of a session may run, and asks the user where needed.
+"""Permission interceptor: decides which calls of a session may run, and asks the user if necessary.
 
-It runs in the gate chain of every entity of the session, including children. It knows nothing of the wire: it makes a
-`Question` and waits for an `Answer`. A refusal is an observation for the entity. A call that would fail anyway is not
-asked about: it fails as usual.
-An "always" answer applies to a gate or a medium's tool, and to a pattern (`patterns`) or to what the gate itself names
-(a host, this command). An "always reject" holds in every mode; an "always allow" only saves the question.
-When the mode changes, or another answer also decides an open question, that question is settled by the new state.
+It is an interceptor of every entity of the session, including children. It makes a `Question` and waits for an
+`Answer`; the module `request` sends the question to the client. The entity sees a refusal as the result of its call. If
+a call would fail in any case, the user is not asked.
+
+An "always" answer applies to one gate or tool of a medium, and to a pattern (`patterns`) or to something that the gate
+names, such as a host. "Always reject" holds in every mode. "Always allow" only means that the user is not asked again.
+A new mode or another answer may also decide a question that is still open. Then the question is withdrawn.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Answer = Literal["allow_once", "allow_always", "reject_once", "reject_always", "unasked"]
-"""The answer to a question; ``unasked`` where the client could not be asked."""
+"""The answer to a question. ``unasked`` means that the client could not show the question."""
 
 Decide = Callable[[], "GateReply | bool | None"]
-"""Decides a call by the present state: True to allow it, a `GateReply` to refuse it, None to ask the user."""
+"""Decides a call by the mode and the remembered answers: True allows it, a `GateReply` refuses it, None asks the user."""
 
 _FOR_PEOPLE = {
     "rejected": "you rejected this",
@@ -48,17 +49,17 @@ _FOR_PEOPLE = {
 }
 
 
-def _refusal(permission: str, why: str, said: str = "") -> GateReply:
-    """A refusal: ``why`` is for the entity, ``said`` for people."""
-    return GateReply(
-        why, is_error=True, annotations={"permission": permission, "error": said or _FOR_PEOPLE[permission]}
-    )
+def _refusal(permission: str, for_entity: str, for_people: str = "") -> GateReply:
+    """A refused call, with a text for the entity and a text for people."""
+    annotations = {"permission": permission, "error": for_people or _FOR_PEOPLE[permission]}
+    return GateReply(for_entity, is_error=True, annotations=annotations)
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that needs the user's permission. ``pattern`` is what would be remembered; ``shown`` describes it for people.
+    """A call that needs the user's permission.
 
-    ``program`` is true for commands and cells: the client has not seen their tool call yet.
+    ``pattern`` is stored with an "always" answer, and ``pattern_text`` describes it for people. ``program`` is true for
+    commands and cells: their tool call was not sent to the client yet.
     """
 
     call_id: str
@@ -66,13 +67,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     kind: str
     pattern: str
-    shown: str
+    pattern_text: str
     raw_input: Any
     entity_id: str
     cast_id: str
     program: bool = False
     child: str | None = None
-    """The child's display name, where the call comes from a child."""
+    """The display name of the child that makes the call, or None."""
     text: str = ""
     cwd: str | None = None
     locations: tuple[Location, ...] = ()
@@ -80,7 +81,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _OpenQuestion:
-    """A question without an answer yet."""
+    """A question that waits for its answer. Cancelling ``scope`` withdraws it."""
 
     def __init__(self, decide: Decide) -> None:
         self.decide = decide
@@ -88,7 +89,7 @@ class _OpenQuestion:
 
 
 class Permissions:
-    """The permissions of one session. ``ask`` asks the user; ``remember`` saves an "always" answer."""
+    """The permissions of one session. ``ask`` asks the user, and ``remember`` saves an "always" answer."""
 
     def __init__(self, ask: Callable[[Question], Awaitable[Answer]], remember: Callable[[Grant], None]) -> None:
         self.ask = ask
@@ -99,36 +100,36 @@ class Permissions:
         self._open: list[_OpenQuestion] = []
 
     route: Callable[[GateInvocation], GateInvocation] | None = None
-    """Replaces a call by one that goes to the client, where the client has a better source: the files open in the editor."""
+    """Redirects a call to the client, for example to the files that are open in the editor."""
 
     def forget(self) -> None:
         """Delete all "always" answers."""
         self.granted.clear()
 
     def settle_open_questions(self) -> None:
-        """Settle the open questions that a new mode or a new "always" answer decides."""
+        """Withdraw the open questions that a new mode or a new "always" answer decides."""
         for each in self._open:
             if each.decide() is not None:
                 each.scope.cancel()
 
     async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
-        """The interceptor in the chain of a gate call."""
+        """Intercept a gate call: redirect it to the client if possible, and refuse it or let it run."""
         if self.route is not None:
             invocation = self.route(invocation)
         gate = invocation.gate
         if modes.changes_something(gate):
-            why = await self._check_gate(invocation)
-            if why is not None:
-                return why
+            refused = await self._check_gate(invocation)
+            if refused is not None:
+                return refused
         return await proceed(invocation)
 
     async def program(self, call: ProgramCall) -> GateReply | None:
-        """The refusal of a command or a cell; None where it may run."""
+        """Check a command or a cell. Returns the refusal, or None if it may run."""
         shell = call.tool == "bash"
 
         def decide() -> GateReply | bool | None:
             if self.mode == modes.READ_ONLY and _can_write(call):
-                # A child that already runs keeps the wards that it was started with.
+                # A child that already runs still has the wards of its start.
                 return _refusal("refused", "refused: the session is in read-only mode, and this could change files")
             said = self._remembered_answer(
                 call.tool, lambda p: patterns.command_matches(call.text, p) if shell else p == ALL
@@ -144,7 +145,7 @@ class Permissions:
             title=call.text,
             kind="execute",
             pattern=pattern,
-            shown=shown,
+            pattern_text=shown,
             raw_input={"command" if shell else "code": call.text},
             entity_id=call.entity_id,
             cast_id=call.cast_id,
@@ -155,7 +156,7 @@ class Permissions:
         return await self._decide(question, decide)
 
     async def _check_gate(self, invocation: GateInvocation) -> GateReply | None:
-        """The refusal of a gate call; None where it may run."""
+        """Check a gate call. Returns the refusal, or None if it may run."""
         gate, context = invocation.gate, invocation.context
         title, locations = _preview_of(invocation)
         paths = [place.path for place in locations]
@@ -188,24 +189,26 @@ class Permissions:
             title=title,
             kind=gate.kind,
             pattern=pattern,
-            shown=f"{patterns.gate_word(gate.name)} {shown}".strip(),
+            pattern_text=f"{patterns.gate_word(gate.name)} {shown}".strip(),
             raw_input=invocation.args,
             entity_id=context.entity_id,
             cast_id=context.cast_id,
             text=await _command_of(invocation),
             locations=locations,
-            # Raises the error that the call would fail with in any case; then nobody is asked.
+            # Raises if the call would fail in any case. Then the user is not asked.
             diffs=await _proposed_diffs(invocation),
         )
         why = await self._decide(question, decide)
         if why is None and _preview_of(invocation)[1] != locations:
-            moved = f"{title} leads somewhere else now than when you were asked"
-            again = f"{gate.name} is refused: {title} leads somewhere else now than when the user was asked. Try again"
-            return _refusal("refused", again, moved)
+            return _refusal(
+                "refused",
+                f"{gate.name} is refused: {title} now leads to another place than when the user was asked. Try again",
+                f"{title} now leads to another place than when you were asked",
+            )
         return why
 
     def _remembered_answer(self, tool: str, fits: Callable[[str], bool]) -> GateReply | bool | None:
-        """The "always" answer for such a call: a rejection wins over a permission. None where there is none."""
+        """The "always" answer for a call, or None. A rejection wins over a permission."""
         said = [g.allowed for g in self.granted if g.tool == tool and fits(g.pattern)]
         if not said:
             return None
@@ -213,7 +216,7 @@ class Permissions:
         return all(said) or _refusal("rejected_always", why)
 
     async def _decide(self, question: Question, decide: Decide) -> GateReply | None:
-        """The refusal of a call, by the present state or by the user's answer; None where it may run."""
+        """Decide a call by the state of the session, or by the user's answer. Returns the refusal, or None."""
         while (now := decide()) is None:
             answer = await self._ask_user(question, decide)
             if answer is not None:
@@ -221,7 +224,7 @@ class Permissions:
         return now if isinstance(now, GateReply) else None
 
     async def _ask_user(self, question: Question, decide: Decide) -> Answer | None:
-        """The user's answer; None where it is no longer needed."""
+        """Ask the user. Returns the answer, or None if the question was withdrawn."""
         waiting = _OpenQuestion(decide)
         self._open.append(waiting)
         try:
@@ -232,15 +235,15 @@ class Permissions:
         return None
 
     def _apply_answer(self, question: Question, answer: Answer, decide: Decide) -> GateReply | None:
-        """Apply an answer."""
+        """Apply an answer. Returns the refusal of the call, or None if it may run."""
         if answer in ("allow_always", "reject_always"):
             allowed = answer == "allow_always"
             self.granted.append(Grant(question.tool, question.pattern, allowed))
-            # A pattern that holds a secret is saved masked, so the user is asked again when the session is reopened.
+            # Secrets in a saved pattern are masked. Such a pattern matches nothing after the session is loaded again.
             self.remember(Grant(question.tool, shared().text(question.pattern), allowed))
             self.settle_open_questions()
         if answer.startswith("allow"):
-            # The mode may have changed meanwhile to one in which no answer allows this call.
+            # The user may have switched to a mode in which no answer allows this call.
             now = decide()
             return now if isinstance(now, GateReply) else None
         if answer == "unasked":
@@ -257,7 +260,7 @@ class Permissions:
 
 
 def _preview_of(invocation: GateInvocation) -> tuple[str, tuple[Location, ...]]:
-    """Title and locations of a call; only the gate's name where its arguments have no preview."""
+    """Title and locations of a call. If there is no preview, the title is the name of the gate."""
     gate = invocation.gate
     if gate.preview is None:
         return gate.name, ()
@@ -265,13 +268,13 @@ def _preview_of(invocation: GateInvocation) -> tuple[str, tuple[Location, ...]]:
         seen = gate.preview(invocation.args, invocation.context)
         return seen.title or gate.name, tuple(seen.locations)
     except Exception as error:  # noqa: BLE001
-        # The gate itself reports what is wrong with the arguments.
+        # When the gate runs, it reports what is wrong with the arguments.
         log.debug("no preview of %s: %s", gate.name, shared().diagnostic(describe(error)))
         return gate.name, ()
 
 
 async def _command_of(invocation: GateInvocation) -> str:
-    """The full command line that a call would run. Raises `GateError` where the call would fail anyway."""
+    """The full command line that a call would run. Raises `GateError` if the call would fail in any case."""
     gate = invocation.gate
     if gate.runs is not None:
         return await anyio.to_thread.run_sync(gate.runs, invocation.args, invocation.context)
@@ -280,10 +283,10 @@ async def _command_of(invocation: GateInvocation) -> str:
 
 
 def _needs_permission(call: ProgramCall) -> bool:
-    """Whether the user is asked about a program of this medium.
+    """Whether the mode `ask` asks about this program.
 
-    Yes for a command, unless it is only a gate's call (the gate asks itself where it writes), and for a cell that
-    could write files.
+    It asks about a cell that could write files, and about a command. It does not ask about a command that only calls a
+    gate, because that gate call is checked separately.
     """
     if call.tool != "bash":
         return bool(call.circle.wards.code_writable_paths)
@@ -306,7 +309,7 @@ def _can_write(call: ProgramCall) -> bool:
 
 
 async def _proposed_diffs(invocation: GateInvocation) -> tuple[Diff, ...]:
-    """The changes that a call would make. Raises `GateError` where the call would fail anyway."""
+    """The file changes that a call would make. Raises `GateError` if the call would fail in any case."""
     proposes = invocation.gate.proposes
     if proposes is None:
         return ()
@@ -317,5 +320,5 @@ async def _proposed_diffs(invocation: GateInvocation) -> tuple[Diff, ...]:
             return found
         return await anyio.to_thread.run_sync(proposes, args, invocation.context)  # type: ignore[arg-type]
     except (OSError, UnicodeError):
-        # The call itself reports this better.
+        # When the gate runs, it reports this problem with a better message.
         return ()

@@ -1,15 +1,15 @@
-"""Permission patterns: which later calls an "always" answer covers, and how a pattern is described to people.
+"""Permission patterns: which later calls an "always" answer covers, and the text that describes a pattern to people.
 
 =================  ==================================================================================================
 ``FOLDER/**``      files in a folder of the session and below it
-``FOLDER/*``       files directly in a folder, for a session's top folder: one answer must not cover a whole project
-``=PATH``          this one file: protected and hidden files are never part of a wider pattern
+``FOLDER/*``       files directly in a folder. Used for a session's folder, because one answer must not cover all below
+``=PATH``          only this file. Used for protected and hidden files, which no wider pattern covers
 ``=TEXT``          this command
 ``WORDS *``        commands that begin with these words and run nothing else (`shell_parse`)
 ``*``              any call, for a gate whose calls name no files
 =================  ==================================================================================================
 
-A pattern never allows more than the wards do. It only decides whether the user is asked again.
+A pattern never allows more than the wards allow. It only decides whether the user is asked again.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def pattern_of_paths(paths: Sequence[str], session_folders: Sequence[str]) -> tu
         return ALL, ""
     if any(_is_protected(path) for path in paths):
         if len(set(paths)) > 1:
-            # No single pattern fits several of them, so the answer covers exactly these files.
+            # No pattern fits several protected files, so the answer covers exactly these files.
             return "=" + "\0".join(sorted(paths)), "of these files"
         return f"={paths[0]}", f"of {one_line(os.path.basename(paths[0]))}"
     folder = os.path.commonpath([os.path.dirname(path) for path in paths])
     if folder in session_folders or not any(within(folder, top) for top in session_folders):
-        # A whole project, or a folder outside of it: one answer must not cover everything below.
+        # In a session's folder, or outside of all of them, one answer must not cover everything below.
         words = (
             "in this folder"
             if folder in session_folders
@@ -55,12 +55,12 @@ def pattern_of_paths(paths: Sequence[str], session_folders: Sequence[str]) -> tu
 
 
 def _shorten(path: str) -> str:
-    """A folder for the name of an option: only its end, where it is long."""
+    """Shorten a long folder path to its last part, for the name of an option."""
     return path if len(path) <= _SHORT else f"…{os.sep}{os.path.basename(path)[-_SHORT:]}"
 
 
 def paths_match(paths: Sequence[str], pattern: str) -> bool:
-    """Whether a pattern covers a call that changes these paths. Only ``*`` covers a call that names none."""
+    """Whether a pattern covers a call that changes these paths. Only ``*`` covers a call without paths."""
     if not paths:
         return pattern == ALL
     if pattern.startswith("="):
@@ -79,12 +79,12 @@ def pattern_of_command(text: str) -> tuple[str, str]:
 
 
 def gate_word(gate: str) -> str:
-    """The word for a gate's calls in the name of an option."""
+    """The word for calls of a gate in the name of an option, such as "edits"."""
     return _WORDS.get(gate, gate)
 
 
 def command_matches(text: str, pattern: str) -> bool:
-    """Whether a pattern covers a command. A pattern of an older version that would not be made today covers nothing."""
+    """Whether a pattern covers a command. A pattern of an older version that this version would not make covers nothing."""
     if pattern.startswith("="):
         return pattern[1:] == text
     from cantrip_acp.acp.permissions import shell_parse
@@ -94,9 +94,9 @@ def command_matches(text: str, pattern: str) -> bool:
 
 
 def grants_for_other_folder(granted: Iterable[Grant]) -> list[Grant]:
-    """The answers that stay valid in another session folder: refusals, folder patterns and hosts.
+    """The "always" answers that stay valid if a session moves to another folder: rejections, file patterns and hosts.
 
-    Command patterns are dropped, because the same command does something else there.
+    Permissions for commands are dropped, because a command may do something else in another folder.
     """
     return [each for each in granted if not each.allowed or _PATH_OR_HOST.match(each.pattern)]
 

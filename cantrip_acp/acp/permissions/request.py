@@ -1,7 +1,7 @@
-"""Permission requests: asks the client before a gate call (ACP, Requesting Permission).
+"""Permission requests: sends a question to the client and returns the user's answer (ACP, Requesting Permission).
 
-The request must follow the updates that belong before it. So the question is queued among the entity's events
-(`PermissionAsked`), and the request is sent after those events. A client that never answers blocks only that turn.
+The client must get all earlier updates before the request. So a `PermissionAsked` event goes through the entity's event
+stream first, and the request is sent when that event arrives. A client that never answers blocks only that turn.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ METHOD = "session/request_permission"
 
 
 class PermissionAsked(events.Event, frozen=True, kw_only=True, tag="permission"):
-    """The place of a question among the events; ``reached`` is set when everything before it was sent."""
+    """Marks the place of a question among the events. ``reached`` is set when all earlier events were sent."""
 
     question: Any
     reached: Any
 
 
 async def ask_client(connection: Connection, session_id: str, question: Question) -> Answer | None:
-    """The user's answer; None where the client cancelled the question.
+    """Ask the user through the client. Returns None if the client cancelled the question.
 
-    Masks secrets in the file changes; the caller has masked them in the rest.
+    Masks secrets in the file changes. The caller has masked them in the other fields.
     """
     redact = shared()
     content: list[acp.ToolContent] = [
@@ -66,12 +66,12 @@ async def ask_client(connection: Connection, session_id: str, question: Question
         locations=file_locations(question.locations),
         raw_input=question.raw_input,
     )
-    shown = headline(escape_invisible(redact.text(question.shown)))
+    pattern = headline(escape_invisible(redact.text(question.pattern_text)))
     options = [
         acp.PermissionOption("allow_once", "Allow", "allow_once"),
-        acp.PermissionOption("allow_always", f"Always allow {shown}", "allow_always"),
+        acp.PermissionOption("allow_always", f"Always allow {pattern}", "allow_always"),
         acp.PermissionOption("reject_once", "Reject", "reject_once"),
-        acp.PermissionOption("reject_always", f"Always reject {shown}", "reject_always"),
+        acp.PermissionOption("reject_always", f"Always reject {pattern}", "reject_always"),
     ]
     chosen = await choose(connection, acp.RequestPermission(session_id, call, options))
     if chosen is None:
@@ -86,7 +86,9 @@ _INVISIBLE = re.compile(
 
 
 def escape_invisible(text: str) -> str:
-    """Write invisible characters, and those that change the text direction, as escapes: people decide by this text.
+    """Replace invisible characters, and characters that change the text direction, by escapes.
+
+    People decide by this text, so it must not hide anything.
 
     >>> escape_invisible("rm \u202egpj.a")
     'rm \\\\u202egpj.a'
@@ -103,11 +105,12 @@ _ANSWERS = frozenset({"allow_once", "allow_always", "reject_once", "reject_alway
 
 
 async def choose(connection: Connection, request: acp.RequestPermission) -> str | None:
-    """The id of the chosen option; ``unasked`` where the client could not ask; None for a cancelled question."""
+    """Send a permission request. Returns the id of the chosen option, ``unasked`` if the client could not ask, or None if
+    the client cancelled the question."""
     try:
         answer: acp.PermissionAnswer = await connection.request(METHOD, request, acp.PermissionAnswer)
     except RpcError as problem:
-        log.warning("the client did not ask for a permission: %s", problem)
+        log.warning("the client could not ask the user for permission: %s", problem)
         return "unasked"
     except Disconnected:
         return "unasked"

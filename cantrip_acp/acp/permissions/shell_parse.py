@@ -1,11 +1,11 @@
 """Shell command parser for permissions: which commands are plain, and which prefix an "always" answer may cover.
 
-When in doubt, it asks: a command that it does not understand is not plain, and only its exact text can be always
-allowed.
-A pattern may cover several texts only if all of them run the same program, and that program, with the given options,
-starts no other program and overwrites nothing. For other programs the start of a command does not tell what it does
-(``git -c alias.x='!sh'``, ``sort --compress-program``, ``find -exec``, a test runner, a shell). The same is true where
-the shell itself has more to do than to run the program.
+A command that this parser does not understand is not plain. The user can always allow only its exact text.
+
+An "always" answer may cover all commands with the same first words only if every such command runs the same program,
+and if that program, with these options, starts no other program and overwrites no file. For most programs the first
+words do not guarantee this: ``git -c alias.x='!sh'``, ``sort --compress-program``, ``find -exec``, a test runner, a shell.
+Commands with shell syntax (pipes, redirections, substitutions) are not covered either.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SAFE_PROGRAMS = frozenset(
         "wc", "whoami",
     }
 )  # fmt: skip
-"""Programs that start nothing and overwrite nothing, whatever their arguments are."""
+"""Programs that start no other program and overwrite no file with any arguments."""
 
 _STAT_OPTIONS = (
     r"--(stat|shortstat|numstat|summary|name-only|name-status|no-color|no-ext-diff|no-textconv|ignore-all-space)"
@@ -58,13 +58,13 @@ _SAFE_OPTIONS = {
         "tree": r"-[adfLIPpshuDFCn0-9]+|--(noreport|dirsfirst|charset=\w+)",
     }.items()
 }
-"""Programs that only read with these options. Each pattern matches a whole word; any other option may do more."""
+"""Programs that only read if they have no other options than these. Each pattern matches a whole option."""
 
 
 def plain_words(command: str) -> list[str] | None:
-    """The words of one plain command; None for a command with a pipe, list, redirection, substitution or assignment.
+    """Split one plain command into words. Returns None for a pipe, list, redirection, substitution or assignment.
 
-    A here-document with a quoted delimiter at the end of the text counts as plain, because it is only data.
+    A here-document at the end with a quoted delimiter is plain, because it is only data.
     """
     if "\0" in command:
         return None
@@ -90,7 +90,7 @@ def plain_words(command: str) -> list[str] | None:
 
 
 def _has_only_words(text: str) -> bool:
-    """Whether a shell would see only words."""
+    """Whether the text has only words for a shell, without operators, variables and substitutions."""
     quote = ""
     escaped = False
     for character in text:
@@ -114,14 +114,14 @@ def _has_only_words(text: str) -> bool:
 
 
 def command_prefix(command: str) -> str | None:
-    """The first words of a command, if all commands with this result run the same program and nothing else. None where
-    only the exact text of the command can be allowed.
+    """The first words of a command, if all commands with these words run the same harmless program. Otherwise None: only
+    the exact text of the command can be allowed.
 
     >>> [command_prefix(c) for c in ("git status --short", "ls -la src", "pytest -x", "git -c a.b=c status", "ls; rm x")]
     ['git status', 'ls', None, None, None]
     """
     if "\\" in command or "\n" in command or not all(c.isalnum() or c.isascii() for c in command):
-        # A shell could read other words here than this parser does.
+        # Here a shell could find other words than this parser.
         return None
     words = plain_words(command)
     if words is None:
@@ -137,8 +137,8 @@ def command_prefix(command: str) -> str | None:
 
 
 def _has_glob_word(command: str) -> bool:
-    """Whether a word starts with a file name pattern. Such a word could become an option: ``*`` also matches
-    ``--output=x``."""
+    """Whether a word starts with a file name pattern. The shell could turn such a word into an option, because ``*`` also
+    matches a file named ``--output=x``."""
     quote, in_word = "", False
     for character in command:
         if quote:

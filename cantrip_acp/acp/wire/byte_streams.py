@@ -1,4 +1,4 @@
-"""Byte streams: wraps any input and output of a program as the two streams that a connection needs."""
+"""Byte streams: makes the two streams of a connection from pipes, sockets, terminals, files or asyncio streams."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cantrip_acp.acp.wire.send_queue import ByteSender
 
 
 def byte_streams(reader: Any, writer: Any) -> tuple[ByteReceiver, ByteSender, bool]:
-    """The two streams, and whether the input is a regular file (the end of a file does not mean that the client is gone).
+    """Return the input stream, the output stream, and whether the input is a regular file.
 
     Takes anyio byte streams, asyncio's stream reader and writer, binary files and file descriptors. Raises TypeError
-    for anything else.
+    for other types. At the end of a regular file the client may still read the replies.
     """
     receive: ByteReceiver
     send: ByteSender
@@ -78,23 +78,22 @@ class _AsyncioWriter:
             raise anyio.BrokenResourceError from gone
 
 
-# --- File descriptors of any kind as byte streams: pipes, sockets, terminals and regular files.
+# --- File descriptors as byte streams: pipes, sockets, terminals and regular files.
 #
-# An event loop can watch pipes, sockets and terminals, but not files; these classes read all of them the same way.
-# They do not change the flags of a descriptor, because the flags belong to its owner (the shell shares those of a
-# terminal). Instead they poll before each read and write.
+# An event loop cannot watch regular files, so these classes poll before each read and write. They do not make a
+# descriptor non-blocking, because other processes may share its flags (the shell shares those of a terminal).
 
 READ_SIZE = 256 * 1024
 """Bytes to read at once; a pipe holds 64 KiB by default."""
 
 _BLOCKING_WRITE_SIZE = select.PIPE_BUF
-"""Bytes that a blocking descriptor takes at once for sure when poll says that it is writable."""
+"""Bytes that a write to a blocking descriptor surely takes if poll reports that the descriptor is writable."""
 
 _END_OF_TRANSMISSION = b"\x04"
 
 
 class DescriptorReader:
-    """Reads a descriptor. `receive` raises `anyio.EndOfStream` at the end, also where the other side vanished."""
+    """Reads a descriptor. `receive` raises `anyio.EndOfStream` at the end, or if the other side has disconnected."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -102,14 +101,14 @@ class DescriptorReader:
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
         self.is_file = stat.S_ISREG(os.fstat(fd).st_mode)
-        """A file has an end, but nobody hangs up there."""
+        """Whether it is a regular file. The end of a file does not mean that the other side has disconnected."""
 
     def hung_up(self) -> bool:
-        """Whether the writer has gone, even if there is still data to read."""
+        """Whether the writer has disconnected, even if there is still data to read."""
         return any(events & (select.POLLHUP | select.POLLERR) for _, events in self._poll.poll(0))
 
     async def receive(self, max_bytes: int = READ_SIZE) -> bytes:
-        """Returns at least one byte, at most ``max_bytes``."""
+        """Read at least one byte and at most ``max_bytes``."""
         while True:
             if self._poll.poll(0):
                 try:
@@ -117,7 +116,7 @@ class DescriptorReader:
                 except BlockingIOError:
                     chunk = None
                 except OSError:
-                    # ECONNRESET of a socket, EIO of a terminal whose other side closed: the peer is gone.
+                    # ECONNRESET of a socket, or EIO of a terminal: the other side has disconnected.
                     raise anyio.EndOfStream from None
                 if chunk is not None:
                     if self._terminal and _END_OF_TRANSMISSION in chunk:
@@ -129,10 +128,10 @@ class DescriptorReader:
 
 
 class DescriptorWriter:
-    """Writes a descriptor as fast as its reader reads. `send` raises `anyio.BrokenResourceError` when the reader is gone."""
+    """Writes to a descriptor. `send` waits for a slow reader, and raises `anyio.BrokenResourceError` if there is none."""
 
     def __init__(self, fd: int) -> None:
-        # A blocking terminal may take less than poll promises. So open a second descriptor for it that never blocks.
+        # A blocking terminal may take fewer bytes than poll promises. So open a second descriptor that does not block.
         self._fd = _open_terminal_again(fd) if os.isatty(fd) else fd
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLOUT)

@@ -1,13 +1,15 @@
-"""JSON-RPC 2.0 connection: reads and writes messages in both directions, for either side of ACP.
+"""JSON-RPC 2.0 connection: reads and writes messages in both directions. The agent and the client both use it.
 
-A `Connection` reads on one task and does no work there. A handler checks its parameters and returns; if it returns an
-awaitable, that runs on its own task. Handlers start in the order of the messages, so a cancel after a prompt finds the
-prompt. Replies, updates and requests go out in the order of `put` (see `send_queue`).
+A `Connection` reads on one task and does no long work there. A handler may return an awaitable, which runs on its own
+task. Handlers start in the order of the messages, so a cancel that follows a prompt finds the prompt. Messages are sent
+in the order in which they were queued (`send_queue`).
 
-Errors for the other side (ACP, Errors): a line that is not JSON gets -32700 and a line that is not a message -32600,
-both with a null id where no id can be read. An unknown request gets -32601, wrong parameters -32602 with the name of
-the field, a cancelled request (``$/cancel_request``) -32800. A bug in a handler gets -32603 without its text, because
-the text may hold secrets. A notification never gets an answer. None of these ends the connection.
+Errors that the other side gets (ACP, Errors). None of them ends the connection, and notifications never get an answer:
+
+- -32700: the line is not JSON. -32600: the line is not a message. Both have a null id if no id can be read.
+- -32601: unknown request. -32602: wrong parameters, with the name of the field.
+- -32800: the request was cancelled (``$/cancel_request``).
+- -32603: a bug in a handler. The exception's text is not sent, because it may hold secrets.
 """
 
 from __future__ import annotations
@@ -50,19 +52,19 @@ __all__ = ["Connection", "Disconnected", "Method", "Request", "RpcError"]
 log = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 1024
-"""Requests of the other side that may be open at once."""
+"""The largest number of open requests of the other side."""
 
 UNREAD_LIMIT = 1024 * 1024
-"""Bytes of unsent replies before reading stops. It limits the memory for a peer that sends requests and never reads."""
+"""Bytes of unsent output at which reading stops. This limits the memory if a peer sends requests and never reads."""
 
 GRACE = 0.5
-"""Seconds that open requests have after the end of the connection, where ``on_disconnect`` gives no other number."""
+"""Seconds that open requests get after the end of the connection, unless ``on_disconnect`` returns another number."""
 
 FLUSH_SECONDS = 0.2
-"""Seconds to write the last replies after the end."""
+"""Seconds to write the last replies after the end of the connection."""
 
 LINES_AT_ONCE = 64
-"""Lines handled before other tasks run."""
+"""Lines that are handled in a row before other tasks may run."""
 
 
 class ByteReceiver(Protocol):
@@ -72,14 +74,14 @@ class ByteReceiver(Protocol):
 
 
 class Disconnected(Exception):
-    """The other side is gone, so a request to it gets no answer."""
+    """The connection has ended, so a request to the other side gets no answer."""
 
 
 class Request:
-    """One message that is being handled.
+    """One request or notification that is being handled.
 
-    ``on_cancel`` runs when the other side cancels the request, in place of cancelling the handler's task. ``after``
-    holds calls that send messages right behind the reply. A notification has ``id`` None and gets no reply.
+    If ``on_cancel`` is set, it is called when the other side cancels the request; otherwise the handler's task is
+    cancelled. The functions in ``after`` run directly after the reply. A notification has ``id`` None and gets no reply.
     """
 
     __slots__ = ("_scope", "after", "cancelled", "id", "method", "on_cancel")
@@ -93,7 +95,7 @@ class Request:
         self._scope = anyio.CancelScope()
 
     def cancel(self) -> None:
-        """Cancel the request for the other side: its reply will be -32800."""
+        """Cancel the request because the other side asked for it. Its reply will be the error -32800."""
         self.cancelled = True
         if self.on_cancel is not None:
             self.on_cancel()
@@ -102,11 +104,11 @@ class Request:
 
 
 Handler = Callable[[Any, Request], Any]
-"""Takes the decoded parameters; returns the result, or an awaitable of it that runs on its own task."""
+"""Takes the decoded parameters and the request. Returns the result, or an awaitable that runs on its own task."""
 
 
 class Method(msgspec.Struct, frozen=True):
-    """One method that this side serves. ``params`` is the type for its decoded parameters."""
+    """One method that this side serves. ``params`` is the type of its parameters."""
 
     params: Any
     handler: Handler
@@ -141,7 +143,8 @@ class Connection:
         max_line: int = MAX_LINE,
         check_request: Callable[[str], None] | None = None,
     ) -> None:
-        """``leftover`` are bytes that were read before; ``check_request`` raises `RpcError` for a request that may not come now."""
+        """``leftover`` holds bytes that were already read from the input. ``check_request`` gets the method of each
+        request, and raises `RpcError` if the request is not allowed now."""
         self._receive = receive
         self._methods = methods
         self._leftover = leftover
@@ -180,15 +183,14 @@ class Connection:
             await queue.wait_for_space()
 
     def notify_now(self, method: str, params: Any) -> None:
-        """Send a notification without waiting. Only for the few that end something."""
+        """Send a notification without waiting for a slow reader."""
         self._send_queue.put(Notification(method, params))
 
     async def request(self, method: str, params: Any, result: Any = Any) -> Any:
-        """Send a request; the answer is decoded into the type ``result``.
+        """Send a request, and return the answer as the type ``result``.
 
-        Raises `RpcError` for an error answer or an answer of the wrong shape, `Disconnected` when the other side is
-        gone.
-        When the waiting is cancelled, the other side gets ``$/cancel_request``.
+        Raises `RpcError` if the answer is an error or has the wrong shape, and `Disconnected` if the connection ends
+        first. If this call is cancelled, the other side gets ``$/cancel_request``.
         """
         if self.closed:
             raise Disconnected(f"the connection is closed; {method} was not sent")
@@ -215,9 +217,9 @@ class Connection:
     async def run(self, on_disconnect: Callable[[], float] | None = None, *, finish_requests: bool = False) -> None:
         """Serve until the input ends, the output breaks, or `stop` is called.
 
-        Then no new messages are handled. ``on_disconnect`` is called and returns the seconds that open requests have to be
-        answered (-32800 afterwards). The queued output is written where the other side still reads. With ``finish_requests``,
-        the end of the input does not mean that the other side is gone: open requests may take their time.
+        After that, no new messages are handled. ``on_disconnect`` is called and returns the seconds that open requests
+        still get; then they are cancelled. The queued output is written if the other side still reads. With
+        ``finish_requests`` there is no such time limit after the end of the input.
         """
         self._on_disconnect = on_disconnect
         self._finish_requests = finish_requests
@@ -238,7 +240,7 @@ class Connection:
         self._read_scope.cancel()
 
     def _start_grace_period(self) -> None:
-        """The other side is gone: start the time limit for open requests."""
+        """Start the time limit for open requests, because the other side has disconnected."""
         if self._peer_gone:
             return
         self._peer_gone = True
@@ -248,7 +250,7 @@ class Connection:
     async def _close(self) -> None:
         self.closed = True
         for pending in self._pending.values():
-            pending.fail(Disconnected("the other side hung up"))
+            pending.fail(Disconnected("the other side closed the connection"))
         if not self._finish_requests:
             self._start_grace_period()
         with self._grace_scope:
@@ -266,7 +268,7 @@ class Connection:
 
     async def _write(self) -> None:
         await self._send_queue.run()
-        # If the output is broken, nobody reads the replies, even where the input is still open.
+        # If the output is broken, nobody reads the replies, even if the input is still open.
         self.stop()
 
     # --- receiving ---------------------------------------------------------------------------------------------------
@@ -281,7 +283,7 @@ class Connection:
                         await self._wait_for_reader()
                     if not count % LINES_AT_ONCE:
                         await anyio.lowlevel.checkpoint()
-                # Also when input is always ready, so that a flood of messages does not block other tasks.
+                # Needed when input is always ready: a flood of messages must not block other tasks.
                 await anyio.lowlevel.checkpoint()
                 lines = self._splitter.feed(await self._receive.receive())
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
@@ -290,7 +292,7 @@ class Connection:
             await anyio.lowlevel.checkpoint()
 
     async def _wait_for_reader(self) -> None:
-        """Stop reading while the other side does not read. If it has also hung up, it will never read: raises EndOfStream."""
+        """Wait until the other side reads. Raises EndOfStream if it has disconnected, because then it will never read."""
         with anyio.move_on_after(GRACE) as patience:
             await self._send_queue.wait_for_space()
         if patience.cancelled_caught and getattr(self._receive, "hung_up", bool)():
@@ -320,8 +322,8 @@ class Connection:
                 message_id = parse_id(envelope.id)
                 if message_id is None:
                     raise RpcError(INVALID_REQUEST, "Invalid request: an id is a string, an integer or null")
-                # An answer carries an id of this side. An error with that id would look like an answer to a request of
-                # theirs.
+                # The id of an answer is an id of this side. An error with that id would look like an answer to a request
+                # of the other side.
                 reply_id = NULL_ID if is_answer else message_id
             if envelope.jsonrpc != b'"2.0"' and (
                 not envelope.jsonrpc or msgspec.json.decode(envelope.jsonrpc) != "2.0"
@@ -355,9 +357,9 @@ class Connection:
             self._pending.get(message_id.key[1]) if message_id is not None and message_id.key[0] == "number" else None
         )
         if pending is None:
-            log.debug("an answer to nothing that was asked, or that is no longer waited for")
+            log.debug("ignored an answer: no request with this id waits for one")
         elif pending.done.is_set():
-            log.debug("a second answer to the same request: the first one stands")
+            log.debug("ignored a second answer to the same request")
         elif envelope.error:
             try:
                 error = codecs.json_decoder(ErrorObject).decode(envelope.error)
@@ -369,7 +371,7 @@ class Connection:
             pending.done.set()
 
     def _handle_notification(self, name: str, params: msgspec.Raw) -> None:
-        """Handle a notification: act on it or ignore it, never answer it."""
+        """Handle a notification. It is never answered; an unknown one is ignored."""
         if name == "$/cancel_request":
             self._cancel_request(params)
             return
@@ -451,7 +453,7 @@ class Connection:
             self._send_error(error, request.id)
 
     def start_task(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a task next to the requests, until it ends or the connection does."""
+        """Run a background task. It is cancelled when the connection ends."""
         if self._tasks is not None:
             self._tasks.start_soon(work)
 

@@ -1,7 +1,7 @@
-"""Send queue: writes outgoing messages in order, many in one write, and no faster than the reader reads.
+"""Send queue: writes outgoing messages in order, several in one write, and only as fast as the other side reads.
 
-A sender of many messages waits for `SendQueue.room`; a reply or an error never waits. So a slow client slows only the
-entity that talks to it, and a cancelled turn can still be answered while the client is slow.
+A sender of many messages awaits `SendQueue.wait_for_space`. Replies and errors never wait. So a slow client slows only
+the entity that talks to it, and the prompt of a cancelled turn still gets its reply.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ByteSender(Protocol):
 
 
 class SendQueue:
-    """The only writer of a connection. `put` keeps the order, `run` writes. Once it is `broken`, everything is dropped."""
+    """The only writer of a connection. `put` queues a message and `run` writes. After `broken` all messages are dropped."""
 
     def __init__(self, stream: ByteSender) -> None:
         self._stream = stream
@@ -34,13 +34,13 @@ class SendQueue:
         self._closing = False
         self._encoder = msgspec.json.Encoder(enc_hook=repr)
         self.written = anyio.Event()
-        """Set when the last byte is written, or when the other side no longer reads."""
+        """Set when the last byte was written, or when the other side no longer reads."""
         self.broken = False
         """True when the other side no longer reads."""
 
     @property
     def waiting(self) -> int:
-        """Bytes that the other side has not taken yet."""
+        """The number of bytes that are queued or being written."""
         return len(self._buffer) + self._writing
 
     def put(self, message: Any) -> None:
@@ -52,7 +52,7 @@ class SendQueue:
         try:
             self._encoder.encode_into(message, buffer, start)
         except (UnicodeEncodeError, OverflowError, ValueError, TypeError):
-            # Text of an entity or a model may hold lone surrogates and integers beyond 64 bits.
+            # Text of a model may hold lone surrogates, and data may hold integers beyond 64 bits.
             del buffer[start:]
             buffer += json.dumps(_json_compatible(msgspec.to_builtins(message, enc_hook=repr, str_keys=True))).encode()
         buffer += b"\n"
@@ -60,16 +60,15 @@ class SendQueue:
             self._filled.set()
 
     async def wait_for_space(self) -> None:
-        """Wait while too many bytes are queued, until they are written.
+        """If too many bytes are queued, wait until these bytes are written.
 
-        It waits for the present bytes only. If it also waited for later messages of others, a flood would block every
-        sender.
+        Messages that other senders queue later do not prolong the wait, so many messages cannot block a sender forever.
         """
         if self.waiting > HIGH_WATER and not self.broken:
             await self._drained.wait()
 
     async def run(self) -> None:
-        """Write until `finish` is called, or until the other side is gone."""
+        """Write until `finish` was called and all is written, or until the other side no longer reads."""
         try:
             while True:
                 if not self._buffer:
@@ -80,7 +79,7 @@ class SendQueue:
                     continue
                 batch, self._buffer = self._buffer, bytearray()
                 self._writing = len(batch)
-                # A bytearray works for every stream as bytes do, and a copy would cost as much as the write.
+                # Every stream also takes a bytearray. A copy to bytes would cost as much as the write.
                 await self._stream.send(cast(bytes, batch))
                 self._writing = 0
                 self._wake_senders()
@@ -104,7 +103,7 @@ class SendQueue:
 
 
 def _json_compatible(data: Any) -> Any:
-    """The same data in a form that JSON can hold: valid text, finite numbers."""
+    """Return the data in a form that JSON allows: with valid Unicode text, and None for infinite numbers."""
     if isinstance(data, str):
         return data.encode("utf-8", "replace").decode()
     if isinstance(data, dict):

@@ -305,7 +305,7 @@ class TerminalQuestions:
             old = None if diff.old_text is None else escape_invisible(redact(diff.old_text))
             for line, style in unified_diff(diff.path, old, escape_invisible(redact(diff.new_text)), limit=_MOST_LINES):
                 screen.line_with_bar(line, style, indent=4)
-        always = escape_invisible(redact(question.shown))
+        always = escape_invisible(redact(question.pattern_text))
         screen.line(
             ("1", "bold green"),
             " once   ",

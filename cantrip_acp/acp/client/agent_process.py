@@ -1,7 +1,7 @@
-"""Agent process: runs an agent as a child process, with its pipes, its stderr and its end.
+"""Agent process: starts an agent as a child process, reads its stderr, and stops it at the end.
 
-The agent gets its own process group, which ends with the connection, however that ends. First its stdin is closed (the
-protocol's normal end), then come SIGTERM and SIGKILL. Lines on stdout that are no messages are taken out (`StdoutFilter`).
+The agent gets its own process group, which is stopped with the connection. First its stdin is closed (the normal end in
+the protocol), then it gets SIGTERM, then SIGKILL. `StdoutFilter` removes lines on stdout that are not messages.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LONGEST_LINE: Final = 4000
 
 
 class AgentMissing(CantripError):
-    """The agent's command cannot be started: the program is missing or not executable, or the folder is missing."""
+    """The agent's command cannot be started. The program or the folder is missing, or the program is not executable."""
 
 
 class AgentProcess:
-    """A running agent. `stdin` and `stdout` carry the protocol; stderr is always read, so that it never fills up."""
+    """A running agent. `stdin` and `stdout` carry the protocol. stderr is always read, so that the agent never blocks."""
 
     def __init__(
         self, argv: Sequence[str], process: anyio.abc.Process, relay: Callable[[str], Awaitable[None]] | None
@@ -39,7 +39,7 @@ class AgentProcess:
         self._process = process
         self._relay = relay
         self.exit_seconds = 3.0
-        """Seconds between the end of its stdin and SIGTERM."""
+        """Seconds from the end of stdin to SIGTERM."""
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._stderr_read = anyio.Event()
         assert process.stdin is not None
@@ -53,15 +53,15 @@ class AgentProcess:
 
     @property
     def returncode(self) -> int | None:
-        """The exit status, negative for a signal; None while it runs."""
+        """The exit status, or the negative number of the signal that killed it. None while it runs."""
         return self._process.returncode
 
     def stderr_tail(self) -> list[str]:
-        """The last lines of its stderr (untrusted text)."""
+        """The last lines of the agent's stderr (untrusted text)."""
         return list(self._tail)
 
     def describe_end(self) -> str:
-        """How it ended: `exited with status 3`, `was killed by SIGKILL`, or `is still running`."""
+        """Say how the agent ended: `exited with status 3`, `was killed by SIGKILL`, or `is still running`."""
         code = self.returncode
         if code is None:
             return "is still running"
@@ -73,7 +73,7 @@ class AgentProcess:
             return f"was killed by signal {-code}"
 
     async def ended(self, seconds: float) -> bool:
-        """Wait at most `seconds` for its end and the rest of its stderr. Returns whether it has ended."""
+        """Wait at most `seconds` for the agent's end and the rest of its stderr. Returns whether the agent has ended."""
         with anyio.move_on_after(seconds):
             await self._process.wait()
             # A grandchild may hold stderr open forever, so do not wait long for the rest.
@@ -106,7 +106,7 @@ class AgentProcess:
             await self._relay(text)
 
     async def _close(self) -> None:
-        """End the whole process group. Returns when the agent is reaped."""
+        """Stop the whole process group, and wait for the agent's exit status."""
         with anyio.CancelScope(shield=True):
             with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self.stdin.aclose()
@@ -114,7 +114,7 @@ class AgentProcess:
                 if await self.ended(seconds):
                     break
                 self._signal(then)
-            # Also after an orderly end: kill what the agent left behind in its group.
+            # Kill all processes that are left in the agent's group, even after an orderly end.
             self._signal(signal.SIGKILL)
             with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self.stdout.aclose()
@@ -135,9 +135,9 @@ async def start_agent(
     environment: Mapping[str, str] | None = None,
     relay: Callable[[str], Awaitable[None]] | None = None,
 ) -> AsyncIterator[AgentProcess]:
-    """Start an agent. It and its process group are gone when the block ends.
+    """Start an agent. When the block ends, the agent and its process group are stopped.
 
-    `relay` gets each line of stderr. Raises AgentMissing where the command cannot be started.
+    `relay` is called with each line of stderr. Raises AgentMissing if the command cannot be started.
     """
     if not argv:
         raise AgentMissing("no agent command given; write it after --, as in: cantrip client -- cantrip-acp")
@@ -175,7 +175,10 @@ _LONGEST_JUNK: Final = 2000
 
 
 class StdoutFilter:
-    """The receiving half of a connection. `ready` waits until more may be read (back-pressure)."""
+    """Reads an agent's stdout, and removes lines that are not messages.
+
+    `junk` gets each removed line. `ready` is awaited before each read, so that a slow observer slows the agent.
+    """
 
     def __init__(
         self,
@@ -193,7 +196,7 @@ class StdoutFilter:
         self.bytes = 0
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """Bytes of lines that may be messages. Raises anyio.EndOfStream when the agent closed its stdout."""
+        """Read bytes of lines that may be messages. Raises anyio.EndOfStream when the agent has closed its stdout."""
         while True:
             await self._ready()
             try:
@@ -209,7 +212,6 @@ class StdoutFilter:
         await self._stdout.aclose()
 
     def _filter(self, chunk: bytes) -> bytes:
-        # The usual case: every line of the chunk starts like a message.
         out = bytearray()
         for line in chunk.splitlines(keepends=True) if b"\r" not in chunk else _lines(chunk):
             if self._at_start:
@@ -235,6 +237,6 @@ class StdoutFilter:
 
 
 def _lines(chunk: bytes) -> list[bytes]:
-    """Split after newlines only: a carriage return does not end a line here."""
+    """Split after newlines only. A carriage return does not end a line here."""
     *whole, last = chunk.split(b"\n")
     return [line + b"\n" for line in whole] + ([last] if last else [])

@@ -1,8 +1,7 @@
-"""Client files: the files that an agent may use through its client (ACP, File System), only those of the session's folder.
+"""Client files: lets an agent read and write the files below the session's folder, and no others (ACP, File System).
 
-Each path is resolved first. Then the code opens it from the folder's descriptor, one component at a time, without
-following links. So an agent that also writes in the folder cannot replace a component by a link between the check and
-the use.
+Each path is resolved first. Then it is opened from the folder's descriptor, one component at a time, without following
+links. So an agent that also writes in the folder cannot replace a component by a link between the check and the use.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FileRefused(CantripError):
-    """A file that the agent may not use. `missing` is true where the file does not exist."""
+    """A file that the agent may not use. `missing` is true if the file does not exist."""
 
     def __init__(self, message: str, *, missing: bool = False) -> None:
         self.missing = missing
@@ -38,7 +37,7 @@ class ClientFiles:
         self.folder = folder.resolve()
 
     def read(self, path: str, line: int | None = None, limit: int | None = None) -> str:
-        """A file's text, or `limit` lines of it from `line` (counted from 1). Invalid UTF-8 is replaced. Raises
+        """Read a file, or `limit` lines of it from `line` (counted from 1). Invalid UTF-8 is replaced. Raises
         FileRefused."""
         with self._parent(path) as (parent, name):
             try:
@@ -55,9 +54,9 @@ class ClientFiles:
         return _lines(data.decode("utf-8", "replace"), line, limit)
 
     def write(self, path: str, content: str) -> None:
-        """Replace or create a file, and keep the mode of an existing one. Missing folders are created. Raises FileRefused.
+        """Replace or create a file. The mode of an existing file stays. Missing folders are created. Raises FileRefused.
 
-        The new text is written to a second file, which then replaces the old one, so nobody ever reads half of it.
+        The text is written to a temporary file, which then replaces the old file. So no reader sees half of the text.
         """
         data = content.encode("utf-8", "replace")
         if len(data) > LARGEST_FILE:
@@ -101,7 +100,9 @@ class ClientFiles:
                 except FileNotFoundError:
                     raise FileRefused(f"{path} does not exist", missing=True) from None
                 except OSError as refused:
-                    raise FileRefused(f"{path} is not lent: {part!r} on its way is {_reason(refused)}") from refused
+                    raise FileRefused(
+                        f"{path} cannot be used: {part!r} in this path is {_reason(refused)}"
+                    ) from refused
                 os.close(folder_fd)
                 folder_fd = inner_fd
             yield folder_fd, parts[-1]
@@ -115,7 +116,7 @@ class ClientFiles:
             raise FileRefused("a path cannot hold a NUL character")
         if not os.path.isabs(path):
             raise FileRefused(f"{path!r} is not an absolute path")
-        # Links are resolved once, here. The walk then follows none, so a link that is planted later has no effect.
+        # Links are resolved only here. A link that is created later has no effect, because `_parent` follows no links.
         try:
             real = Path(os.path.realpath(path))
         except OSError as changing:
@@ -139,7 +140,7 @@ def _lines(text: str, line: int | None, limit: int | None) -> str:
     if line is None and limit is None:
         return text
     first = max((line or 1) - 1, 0)
-    # As editors count lines: a form feed or a Unicode separator does not end a line.
+    # Count lines as editors do: a form feed or a Unicode separator does not end a line.
     lines = text.split("\n")
     lines = [*(f"{each}\n" for each in lines[:-1]), *lines[-1:]]
     return "".join(lines[first : None if limit is None else first + max(limit, 0)])

@@ -1,10 +1,12 @@
 """Event translator: turns the events of an entity into updates of a session (ACP, Prompt Turn and Tool Calls).
 
-Every gate call and every command is a tool call: pending when it is requested, in progress when it runs, completed or
-failed at the end. The output of a command goes into a display terminal where the client has one
-(``_meta.terminal_output``), else into the content of the tool call. An update replaces that content, so it is sent at
-intervals and holds the end of a long output. The actions of child entities are content of the call that started them
-(`subagent_view`), sent at the same intervals. A child's call that the user is asked about is a tool call of its own.
+Every gate call and every command becomes a tool call. It is pending when it is requested, in progress while it runs,
+and completed or failed at the end. The output of a command goes into a display terminal if the client has one
+(``_meta.terminal_output``), or else into the content of the tool call. Each update replaces the whole content. So updates
+with output are sent at intervals (`Translator.flush`), and hold only the end of a long output.
+
+The actions of a child entity are shown in the content of the call that started the child (`subagent_view`). A call of a
+child that needs the user's permission is a separate tool call.
 """
 
 from __future__ import annotations
@@ -43,14 +45,14 @@ OUTPUT_LIMIT = 100_000
 
 
 class TerminalOpened(events.Event, frozen=True, kw_only=True, tag="terminal"):
-    """A call runs in a terminal of the client, which shows the output there."""
+    """A call runs in a terminal of the client. The client shows the output there."""
 
     call_id: str
     terminal_id: str
 
 
 class Checkpoint(events.Event, frozen=True, kw_only=True, tag="reached"):
-    """Marks a place among the events; ``reached`` is set when everything before it was sent."""
+    """Marks a place among the events. ``reached`` is set when all earlier events were sent."""
 
     reached: Any
 
@@ -79,11 +81,11 @@ class _Call:
         self.child_name: str | None = None
         """The display name of the child that made the call."""
         self.origin: dict[str, str] = {}
-        """The origin for ``_meta.cantrip``: ``via`` a command, or from a ``child``."""
+        """For ``_meta.cantrip``: the command or call that made this call (``via``), and the child's id (``child``)."""
         self.command = command
         self.terminal = terminal
         self.in_client_terminal = False
-        """Whether it runs in the client's own terminal, which stays its content."""
+        """Whether it runs in a terminal of the client. Then the content of the tool call stays this terminal."""
         self.started = command
         self.dirty = False
         self.done = False
@@ -98,13 +100,13 @@ class _Call:
             self._size = len(self._pieces[0])
 
     def output(self, limit: int = OUTPUT_LIMIT) -> str:
-        """The end of the output."""
+        """The last ``limit`` characters of the output."""
         if len(self._pieces) > 1:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0][-limit:] if self._pieces else ""
 
     def output_content(self) -> list[acp.ToolContent] | None:
-        """The output as content; None where it is empty."""
+        """The output as content of the tool call. None if it is empty."""
         text = self.output(CONTENT_LIMIT + 1)
         if not text:
             return None
@@ -113,9 +115,9 @@ class _Call:
     def meta_of(
         self, annotations: Mapping[str, Any], children: list[dict[str, str]] | None = None
     ) -> dict[str, Any] | None:
-        """``_meta`` of an update, where there are marks to send. It replaces the earlier ``_meta``.
+        """The ``_meta`` of an update, or None if there is nothing to send. It replaces the earlier ``_meta``.
 
-        ``children`` is what the call's children did since the last update. Then the first content describes them.
+        ``children`` lists the actions of the call's children since the last update.
         """
         if children is not None:
             found = call_meta(annotations, **self.origin) or {"cantrip": {}}
@@ -128,14 +130,14 @@ class _Call:
 
 
 def notice(text: str, client: acp.ClientAbilities) -> acp.Update:
-    """A message for the user that is not part of the conversation, as a notice where the client supports notices."""
+    """A message for the user outside of the conversation. Clients without notices get it as a message of the agent."""
     if client.notices:
         return acp.Notice("warning", "Not available in this session", text)
     return acp.AgentMessageChunk(acp.TextContent(text), f"{new_id('m')}:notice")
 
 
 class Translator:
-    """The updates of one session. It keeps the running calls and the message that is being written."""
+    """Makes the updates of one session. It remembers the running calls and the current message."""
 
     def __init__(self, client: acp.ClientAbilities) -> None:
         self._client = client
@@ -146,9 +148,9 @@ class Translator:
         self._window_usage: tuple[int, int] | None = None
         self._total_cost: float | None = None
         self._cost_pending = False
-        """Whether children have spent something that the client does not know yet."""
+        """Whether the client does not know the latest costs of children yet."""
         self.dirty = False
-        """Whether output of a command waits for `flush`."""
+        """Whether output of a command or actions of a child wait for `flush`."""
         self._handlers: dict[type[events.Event], Callable[[Any], list[acp.Update]]] = {
             events.Text: self._text,
             events.Thought: self._thought,
@@ -172,12 +174,12 @@ class Translator:
         }
 
     def translate(self, event: events.Event) -> list[acp.Update]:
-        """The updates for one event, in order; none for events that a client need not see."""
+        """The updates for one event, in order. Empty for events that are not shown."""
         make = self._handlers.get(type(event))
         return make(event) if make is not None else []
 
     def flush(self) -> list[acp.Update]:
-        """Updates with the output since the last flush: the whole content of each running command."""
+        """Updates for each call with new output or new actions of children. Each holds the whole content of the call."""
         self.dirty = False
         updates: list[acp.Update] = []
         for call_id, call in self._calls.items():
@@ -192,7 +194,7 @@ class Translator:
         return updates
 
     def close(self) -> list[acp.Update]:
-        """End of the turn: mark everything that still runs as stopped."""
+        """Call this at the end of a prompt: marks all calls that still run as stopped."""
         updates: list[acp.Update] = []
         for call_id, call in self._calls.items():
             stopped = call.meta_of({"stopped": True}, self._subagents.take_actions(call_id)) or {}
@@ -214,7 +216,7 @@ class Translator:
         return updates
 
     def _update(self, call_id: str, call: _Call | None = None, **more: Any) -> acp.ToolCallUpdate:
-        """An update of a call. It repeats title and kind, because some clients show only what the last update holds."""
+        """An update of a call. It repeats title and kind, because some clients show only the last update."""
         call = call or self._calls.get(call_id)
         if call is not None:
             more = {"title": call.title, "kind": call.kind, **more}
@@ -238,14 +240,14 @@ class Translator:
         return [acp.AgentThoughtChunk(acp.TextContent(event.delta), f"{event.message_id}:thought")]
 
     def _voided(self, event: events.Voided) -> list[acp.Update]:
-        # The result of `done` is compared only with text that is still valid.
+        # The text of this attempt no longer counts when the result of `done` is compared with the last message.
         self._message_parts.clear()
         had_text, self._message_id = self._message_id == event.message_id, None
         what = f"Attempt {event.attempt} broke off: {event.error}. What it said above does not count."
         meta = {"cantrip": {"void": event.message_id, "attempt": event.attempt}}
         if self._client.notices:
             return [acp.Notice("warning", "This answer broke off", what, meta)]
-        # Some clients join messages. Then this note separates the void text from the next attempt.
+        # Some clients join messages. In these this note separates the text of the failed attempt from the next one.
         chunk = acp.AgentMessageChunk if had_text else acp.AgentThoughtChunk
         return [chunk(acp.TextContent(f"\n\n({what})\n\n"), f"{event.message_id}:void", meta)]
 
@@ -262,9 +264,9 @@ class Translator:
         return [notice(f"No child was started: {event.reason}", self._client)]
 
     def _cast_ended(self, event: events.CastEnded) -> list[acp.Update]:
-        """The result of `done` is the answer: send it, unless the text just before said the same.
+        """Send the result of `done`, unless the last message has the same text.
 
-        Then send the rest of the cost, and the wards that could not be enforced.
+        Then send the cost of children, and warnings such as wards that could not be enforced.
         """
         warnings = [notice(warning, self._client) for warning in event.warnings]
         return [*self._answer(event), *self._pending_cost(), *warnings]
@@ -288,8 +290,8 @@ class Translator:
         self._total_cost = float(cost) if isinstance(cost, int | float) else None
         self._cost_pending = False
         if not event.size:
-            # The protocol requires the size of the window. A made-up size would show a window that is full, or never
-            # fills. The reply to the prompt and /cost still hold the usage.
+            # The protocol requires the size of the context window, which is not known here. The usage is still in the
+            # reply to the prompt and in the answer to /cost.
             self._window_usage = None
             return []
         self._window_usage = event.used, event.size
@@ -302,8 +304,8 @@ class Translator:
         updates = self._subagents.add_event(event)
         self.dirty = self.dirty or bool(self._subagents.dirty)
         if isinstance(inner, events.UsageReported):
-            # The usage window is that of the session's entity, but it pays for its children too. There may be many, so
-            # the cost goes out with the entity's next turn, or at the end of the prompt.
+            # The session's cost includes its children. They may report very often, so their cost is sent with the
+            # entity's next turn or at the end of the prompt.
             cost = inner.usage.get("cost")
             if isinstance(cost, int | float) and cost:
                 self._total_cost = (self._total_cost or 0.0) + cost
@@ -314,7 +316,7 @@ class Translator:
         return updates
 
     def child_name_of(self, question: Question) -> str | None:
-        """The display name of the child that asks a question; None for the session's own entity."""
+        """The display name of the child that a question comes from. None for the session's entity."""
         found = self._subagents.find_child(question.entity_id)
         return found[1] if found is not None else None
 
@@ -326,7 +328,7 @@ class Translator:
         turns = "earlier turns" if not event.last else f"turn {event.last}"
         if event.last > event.first:
             turns = f"turns {event.first} to {event.last}"
-        what = f"A summary stands for {turns} from now on; nothing is lost of them in the loom."
+        what = f"A summary now replaces {turns} in the context. The loom keeps these turns."
         if self._client.notices:
             return [acp.Notice("info", "Earlier turns were folded", what)]
         return [acp.AgentThoughtChunk(acp.TextContent(what), event.turn_id)]
@@ -337,7 +339,7 @@ class Translator:
         title = headline(event.title or event.gate)
         call = self._calls[event.call_id] = _Call(event.kind, title)
         if event.via:
-            # A command calls this gate. The result is in the command's output too, so a client may hide the gate's call.
+            # A command calls this gate. Its result is also in the output of the command, so a client may hide this call.
             call.origin = {"via": event.via}
         self._subagents.batch(event)
         return [
@@ -362,9 +364,9 @@ class Translator:
     def _gate_finished(self, event: events.GateFinished) -> list[acp.Update]:
         call = self._calls.get(event.call_id)
         if event.gate == "done" and not event.is_error and event.via in self._calls:
-            # `done` inside a command ends the command at once; that is not a failure.
+            # `done` inside a command ends the command at once. The command has not failed then.
             self._calls[event.via].done = True
-        # A call that was refused before it ran goes through the same states, because clients may rely on each of them.
+        # A call that was refused before it ran also gets the state in_progress, because clients may expect each state.
         started_updates = [] if call is None or call.started else self._gate_started(event)
         self._calls.pop(event.call_id, None)
         call = call or _Call("other", headline(event.gate))
@@ -413,7 +415,7 @@ class Translator:
     # --- commands ----------------------------------------------------------------------------------------------------
 
     def propose_call(self, question: Question) -> list[acp.Update]:
-        """A command or cell that waits for the user's permission, or any such call of a child: a pending tool call."""
+        """Make a pending tool call for a question, if the client does not know the call: a command, or a child's call."""
         if question.call_id in self._calls:
             return []
         update = None
@@ -479,14 +481,14 @@ class Translator:
         content = None if call.terminal else (call.output_content() or [])
         updates: list[acp.Update] = []
         if event.timed_out or event.error is not None:
-            # A traceback, or the reason of the stop. It was in no output stream, so send it to the terminal here.
+            # A traceback or the reason why it was stopped. It is not in the output, so send it to the terminal too.
             note = event.error or "stopped: it ran longer than it may"
             said = failure_text(note, event.annotations)
             if content is not None:
                 content.append(text_content(code_block(said) if "\n" in said else said))
             note = ("" if call.output(1) in ("", "\n") else "\n") + note + "\n"
             call.add(note)
-            # The marks already say that a call was not allowed, or stopped.
+            # If `_meta` says that the call was not allowed or was stopped, the client shows that itself.
             if call.terminal and not call.meta_of(event.annotations):
                 updates.append(self._terminal_output(event.call_id, call, note))
         raw = {
@@ -516,7 +518,7 @@ class Translator:
         ]
 
     def _terminal_output(self, call_id: str, call: _Call, data: str) -> acp.ToolCallUpdate:
-        """The next output for a display terminal."""
+        """The update that adds output to a display terminal."""
         return self._update(call_id, call, meta={"terminal_output": {"terminal_id": call_id, "data": data}})
 
 
@@ -526,5 +528,5 @@ def title_of_child_call(title: str, child_name: str) -> str:
 
 
 def fold_update(fold_id: str, summary: str) -> acp.CompactionUpdate:
-    """A completed fold, with the summary that replaces the turns."""
+    """The update for a completed fold, with the summary that replaces the turns."""
     return acp.CompactionUpdate(fold_id, "completed", [acp.TextContent(truncate_end(summary))])

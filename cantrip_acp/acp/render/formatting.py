@@ -1,4 +1,4 @@
-"""Formatting for an editor: titles on one line, text as content, outputs as code blocks, all with a limited size."""
+"""Formatting for an editor: titles on one line, results and outputs as content of tool calls, all of limited size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Attachment
 
 CONTENT_LIMIT = 32 * 1024
-"""Characters of a result or an output that are sent as content; ``rawOutput`` and the loom hold more."""
+"""Characters of a result or an output that are sent as content. ``rawOutput`` and the loom hold more."""
 
 TITLE_LIMIT = 160
 
@@ -26,13 +26,13 @@ _MAX_COMPARED_PAIRS = 1_000_000
 ASKED_IN_CHAT = "Asked in the chat."
 
 STOPPED = "[stopped before it had ended]"
-"""The content of a call that left no output."""
+"""The content of a call that was stopped without output."""
 
 _FENCED_KINDS = frozenset({"read", "search", "execute", "fetch"})
 
 
 def headline(text: str) -> str:
-    """One line of limited length. Some clients cut a title at ``word: rest``, so the colon is replaced.
+    """The first line of a text, with limited length. Some clients cut a title at ``: ``, so the colon is replaced.
 
     >>> headline("Read note: a.txt")
     'Read note – a.txt'
@@ -45,7 +45,7 @@ def headline(text: str) -> str:
 
 
 def title_with_counts(title: str, diffs: Sequence[events.Diff]) -> str:
-    """The title of a change with the number of its lines, for whoever is shown no diff.
+    """The title of a file change with the number of added and removed lines.
 
     >>> from cantrip_acp.core.events import Diff
     >>> title_with_counts("Edit greet.py", [Diff("/w/greet.py", "a\\nb\\n", "a\\nc\\n")])
@@ -63,7 +63,7 @@ def title_with_counts(title: str, diffs: Sequence[events.Diff]) -> str:
 
 
 def _changed_lines(old: list[str], new: list[str]) -> tuple[int, int]:
-    """How many lines were added and removed. For long texts, all lines between the first and the last difference count."""
+    """The numbers of added and removed lines. In long texts, all lines from the first to the last difference count."""
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
         start += 1
@@ -85,7 +85,7 @@ def file_locations(locations: tuple[events.Location, ...]) -> list[acp.Location]
 
 
 def raw_output(value: Any) -> dict[str, Any] | None:
-    """A result as an object, which clients with an older schema require.
+    """Wrap a result into an object, because clients with an older schema require an object.
 
     >>> raw_output("text"), raw_output({"exit_code": 0})
     ({'output': 'text'}, {'exit_code': 0})
@@ -100,22 +100,22 @@ _JOINED = (acp.AgentMessageChunk, acp.AgentThoughtChunk)
 
 
 class MessageSeparator:
-    """Adds a blank line between two messages of one turn, at the start of the second.
+    """Adds a blank line at the start of the second message of a turn, and of each later one.
 
-    Clients join the pieces of a message by its id. A client that ignores the id would show the second message directly
-    after the first.
+    Clients join the pieces of a message by its id. Without the blank line, a client that ignores the id would show the
+    second message directly after the first.
     """
 
     def __init__(self) -> None:
         self._last: dict[type[acp.Update], tuple[str | None, int]] = {}
-        """The id of the last message, and the number of line ends at its end."""
+        """By kind of update: the id of the last message, and the number of line ends at its end."""
 
     def begin(self) -> None:
         """Start a turn."""
         self._last.clear()
 
     def separate(self, update: acp.Update) -> acp.Update:
-        """The update as it must be sent."""
+        """Return the update to send: the given one, or a copy with a blank line at its start."""
         kind = type(update)
         if kind is acp.UserMessageChunk:
             self.begin()
@@ -146,7 +146,7 @@ def truncate_end(text: str) -> str:
 
 
 def code_block(text: str, language: str = "") -> str:
-    """The text as a code block: clients render content as Markdown, and files and outputs are not Markdown."""
+    """The text as a Markdown code block. Clients render content as Markdown, but files and outputs are not Markdown."""
     fence = "```"
     while fence in text:
         fence += "`"
@@ -154,12 +154,12 @@ def code_block(text: str, language: str = "") -> str:
 
 
 def truncate_start(text: str) -> str:
-    """The end of an output, because the last lines say most."""
+    """Cut the start of a long output. The last lines are the most useful ones."""
     return text if len(text) <= CONTENT_LIMIT else "[earlier output left out]\n" + text[-CONTENT_LIMIT:]
 
 
 def result_content(value: Any, kind: str, *, failed: bool) -> list[acp.ToolContent]:
-    """The result of a gate as content; empty where there is no result."""
+    """The result of a gate as content. Empty if there is no result."""
     text = truncate_end(value if isinstance(value, str) else pretty_json(value))
     if not text:
         return []
@@ -167,14 +167,13 @@ def result_content(value: Any, kind: str, *, failed: bool) -> list[acp.ToolConte
 
 
 def failure_text(text: str, annotations: Mapping[str, Any]) -> str:
-    """The text of a failure for people. The result itself is written for the model; the annotations hold the text for
-    people."""
+    """The text of a failure for people: from the annotations, or else ``text``, which was written for the model."""
     text_for_people = annotations.get("error")
     return text_for_people if isinstance(text_for_people, str) else STOPPED if annotations.get("stopped") else text
 
 
 def call_meta(annotations: Mapping[str, Any], **more: Any) -> dict[str, Any] | None:
-    """``_meta`` of a call: tells a client whether the call was not allowed, or stopped."""
+    """The ``_meta`` of a tool call. It says if the call was not allowed or was stopped. None if there is nothing to say."""
     found = {key: annotations[key] for key in ("permission", "stopped") if key in annotations}
     found |= {key: value for key, value in more.items() if value}
     return {"cantrip": found} if found else None

@@ -1,12 +1,12 @@
-"""Loaded session: the updates for ``session/load``. The recorded events pass the translator that the live ones passed.
+"""Loaded session: the updates for ``session/load``. The loom's recorded events go through the same translator as live ones.
 
 The updates equal those of the live session, with these differences:
 
-- Each tool call is sent once, in its final state. So is the plan of each prompt, and the usage of the session.
-- Each message is sent in one piece, and its id is that of its turn.
-- No update names a terminal, because the terminals of another process are gone. Outputs are sent as content.
-- What the loom does not hold is missing (`loom.query.recorded_events`): notices, retries of attempts that had sent
-  nothing, the diff of a change that is too large, and the tool call of a child that the user was asked about.
+- Each tool call is sent once, in its final state. So are the plan of each prompt and the usage of the session.
+- Each message is sent in one piece, and its id is the id of its turn.
+- No update names a terminal, because the terminals of an earlier process no longer exist. Outputs are sent as content.
+- Some things are not in the loom (`loom.query.recorded_events`), so they are missing: notices, retries of attempts
+  without output, diffs of very large changes, and separate tool calls for children's calls that needed a permission.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def loaded_updates(
     entity: Entity, client: acp.ClientAbilities, parts: Sequence[CastPart] | None = None
 ) -> Iterator[acp.Update]:
-    """The updates for an entity's whole history, oldest first. ``parts`` is that history, where the caller has read it."""
+    """The updates for the whole history of an entity, oldest first. Pass ``parts`` if the history was already read."""
     translator = Translator(msgspec.structs.replace(client, display_terminal=False))
     casts = entity_casts(entity.loom, entity.id, entity.last_turn, parts)
     recorded = RecordedEvents(entity.loom, {entity.id, *(turn.entity_id for part in casts for turn in part.turns)})
@@ -47,7 +47,7 @@ def loaded_updates(
 
 
 def final_states(updates: Iterable[acp.Update]) -> list[acp.Update]:
-    """The updates of one prompt without those that a later one replaces."""
+    """The updates of one prompt without those that a later update replaces."""
     result: dict[object, acp.Update] = {}
     for number, update in enumerate(updates):
         if isinstance(update, acp.ToolCallUpdate):
@@ -88,7 +88,7 @@ def _attachment_content(record: ContextRecord) -> acp.ImageContent | acp.AudioCo
 
 
 def _usage(entity: Entity, casts: Iterable[CastPart]) -> UsageReported:
-    """How full the window is after the last query, and what the session has cost."""
+    """The size of the context at the last query, and the usage of the session."""
     last = next(
         (turn for part in reversed(list(casts)) for turn in reversed(part.turns) if turn.role == "crystal"), None
     )

@@ -1,8 +1,8 @@
-"""Subagent view: shows child entities in the content of the tool call that started them, each with its own number.
+"""Subagent view: shows child entities in the content of the tool call that started them, with their intents and actions.
 
-A child has no tool calls of its own in the client, except those that the user is asked about. Its text and actions are
-lines below its intent. A child of a child has its parent's number and one more part. Everything is limited: long text
-keeps its end, and many finished children become a count.
+The text and the actions of a child are lines below its intent. Children are numbered; the number of a child's child
+begins with its parent's number, as in 2.1. The size is limited: of long text only the end is shown, and of many finished
+children only their number. Only calls that need the user's permission also become separate tool calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cantrip_acp.acp.render.formatting import (
 from cantrip_acp.core import events
 
 MAX_CHILDREN = 24
-"""Children of one call that are shown one by one."""
+"""The largest number of children of one call that are shown separately."""
 
 _MAX_LINES = 24
 _MAX_TEXT = 2_000
@@ -30,7 +30,7 @@ _MAX_DIFF_CHARS = 64 * 1024
 
 
 class _Child:
-    """The actions of one child: its last lines, and the message or output that is still growing."""
+    """One child: its last lines, and its message or output that is not complete yet."""
 
     __slots__ = (
         "_actions",
@@ -69,12 +69,12 @@ class _Child:
         self.open_message = (message_id, (text + delta)[-_MAX_TEXT:])
 
     def discard_text(self, message_id: str) -> None:
-        """Drop the text of a void message; the line of its retry says why."""
+        """Drop the text of a message that broke off. The line about the retry says why."""
         if self.open_message[0] == message_id:
             self.open_message = ("", "")
 
     def finish_message(self) -> None:
-        """End the growing message."""
+        """End the open message, and add its text as a line."""
         text = self.open_message[1].strip()
         self.open_message = ("", "")
         if text:
@@ -82,7 +82,7 @@ class _Child:
             self.add_action_data("text", text)
 
     def add_action(self, line: str, plain: str, kind: str = "action") -> None:
-        """Add a line: as Markdown for the view, and as plain text for `_meta.cantrip.children`."""
+        """Add an action: as a line of Markdown for the view, and as plain text for `_meta.cantrip.children`."""
         self.finish_message()
         self.output = ""
         self._lines.append(f"- {line}")
@@ -123,14 +123,14 @@ class _CallChildren:
                 parent.child_count += 1
                 number = (*parent.number, parent.child_count)
             else:
-                # A single child has no number. If a cell made several casts in one call, nothing distinguishes them.
+                # A single child has no number. Several casts by one cell have none either.
                 number = ()
             found = self.children[event.path[-1]] = _Child(event.path[-1], number, self.actions)
             self._drop_oldest()
         return found
 
     def _drop_oldest(self) -> None:
-        """Drop the oldest finished children, and keep only their count."""
+        """If there are too many children, drop the oldest finished ones and keep only their count."""
         while len(self.children) > MAX_CHILDREN:
             oldest = next((c for c in self.children.values() if not c.running), None)
             if oldest is None:
@@ -152,14 +152,14 @@ class _CallChildren:
         if self._finished:
             parts.append("Earlier children: " + ", ".join(f"{n} {state}" for state, n in self._finished.items()) + ".")
         sections = [c.render() for c in sorted(self.children.values(), key=lambda c: c.number)]
-        # The children share the limit. The end of each is kept, because it shows what happens now.
+        # The children share the limit. The end of each section is kept, because it shows the latest actions.
         each = max(CONTENT_LIMIT // max(len(sections), 1), 400)
         parts += [s if len(s) <= each else _shorten_section(s, each) for s in sections]
         return [text_content("\n\n".join(parts)[:CONTENT_LIMIT]), *self.diffs]
 
 
 class SubagentView:
-    """All children of a prompt, by the tool call of the session that started them."""
+    """All children of a prompt, grouped by the session's tool call that started them."""
 
     def __init__(self) -> None:
         self._by_call: dict[str, _CallChildren] = {}
@@ -167,12 +167,12 @@ class SubagentView:
         self._batches: dict[str, list[acp.PlanEntry]] = {}
         self._ended_batches: set[str] = set()
         self.dirty: set[str] = set()
-        """Calls whose children did something since they were last shown."""
+        """Ids of calls whose children have acted since the last view."""
 
     # --- events ------------------------------------------------------------------------------------------------------
 
     def add_event(self, event: events.ChildEvent) -> list[acp.Update]:
-        """Record what a child did. Returns the updates besides the view of its call, which `content` gives."""
+        """Record an event of a child. Returns updates of the plan; `content` makes the view of the call."""
         call_id = event.calls[0]
         group = self._by_call.get(call_id)
         if group is None:
@@ -224,7 +224,7 @@ class SubagentView:
                 child.add_action(line, line, "failure")
                 child.output = output
             case events.PlanChanged():
-                # The child's own plan; the session's plan belongs to the session's entity.
+                # A child's plan is shown as a line. The session's plan belongs to the session's entity.
                 line = "plan: " + "; ".join(f"{_inline(e.content)} ({e.status})" for e in inner.entries[:12])
                 child.add_action(line, line)
             case events.RetryScheduled():
@@ -239,7 +239,7 @@ class SubagentView:
         return True
 
     def take_actions(self, call_id: str) -> list[dict[str, str]] | None:
-        """What the call's children did since the last call of this method, as data; None where it has no children."""
+        """The actions of a call's children since the last call of this method. None if the call has no children."""
         group = self._by_call.get(call_id)
         if group is None:
             return None
@@ -248,7 +248,7 @@ class SubagentView:
         return actions
 
     def end(self, call_id: str) -> tuple[list[acp.ToolContent], list[acp.Location] | None]:
-        """The last view of a call's children, which are then dropped."""
+        """Return the last view of a call's children, and forget them. The result is that of `content`."""
         view = self.content(call_id)
         if call_id in self._batches:
             self._ended_batches.add(call_id)
@@ -256,7 +256,7 @@ class SubagentView:
         return view
 
     def content(self, call_id: str) -> tuple[list[acp.ToolContent], list[acp.Location] | None]:
-        """The present view of a call's children, and the files that they changed, the latest at the end."""
+        """The view of a call's children, and the last 20 files that they changed."""
         self.dirty.discard(call_id)
         group = self._by_call.get(call_id)
         if group is None:
@@ -269,7 +269,7 @@ class SubagentView:
     # --- permission questions ----------------------------------------------------------------------------------------
 
     def find_child(self, entity_id: str) -> tuple[str, str] | None:
-        """The call that started the child with this id, and the child's display name; None for an unknown id."""
+        """The id of the call that started a child, and the child's display name. None for an unknown entity."""
         for call_id, group in self._by_call.items():
             child = group.children.get(entity_id)
             if child is not None:
@@ -280,13 +280,13 @@ class SubagentView:
     # --- the plan ----------------------------------------------------------------------------------------------------
 
     def set_plan(self, entries: tuple[events.PlanEntry, ...]) -> list[acp.Update]:
-        """The entity's own plan, with the working children below it."""
+        """Set the entity's plan. Returns the update, with the entries of running batches of children below it."""
         self._plan = tuple(acp.PlanEntry(e.content, e.priority, e.status) for e in entries)
         self._drop_ended()
         return [self._plan_update()]
 
     def batch(self, event: events.GateCalled) -> None:
-        """A call that starts several children: each becomes an entry of the plan, unless they are too many."""
+        """If a call starts several children, prepare an entry of the plan for each, unless there are too many."""
         requests = event.args.get("requests") if isinstance(event.args, dict) else None
         if not isinstance(requests, list) or not 2 <= len(requests) <= MAX_CHILDREN:
             return
@@ -330,7 +330,7 @@ def _number_text(number: tuple[int, ...]) -> str:
 
 
 def _inline(text: str, *, code: bool = False) -> str:
-    """One line that neither ends nor starts other Markdown."""
+    """The text on one line. With ``code``, as inline code of Markdown."""
     line = headline(text)
     if not code:
         return line
@@ -345,6 +345,6 @@ def _quote(text: str) -> str:
 
 
 def _shorten_section(section: str, limit: int) -> str:
-    """The start of a child's section (its intent) and its last actions."""
+    """Shorten the section of a child to its start (the intent) and its last actions."""
     head, _, rest = section.partition("\n\n")
     return f"{head[:300]}\n\n[earlier lines left out]\n\n{rest[-max(limit - 340, 0) :]}" if rest else head[:limit]

@@ -29,7 +29,7 @@ def test_a_fold_is_shown(start: Start, folder: Path, session: Any, kind: str) ->
     assert shown
     assert all(not agent.updates(other) for other in {"compaction_update", "notice"} - {kind})
     if kind != "compaction_update":
-        assert "summary stands for turn" in str(shown[0])
+        assert "summary now replaces turn" in str(shown[0])
         return
     assert shown[0]["status"] == "completed"
     assert "[Folded: turns 1-" in shown[0]["summary"][0]["text"]

@@ -57,13 +57,13 @@ def test_no_answer_is_said(start: Start, folder: Path, answer: Any) -> None:
 
     agent.services = {"elicitation/create": fill}
     assert agent.prompt(agent.session(folder))["stopReason"] == "end_turn"
-    assert results(agent) == ["the user gave no answer. Decide by what you know, or end and say what you would need"]
+    assert results(agent) == ["the user gave no answer. Decide by what you know, or end and say what you need"]
 
 
 def test_without_forms_it_stands_in_the_chat(start: Start, folder: Path) -> None:
     agent = start([asking("Which way?", "left", "right"), {"content": "I wait."}], gates=["done", "ask_user"])
     agent.prompt(agent.session(folder))
-    assert "the question stands in the chat now" in results(agent)[0]
+    assert "the question is in the chat now" in results(agent)[0]
     assert "Which way?\n- left\n- right" in agent.said()
 
 

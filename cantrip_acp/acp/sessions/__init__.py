@@ -1,5 +1,5 @@
-"""The sessions of one connection: open, load, fork, prompt, configure and close them.
+"""The sessions of one connection: opens, loads, forks, prompts, configures and closes them.
 
-These modules may import the core, the loom, the recipes and the rest of `acp`. Start reading in `handlers` (the
-methods) and `session` (one session).
+These modules may import the core, the loom, the recipes and the rest of `acp`. Start reading in `handlers` (the ACP
+methods) and `session` (one session with its running prompt).
 """

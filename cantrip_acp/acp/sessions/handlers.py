@@ -1,6 +1,6 @@
-"""Session methods: how each ACP method finds, opens or closes its session (ACP, Session Setup).
+"""Session methods: the handler of each ACP method ``session/*``, such as ``session/new`` and ``session/prompt``.
 
-Code that reads files runs in a thread. If a request is cancelled meanwhile, what it opened is closed again.
+Code that reads files runs in a thread. If a request is cancelled while a session is opened, the session is closed again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _UNNAMED = tracing.Trace("")
 
 
 class Sessions:
-    """The open sessions of this connection by id, and the methods that load those on disk."""
+    """The handlers of the session methods, for one connection."""
 
     def __init__(self, factory: SessionFactory) -> None:
         self._factory = factory
@@ -62,7 +62,7 @@ class Sessions:
         return [session for session in self._open_sessions.sessions.values() if session.running]
 
     async def close_all(self) -> None:
-        """Close every session. Only what is on disk remains."""
+        """Close every session. The sessions stay on disk."""
         async with anyio.create_task_group() as tasks:
             for session in tuple(self._open_sessions.sessions.values()):
                 tasks.start_soon(session.close)
@@ -98,7 +98,7 @@ class Sessions:
         return self._while_loading(params.session_id, self._load(params, request))
 
     async def _while_loading(self, session_id: str, work: Awaitable[acp.SessionState]) -> acp.SessionState:
-        """Count a session as being loaded, from the moment when the request was read."""
+        """Await the work of a load request, then no longer count the session as being loaded."""
         try:
             return await work
         finally:
@@ -113,7 +113,7 @@ class Sessions:
         return self.context.state(session)
 
     def resume(self, params: acp.LoadSession, request: Request) -> Awaitable[acp.SessionState]:
-        """``session/resume``: like `load`, without replay of the history."""
+        """``session/resume``: like `load`, but the history is not sent."""
         self._open_sessions.loading[params.session_id] += 1
         return self._while_loading(params.session_id, self._resume(params, request))
 
@@ -158,7 +158,7 @@ class Sessions:
         finally:
             source.fork_count -= 1
             if not source.in_use_by_client and not source.fork_count:
-                # The source was opened only for its forks.
+                # The source was opened only to fork it.
                 await self._open_sessions.close(source)
         self.context.after_reply(session, request)
         if session.metadata.title is not None:
@@ -167,14 +167,12 @@ class Sessions:
         return self.context.state(session, session_id=session.id)
 
     async def _continuation_point(self, source: Session, turn_id: str | None) -> Point:
-        """The point where a fork continues without a new message. Raises `RpcError` where it cannot."""
+        """The point from which a fork continues without a new message. Raises `RpcError` if there is no such point."""
         try:
             async with source.loom_read:
                 return await anyio.to_thread.run_sync(self._point_of, source.entity, turn_id or "")
         except (IntentRequired, TurnNotFound) as problem:
-            why = (
-                str(problem) if turn_id else "nothing was asked in this session yet, so there is nothing to go on with"
-            )
+            why = str(problem) if turn_id else "this session has no prompt yet, so there is nothing to continue"
             raise invalid_params(why, "_meta.cantrip.resume") from None
 
     @staticmethod
@@ -198,7 +196,7 @@ class Sessions:
         session_id = f"sess_{os.urandom(12).hex()}"
         permissions = self.context.permissions(session_id)
         if turn_id is None or turn_id not in source.entity.loom:
-            # No prompt yet: the fork of an empty session is a new session.
+            # The fork of a session without a prompt is a new session.
             opened = await self.context.open_in_thread(
                 self._factory.new, session_id, cwd, folders, permissions, sources, delete_if_cancelled=True
             )
@@ -225,7 +223,7 @@ class Sessions:
         return session
 
     async def _copy_live_state(self, source: Session, opened: OpenedSession, turn_id: str) -> None:
-        """Copy the live variables, where the source is exactly at the fork's turn."""
+        """Copy the variables of the running source session into the fork, if the source is exactly at the fork's turn."""
         live, entity = source.entity, opened.entity
         if (
             entity.medium_session.pending_restore is None
@@ -236,7 +234,7 @@ class Sessions:
             return
         if not live.medium_session.is_open:
             return
-        # New sessions do not load the modules that only forks need.
+        # Imported here because only forks need these modules.
         from cantrip_acp.core.forking.fork import restore
         from cantrip_acp.loom.query.history import lived
 
@@ -252,7 +250,7 @@ class Sessions:
     # --- sessions on disk --------------------------------------------------------------------------------------------
 
     async def _find_session(self, params: acp.LoadSession) -> Session:
-        """Find a session that existed before, open here or on disk."""
+        """Find an existing session: one that is open in this connection, or one on disk."""
         cwd, folders = _folders(params.cwd, params.additional_directories)
         sources = await self.context.sources(params)
         while (live := self._open_sessions.sessions.get(params.session_id)) is not None:
@@ -330,13 +328,13 @@ class Sessions:
         return acp.SessionList(sessions, cursor)
 
     async def close(self, params: acp.SessionParams, request: Request) -> dict[str, Any]:
-        """``session/close``: cancels and records what runs. The session stays on disk."""
+        """``session/close``: cancels and records the running prompt. The session stays on disk."""
         if not await self._open_sessions.close_id(params.session_id):
             raise unknown_session(params.session_id)
         return {}
 
     async def delete(self, params: acp.SessionParams, request: Request) -> dict[str, Any]:
-        """``session/delete``: deleting twice is no error."""
+        """``session/delete``: deletes a session. It is not an error if the session does not exist."""
         async with self._open_sessions.deleting(params.session_id):
             try:
                 with anyio.CancelScope(shield=True):
@@ -348,20 +346,20 @@ class Sessions:
     # --- options -----------------------------------------------------------------------------------------------------
 
     def set_mode(self, params: acp.SetMode, request: Request) -> dict[str, Any]:
-        """``session/set_mode``: the mode is active when the reply comes."""
+        """``session/set_mode``: sets the mode at once, also for a running prompt."""
         session = self._open_sessions.session(params.session_id)
         self._options.set_mode(session, params.mode_id)
         request.after.append(lambda: session.send_now(acp.ConfigOptionsChanged(self._options.option_list(session))))
         return {}
 
     async def set_option(self, params: acp.SetConfigOption, request: Request) -> acp.ConfigOptions:
-        """``session/set_config_option``: the reply lists every option."""
+        """``session/set_config_option``: sets an option. The reply lists every option."""
         session = self._open_sessions.session(params.session_id)
         await self._options.set(session, params.config_id, params.value)
         return acp.ConfigOptions(self._options.option_list(session))
 
     async def set_model(self, params: acp.SetModel, request: Request) -> dict[str, Any]:
-        """``session/set_model``: same as the option `model`, for clients that do not read the options."""
+        """``session/set_model``: sets the option `model`, for clients that do not read the options."""
         session = self._open_sessions.session(params.session_id)
         await self._options.set(session, MODEL, params.model_id)
         request.after.append(lambda: session.send_now(acp.ConfigOptionsChanged(self._options.option_list(session))))
@@ -370,7 +368,7 @@ class Sessions:
     # --- prompts -------------------------------------------------------------------------------------------------------
 
     def prompt(self, params: acp.Prompt, request: Request) -> Awaitable[acp.PromptResult]:
-        """``session/prompt``: marks the session as busy before it reads anything else."""
+        """``session/prompt``: marks the session as busy at once, and returns the work of the prompt."""
         waiting = self._open_sessions.untrusted.get(params.session_id)
         if waiting is not None:
             return self._ask_for_trust(waiting, params, request)
@@ -397,16 +395,19 @@ class Sessions:
         return acp.PromptResult("end_turn", {"cantrip": {"command": command.name}})
 
     async def _fork_to_disk(self, source: Session, turn_id: str) -> str:
-        """Make a fork that is not opened here. It waits on disk until a client loads it."""
+        """Make a fork on disk for the slash command. It is not opened here; a client can load it. Returns its id."""
         if source.entity.loom.location is None:
-            raise RpcError(INVALID_REQUEST, "This session's loom is in memory; only one that is kept can be forked so.")
+            raise RpcError(
+                INVALID_REQUEST,
+                "This session's loom is in memory. Only a session with a loom on disk can be forked here.",
+            )
         folders = [Path(folder) for folder in source.metadata.directories]
         session = await self._create_fork(source, turn_id, Path(source.metadata.cwd), folders, source.sources)
         await self._open_sessions.close(session)
         return session.id
 
     async def _ask_for_trust(self, waiting: UntrustedSession, params: acp.Prompt, request: Request) -> acp.PromptResult:
-        """The first prompt of a session with an untrusted recipe: asks the user for trust, then opens the session."""
+        """Handle a prompt to a session with an untrusted recipe: ask the user for trust, then open the session."""
         if waiting.running:
             raise session_busy(waiting.id)
         with anyio.CancelScope() as scope:
@@ -446,29 +447,28 @@ _SYSTEM = ("/proc", "/sys", "/dev")
 
 
 def check_additional_folder(path: str, place: str) -> Path:
-    """Check an additional folder of a session. Raises `RpcError` -32602 for a missing folder, and for one that must
-    not be shared.
+    """Check an additional folder of a session. Raises `RpcError` -32602 if it is missing or must not be shared.
 
-    A folder that contains this program's own folders is allowed: those stay closed to gates and commands.
+    A folder above this program's own folders is allowed, because gates and commands cannot reach those.
     """
     folder = check_folder(path, place)
     real = os.path.realpath(folder)
     states, config = own()
     if real == "/":
-        raise invalid_params("is the whole file system; name the folders that belong to the work", place)
+        raise invalid_params("is the whole file system; give the folders that the session needs", place)
     if any(real == system or real.startswith(f"{system}/") for system in _SYSTEM):
-        raise invalid_params(f"is the kernel's, not a folder of files: {path[:200]}", place)
+        raise invalid_params(f"is a folder of the kernel, not of files: {path[:200]}", place)
     if any(real == ours or real.startswith(f"{ours}/") for ours in (*states, config)):
         raise invalid_params(
-            f"holds this agent's own settings or sessions, which no entity may change: {path[:200]}. Open it as a session's "
-            "folder where you mean to work on it",
+            f"holds this agent's own settings or sessions, which an entity must not change: {path[:200]}. If you want to work "
+            "on it, open it as the folder of a session",
             place,
         )
     return folder
 
 
 def check_folder(cwd: str, place: str = "cwd") -> Path:
-    """Check a folder of a session, its own or an additional one. Raises `RpcError` -32602 where nobody can work in it."""
+    """Check a folder of a session. Raises `RpcError` -32602 if it is not an accessible folder."""
 
     def refuse(problem: str) -> RpcError:
         return invalid_params(problem, place)
@@ -479,7 +479,7 @@ def check_folder(cwd: str, place: str = "cwd") -> Path:
         os.stat(cwd)
         if not os.path.isdir(cwd):
             raise refuse(f"is a file, not a folder: {cwd}")
-        # Listing tests what the user id and the mode bits do not show: access lists, mounts, namespaces.
+        # Mode bits do not show everything (access lists, mounts, namespaces), so try to list the folder.
         with os.scandir(cwd):
             pass
     except FileNotFoundError:

@@ -1,13 +1,13 @@
-"""Session modes: each is a set of wards, and decides when the user is asked (ACP, Session Modes).
+"""Session modes: a mode adds wards to a session, and decides when the user is asked (ACP, Session Modes).
 
 =============  =====================================================================================================
-``read-only``  removes every gate that writes; the sandbox has no writable path and no network, because a request can
-               change something elsewhere
-``ask``        the default: asks before each call of a gate that writes, and before each command; it asks before a
-               Python cell only where cells can write files, since otherwise a cell changes only its own variables
-``sandboxed``  commands, cells and writes run freely in the sandbox's writable paths; a write outside of them asks
-``ask_for_trust``    asks only before a request to a host that nobody named (the user in an intent or a permission, the recipe,
-               the settings); the sandbox and all wards stay on
+``read-only``  Removes every gate that writes. The sandbox has no writable path, and no network, because a request could
+               change something on another machine.
+``ask``        The default. Asks before each call of a gate that writes and before each command. Asks before a Python
+               cell only if cells can write files.
+``sandboxed``  Commands, cells and writes run freely in the sandbox's writable paths. A write outside of them asks.
+``trusted``    Asks only before a request to a host that nobody has named: not the user, not the recipe, and not the
+               settings. The sandbox and all wards stay in force.
 =============  =====================================================================================================
 """
 
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 READ_ONLY, ASK, SANDBOXED, TRUSTED = "read-only", "ask", "sandboxed", "trusted"
 
 MODES = (
-    SessionMode(READ_ONLY, "Read only", "Looks and runs things, and can change nothing."),
+    SessionMode(READ_ONLY, "Read only", "Reads files and runs programs, but cannot change anything."),
     SessionMode(ASK, "Ask", "Asks before each write and each command."),
-    SessionMode(SANDBOXED, "Sandboxed", "Free inside the sandbox's writable folders; asks before a write outside."),
+    SessionMode(
+        SANDBOXED, "Sandboxed", "Writes freely in the sandbox's writable folders. Asks before a write outside."
+    ),
     SessionMode(
         TRUSTED,
         "Don't ask",
-        "Asks nothing, but before a request to a host that nobody named. The sandbox and every limit stay in force.",
+        "Asks only before a request to a host that nobody has named. The sandbox and every limit stay in force.",
     ),
 )
 DEFAULT = ASK
@@ -43,12 +45,12 @@ _CHANGING = frozenset({"edit", "delete", "move", "execute"})
 
 
 def state(current: str) -> ModeState:
-    """The modes, as part of a reply."""
+    """The current mode and all modes, for a reply."""
     return ModeState(current, list(MODES))
 
 
 def tightens(before: str, after: str) -> bool:
-    """Whether a mode allows less than the previous one."""
+    """Whether the mode ``after`` allows less than the mode ``before``."""
     return NAMES.index(after) < NAMES.index(before)
 
 
@@ -62,7 +64,7 @@ def changes_something(gate: Gate) -> bool:
 
 
 def wards_of(mode: str, circle: Circle) -> Wards | None:
-    """The wards that a mode adds to a circle's own; None where it adds none."""
+    """The wards of a circle in this mode. None if the mode does not change the circle's own wards."""
     if mode != READ_ONLY:
         return None
     writing = tuple(gate.name for gate in circle.declared_gates if changes_something(gate))

@@ -1,7 +1,7 @@
-"""Session registry: which sessions are open in a connection, and what may happen to one at a time.
+"""Session registry: the open sessions of a connection, and the order of requests that open, close or delete the same one.
 
-One request at a time opens a session, and it is closed once. Requests race: a deletion closes a session that is being
-opened, and blocks opening while it runs. So a race ends with a whole session or none.
+Only one request at a time opens a session. A deletion first closes the session, even one that is still being opened, and
+prevents that it is opened again. So after concurrent requests a session exists completely or not at all.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 class UntrustedSession:
-    """A session whose recipe the user must trust first. It has no entity; its first prompt asks the user."""
+    """A session whose recipe the user does not trust yet. It has no entity. Its first prompt asks the user for trust."""
 
     def __init__(self, session_id: str, params: acp.NewSession, trace: tracing.Trace | None) -> None:
         self.id = session_id
         self.params = params
         self.trace = trace
         self.trust_question: anyio.CancelScope | None = None
-        """The scope of the trust question of a prompt, which a cancel ends."""
+        """The cancel scope of the running prompt that asks for trust, or None."""
 
     @property
     def running(self) -> bool:
         return self.trust_question is not None
 
     def cancel(self) -> None:
-        """Cancel the prompt that asks; does nothing where none does."""
+        """Cancel the prompt that asks for trust, if there is one."""
         if self.trust_question is not None:
             self.trust_question.cancel()
 
@@ -67,12 +67,12 @@ class OpenSessions:
         self._being_opened: dict[str, _BeingOpened] = {}
         self._being_deleted: dict[str, _BeingDeleted] = {}
         self.loading: Counter[str] = Counter()
-        """How many requests to load a session are not answered yet, by session id."""
+        """By session id: the number of requests that load the session and are not answered yet."""
 
     def session(self, session_id: str) -> Session:
-        """The open session with that id.
+        """The open session with this id.
 
-        Raises `RpcError` where there is none, its recipe is not trusted yet, or it is being opened, closed or deleted.
+        Raises `RpcError` if it is not open, if its recipe is not trusted yet, or if it is being opened, closed or deleted.
         """
         session = self.sessions.get(session_id)
         if session_id in self._being_deleted:
@@ -92,9 +92,9 @@ class OpenSessions:
         raise unknown_session(session_id)
 
     async def open(self, session_id: str, make: Callable[[], Awaitable[Session]]) -> Session:
-        """Open a session. ``make`` returns it, and adds it to `sessions` as its last step.
+        """Open a session. ``make`` returns the session, and adds it to `sessions` as its last step.
 
-        Raises `RpcError` while another request opens it, and where it is closed or deleted meanwhile.
+        Raises `RpcError` if another request is opening the session, or if it is closed or deleted before it is open.
         """
         if session_id in self._being_deleted:
             raise unknown_session(session_id)
@@ -110,14 +110,14 @@ class OpenSessions:
             entry.finished.set()
 
     async def close(self, session: Session) -> None:
-        """Close a session. Its id is free when everything of it is closed."""
+        """Close a session. Afterwards it can be opened again."""
         with anyio.CancelScope(shield=True):
             await session.close()
         if self.sessions.get(session.id) is session:
             del self.sessions[session.id]
 
     async def close_id(self, session_id: str) -> bool:
-        """Close what is open or being opened under an id; False where there was nothing."""
+        """Close the session with this id, even if it is still being opened. Returns False if there was none."""
         found = self.untrusted.pop(session_id, None) is not None
         while True:
             opening, session = self._being_opened.get(session_id), self.sessions.get(session_id)
@@ -132,8 +132,7 @@ class OpenSessions:
 
     @asynccontextmanager
     async def deleting(self, session_id: str) -> AsyncIterator[None]:
-        """Block opening while a session is deleted, after closing what is open of it. Deletions of one session run in
-        turn."""
+        """Close a session, and prevent that it is opened while the block runs. Deletions of one session run one by one."""
         entry = self._being_deleted.setdefault(session_id, _BeingDeleted())
         entry.requests += 1
         try:

@@ -1,7 +1,7 @@
 """Session: one entity in one folder, and its running prompt (ACP, Session Setup and Prompt Turn).
 
-A prompt is a cast. Its updates go out while it runs, and all of them before its reply. A session takes one prompt at a
-time. After a cancelled prompt it is ready for the next.
+A prompt is a cast. All its updates are sent before its reply. A session takes one prompt at a time. After a cancelled
+prompt it takes the next one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OUTPUT_INTERVAL = 0.1
 """Seconds between two updates of a running command's output."""
 
 ENDS_WITHIN, ENDS_WITHIN_KILLED = 1.0, 5.0
-"""Seconds that a cancelled prompt has to end, and that it has after everything it started was killed."""
+"""Seconds that a cancelled prompt gets to end, and seconds that it gets after its processes were killed."""
 
 STOP_REASONS: dict[str, acp.StopReason] = {
     "done": "end_turn",
@@ -57,14 +57,14 @@ STOP_REASONS: dict[str, acp.StopReason] = {
     "parent_terminated": "cancelled",
     "refusal": "refusal",
 }
-"""The ACP stop reason for each reason why a cast ended. The reason ``error`` has none: it becomes an error reply."""
+"""The ACP stop reason for each reason why a cast ended. The reason ``error`` is missing: it becomes an error reply."""
 
 
 class Session:
-    """One session. ``trace`` is the trace from ``session/new``, the default for its prompts.
+    """One session. ``trace`` is the trace from ``session/new``; prompts without a trace use it.
 
-    ``before_cast`` runs before each cast: it applies pending choices and returns context for the entity. ``after_prompt`` runs
-    after each prompt.
+    ``before_cast`` is called before each cast. It applies pending options, and returns context for the entity.
+    ``after_prompt`` is called after each prompt.
     """
 
     def __init__(
@@ -84,27 +84,27 @@ class Session:
         self.before_cast: Callable[[Session], Awaitable[Sequence[ContextBlock]]] | None = None
         self.after_prompt: Callable[[Session], None] | None = None
         self.sources: Sequence[GateSource] = ()
-        """Gate sources that the client named in addition to the recipe: MCP servers."""
+        """The MCP servers that the client named in addition to those of the recipe."""
         self.pending: dict[str, str] = {}
-        """Options that were chosen while a prompt ran, for the next prompt: option and value."""
+        """Options that apply from the next prompt on: option and value."""
         self.entity_notes: list[str] = []
-        """Notes for the entity, sent before its next intent."""
+        """Notes for the entity. They are sent before its next intent."""
         self._sent_notes: list[str] = []
         """Notes that were sent before the last intent."""
         self.user_notes: list[str] = []
-        """Notes for the user, shown after the reply that names the session."""
+        """Notes for the user. They are shown after the reply that opens the session."""
         self.running = False
         """Whether a prompt runs."""
         self.closing = False
         self.in_use_by_client = True
         """Whether a client uses this session; False for one that was opened only to fork it."""
         self.fork_count = 0
-        """Number of forks that are being made of it."""
+        """The number of forks of this session that are being made now."""
         self.loom_read = anyio.Lock()
-        """Held while a thread reads the loom, so that the loom is not closed meanwhile: its file descriptor could then
-        be another file."""
+        """Lock for threads that read the loom. The loom must stay open while they read, because a closed file descriptor
+        may be reused for another file."""
         self._close_loom_at_end = False
-        """Whether the prompt that still runs closes the loom when it ends."""
+        """Whether the running prompt must close the loom when it ends."""
         self._replaying = False
         self._cancelled = False
         self._ended = anyio.Event()
@@ -126,7 +126,7 @@ class Session:
         return self.opened.entity
 
     def begin(self, request: Request) -> None:
-        """Mark the session as busy with a prompt. Raises `RpcError` while another one runs, or while it is loaded or
+        """Mark the session as busy with a prompt. Raises `RpcError` if a prompt runs, or if the session is being loaded or
         closed."""
         if self.closing:
             raise session_not_ready(self.id, "closed")
@@ -142,13 +142,13 @@ class Session:
         request.on_cancel = self.cancel
 
     async def run(self, work: Awaitable[acp.PromptResult], trace_id: str) -> acp.PromptResult:
-        """Run the work of a prompt after `begin`. Returns its result, or raises an `RpcError` that the user can act on."""
+        """Await the work of a prompt after `begin`. Returns its result. A failure becomes an `RpcError`."""
         try:
             return await work
         except CantripError as problem:
             if self._cancelled:
                 return acp.PromptResult("cancelled")
-            # The client may send a failed intent again, so keep the notes that went with it.
+            # The client may send a failed intent again, so send the notes for the entity again too.
             self.entity_notes = self.entity_notes or self._sent_notes
             text = shared().diagnostic(str(problem))
             raise RpcError(
@@ -157,7 +157,7 @@ class Session:
                 {
                     "error": type(problem).__name__,
                     "details": text,
-                    # The provider's status: a client can tell its user by it what to do.
+                    # The HTTP status of the provider. It helps a client to advise its user.
                     **({} if (status := getattr(problem, "status", None)) is None else {"status": status}),
                     "cantrip_trace_id": trace_id,
                 },
@@ -171,7 +171,7 @@ class Session:
                 self.after_prompt(self)
 
     def cancel(self) -> None:
-        """Cancel the running prompt; does nothing where none runs."""
+        """Cancel the running prompt, if there is one."""
         if not self.running:
             return
         self._cancelled = True
@@ -180,7 +180,7 @@ class Session:
             scope.cancel()
 
     async def warm(self) -> None:
-        """Prepare what the first prompt would wait for. The reply that names this session goes out first."""
+        """Prepare the session for its first prompt, after the reply that opens it was sent."""
         await anyio.lowlevel.checkpoint()
         user_notes, self.user_notes = self.user_notes, []
         for text in user_notes:
@@ -191,15 +191,14 @@ class Session:
             for text in self.entity.take_notices():
                 self.send_now(notice(text, self.client))
         except Exception:
-            # The first prompt meets the same problem, and reports it to the user.
+            # The first prompt has the same problem, and reports it to the user.
             log.warning("session %s could not be prepared", self.id, exc_info=True)
 
     async def close(self) -> None:
-        """Cancel the running prompt, close the entity and the loom. A second caller waits until that is done.
+        """Cancel the running prompt, then close the entity and the loom. A second caller waits until that is done.
 
-        The loom is closed after the end of the cast, because that is written to it. If the cast does not end although
-        everything it started was killed (a handler in a thread cannot be), the loom stays open and locked until it
-        does.
+        The loom is closed after the end of the cast, because the end is written to the loom. A handler in a thread cannot
+        be killed. If the cast does not end because of that, the loom stays open and locked until the cast ends.
         """
         if self.closing:
             await self._closed.wait()
@@ -224,8 +223,8 @@ class Session:
             self._closed.set()
 
     async def replay(self) -> None:
-        """Send the whole history. No prompt may start meanwhile. Raises `RpcError` where a prompt or another replay
-        runs, or the session closes."""
+        """Send the whole history. No prompt can start until it is sent. Raises `RpcError` if a prompt or another replay
+        runs, or if the session is closed."""
         from cantrip_acp.acp.render.loaded_session import loaded_updates
 
         if self.running or self._replaying:
@@ -248,7 +247,7 @@ class Session:
             raise session_not_ready(self.id, "closed")
 
     def _history_updates(self, loaded_updates: Callable[..., Iterable[acp.Update]]) -> Sequence[acp.Update]:
-        # The history that was read when the session was opened need not be read again.
+        # If the history was read when the session was opened, use it instead of reading it again.
         parts, self.opened.history = self.opened.history, None
         return list(loaded_updates(self.entity, self.client, parts))
 
@@ -257,7 +256,7 @@ class Session:
         self.connection.notify_now("session/update", acp.SessionNotification(self.id, self._separator.separate(update)))
 
     async def send(self, updates: Sequence[acp.Update]) -> None:
-        """Send updates, and wait while the client is slow."""
+        """Send updates, and wait if the client reads slowly."""
         for update in updates:
             self.send_now(update)
         if self.connection.congested and not self._cancelled:
@@ -271,8 +270,8 @@ class Session:
     async def cast(
         self, intent: str | None, context: Sequence[ContextBlock | Link], trace: tracing.Trace
     ) -> acp.PromptResult:
-        """Run a prompt as a cast of the entity. Without an intent (None) it continues without a new message
-        (`Entity.resume`)."""
+        """Run a prompt as a cast of the entity. If ``intent`` is None, the entity continues its last cast without a new
+        message."""
         context = await self._read_links(context)
         self._sent_notes = list(self.entity_notes)
         if self.before_cast is not None:
@@ -304,7 +303,7 @@ class Session:
         return acp.PromptResult(reason, about)
 
     def _update_title(self, intent: str) -> None:
-        """Set the session's title, where it has none or the present one is only a greeting."""
+        """Set the session's title if it has none, or if the present title is only a greeting."""
         from cantrip_acp.acp.sessions.title import better_title
 
         title = better_title(self.metadata.title, shared().text(intent))
@@ -313,7 +312,7 @@ class Session:
             self.send_now(acp.SessionInfoChanged(title))
 
     async def _read_links(self, context: Sequence[ContextBlock | Link]) -> tuple[ContextBlock, ...]:
-        """The context with the content of its links. A cancel ends the reading."""
+        """Read the links of a prompt. Returns the context with their content, or without it if the prompt is cancelled."""
         if not context or self._cancelled:
             return ()
         from cantrip_acp.acp.sessions.prompt_content import read_links
@@ -328,11 +327,11 @@ class Session:
         return blocks
 
     def _was_cancelled(self) -> bool:
-        """Whether a cancel came. It may come during any wait."""
+        """Whether the prompt was cancelled. This may change at every ``await``."""
         return self._cancelled
 
     async def ask(self, question: Question) -> Answer:
-        """Ask the user, after all earlier updates were sent; see `permissions.request`."""
+        """Ask the user for a permission, after all earlier updates were sent (`permissions.request`)."""
         mask = self.entity.redactor
         question = msgspec.structs.replace(
             question,
@@ -351,20 +350,20 @@ class Session:
             question = msgspec.structs.replace(question, child=who)
         answer = await ask_client(self.connection, self.id, question)
         if answer is None:
-            # The client says that the turn is over. Treat it as session/cancel, which may not have come.
+            # The client says that the prompt is cancelled. Do the same as for session/cancel, which may come later.
             self.cancel()
             await anyio.lowlevel.checkpoint()
             return "reject_once"
         return answer
 
     async def _forward(self, stream: CastStream) -> None:
-        """Send every event of a cast to the client, at its pace."""
+        """Send the updates for every event of a cast, as fast as the client reads."""
         translator = self.translator
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._show_output)
             async for event in stream:
                 if self._cancelled:
-                    # A cancel before the start of the cast had nothing to cancel.
+                    # The cancel may have come before the cast had started.
                     self.entity.cancel()
                 if isinstance(event, PermissionAsked):
                     await self.send(translator.propose_call(event.question))
@@ -373,12 +372,12 @@ class Session:
                 updates = translator.translate(event)
                 if translator.dirty:
                     self._new_output.set()
-                # Wait here even without updates, because output views also must not be faster than a slow client reads.
+                # Called even without updates: it also waits while a slow client has not read the output of commands.
                 await self.send(updates)
             tasks.cancel_scope.cancel()
 
     async def _show_output(self) -> None:
-        """Send the output of running commands at intervals. Each view replaces the previous one."""
+        """Send the output of running commands at intervals. Each update replaces the whole content."""
         while True:
             self._new_output = anyio.Event()
             await self._new_output.wait()
@@ -387,7 +386,7 @@ class Session:
 
 
 def _prompt_meta(result: CastResult, turn: str) -> dict[str, Any]:
-    """The ``_meta`` of a reply to a prompt. ``turn`` is the turn from which a fork would continue."""
+    """The ``_meta`` of the reply to a prompt. ``turn`` is the id of the last turn."""
     return {
         "cantrip_trace_id": result.trace_id,
         "cantrip": {

@@ -1,7 +1,7 @@
-"""Session title: made from the user's first request by rules, so it costs no query and is there at once.
+"""Session title: derived from the user's first request by rules, without a query to a model.
 
-It removes greetings, courtesies, markup, terminal codes and the long parts of URLs. Without a request in words, the
-title is the error of a trace, the first line of code, or the name of a link. A mere greeting is only a title until a
+Greetings, courtesies, markup, terminal codes and the long parts of URLs are removed. If there is no request in words,
+the title is the error of a traceback, the first line of code, or the name of a link. A greeting is a title only until a
 request comes.
 """
 
@@ -13,9 +13,9 @@ from urllib.parse import unquote
 
 MAX_TITLE = 60
 _MAX_READ = 6_000
-"""Characters of an intent that are read from its start, and from its end for the error of a trace."""
+"""Characters of an intent that are read: this many from its start, and from its end to find the error of a traceback."""
 _MAX_LINE = 400
-"""Characters of one line."""
+"""Characters of one line that are read."""
 
 _TERMINAL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\x9c|\Z)|\x1b[ -/]*[0-~]", re.DOTALL
@@ -74,7 +74,7 @@ _SKIPPED = re.compile(
 
 
 def title_of(intent: str) -> str | None:
-    """The first request, in at most `MAX_TITLE` characters; None where there is no readable text.
+    """The first request in an intent, in at most `MAX_TITLE` characters. None if there is no readable text.
 
     >>> title_of("Hi! Could you please fix the failing test in `tests/test_app.py`? It broke today.")
     'Fix the failing test in tests/test_app.py'
@@ -82,7 +82,7 @@ def title_of(intent: str) -> str | None:
     text = _TERMINAL.sub("", intent[:_MAX_READ].replace("\r\n", "\n").replace("\r", "\n"))
     code = "\n".join(match[2] for match in _FENCE.finditer(text))
     prose = _PAIR.sub(r"\2", _COMMENT.sub(" ", _FENCE.sub("\n", text)))
-    # Editors add blocks in their own tags next to a prompt. Such a block is not the request, unless there is nothing else.
+    # Editors add blocks in tags to a prompt. Such a block is not the request, unless there is no other text.
     prose = _TAG_LINE.sub("", rest if (rest := _BLOCK.sub("\n", prose)).strip() else prose)
     lines = [line for line in map(_line, _without_quotes(prose)) if line]
     request = next((line for line in lines if not _SMALL_TALK.fullmatch(line)), None)
@@ -99,7 +99,7 @@ def title_of(intent: str) -> str | None:
 
 
 def better_title(title: str | None, intent: str) -> str | None:
-    """A better title for a session after this intent; None where the present title stays."""
+    """A better title for a session after this intent. None if the present title should stay."""
     if title is not None and not _SMALL_TALK.fullmatch(title):
         return None
     found = title_of(intent)
@@ -107,14 +107,14 @@ def better_title(title: str | None, intent: str) -> str | None:
 
 
 def _without_quotes(prose: str) -> list[str]:
-    """The lines without quotations; only if there is nothing else, the quotations."""
+    """The lines that are not quotations. If all lines are quotations, these lines without their marks."""
     lines = [line for line in prose.split("\n") if line.strip()]
     own = [line for line in lines if not line.lstrip().startswith(">")]
     return own or [line.lstrip("> \t") for line in lines]
 
 
 def _line(line: str) -> str:
-    """A line without markup and greeting; empty where nothing readable is left."""
+    """A line without markup and greeting. Empty if nothing readable is left."""
     line = line[_match_end(_BULLET, line) :][:_MAX_LINE]
     pieces = line.split("`")
     line = "".join(piece if n % 2 else _strip_markup(piece) for n, piece in enumerate(pieces))
@@ -137,16 +137,16 @@ def _match_end(pattern: re.Pattern[str], text: str) -> int:
 
 
 def _is_visible(character: str) -> bool:
-    # Joiners combine signs in emoji and in some scripts. Other invisible characters hide text or change its direction.
+    # Joiners combine characters in emoji and in some scripts. Other invisible characters could hide text.
     return character.isprintable() or character in "\u200c\u200d"
 
 
 def _error(text: str) -> str | None:
-    """The error that a trace ends with."""
+    """The error message of a traceback."""
     found = [match[1] for match in _ERROR.finditer(text)]
     if not found:
         return None
-    # Other languages than Python print the error first.
+    # Python prints the error last. Other languages print it first.
     return found[-1] if "Traceback (most recent call last)" in text else found[0]
 
 
@@ -158,7 +158,7 @@ def _first_of(code: str) -> str | None:
 
 
 def _format_title(text: str, *, words: bool = False) -> str | None:
-    """At most `MAX_TITLE` characters. With ``words``, the text may start with a capital letter; code may not."""
+    """Shorten a text to `MAX_TITLE` characters. With ``words`` its first letter becomes a capital; code stays as it is."""
     text = " ".join("".join(c if _is_visible(c) else " " for c in text[: 4 * _MAX_LINE]).split())
     end = _SENTENCE.search(text, 8) or _FULL_STOP.search(text, 3)
     if end is not None:
@@ -173,10 +173,10 @@ def _format_title(text: str, *, words: bool = False) -> str | None:
 
 
 def _shorten(text: str) -> str:
-    """Cut between words if possible, and never inside a character that consists of several code points."""
+    """Cut a text between words if possible, and never inside a character that consists of several code points."""
     first = text.split(" ", 1)[0]
     if len(first) >= MAX_TITLE and first.count("/") > 1:
-        # The end of a path says most.
+        # The end of a path is its most useful part.
         tail = first[-(MAX_TITLE - 2) :]
         return "…" + tail[max(tail.find("/"), 0) :]
     end = MAX_TITLE - 1
@@ -195,7 +195,7 @@ def _joins_previous(character: str) -> bool:
 
 
 def _splits_flag(text: str, end: int) -> bool:
-    """Whether a cut there would separate the two letters of a flag."""
+    """Whether a cut at ``end`` would separate the two letters of a flag emoji."""
     letters = 0
     while letters < end and "\U0001f1e6" <= text[end - 1 - letters] <= "\U0001f1ff":
         letters += 1

@@ -140,8 +140,10 @@ def test_what_is_not_saved_is_said(start: Start, folder: Path) -> None:
     Editor(agent, saves=False)
     agent.prompt(session)
     written, found, read = results(agent)
-    assert "which has not saved it yet: commands see the file as it was" in written
-    assert found.startswith("a.txt:1:needle saved\n[searched as saved on the disk; not saved yet")
+    assert "which has not saved it yet: commands still see the old file" in written
+    assert found.startswith(
+        "a.txt:1:needle saved\n[only saved text was searched; these files have unsaved changes in the editor"
+    )
     assert found.endswith("where read_file sees them: a.txt]")
     assert read == "needle unsaved\n"
     assert (folder / "a.txt").read_text() == "needle saved\n"
@@ -257,7 +259,7 @@ def test_reading_alone_never_overwrites_what_is_not_saved(start: Start, folder: 
     editor = Editor(agent)
     editor.open = {str(folder / "a.txt"): "typed\n"}
     agent.prompt(session)
-    assert ["not saved" in result for result in results(agent)] == [True, True, False]
+    assert ["unsaved changes" in result for result in results(agent)] == [True, True, False]
     assert (folder / "a.txt").read_text() == "saved\n"
     assert (folder / "b.txt").read_text() == "x\n"
 

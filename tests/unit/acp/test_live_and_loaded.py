@@ -159,7 +159,7 @@ async def test_folds(tmp_path: Path, client: ClientAbilities) -> None:
     folding = {"trigger_after_turns": 3, "keep_turns": 1}
     live, loaded = await live_and_loaded(tmp_path, [steps, steps[-1:]], client, folding=folding)
     assert loaded == live
-    assert client.notices or "summary stands for turn" in str(live) or "[Folded: turns 1-" in str(live)
+    assert client.notices or "summary now replaces turn" in str(live) or "[Folded: turns 1-" in str(live)
 
 
 CALL = st.sampled_from([

@@ -86,7 +86,7 @@ def test_a_link_that_is_moved_while_the_user_is_asked(start: Start, folder: Path
     agent.decide(message, "allow_once")
     agent.answer(prompt)
     assert not list(folder.rglob("a.txt"))
-    assert "leads somewhere else" in failures(agent)[0]
+    assert "now leads to another place" in failures(agent)[0]
 
 
 @pytest.mark.parametrize(("mode", "made"), [("trusted", True), ("sandboxed", True), ("read-only", False)])

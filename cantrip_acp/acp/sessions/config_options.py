@@ -1,7 +1,7 @@
-"""Session config options: mode, crystal, effort and recipe (ACP, Session Config Options).
+"""Session config options: lists and sets the options mode, model, effort and recipe (ACP, Session Config Options).
 
-A mode applies at once. Another crystal or effort applies from the next prompt. Another recipe is a fork: a new entity
-continues where the previous one was, in the same session. Every change is a ``config`` record of the loom.
+A mode applies at once. A model or an effort applies from the next prompt on. Another recipe makes a fork: in the same
+session, a new entity continues from the last turn. Every change is stored as a ``config`` record in the loom.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SessionOptions:
         """Crystals chosen for the next prompt, by session id."""
 
     def option_list(self, session: Session) -> list[acp.ConfigOption]:
-        """Every option with its value. A choice for the next prompt already counts."""
+        """Every option with its current value, including choices for the next prompt."""
         from cantrip_acp.recipes.build import crystal_choices as choosing
 
         metadata, entity = session.metadata, session.entity
@@ -57,7 +57,7 @@ class SessionOptions:
                 name="Mode",
                 current_value=metadata.mode,
                 options=[acp.OptionValue(mode.id, mode.name, mode.description) for mode in modes.MODES],
-                description="What may be changed, and what is asked first",
+                description="What the agent may change, and when it asks you first",
                 category="mode",
             ),
             acp.ConfigOption(
@@ -65,7 +65,7 @@ class SessionOptions:
                 name="Model",
                 current_value=chosen,
                 options=[acp.OptionValue(c.value, c.name, c.description) for c in choices.values()],
-                description="The model that acts, from the next prompt on",
+                description="The model that answers, from the next prompt on",
                 category="model",
             ),
         ]
@@ -91,14 +91,14 @@ class SessionOptions:
                     name="Recipe",
                     current_value=current,
                     options=[acp.OptionValue(name, _short(name), about or None) for name, about in names.items()],
-                    description="Who the entity is and what it can reach; another one goes on from here as a fork",
+                    description="The agent's instructions and tools. Another recipe continues this session as a fork",
                     category="_recipe",
                 )
             )
         return found
 
     def models(self, session: Session) -> acp.ModelState | None:
-        """The models as in the unstable field `models`, for clients that do not read the options."""
+        """The models for the unstable field `models`, which is for clients that do not read the options."""
         option = next((each for each in self.option_list(session) if each.id == MODEL), None)
         if option is None:
             return None
@@ -128,10 +128,9 @@ class SessionOptions:
             raise invalid_params(shared().diagnostic(str(problem)), "value") from None
 
     def set_mode(self, session: Session, mode: str) -> None:
-        """Set the mode, at once and also for running work.
+        """Set the mode at once, also for a running prompt.
 
-        Raises `RpcError` for an unknown mode, and where the change cannot be recorded; a stricter mode applies even
-        then.
+        Raises `RpcError` for an unknown mode, and if the change cannot be recorded. A stricter mode applies even then.
         """
         if mode not in modes.NAMES:
             raise invalid_params(f"unknown mode {mode[:100]!r}; known: {', '.join(modes.NAMES)}", "modeId")
@@ -150,8 +149,8 @@ class SessionOptions:
         described = next(m.description for m in modes.MODES if m.id == mode)
         session.entity_notes = [text for text in session.entity_notes if not text.startswith("The user switched")]
         session.entity_notes.append(
-            f"The user switched this session to the mode {modes.name_of(mode)!r}: {described} This stands over what you "
-            "were told of your surroundings before."
+            f"The user switched this session to the mode {modes.name_of(mode)!r}: {described} This replaces what you were "
+            "told about your environment before."
         )
         self._save_metadata(session)
         if unwritten is not None:
@@ -175,7 +174,9 @@ class SessionOptions:
                 raise invalid_params(f"no effort of {current}: {value[:100]!r}; known: {', '.join(known)}", "value")
             effort = None if value == DEFAULT_EFFORT else value
         if recipe is None:
-            raise invalid_params("the crystal of this agent is fixed by the program that it runs in", "configId")
+            raise invalid_params(
+                "the program that embeds this agent sets the crystal; it cannot be changed here", "configId"
+            )
         made = await anyio.to_thread.run_sync(choosing.chosen, recipe, crystal, effort if option == EFFORT else None)
         if option == MODEL and effort is not None:
             # Keep the effort for the new model, if that model supports it.
@@ -209,7 +210,7 @@ class SessionOptions:
             name for name, _ in await anyio.to_thread.run_sync(list, self._factory.recipes.names(_folder(session)))
         ]
         if value not in (*offered, self._factory.recipes.default_name):
-            # A path would be a file that nobody offered or checked. To use one, start the agent with it.
+            # A path is not accepted, because nobody has checked that file. Start the agent with it instead.
             raise invalid_params(
                 f"no recipe {value[:100]!r} is offered here; known: {', '.join(map(_short, offered))}", "value"
             )
@@ -243,10 +244,9 @@ class SessionOptions:
         await old.close()
 
     async def ask_for_trust(self, connection: Any, session_id: str, workspace: Path, name: str | None) -> None:
-        """Ask for the user's trust where a workspace's recipe needs it. The answer holds for the present content of
-        the files.
+        """Ask for the user's trust if a workspace's recipe needs it. The answer holds for the present content of the files.
 
-        Raises `RpcError` where the user does not trust it.
+        Raises `RpcError` if the user does not trust the recipe.
         """
         try:
             await anyio.to_thread.run_sync(self._factory.recipes.cantrip, workspace, name)
@@ -267,7 +267,7 @@ class SessionOptions:
             status="pending",
             content=[
                 acp.Content(
-                    acp.TextContent(f"They came with the folder, and ask for more than is harmless:\n\n{wanted}")
+                    acp.TextContent(f"They came with the folder, and they need rights that could do harm:\n\n{wanted}")
                 )
             ],
         )
@@ -280,33 +280,33 @@ class SessionOptions:
             raise RpcError(INVALID_REQUEST, f"The recipe is not trusted: {wanted}", {"reason": "untrusted_recipe"})
         if not await anyio.to_thread.run_sync(ledger.grant_seen, workspace, shown):
             raise RpcError(
-                INVALID_REQUEST, "The recipes changed while they were asked about; look at them and try again"
+                INVALID_REQUEST, "The recipes changed while you were asked about them; read them and try again"
             )
 
     async def look_for_local_servers(self, session: Session) -> None:
-        """Offer the models of local servers. The client gets an update only where there is something new."""
+        """Search for models of local servers. The client gets an update if there are new ones."""
         from cantrip_acp.crystals.local import discovery
 
         before = discovery.known()
         found = await anyio.to_thread.run_sync(discovery.running, abandon_on_cancel=True)
-        # A session that was opened after they were found has them in its reply.
+        # If they were known before, the reply that opened the session has them.
         if found != before and not session.closing and session.opened.recipe is not None:
             session.send_now(acp.ConfigOptionsChanged(self.option_list(session)))
 
     async def before_cast(self, session: Session) -> Sequence[ContextBlock]:
-        """Before a cast: apply the pending choices, and return what the entity must know about them."""
+        """Apply the pending options before a cast. Returns context that tells the entity about the changes."""
         if session.pending:
             try:
                 await self._apply_recipe(session)
             finally:
-                # Another recipe has other crystals; and if the recipe could not be loaded, the previous one stays.
+                # Send the options again: another recipe has other models, or the recipe could not be loaded.
                 session.send_now(acp.ConfigOptionsChanged(self.option_list(session)))
         await self._apply_crystal(session)
         text, session.entity_notes = session.entity_notes, []
         return [ContextBlock("\n".join(text), "This session", "session")] if text else []
 
     def _record_change(self, session: Session, changes: dict[str, Any]) -> None:
-        """Record a change in the loom and in the session's note."""
+        """Record a change in the loom and in the session's metadata."""
         self._append(session, changes)
         self._save_metadata(session)
 
@@ -317,8 +317,8 @@ class SessionOptions:
         try:
             self._factory.save_metadata(session.opened)
         except OSError as problem:
-            # The loom has it.
-            log.warning("the note of session %s could not be written: %s", session.id, problem)
+            # The loom has the change.
+            log.warning("the metadata of session %s could not be written: %s", session.id, problem)
 
 
 def _not_saved(problem: LoomError) -> RpcError:

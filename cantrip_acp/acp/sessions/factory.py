@@ -1,6 +1,7 @@
-"""Session factory: makes the entity of a new session, a session from disk, or a fork.
+"""Session factory: makes the entity of a new session, of a session from disk, or of a fork, from a recipe.
 
-It reads files, so it runs in a thread.
+It reads files, so its methods run in a thread. It also finds a turn by number or id (`find_turn`), and makes gate sources
+from the MCP servers that a client names (`mcp_sources`).
 """
 
 from __future__ import annotations
@@ -57,16 +58,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CantripFactory = Callable[[Path], "Cantrip"]
-"""Makes the cantrip of a session for its folder. Runs in a thread. Raises `MissingKey` where no crystal is available."""
+"""Makes the cantrip of a session for its folder. Runs in a thread. Raises `MissingKey` if no crystal is available."""
 
 
 @dataclass(slots=True)
 class OpenedSession:
-    """An opened session: its entity with what belongs to it.
+    """An opened session: its entity, metadata, recipe and lock.
 
-    ``lock`` is a file descriptor that locks a session in a shared loom, or -1. ``dropped_choice`` names the problem where the
-    chosen crystal or effort is no longer available. ``exports`` is the folder for exports of the session. ``history``
-    holds the entity's history as it was read at the opening; None once it was sent, or is out of date.
+    - ``exports``: the folder for exports of the session.
+    - ``turns``: the number of turns when it was opened.
+    - ``restored_state``: how the variables of the code medium were restored.
+    - ``lock``: a file descriptor that locks a session in a shared loom, or -1.
+    - ``dropped_choice``: the problem if the chosen crystal or effort is no longer available, else empty.
+    - ``history``: the entity's history as read from disk. None after it was sent, or if it is out of date.
     """
 
     metadata: SessionMetadata
@@ -81,7 +85,7 @@ class OpenedSession:
     history: list[CastPart] | None = None
 
     def release(self) -> None:
-        """Close the loom and the lock. `Entity.close` closes the medium."""
+        """Close the loom and the lock, but not the entity's medium (`Entity.close` does that)."""
         self.released = True
         self.entity.loom.close()
         if self.lock >= 0:
@@ -90,36 +94,36 @@ class OpenedSession:
 
 
 class Recipes:
-    """Source of cantrips: a recipe named at the start, a recipe chosen later, or a factory of the embedding program.
+    """Makes cantrips from a recipe named at the start, from a recipe chosen later, or by a function of an embedding program.
 
-    A recipe that the start command names by a path is trusted, because whoever started the agent chose it. A recipe
-    found by name is not.
+    A recipe that the start command names by a path is trusted, because the person who started the agent chose it. A
+    recipe found by its name may need the user's trust.
     """
 
     def __init__(self, named: str | None, state_dir: Path, factory: CantripFactory | None = None) -> None:
         from cantrip_acp.recipes.build import crystal_choices
 
         self._by_path = named is not None and crystal_choices.is_file(named)
-        # Relative to the folder where the agent was started, not to a session's folder.
+        # A path is relative to the folder in which the agent was started, not to a session's folder.
         self.named = os.path.abspath(os.path.expanduser(named)) if named is not None and self._by_path else named
         self._state_dir = state_dir
         self._factory = factory
         self.signed_out = False
-        """Whether the user has signed out. Then no crystal that needs a key is available."""
+        """Whether the user has signed out. Then crystals that need a key are not available."""
 
     def cantrip(
         self, workspace: Path, name: str | None = None, crystal: str | None = None, effort: str | None = None
     ) -> tuple[Cantrip, Recipe | None]:
-        """A cantrip for a folder: from the recipe ``name``, else from the agent's default recipe.
+        """Make a cantrip for a folder from the recipe ``name``, or from the agent's default recipe if it is None.
 
-        Raises `UntrustedRecipe`, `MissingKey`, `DefinitionError`.
+        Raises `UntrustedRecipe`, `MissingKey` or `DefinitionError`.
         """
         cantrip, recipe = self._build(workspace, name, crystal, effort)
         self.require_signed_in(cantrip.crystal)
         return cantrip, recipe
 
     def require_signed_in(self, crystal: Crystal) -> None:
-        """Raise `SignedOut` for a crystal that needs a key, where the user has signed out."""
+        """Raise `SignedOut` if the crystal needs a key and the user has signed out."""
         if not self.signed_out:
             return
         from cantrip_acp.recipes.build.crystal_factory import KEYS
@@ -148,13 +152,13 @@ class Recipes:
 
     @property
     def default_name(self) -> str:
-        """The default recipe of new sessions, as the value of the option."""
+        """The name of the default recipe, as a value of the option `recipe`."""
         from cantrip_acp.recipes import DEFAULT
 
         return self.named or DEFAULT
 
     def names(self, workspace: Path) -> Iterator[tuple[str, str]]:
-        """The recipes that can be chosen in a folder, including the default one: name and origin."""
+        """The recipes that can be chosen in a folder, with the default recipe: pairs of name and origin."""
         if self._factory is not None:
             return
         from cantrip_acp.recipes import recipe as recipes
@@ -207,7 +211,7 @@ class SessionFactory:
     ) -> OpenedSession:
         """Open a session from disk.
 
-        Raises `LoomLocked` where another process has it open, `NoSession` where another process has deleted it.
+        Raises `LoomLocked` if another process has it open, and `NoSession` if another process has deleted it.
         """
         from cantrip_acp.core.forking.resume import resume_entity
 
@@ -237,8 +241,8 @@ class SessionFactory:
         try:
             self.save_metadata(opened)
         except OSError as problem:
-            # A session can be read even when the disk is full.
-            log.warning("the note of session %s could not be written: %s", metadata.id, problem)
+            # The session can still be read, for example if the disk is full.
+            log.warning("the metadata of session %s could not be written: %s", metadata.id, problem)
         return opened
 
     def fork(
@@ -252,10 +256,10 @@ class SessionFactory:
         sources: Sequence[GateSource] = (),
         resumes: str | None = None,
     ) -> OpenedSession:
-        """Open a fork: a session that continues from a turn of another one, which does not change (LOOM-4).
+        """Open a fork: a new session that continues from a turn of another session (LOOM-4). The other does not change.
 
-        ``resumes`` names the cast that the fork is to continue without a new message. If the loom is a file, the
-        records on the path to the turn and those of children are copied: one session has one file and one writer.
+        ``resumes`` is the id of a cast that the fork continues without a new message. If the loom is a file, the records
+        on the path to the turn, and those of its children, are copied into the file of the fork.
         """
         from cantrip_acp.core.forking.resume import resume_entity
 
@@ -311,7 +315,7 @@ class SessionFactory:
         return opened
 
     def save_metadata(self, opened: OpenedSession) -> None:
-        """Save a session's note, where its loom is on disk."""
+        """Save a session's metadata if its loom is on disk."""
         if opened.entity.loom.location is not None and not opened.released:
             self.store.save(opened.metadata)
 
@@ -323,10 +327,10 @@ class SessionFactory:
         sources: Sequence[GateSource],
         metadata: SessionMetadata,
     ) -> tuple[Cantrip, Recipe | None, str]:
-        """A session's cantrip with its chosen options, and the problem where a choice was dropped.
+        """Make a session's cantrip with its chosen options. Returns the cantrip, the recipe and the problem, if any.
 
-        If the chosen crystal or effort is no longer available, the recipe's own crystal is used: a session is more
-        than its crystal. A missing recipe raises DefinitionError, because another recipe would be another entity.
+        If the chosen crystal or effort is no longer available, the recipe's own crystal is used. A missing recipe raises
+        DefinitionError, because with another recipe it would be another entity.
         """
         try:
             return (*self._cantrip(cwd, directories, interceptor, sources, metadata), "")
@@ -343,8 +347,8 @@ class SessionFactory:
         if metadata.recipe is None:
             raise why
         raise DefinitionError(
-            f"it was switched to the recipe {metadata.recipe!r}, and {why}. Put that recipe back, or go on with another one in a "
-            f"terminal: cantrip repl RECIPE --session {metadata.id}"
+            f"it was switched to the recipe {metadata.recipe!r}, and {why}. Restore that recipe, or continue with another "
+            f"recipe in a terminal: cantrip repl RECIPE --session {metadata.id}"
         ) from None
 
     def _cantrip(
@@ -363,11 +367,11 @@ class SessionFactory:
     def _open_loom(
         self, cantrip: Cantrip, session_id: str, metadata: SessionMetadata | None = None
     ) -> tuple[Loom, int]:
-        """The loom of a session, and a lock. The lock is -1 where the loom file itself allows only one writer."""
+        """Open the loom of a session. Returns it and a lock, which is -1 if the loom file itself allows only one writer."""
         store: Any = cantrip.loom_settings.get("store", "jsonl")
         fsync = bool(cantrip.loom_settings.get("fsync", False))
         if metadata is not None and metadata.loom:
-            # A note has no password; the session's recipe has it.
+            # The metadata holds no password. The session's recipe has it.
             store = store if is_address(store) and shown(store) == metadata.loom else metadata.loom
         elif store == "memory":
             return Loom.memory(), -1
@@ -382,7 +386,7 @@ class SessionFactory:
 
 
 def apply_mode(entity: Entity, mode: str) -> None:
-    """Apply the wards of a mode."""
+    """Apply the wards of a mode to an entity."""
     entity.set_wards(lambda circle: modes.wards_of(mode, circle))
 
 
@@ -400,9 +404,9 @@ def permission_change(granted: Grant) -> dict[str, Any]:
 
 
 def records_on_path(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Record]:
-    """The records on the path to a turn, in the order they were written, plus the start of ``cast_id``.
+    """The records on the path to a turn, in the order in which they were written, and the start of ``cast_id``.
 
-    The children that turns of the path spawned belong to it, with all below them.
+    They include the records of the children that turns on the path spawned, and of the children of those.
     """
     on_path = set(loom.path(turn_id))
     casts: set[str] = set() if cast_id is None else {cast_id}
@@ -424,7 +428,7 @@ def records_on_path(loom: Loom, turn_id: str, cast_id: str | None = None) -> Ite
             case Turn():
                 wanted = record.id in on_path
             case CastRecord():
-                # The path may leave a cast half way, so the end of the cast is not part of it.
+                # The path may leave a cast before its end, so the end of the cast is not part of it.
                 wanted = record.id in casts and (record.event == "start" or record.id in below)
             case ContextRecord() | FoldRecord():
                 wanted = record.cast_id in casts
@@ -461,10 +465,10 @@ def _descendants(loom: Loom, above: set[str]) -> tuple[set[str], set[str]]:
 
 
 def find_turn(entity: Entity, named: object) -> str | None:
-    """Find a turn by its id or number (1 is the first) and return its id; None where the entity has no such turn.
+    """Find a turn by its id or number and return its id. None if the entity has no such turn.
 
-    Numbers count the crystal's turns; 0 is the ``call`` turn before them. An id may name any turn: also a fold, and a
-    turn that ended with a delegation.
+    Numbers count the crystal's turns from 1; 0 is the ``call`` turn before them. An id may name any turn, also a fold or
+    a turn that ended with a delegation.
     """
     if not entity.last_turn or entity.last_turn not in entity.loom:
         return None
@@ -481,8 +485,8 @@ def find_turn(entity: Entity, named: object) -> str | None:
 
 
 def first_cast(entity: Entity, turn_id: str) -> str | None:
-    """The cast in the entity's own history that starts at a ``call`` turn, even if it has no other turn. None for
-    other turns."""
+    """The id of the cast in the entity's history that starts at a ``call`` turn, even if the cast has no other turn. None
+    for other turns."""
     loom = entity.loom
     if loom.places[turn_id].role != "call":
         return None
@@ -493,22 +497,22 @@ def first_cast(entity: Entity, turn_id: str) -> str | None:
     casts += [fork.resumes] if fork is not None and isinstance(fork.resumes, str) else []
     found = casts[0] if casts else None
     while found in starts and isinstance(before := starts[found].resumes, str):
-        # A cast that continues another one starts where that one starts.
+        # A cast that continues an earlier cast starts where the earlier cast starts.
         found = before
     return found
 
 
-# --- The MCP servers that a client names for a session (ACP, Session Setup), as gate sources.
+# --- MCP servers that a client names for a session (ACP, Session Setup)
 #
-# A server program runs in the sandbox, unless the user allowed this exact command with ``cantrip trust --mcp``. A
-# server over HTTP needs no such permission: the client named it, and the client is the user's.
+# A server program runs in the sandbox, unless the user trusts this exact command (``cantrip trust --mcp``). A server over
+# HTTP needs no such trust, because the user's own client named it.
 
 
 def mcp_sources(named: Sequence[acp.McpServer] | None, state_dir: Path) -> list[GateSource]:
-    """The gate sources for these servers; empty where there are none. Reads a file.
+    """Make gate sources for these MCP servers. Reads a file, so it runs in a thread.
 
-    Raises `RpcError` -32602 with the place of a server that cannot be used; `DefinitionError` where the trust file
-    cannot be read.
+    Raises `RpcError` -32602 with the place of a server that cannot be used, and `DefinitionError` if the trust file cannot
+    be read.
     """
     if not named:
         return []

@@ -1,14 +1,13 @@
 """Prompt content: turns the content blocks of a prompt into an intent and context (ACP, Content).
 
-Text becomes the intent. A link stays at its place in the intent as ``[@name](uri)``; the content behind it, in the
-session's folders, goes before the intent as a context block. An embedded resource is handled the same way. This
-content is data for the crystal, never authority. Images, audio and other binary resources become attachments; a
-crystal that does not take one gets a note in its place.
+Text becomes the intent. A link stays in the intent as ``[@name](uri)``, and the content of the file goes before the
+intent as a context block. An embedded resource is handled in the same way. This content is only data for the crystal.
+Images, audio and other binary resources become attachments. A crystal that does not support one gets a note instead.
 
-`read_prompt` parses the blocks, and `read_links` reads what the links lead to. Each link is read once, before the cast,
-and recorded with it. The rules are those of the gates: only the session's folders, and through the client where it
-offers its files. A link that cannot be read gives a note in its block and does not fail the prompt. Sizes are limited,
-and a note says what was left out.
+`read_prompt` parses the blocks, and `read_links` reads the linked files. Each link is read once, before the cast, and
+its content is recorded with the cast. Links are read with the gates of the session: only below the session's folders, and
+through the client if it offers its files. If a link cannot be read, its block has a note with the reason. Sizes are
+limited, and a note says what was left out.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 MAX_TEXT = 262_144
 """Characters of an embedded resource that are included."""
 MAX_URI = 65_536
-"""Characters of a URI; the intent holds it in full."""
+"""Characters of the longest accepted URI. The intent holds the whole URI."""
 MAX_ATTACHMENT = 20_971_520
 """Bytes of one attachment."""
 _MAX_NAME = 1_000
@@ -67,13 +66,13 @@ _MIME = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]*/[a-z0-9][a-z0-9!#$&^_.+-]*\Z")
 
 
 def media_of(head: bytes) -> str | None:
-    """The media type by the first bytes of the data; None where they do not tell."""
+    """The media type of data, by its first bytes. None if it is unknown."""
     return next((mime for sign, at, mime in _FILE_SIGNATURES if head[at : at + len(sign)] == sign), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A resource link of a prompt; ``description`` is the sender's description."""
+    """A resource link of a prompt. ``description`` is the client's title and description of it."""
 
     name: str
     uri: str
@@ -81,7 +80,7 @@ class Link:
 
 
 def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock | Link, ...]]:
-    """The intent and the context of a prompt. Links are not read yet (`prompt_links.pinned`).
+    """Return the intent and the context of a prompt. Links are not read yet (`read_links` does that).
 
     Raises `RpcError` -32602 for an empty prompt, for data that is not base64, and for a wrong media type.
     """
@@ -112,7 +111,7 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
         before = block
     intent = "".join(parts)
     if seen and not spoken:
-        # Editors send a pasted image alone: it is the question then. A file alone is the same; its name is in the intent.
+        # A prompt may be only a pasted image or file, without text. Then the attachment is the question.
         intent = f"{intent} See what is attached.".lstrip()
     if not intent.strip():
         raise invalid_params("intent is required: the prompt holds no text", "prompt")
@@ -139,7 +138,7 @@ def _name(uri: str) -> str:
 
 
 def _limit_name(name: str) -> str:
-    """A name of limited length."""
+    """Limit the length of a name."""
     return name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…"
 
 
@@ -150,7 +149,7 @@ def _media_block(block: Image | Audio, place: str) -> ContextBlock:
 
 
 def _resource_block(block: Resource, name: str, place: str) -> ContextBlock:
-    """Text as a context block; other data as an attachment."""
+    """Make a context block of an embedded resource: with its text, or else with an attachment."""
     resource = block.resource
     if resource.text is not None:
         return ContextBlock(_limit_text(resource.text), title=name, uri=resource.uri)
@@ -191,7 +190,7 @@ def _attachment(kind: Any, mime: str, data: str, uri: str | None, where: str, pl
     if size > MAX_ATTACHMENT:
         what = f"{kind} ({mime}, {size:,} bytes)"
         return ContextBlock(
-            f"[Left out: {'a' if kind == 'document' else 'an'} {what}: more than the {MAX_ATTACHMENT:,} bytes that are taken]",
+            f"[Left out: {'a' if kind == 'document' else 'an'} {what}, larger than the limit of {MAX_ATTACHMENT:,} bytes]",
             title,
             uri=uri,
         )
@@ -202,22 +201,23 @@ def _not_base64(where: str) -> Exception:
     return invalid_params("is not base64", where)
 
 
-# --- Parse a link: a file or some of its lines, a folder, a git diff, or something else that is not read.
+# --- Links: parse the URI of a file, of some lines of it, of a folder, or of a git diff. Other URIs are not read.
 #
-# Editors write lines in many ways (``#L10``, ``#L10-20``, ``#L10:20``, ``#L10-L20``, ``#L10C5-L20C3``), and put their
-# own schemes around paths (``zed:///agent/file?path=…``). This part reads no files.
+# Editors write line numbers in many ways (``#L10``, ``#L10-20``, ``#L10:20``, ``#L10-L20``, ``#L10C5-L20C3``), and some have
+# their own schemes (``zed:///agent/file?path=…``).
 
 _LINK_LINES = re.compile(r"#?L?(\d{1,9})(?:C\d{1,9})?(?:\s*[-:,]\s*L?(\d{1,9})(?:C\d{1,9})?)?\Z")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 MAX_LINK = 8_192
-"""Characters of a URI; a longer one is not parsed."""
+"""Characters of the longest URI that is parsed as a link."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a link. ``path`` is as written, absolute or relative to the session's folder; lines count from 1.
+    """The target of a link: a file, some of its lines, a folder or a git diff.
 
-    With ``diff`` it is the diff from the commit ``base`` (None: the last one), below ``path`` if that is set.
+    ``path`` is absolute or relative to the session's folder. ``first`` and ``last`` are line numbers from 1. With
+    ``diff`` it is the diff from the commit ``base`` (None means the last commit), only below ``path`` if that is set.
     """
 
     path: str = ""
@@ -229,7 +229,7 @@ class Target:
 
 
 def parse_link(uri: str) -> Target | None:
-    """Parse a URI; None where it is neither a file nor a diff (``https:`` and the like)."""
+    """Parse a URI. None if it is neither a file nor a diff, such as ``https:``."""
     if len(uri) > MAX_LINK or "\0" in uri:
         return None
     if not _SCHEME.match(uri):
@@ -266,12 +266,12 @@ def _file_target(path: str, fragment: str, symbol: str) -> Target | None:
 
 
 MAX_FILE = 65_536
-"""Bytes of one file that are included; `read_file` can read the rest."""
+"""Bytes of one linked file that are included. The entity can read the rest with `read_file`."""
 MAX_ALL_LINKS = 262_144
-"""Characters of all links of a prompt."""
+"""Characters that are included from all links of a prompt together."""
 MAX_LINKS = 64
 MAX_LINKED_ATTACHMENT = 5_242_880
-"""Bytes of an image, audio file or document behind a link."""
+"""Bytes of the largest image, audio file or document that a link may attach."""
 
 _MAX_ENTRIES = 300
 
@@ -279,9 +279,9 @@ _MAX_ENTRIES = 300
 async def read_links(
     entity: Entity, route: Route | None, context: Sequence[ContextBlock | Link]
 ) -> tuple[ContextBlock, ...]:
-    """The context of a prompt with every link read. A link of an unknown kind keeps only its sender's description.
+    """Read every link in the context of a prompt. Of a link that cannot be parsed only the client's description is kept.
 
-    ``route`` replaces calls of gates by calls to the client (`client_services.routing`).
+    ``route`` redirects gate calls to the client (`connection_context.gate_router`).
     """
     blocks: list[ContextBlock] = []
     seen: set[str] = set()
@@ -320,7 +320,7 @@ async def _read_link(reader: _Reader, link: Link, target: Target) -> ContextBloc
         assert mime is not None
         data = base64.b64encode(found).decode()
         return ContextBlock(title=link.name, uri=link.uri, attachment=Attachment.of(mime, data, link.uri, link.name))
-    # An empty block would look as if something was lost.
+    # An empty block would look like an error.
     found = found or "[there is nothing in it]"
     text = f"{link.description}\n{found}" if link.description else found
     return ContextBlock(text, title=_link_title(link, target), uri=link.uri)
@@ -341,7 +341,7 @@ def _link_title(link: Link, target: Target) -> str:
 
 
 class _Reader:
-    """Reads with the same gates and rules as the session's entity."""
+    """Reads the targets of links with the same gates and rules as the session's entity."""
 
     def __init__(self, entity: Entity, route: Route | None) -> None:
         self._route = route
@@ -350,7 +350,7 @@ class _Reader:
         self._context = GateContext({}, circle.wards, workspace, entity.id, "", "", "link", circle.folders)
 
     async def read(self, target: Target) -> str | bytes:
-        """Returns text, or the bytes of an attachment."""
+        """Read a target. Returns text, or the bytes of an attachment."""
         if target.diff:
             from cantrip_acp.gates.git.git_read import GIT_DIFF
 
@@ -371,7 +371,7 @@ class _Reader:
         return await self._call_gate(READ_FILE, args, max_bytes=MAX_FILE)
 
     def _kind(self, path: str) -> str | bytes:
-        """The kind of a path: ``folder``, the bytes of an attachment, or ``file`` for everything else, including errors."""
+        """Returns ``folder``, the bytes of an attachment, or ``file`` for everything else, including missing files."""
         with Root.of(self._context).find(path) as place:
             if place.status is not None and stat.S_ISDIR(place.status.st_mode):
                 return "folder"
@@ -402,7 +402,7 @@ class _Reader:
 
 
 def _attachment_file(place: PathHandle) -> bytes | None:
-    """The content of an image, an audio file or a PDF; None for other files. Raises `GateError` where it is too large."""
+    """The content of an image, an audio file or a PDF. None for other files. Raises `GateError` if it is too large."""
     descriptor, status = place.open_file()
     with os.fdopen(descriptor, "rb") as file:
         head = file.read(16)
@@ -410,6 +410,6 @@ def _attachment_file(place: PathHandle) -> bytes | None:
             return None
         if status.st_size > MAX_LINKED_ATTACHMENT:
             raise GateError(
-                f"{place.shown!r} has {status.st_size:,} bytes, more than the {MAX_LINKED_ATTACHMENT:,} that are attached by a link"
+                f"{place.shown!r} has {status.st_size:,} bytes; a link attaches at most {MAX_LINKED_ATTACHMENT:,} bytes"
             )
         return head + file.read(MAX_LINKED_ATTACHMENT)

@@ -1,8 +1,8 @@
-"""Session store: the sessions on disk, each a loom and a note with what an editor asks about it.
+"""Session store: finds, lists, saves, locks and deletes the sessions on disk. Each has a loom and a metadata file.
 
-The loom is the truth. The note (``ID.session.json``) only saves reading it: it is rebuilt from the loom where it is
-missing or damaged. Deleting a note loses only what was chosen before the first prompt. Session ids from outside are
-never used as paths unchecked.
+The metadata file (``ID.session.json``) makes lists fast, because the loom need not be read. If it is missing or damaged,
+it is rebuilt from the loom; then only options that were chosen before the first prompt are lost. Session ids that come
+from a client are checked before they become part of a path.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from cantrip_acp.text.redaction import shared
 log = logging.getLogger(__name__)
 
 PAGE = 50
-"""Sessions in one answer to ``session/list``."""
+"""The number of sessions in one answer to ``session/list``."""
 
 FORK = " (fork)"
-"""The end of the title of a forked session."""
+"""The suffix of the title of a forked session."""
 
 _MAX_METADATA = 4_000_000
-"""The largest note in bytes; a larger file was written by another program."""
+"""Bytes of the largest metadata file. A larger file was written by another program."""
 
 _MAX_TIME = 253_402_300_799_000_000_000
 """The end of the year 9999, in nanoseconds."""
@@ -52,7 +52,7 @@ _OTHER_SUFFIXES = (".loom.jsonl.index", ".lock", _METADATA)
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """An "always" answer of the user: for a gate or a medium's tool, and a pattern (see `permissions`)."""
+    """An "always" answer of the user for a gate or a medium's tool, and a pattern (`permissions.patterns`)."""
 
     tool: str
     pattern: str
@@ -60,11 +60,12 @@ class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 class SessionMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The stored facts about a session. ``loom`` is the location of its loom; ``recipe`` and ``crystal`` are what was
-    chosen in it.
+    """The content of a session's metadata file.
 
-    ``started`` is the recipe that the agent was started with. ``from_turn`` is the turn that a fork's entity continued
-    from.
+    - ``loom``: the location of the loom.
+    - ``recipe``, ``crystal`` and ``effort``: the values that the user chose in the session.
+    - ``started``: the recipe with which the agent was started.
+    - ``from_turn``: the turn from which the entity of a fork continued.
     """
 
     id: str
@@ -83,7 +84,7 @@ class SessionMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ListedSession(msgspec.Struct):
-    """A session in a list; ``updated`` is the time of its last activity, in nanoseconds."""
+    """A session in a list. ``updated`` is the time of its last activity, in nanoseconds since 1970."""
 
     metadata: SessionMetadata
     updated: int
@@ -107,20 +108,20 @@ class NoSession(CantripError):
 
 
 class SessionStore:
-    """The sessions in one state folder. Its methods read and write files, so call them in a thread."""
+    """The sessions in one state folder. The methods read and write files, so call them in a thread."""
 
     def __init__(self, state_dir: Path) -> None:
         self.folder = state_dir / "looms"
         self.exports = state_dir / "exports"
         self._empty_looms: dict[str, tuple[int, int]] = {}
-        """Looms, by time and size, that hold nothing about their session. They are not read again for each list."""
+        """By session id: the time and the size of looms without metadata. They are not read again for each list."""
 
     def loom_path(self, session_id: str) -> Path:
-        """The path of the loom of a session with its own file. Creates the folder."""
+        """The path of a session's loom file. Creates its folder."""
         return paths.private(self.folder) / f"{session_id}{_LOOM}"
 
     def save(self, metadata: SessionMetadata) -> None:
-        """Save a session's note; it replaces the previous one."""
+        """Write a session's metadata file. It replaces the previous one."""
         path = paths.private(self.folder) / f"{metadata.id}{_METADATA}"
         part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -133,7 +134,7 @@ class SessionStore:
             raise OSError(problem.errno, problem.strerror, str(path)) from None
 
     def find(self, session_id: str) -> SessionMetadata | None:
-        """Find a session's note; None where there is no such session."""
+        """Read a session's metadata. None if there is no such session."""
         if not _ID.match(session_id):
             return None
         metadata = _read_metadata(self.folder / f"{session_id}{_METADATA}")
@@ -142,7 +143,7 @@ class SessionStore:
         return metadata if metadata.title is not None else self._with_title(metadata)
 
     def has(self, session_id: str) -> bool:
-        """Whether a session exists on disk. Call it while holding its loom."""
+        """Whether a session exists on disk. Call this while the session's loom is locked."""
         if (self.folder / f"{session_id}{_METADATA}").is_file():
             return True
         try:
@@ -151,7 +152,7 @@ class SessionStore:
             return False
 
     def _with_title(self, metadata: SessionMetadata) -> SessionMetadata:
-        """Add the title from the loom to a note without one: a prompt may have come from a terminal."""
+        """Add the title from the loom to metadata without a title. A prompt may have come from a terminal."""
         from_loom = self._read_from_loom(metadata.id, "its title is not known: its loom cannot be read")
         if from_loom is not None and from_loom.title is not None:
             metadata.title = from_loom.title
@@ -159,16 +160,16 @@ class SessionStore:
         return metadata
 
     def _rebuild(self, session_id: str) -> SessionMetadata | None:
-        """Rebuild the note from the loom; None where there is no loom, or no prompt in it."""
+        """Rebuild the metadata from the loom. None if there is no loom, or no prompt in it."""
         metadata = self._read_from_loom(
-            session_id, "it is not listed: its note is missing or damaged, and so is its loom"
+            session_id, "it is not listed: its metadata file and its loom are missing or damaged"
         )
         if metadata is not None:
             self._save_rebuilt(metadata)
         return metadata
 
     def _read_from_loom(self, session_id: str, consequence: str) -> SessionMetadata | None:
-        """Read the note from a session's own loom; None where it holds none. ``consequence`` is the consequence, for the log."""
+        """Read the metadata from a session's loom file. None if the loom has none. ``consequence`` is a text for the log."""
         path = self.folder / f"{session_id}{_LOOM}"
         try:
             status = path.stat()
@@ -189,7 +190,7 @@ class SessionStore:
         return metadata
 
     def _save_rebuilt(self, metadata: SessionMetadata) -> None:
-        """Save a rebuilt note, unless the session is being deleted now: a deletion removes the loom before the note."""
+        """Save rebuilt metadata, unless the session is being deleted. A deletion removes the loom before the metadata."""
         with contextlib.suppress(OSError):
             self.save(metadata)
             if not (self.folder / f"{metadata.id}{_LOOM}").exists():
@@ -198,16 +199,16 @@ class SessionStore:
     def list(
         self, cwd: str | None, cursor: str | None, *, open_ids: frozenset[str]
     ) -> tuple[list[ListedSession], str | None]:
-        """A page of sessions, last active first, and the cursor of the next page.
+        """Return a page of sessions, last active first, and the cursor of the next page.
 
-        ``cwd`` is compared by its real path, however it is spelled. ``open_ids`` are the ids of open sessions in this
-        process: they are listed even before their first prompt. Raises `BadCursor`.
+        ``cwd`` is compared by its real path. ``open_ids`` are the ids of sessions that are open in this process; they are
+        listed even before their first prompt. Raises `BadCursor`.
         """
         after = _after(cursor) if cursor is not None else None
         real = lru_cache(maxsize=None)(_real_path)
         wanted = real(cwd) if cwd is not None else None
         page: list[ListedSession] = []
-        # Read only as many notes as the page needs: there may be very many.
+        # Read only as many metadata files as the page needs, because there may be very many.
         for updated, session_id in sorted(self._candidates(open_ids)):
             if after is not None and (updated, session_id) <= after:
                 continue
@@ -220,7 +221,7 @@ class SessionStore:
         return page, None
 
     def _candidates(self, open_ids: frozenset[str]) -> Iterator[tuple[int, str]]:
-        """Candidates for sessions: the time of last activity, negated, and the id."""
+        """Possible sessions: pairs of the negated time of the last activity, and the id."""
         looms: dict[str, int] = {}
         notes: dict[str, int] = {}
         try:
@@ -236,29 +237,29 @@ class SessionStore:
         except FileNotFoundError:
             return
         for session_id in looms.keys() | notes.keys():
-            # A note is written each time its session is opened, so its time is not the last activity. The loom's time is.
+            # The metadata file is written when a session is opened, so the time of the last activity is that of the loom.
             updated = looms.get(session_id) or (notes[session_id] if session_id in open_ids else 0)
             if updated:
                 yield -updated, session_id
                 continue
-            # An empty loom, or a note alone, is not a session yet.
+            # A session with an empty loom is not listed, unless its loom is in a database.
             metadata = self.find(session_id)
             if metadata is not None and is_address(metadata.loom):
-                # Another process may delete it meanwhile.
+                # Another process may delete it at the same time.
                 with contextlib.suppress(OSError):
                     yield -_activity_time((self.folder / f"{session_id}{_METADATA}").stat()), session_id
 
     def touch(self, session_id: str) -> None:
-        """Update the time of a session whose loom is not its own file."""
+        """Update the time of the last activity of a session whose loom is in a database."""
         with contextlib.suppress(OSError):
             os.utime(self.folder / f"{session_id}{_METADATA}")
 
     def lock(self, session_id: str) -> int:
-        """Lock a session whose loom has many writers. Returns a file descriptor to close. Raises `LoomLocked`."""
+        """Lock a session whose loom allows several writers. Returns a file descriptor to close. Raises `LoomLocked`."""
         return self._lock_file(paths.private(self.folder) / f"{session_id}.lock", session_id)
 
     def _lock_file(self, path: Path, session_id: str) -> int:
-        """Open and lock the file at ``path``, creating it if needed. Raises `LoomLocked` where another process holds it."""
+        """Open and lock the file at ``path``. Creates it if needed. Raises `LoomLocked` if another process has locked it."""
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
             try:
@@ -274,9 +275,9 @@ class SessionStore:
             os.close(descriptor)
 
     def delete(self, session_id: str) -> None:
-        """Delete a session, with its loom where that is its own file. Does nothing where there is no session.
+        """Delete a session and its loom file. Does nothing if there is no such session.
 
-        Raises `LoomLocked` where another process has it open. A database keeps the turns: it cannot forget (LOOM-3).
+        A loom in a database keeps the turns (LOOM-3). Raises `LoomLocked` if another process has the session open.
         """
         if not _ID.match(session_id):
             return
@@ -285,13 +286,13 @@ class SessionStore:
             return
         locks: list[int] = []
         try:
-            # A process that opens it now waits for this lock, or finds that the session does not exist.
+            # A process that opens the session now gets `LoomLocked`, or finds that the session does not exist.
             locks.append(self._lock_file(path, session_id))
             if (self.folder / f"{session_id}.lock").exists():
                 locks.append(self._lock_file(self.folder / f"{session_id}.lock", session_id))
             self._delete_files(session_id)
             path.unlink(missing_ok=True)
-            # A process that lists sessions may have written the note again.
+            # A process that lists sessions may have written the metadata file again.
             self._delete_files(session_id)
         except OSError as problem:
             raise DefinitionError(f"cannot be deleted: {problem.strerror}", where=str(path)) from None
@@ -308,7 +309,7 @@ class SessionStore:
 
 
 def _read_metadata(path: Path) -> SessionMetadata | None:
-    """The note in a file; None where there is no readable note. Unknown fields of a later version are ignored."""
+    """Read a metadata file. None if it is not readable. Unknown fields of a later version are ignored."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -324,11 +325,11 @@ def _read_metadata(path: Path) -> SessionMetadata | None:
     finally:
         os.close(descriptor)
     if not _folder(metadata.cwd):
-        # Another program wrote this file; the loom is more reliable.
+        # Another program wrote this file. The caller then reads the loom.
         return None
     metadata.directories = [folder for folder in metadata.directories if _folder(folder)]
     if metadata.mode not in modes.NAMES:
-        # A mode of another version.
+        # The mode comes from another version.
         metadata.mode = modes.DEFAULT
     return metadata
 
@@ -338,7 +339,7 @@ def _folder(path: str) -> bool:
 
 
 def _real_path(path: str) -> str:
-    """The real path of a folder; an impossible path stays as it is."""
+    """The real path of a folder. An invalid path is returned unchanged."""
     try:
         return os.path.realpath(path)
     except ValueError:
@@ -346,13 +347,13 @@ def _real_path(path: str) -> str:
 
 
 def _activity_time(status: os.stat_result) -> int:
-    """A file's time, limited to what a date can hold: file systems have times outside that range."""
+    """The modification time of a file, limited to the range of `datetime`. File systems allow other times."""
     return min(max(status.st_mtime_ns, 1), _MAX_TIME)
 
 
 def metadata_from_loom(session_id: str, loom: Loom) -> SessionMetadata | None:
-    """Build a session's note from its loom: folder and intent of the first cast, and the later choices; None for an
-    empty loom."""
+    """Build a session's metadata from its loom: the folder and the intent of the first cast, and later changes of options.
+    None for an empty loom."""
     from cantrip_acp.acp.sessions.title import better_title
 
     metadata: SessionMetadata | None = None
@@ -374,21 +375,21 @@ def metadata_from_loom(session_id: str, loom: Loom) -> SessionMetadata | None:
         elif isinstance(record, ConfigRecord):
             chosen.append(record)
     if metadata is not None:
-        # Some of them may come before the first prompt.
+        # Some changes may come before the first prompt.
         for change in chosen:
             apply_record(metadata, change)
     return metadata
 
 
 def apply_record(metadata: SessionMetadata, record: ConfigRecord) -> None:
-    """Apply a ``config`` record of the loom to a note."""
+    """Apply a ``config`` record of the loom to a session's metadata."""
     changes = record.changes
     for key in ("mode", "recipe", "crystal", "effort"):
         value = changes.get(key)
         if isinstance(value, str):
             setattr(metadata, key, value)
     if "recipe" in changes or "fork_of" in changes:
-        # Another entity, which continues where the previous one was.
+        # Another entity continues from the last turn of the previous entity.
         metadata.entity_id = record.entity_id
         from_turn = changes.get("from_turn")
         metadata.from_turn = from_turn if isinstance(from_turn, str) else None
@@ -413,4 +414,4 @@ def _after(cursor: str) -> tuple[int, str]:
             raise ValueError
         return (-int(updated), session_id)
     except (ValueError, UnicodeError):
-        raise BadCursor("no cursor of a list of this agent") from None
+        raise BadCursor("not a cursor from an answer to session/list of this agent") from None

@@ -1,6 +1,6 @@
-"""Slash commands: what a user can type in place of a prompt (ACP, Slash Commands).
+"""Slash commands: parses and runs commands such as ``/fork`` and ``/cost`` in a prompt (ACP, Slash Commands).
 
-The agent answers them without a query: no cast begins, and the crystal sees nothing of them.
+The agent answers a command without a query to the model. The crystal does not see the command or its answer.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session import Session
 
 MakeFork = Callable[["Session", str], Awaitable[str]]
-"""Makes a session that continues from a turn. Returns its id."""
+"""Makes a fork of a session from a turn id. Returns the id of the new session."""
 
 
 class UsageError(Exception):
-    """The command's arguments are wrong; the text says what would be right."""
+    """The arguments of a command are wrong. The text says what is right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A slash command. ``run`` takes the session, the text after the name, and a function that makes forks. It returns
-    Markdown."""
+    """A slash command. ``run`` takes the session, the text after the command's name, and a function that makes forks. It
+    returns Markdown."""
 
     name: str
     description: str
@@ -48,7 +48,7 @@ class Command:
 
 
 def parse_command(text: str) -> tuple[Command, str] | None:
-    """The command at the start of a prompt, and the text after it; None for a prompt that is for the entity."""
+    """Return the command at the start of a prompt and the text after it. None if the prompt is for the entity."""
     words = text.strip()
     if not words.startswith("/") or not words[1:2].isalpha():
         return None
@@ -57,7 +57,7 @@ def parse_command(text: str) -> tuple[Command, str] | None:
     if command is not None:
         return command, rest[0].strip() if rest else ""
     if rest:
-        # More than one word: a path, or a question about one.
+        # An unknown name with more text is not a command but a path, or a question about a path.
         return None
     near = _OTHER_NAMES.get(name.lower()) or next(
         iter(get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.75)), None
@@ -66,7 +66,7 @@ def parse_command(text: str) -> tuple[Command, str] | None:
 
 
 def _unknown(name: str, near: str) -> Command:
-    """The answer to a mistyped name, or to another agent's command. A query would cost money and give an odd answer."""
+    """A command that answers a mistyped name or the command of another agent, so that it costs no query."""
 
     async def run(session: Session, rest: str, forker: MakeFork) -> str:
         return f"There is no command `/{name}`; did you mean `/{near}`? `/help` lists them all."
@@ -75,7 +75,7 @@ def _unknown(name: str, near: str) -> Command:
 
 
 def commands_update() -> acp.AvailableCommands:
-    """The update that lists the commands for a client."""
+    """The update that lists all commands for the client."""
     return acp.AvailableCommands(
         [
             acp.AvailableCommand(c.name, c.description, acp.CommandInput(c.hint) if c.hint else None)
@@ -99,7 +99,7 @@ async def run_command(session: Session, command: Command, rest: str, forker: Mak
 
 async def _loom(session: Session, rest: str, forker: MakeFork) -> str:
     entity = session.entity
-    where = entity.loom.location or "in memory: it is gone when the session is closed"
+    where = entity.loom.location or "in memory; it is lost when the session is closed"
     turns = await anyio.to_thread.run_sync(_turn_rows, session)
     lines = [
         f"Loom: `{where}`",
@@ -109,7 +109,7 @@ async def _loom(session: Session, rest: str, forker: MakeFork) -> str:
         lines += ["", "| turn | id | says |", "|---|---|---|"]
         lines += [f"| {n} | `{turn_id}` | {said} |" for n, turn_id, said in turns[-12:]]
         if len(turns) > 12:
-            lines.append(f"\nThe last 12 of them; `cantrip loom show {where}` shows all.")
+            lines.append(f"\nThese are the last 12 turns. `cantrip loom show {where}` shows all.")
     return "\n".join(lines)
 
 
@@ -129,13 +129,13 @@ async def _fork(session: Session, rest: str, forker: MakeFork) -> str:
     turn_id = await _resolve_turn(session, rest)
     forked = await forker(session, turn_id)
     return (
-        f"Forked from turn `{turn_id}` as session `{forked}`; this one stays as it is. Open it from your editor's list of "
-        f"sessions, or with `cantrip repl --session {forked}`."
+        f"Forked from turn `{turn_id}` as session `{forked}`. This session does not change. Open the fork from your editor's "
+        f"list of sessions, or with `cantrip repl --session {forked}`."
     )
 
 
 async def _resolve_turn(session: Session, text: str) -> str:
-    """The turn that was named by number or id; the last one where none was."""
+    """The id of the turn that ``text`` names by number or id, or of the last turn if ``text`` is empty."""
     wanted: object = int(text) if text.isdecimal() else text
     turns = await anyio.to_thread.run_sync(_turn_rows, session)
     if not turns:
@@ -145,7 +145,7 @@ async def _resolve_turn(session: Session, text: str) -> str:
     found = await anyio.to_thread.run_sync(find_turn, session.entity, wanted)
     if found is None:
         raise UsageError(
-            f"There is no turn {text!r} in this thread: name one from 1 to {len(turns)}, or an id that /loom shows."
+            f"There is no turn {text!r} in this thread. Give a number from 1 to {len(turns)}, or an id that /loom shows."
         )
     return found
 
@@ -154,15 +154,15 @@ async def _fold(session: Session, rest: str, forker: MakeFork) -> str:
     from cantrip_acp.core.folding.apply import fold_now
 
     if rest and not rest.isdecimal():
-        raise UsageError("Give the number of turns that are to stay as they are, such as /fold 3, or nothing.")
+        raise UsageError("Give the number of turns to keep, such as /fold 3, or nothing.")
     with session.entity.hub.listening(lossy=True) as stream:
         folded = await fold_now(session.entity.state, int(rest) if rest else None)
         stream.finish()
         async for event in stream:
-            # Show it like a fold in the middle of a prompt.
+            # Show it like a fold during a prompt.
             await session.send(session.translator.translate(event))
     if not folded:
-        return "There is nothing to fold: a summary would stand for no turn."
+        return "There is nothing to fold: a summary would replace no turn."
     return (
         f"Folded: a summary stands for {folded} earlier turn{'' if folded == 1 else 's'} in what the crystal sees from now on. "
         "The loom has them all."
@@ -177,7 +177,7 @@ async def _reward(session: Session, rest: str, forker: MakeFork) -> str:
             raise ValueError
     except (IndexError, ValueError):
         raise UsageError(
-            "Give a number, such as /reward 1, and a turn where the last one is not meant: /reward 0.5 3"
+            "Give a number, such as /reward 1. To reward another turn than the last one, add its number: /reward 0.5 3"
         ) from None
     named_turn = words[1] if len(words) > 1 else ""
     turn_id = await _resolve_turn(session, named_turn)
@@ -189,25 +189,23 @@ async def _wards(session: Session, rest: str, forker: MakeFork) -> str:
     granted = session.permissions.granted
     if rest:
         if rest.lower() != "forget":
-            raise UsageError(
-                "Type /wards to see what is in force, or /wards forget to take back what you said for good."
-            )
+            raise UsageError('Type /wards to see what is in force, or /wards forget to delete your "always" answers.')
         count = len(granted)
         session.permissions.forget()
         session.metadata.granted.clear()
         changes = {"permissions": "forgotten"}
         session.entity.loom.append(ConfigRecord(new_id("g"), session.entity.id, changes, now()))
-        return (
-            f"{count} answer{'' if count == 1 else 's'} for good taken back: you are asked again, as the mode has it."
-        )
+        return f'Deleted {count} "always" answer{"" if count == 1 else "s"}. The mode decides again when you are asked.'
     wards = session.entity.circle.wards.declared()
     rows = "\n".join(f"| `{name}` | {_value(value)} |" for name, value in wards.items())
-    said = "".join(
+    answers = "".join(
         f"\n- {'allowed' if each.allowed else 'refused'}: `{each.tool}` {_quoted(shared().text(each.pattern))}"
         for each in granted
     )
-    told = f"\n\nSaid for good in this session (`/wards forget` takes it back):\n{said}" if said else ""
-    return f"Mode: **{modes.name_of(session.metadata.mode)}**\n\n| ward | in force |\n|---|---|\n{rows}{told}"
+    remembered = (
+        f'\n\nYour "always" answers in this session (`/wards forget` deletes them):\n{answers}' if answers else ""
+    )
+    return f"Mode: **{modes.name_of(session.metadata.mode)}**\n\n| ward | in force |\n|---|---|\n{rows}{remembered}"
 
 
 def _quoted(pattern: str) -> str:
@@ -254,7 +252,7 @@ async def _export(session: Session, rest: str, forker: MakeFork) -> str:
     chosen = registry.find(words[0])
     loom = session.entity.loom
     if loom.location is None:
-        raise UsageError("This session's loom is in memory; only one that is kept can be exported.")
+        raise UsageError("This session's loom is in memory. Only a session with a loom on disk can be exported.")
     from cantrip_acp.files.output_file import output_file
     from cantrip_acp.loom.stores.address import is_address
     from cantrip_acp.training.export.rows import write
@@ -265,7 +263,7 @@ async def _export(session: Session, rest: str, forker: MakeFork) -> str:
     places, own = loom.places, session.entity.id
     threads = tuple(i for i in loom.leaves() if places[i].entity_id == own) if is_address(loom.location) else ()
     if is_address(loom.location) and not threads:
-        raise UsageError("This session has no turn yet; there is nothing to export.")
+        raise UsageError("This session has no turn yet, so there is nothing to export.")
 
     def work() -> int:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -280,7 +278,7 @@ async def _export(session: Session, rest: str, forker: MakeFork) -> str:
 
 async def _help(session: Session, rest: str, forker: MakeFork) -> str:
     rows = "\n".join(f"- `/{c.name}{f' {c.hint}' if c.hint else ''}`: {c.description}" for c in COMMANDS.values())
-    return f"{rows}\n\nAnything else is for the entity."
+    return f"{rows}\n\nAny other text is a prompt for the entity."
 
 
 def _by_name(commands: Sequence[Command]) -> dict[str, Command]:
@@ -295,18 +293,18 @@ _OTHER_NAMES = {
     "permissions": "wards",
     "commands": "help",
 }
-"""Names of other agents for the same commands."""
+"""Command names of other agents, and our names for the same commands."""
 
 COMMANDS = _by_name(
     [
-        Command("loom", "Show where this session is kept, and its last turns", _loom),
-        Command("fork", "Begin a new session from a turn of this one", _fork, "[turn]"),
-        Command("fold", "Put a summary in the place of earlier turns", _fold, "[turns to keep]"),
+        Command("loom", "Show where this session is stored, and its last turns", _loom),
+        Command("fork", "Start a new session from a turn of this session", _fork, "[turn]"),
+        Command("fold", "Replace earlier turns by a summary", _fold, "[turns to keep]"),
         Command("reward", "Give a turn a reward", _reward, "number [turn] [note]"),
-        Command("wards", "Show the mode, the wards in force and what you said for good", _wards, "[forget]"),
+        Command("wards", 'Show the mode, the wards in force and your "always" answers', _wards, "[forget]"),
         Command("cost", "Show tokens and cost so far", _cost),
-        Command("recipe", "Show who the entity is and what it can reach", _recipe),
-        Command("export", "Write this session's threads for a trainer", _export, "format"),
+        Command("recipe", "Show the recipe, the model and the gates of this session", _recipe),
+        Command("export", "Export this session's threads for training", _export, "format"),
         Command("help", "List these commands", _help),
     ]
 )

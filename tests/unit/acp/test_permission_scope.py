@@ -241,7 +241,7 @@ def test_what_was_said_for_good_is_shown_and_taken_back(start: Start, folder: Pa
     agent.prompt(session, "/wards")
     assert f"allowed: `write_file` `{folder}/*`" in agent.said()
     agent.prompt(session, "/wards forget")
-    assert "1 answer for good taken back" in agent.said()
+    assert 'Deleted 1 "always" answer' in agent.said()
     agent.prompt(session)
     assert asked(agent) == ["Write a.txt (new, +1)", "Write b.txt (new, +1)"]
     assert agent.hang_up() < 20

@@ -144,7 +144,7 @@ def test_what_is_not_saved_is_said(start: Start, folder: Path) -> None:
     assert found.startswith(
         "a.txt:1:needle saved\n[only saved text was searched; these files have unsaved changes in the editor"
     )
-    assert found.endswith("where read_file sees them: a.txt]")
+    assert found.endswith("which read_file sees: a.txt]")
     assert read == "needle unsaved\n"
     assert (folder / "a.txt").read_text() == "needle saved\n"
 

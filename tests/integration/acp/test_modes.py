@@ -71,7 +71,7 @@ def test_a_mode_that_cannot_be_recorded_loosens_nothing(start_process: Start, fo
     error = agent.error("session/set_mode", {"sessionId": session, "modeId": "read-only"})
     assert "cannot be recorded" in error["message"]
     assert mode() == "read-only"
-    assert "Make room" in agent.error("session/new", {"cwd": str(folder), "mcpServers": []})["message"]
+    assert "Free some disk space" in agent.error("session/new", {"cwd": str(folder), "mcpServers": []})["message"]
     resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     agent.call("session/set_mode", {"sessionId": session, "modeId": "trusted"})
     assert mode_of_disk(tmp_path) == "trusted"

@@ -486,7 +486,7 @@ def test_a_fork_from_before_the_first_utterance_goes_on_without_a_message(again:
     session = agent.session(folder)
     root = {"cantrip": {"turn": 0, "resume": True}}
     error = agent.error("session/fork", named(session, folder, _meta=root))
-    assert (error["code"], "nothing was asked in this session yet" in str(error)) == (-32602, True)
+    assert (error["code"], "this session has no prompt yet" in str(error)) == (-32602, True)
     agent.prompt(session, "Please.")
     agent.prompt(session, "And more.")
     forked = agent.call("session/fork", named(session, folder, _meta=root))

@@ -156,7 +156,7 @@ def test_a_picture_behind_a_link_is_attached(start: Start, folder: Path) -> None
     agent = start([END])
     picture, document = pinned(agent, agent.session(folder), link(folder, "shot.png"), link(folder, "big.pdf"))
     assert (picture["mime"], base64.b64decode(picture["data"])) == ("image/png", png)
-    assert "more than the 5,242,880 that are attached" in document["text"]
+    assert "a link attaches at most 5,242,880 bytes" in document["text"]
 
 
 def test_a_cancel_ends_the_reading(start: Start, folder: Path) -> None:

@@ -1,5 +1,5 @@
-"""Crystals: the models, one package per provider, behind one contract.
+"""Crystals: the models. There is one package for each provider, and all of them follow one contract.
 
-Only a provider's own module may import its SDK, and it does so at the first query; all other code uses only
+Only a provider's own module may import its SDK, and only when the first query is made. All other code uses only
 `contract`. These modules may import the core, `files` and `text`. Start reading in `contract`.
 """

@@ -1,7 +1,7 @@
-"""The crystal contract: messages in, response out (§2.1, CRYSTAL-1..5).
+"""The crystal contract: the types of queries, messages, responses and usage (§2.1, CRYSTAL-1..5).
 
-A crystal is any object with a ``name``, a ``model``, a ``context_window`` and the method ``query``. It keeps no state
-between queries. It may send pieces of its response through ``emit`` as they come.
+A crystal is an object with a ``name``, a ``model``, a ``context_window`` and the method ``query``. It keeps no state
+between queries. It may send pieces of its response through ``emit`` as they arrive.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ToolCall(msgspec.Struct, frozen=True):
 class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
     """Content of a prompt that is not text. ``data`` is base64; ``uri`` and ``title`` say where it came from.
 
-    A model that does not take its ``kind`` gets a note in its place (`catalog.types.attachment_note`).
+    If the model does not accept this ``kind``, it gets a text note instead (`catalog.types.attachment_note`).
     """
 
     kind: Literal["image", "audio", "document"]
@@ -40,7 +40,7 @@ class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, mime: str, data: str, uri: str | None = None, title: str = "") -> Attachment:
-        """An attachment whose kind follows from its media type."""
+        """Make an attachment. Its kind follows from the media type."""
         match mime.partition("/")[0]:
             case "image":
                 return cls("image", mime, data, uri, title)
@@ -53,12 +53,13 @@ class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """One message of a query.
 
-    ``tool_calls`` and ``thinking`` belong to an assistant's message; ``tool_call_id``, ``name`` and ``is_error`` to a
-    tool's answer. ``kind`` is the origin: call, capabilities, context, intent, turn, partial (an interrupted answer),
-    nudge or fold. ``provider`` holds data that the provider needs back unchanged (signatures of thinking, reasoning
-    items): a mapping whose ``family`` names the provider, so that any other provider ignores it (CRYSTAL-6, the swap).
-    ``attachments`` belong to a user's message, where they come before its text, or to a tool's answer, where they
-    follow it. ``text_calls``: the content of an assistant's message holds its calls as text, as the model wrote them.
+    - Only an assistant's message has ``tool_calls`` and ``thinking``.
+    - Only a tool's answer has ``tool_call_id``, ``name`` and ``is_error``.
+    - ``kind`` is the origin: call, capabilities, context, intent, turn, partial (an interrupted answer), nudge or fold.
+    - ``provider`` is data that must go back to the provider unchanged (signatures of thinking, reasoning items). It is a
+      mapping. Its ``family`` names the provider, so that other providers ignore it (CRYSTAL-6).
+    - ``attachments`` come before the text of a user's message, and after the text of a tool's answer.
+    - ``text_calls`` is true if the content of an assistant's message contains its tool calls as text.
     """
 
     role: Role
@@ -75,7 +76,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ToolDefinition(msgspec.Struct, frozen=True):
-    """A gate, or a medium's own tool, as the crystal sees it. ``parameters`` is a JSON Schema of type object."""
+    """A tool that the crystal may call: a gate, or a medium's own tool. ``parameters`` is a JSON Schema of type object."""
 
     name: str
     description: str
@@ -83,14 +84,15 @@ class ToolDefinition(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens and cost (US dollars) of one query, or the sum over many.
+    """Tokens and cost (US dollars) of one query, or the sum over several queries.
 
-    None means unknown; it is never 0. A sum holds the known part: ``queries_without_usage`` counts the queries whose
-    tokens were not reported, or not in full, and ``queries_without_cost`` those with an unknown cost. So a sum is
-    complete where both are 0, and None where nothing of it is known. ``Usage()`` stands for no query.
+    None means unknown, which is not the same as 0. A sum contains only the known values. ``queries_without_usage``
+    counts the queries whose tokens were not fully reported, and ``queries_without_cost`` those with an unknown cost. If
+    both are 0, the sum is complete. A value of a sum is None if it is unknown for every query. ``Usage()`` is the usage
+    of zero queries.
 
-    ``prompt_tokens`` is all that the model read: ``cached_tokens`` (read from a cache) and ``cache_write_tokens`` are
-    parts of it. ``reasoning_tokens`` are a part of ``completion_tokens``.
+    ``prompt_tokens`` are all tokens that the model read. They include ``cached_tokens`` (read from a cache) and
+    ``cache_write_tokens``. ``completion_tokens`` include ``reasoning_tokens``.
     """
 
     prompt_tokens: int | None = 0
@@ -104,13 +106,13 @@ class Usage(msgspec.Struct, frozen=True):
 
     @property
     def total_tokens(self) -> int | None:
-        """The known part of prompt and completion tokens; None where nothing is known."""
+        """The known prompt and completion tokens together; None if neither is known."""
         read, said = self.prompt_tokens, self.completion_tokens
         known = (read or 0) + (said or 0)
         return known if known or (read is not None and said is not None) else None
 
     def counted(self) -> Usage:
-        """The usage of one query with its unknown parts counted. A sum is returned unchanged."""
+        """Return the usage of one query with ``queries_without_*`` set. A sum is returned unchanged."""
         if self.queries_without_usage or self.queries_without_cost:
             return self
         unknown = self.prompt_tokens is None or self.completion_tokens is None
@@ -120,11 +122,11 @@ class Usage(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, queries_without_usage=int(unknown), queries_without_cost=int(unpriced))
 
     def partial(self) -> Usage:
-        """The usage of a query that was cut off: it may have used more than was reported."""
+        """Return the usage of a query that was cut off. The query may have used more than was reported."""
         return msgspec.structs.replace(self, queries_without_usage=1, queries_without_cost=1)
 
     def __add__(self, other: Usage) -> Usage:
-        # Identity first: it is nearly always the constant itself, and every turn adds.
+        # Compare identity first, for speed: it is nearly always the constant, and every turn adds usage.
         if self is NO_USAGE or self == NO_USAGE:
             return other
         if other is NO_USAGE or other == NO_USAGE:
@@ -133,7 +135,7 @@ class Usage(msgspec.Struct, frozen=True):
         return Usage(*[one if more is None else more if one is None else one + more for one, more in pairs])
 
     def __sub__(self, other: Usage) -> Usage:
-        """A sum without one of its parts."""
+        """Subtract one part from a sum."""
         without_usage = max(0, self.queries_without_usage - other.queries_without_usage)
         without_cost = max(0, self.queries_without_cost - other.queries_without_cost)
         return Usage(
@@ -148,7 +150,7 @@ class Usage(msgspec.Struct, frozen=True):
         )
 
     def words(self) -> list[str]:
-        """Text for people: tokens and cost as far as they are known, and what is unknown. Empty where no query was made."""
+        """Describe tokens and cost in short texts for people, with what is unknown. Empty if no query was made."""
         parts = []
         some, many = self.queries_without_usage, self.queries_without_cost
         if self.total_tokens is None:
@@ -165,9 +167,9 @@ class Usage(msgspec.Struct, frozen=True):
         return parts
 
     def record(self) -> dict[str, Any]:
-        """The usage for results and events: the counts, their total, and the cost.
+        """Return the usage as a mapping for results and events: the counts, their total, and the cost.
 
-        Where something is unknown, it also holds the number of such queries.
+        If something is unknown, the mapping also has the number of queries with unknown values.
         """
         record: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
@@ -181,18 +183,18 @@ class Usage(msgspec.Struct, frozen=True):
         return record | self.unknown() if self.queries_without_usage or self.queries_without_cost else record
 
     def unknown(self) -> dict[str, int]:
-        """The number of queries with unknown parts, by the names in records; empty where all is known."""
+        """The non-zero ``queries_without_*`` counts, by name. Empty if all values are known."""
         names = ("queries_without_usage", "queries_without_cost")
         return {name: number for name in names if (number := getattr(self, name))}
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Usage:
-        """Read back the result of `record`. Keys that an older record lacks count as 0."""
+        """Read the result of `record` again. A missing key (from an older version) counts as 0."""
         return cls(**{name: record[name] for name in cls.__struct_fields__ if name in record})
 
 
 NO_USAGE = Usage()
-"""The usage of no query: the start of a sum."""
+"""The usage of zero queries: the start value of a sum."""
 
 UNKNOWN_USAGE = Usage(None, None, None, None, None, None, 1, 1)
 """The usage of a query whose provider reported nothing."""
@@ -207,17 +209,20 @@ _Number = TypeVar("_Number", int, float)
 
 def _minus(whole: _Number | None, part: _Number | None, unknown: int) -> _Number | None:
     left = whole if whole is None or part is None else max(whole - part, type(whole)(0))
-    # Nothing known is left, but something is unknown: that is not 0.
+    # If nothing known is left but something is unknown, the rest is unknown and not 0.
     return None if not left and unknown else left
 
 
 class Meter:
-    """The usage of one attempt of a query so far, as far as its provider reported it (`Query.meter`).
+    """Counts the usage of one attempt of a query while it runs (`Query.meter`).
 
-    It is needed where the attempt gives no response: a broken stream, a cancel. A crystal calls ``sent`` before each
-    request (from then on its usage is unknown), ``refused`` where the provider did no work for it, and ``report``
-    whenever the provider reports counts; each report replaces the previous one. A crystal that calls none of these
-    bills nothing, unless it has sent a piece of text.
+    It is needed if the attempt gives no response, for example after a broken stream or a cancel. A crystal calls
+
+    - ``sent`` before each request; from then on its usage is unknown,
+    - ``refused`` if the provider did no work for the request,
+    - ``report`` whenever the provider reports counts; each report replaces the previous one.
+
+    If a crystal calls none of these, the attempt counts as free, unless a piece of text was streamed.
     """
 
     __slots__ = ("_before", "_pending", "_reported")
@@ -228,16 +233,16 @@ class Meter:
         self._reported: Usage | None = None
 
     def sent(self) -> None:
-        """A request is about to be sent. Earlier requests of the same attempt stay counted."""
+        """Start counting a request that is about to be sent. Earlier requests of the same attempt stay counted."""
         self._before = self.used
         self._pending, self._reported = True, None
 
     def refused(self) -> None:
-        """The last request was not served, and costs nothing."""
+        """Count nothing for the last request, because the provider did not serve it."""
         self._pending = False
 
     def report(self, usage: Usage, *, complete: bool = False) -> None:
-        """The usage of the last request so far; ``complete`` where it is final."""
+        """Set the usage of the last request so far. ``complete``: the counts are final."""
         self._pending = True
         self._reported = usage.counted() if complete else usage.partial()
 
@@ -249,11 +254,11 @@ class Meter:
 
 
 STOPS = ("stop", "length", "tool_calls", "refusal", "content_filter")
-"""The reasons why a response ends, the same words for all providers."""
+"""The reasons why a response ends. All providers use these words."""
 
 
 class RequestParameters(msgspec.Struct, frozen=True):
-    """The parameters of a request as they were sent. None means not sent: not asked for, or not supported by the model."""
+    """The parameters of a request as they were sent. None: not sent, because not requested or not supported by the model."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -262,18 +267,21 @@ class RequestParameters(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """The answer of a crystal: at least one of ``content`` and ``tool_calls`` (CRYSTAL-3).
+    """The answer of a crystal. It has ``content`` or ``tool_calls`` or both (CRYSTAL-3).
 
-    ``tool_results`` are ids of tool results that a provider claims to carry; each must answer a known call.
-    ``refused`` is true where the provider declined to answer. ``stop_reason`` is one of `STOPS`, or the provider's own
-    word where none fits; ``length`` means that the response was cut at its token limit. ``provider`` is sent back with
-    the assistant's message in every later query; see `Message`. JSON data only. ``id`` is the provider's id of the
-    response, for support questions. ``sampled`` are its tokens, where they were asked for and the provider reports
-    them. ``text_calls``: the crystal wrote its calls into ``content``, which keeps them. ``problem`` says why a
-    program in the text is not run (`mediums.text_program`); the loop sets it. ``notices`` tell the user what was done
-    differently from the request. ``usage`` is that of this response alone, unknown where the provider does not report
-    it. ``request`` holds the parameters that were finally sent. ``fingerprint`` is the provider's word for the version
-    of the model that answered.
+    - ``tool_results`` are the ids of tool results in the response. Each must answer a known call.
+    - ``refused`` is true if the provider declined to answer.
+    - ``stop_reason`` is one of `STOPS`, or the provider's own word if none fits. ``length`` means that the response was
+      cut at its token limit.
+    - ``provider`` is JSON data that goes back with the assistant's message in every later query (see `Message`).
+    - ``id`` is the provider's id of the response, for support questions.
+    - ``sampled`` are the tokens of the response, if they were requested and the provider reports them.
+    - ``text_calls`` is true if the crystal wrote its tool calls into ``content``. They stay in ``content``.
+    - ``problem`` says why a program in the text is not run (`mediums.text_program`). The loop sets it.
+    - ``notices`` tell the user how the request was changed.
+    - ``usage`` is the usage of this response only. It is unknown if the provider does not report it.
+    - ``request`` has the parameters that were finally sent.
+    - ``fingerprint`` is the provider's identifier for the version of the model.
     """
 
     content: str | None = None
@@ -297,9 +305,9 @@ class Response(msgspec.Struct, frozen=True):
 class Query(msgspec.Struct, frozen=True):
     """One request to a crystal.
 
-    ``messages`` is the whole context, first to last. It belongs to the caller, who appends to it after the query: a
-    crystal must not change or keep it. ``intent`` is the text of the current cast. Where ``request_id`` is given, the
-    request carries it as the header ``X-ACP-Model-Request-ID``. ``meter`` gets the usage as it becomes known.
+    ``messages`` is the whole context in order. The caller owns this list and appends to it after the query, so a
+    crystal must not change or keep it. ``intent`` is the text of the current cast. ``request_id``, if it is not empty, is
+    sent as the header ``X-ACP-Model-Request-ID``. The crystal reports its usage to ``meter``.
     """
 
     messages: Sequence[Message]
@@ -314,32 +322,35 @@ class Query(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """A piece of a streamed response; ``kind`` is text or thought."""
+    """A piece of a streamed response: text of the answer, or thinking."""
 
     kind: Literal["text", "thought"]
     text: str
 
 
 Emit = Callable[[Delta], Awaitable[None]]
-"""Takes the pieces of a response as they come. It waits while the reader is slow, and raises where a response does not
-end."""
+"""Takes the pieces of a response as they arrive. It waits while the reader is slow. It raises an error if the response is
+endless."""
 
 
 @runtime_checkable
 class Crystal(Protocol):
-    """A model. ``context_window`` is in tokens, None where it is not known.
+    """A model. ``context_window`` is in tokens, None if it is not known.
 
-    Optional attributes: ``priced`` says whether its cost is known, ``max_input`` how many tokens a prompt may have
-    where that is less than the window, and ``remarks`` what the user must know when a cast begins.
+    Optional attributes:
 
-    Optional methods: ``prepare()`` does what the first query would wait for (importing an SDK); it may block, is
-    called in a thread, and more than once. ``async aclose()`` closes its connections; it may be queried again
-    afterwards.
+    - ``priced``: whether its cost is known.
+    - ``max_input``: the largest number of tokens of a prompt, if that is less than the window.
+    - ``remarks``: notes for the user, shown when a cast begins.
+    - ``patient``: true for a person, who may take any time to answer.
+    - ``text_calls``: true if it writes its tool calls as text, because its model accepts no tool definitions. Only such
+      a crystal may also write a program as a code block (`mediums.text_program`).
 
-    A crystal with ``patient`` true may take any time to answer: it is a person.
+    Optional methods:
 
-    A crystal with ``text_calls`` true writes its calls as text, because its model takes no tool definitions. Only such
-    a crystal may also give a program as a code block (`mediums.text_program`).
+    - ``prepare()`` does slow work before the first query, such as importing an SDK. It may block. It is called in a
+      thread, possibly several times.
+    - ``async aclose()`` closes the connections. A later query opens new ones.
     """
 
     @property
@@ -352,12 +363,12 @@ class Crystal(Protocol):
     def context_window(self) -> int | None: ...
 
     async def query(self, query: Query, emit: Emit) -> Response:
-        """Answer a query. Raises `CrystalError`. A response that was cut off says so in ``stop_reason`` (CRYSTAL-2)."""
+        """Answer a query. Raises `CrystalError`. If the response was cut off, ``stop_reason`` says so (CRYSTAL-2)."""
         ...
 
 
 def input_limit(crystal: Crystal) -> int | None:
-    """The largest number of tokens of a prompt: ``max_input`` where it is less than the window. None where not known."""
+    """The largest number of tokens of a prompt: the smaller of ``max_input`` and the window. None if not known."""
     window, most = crystal.context_window, getattr(crystal, "max_input", None)
     if not isinstance(most, int):
         return window if isinstance(window, int) else None

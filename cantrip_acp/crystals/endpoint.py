@@ -1,4 +1,4 @@
-"""Endpoint: address, key and options of one model, and the check that a query fits its window; the same for all providers."""
+"""Endpoint: the address, key and options of a model at any provider, and the check that a query fits its context window."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BASE_URL_VARIABLES = {
     "lmstudio": "LMSTUDIO_BASE_URL",
     "llamacpp": "LLAMACPP_BASE_URL",
 }
-"""The environment variable for another address of a provider; the first three are those of the official SDKs."""
+"""The environment variable that sets another address for a provider. The official SDKs use the first three too."""
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "effort": ("none", "minimal", "low", "medium", "high", "xhigh", "max"),
@@ -34,24 +34,25 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "logprobs": None,
     "routing": None,
 }
-"""The options of an endpoint, each with its allowed values, or None for other types."""
+"""The options of an endpoint. Each has its allowed words, or None if its value is not a word."""
 
 CONNECT_S = 15.0
 """Seconds to wait for a connection."""
 SILENCE_S = 300.0
-"""Seconds without a byte after which a response counts as dead; a model may think for long before its first byte."""
+"""Seconds without data after which a response counts as dead. A model may think for minutes before its first byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One model at one address.
 
-    ``base_url`` None means the address that the environment names for this provider (`environment_address`), else the
-    provider's own. Headers that the environment holds for the provider's SDK (``OPENAI_CUSTOM_HEADERS`` …) are sent
-    only then. ``headers`` are sent with each request. ``options`` are the recipe's options that only some providers
-    know (``api``, ``effort``, ``thinking_budget``, ``tools`` …). ``refusal_hint`` tells the user why no key was sent,
-    where a request was refused for lack of one. ``name_hint`` suggests another name for a model that was not found.
-    ``remarks`` are shown when a cast begins.
+    - ``base_url``: None means the address in the environment (`environment_address`), else the provider's own address.
+      Headers in the environment for the provider's SDK (such as ``OPENAI_CUSTOM_HEADERS``) are sent only in this case.
+    - ``headers`` are sent with each request.
+    - ``options`` are options of the recipe that only some providers have (``api``, ``effort``, ``thinking_budget`` …).
+    - ``refusal_hint`` tells the user why no key was sent. It is shown if the provider refuses a request without a key.
+    - ``name_hint`` suggests another name if the provider does not find the model.
+    - ``remarks`` are shown when a cast begins.
     """
 
     provider: str
@@ -86,25 +87,25 @@ class Endpoint:
         return {name: value.reveal() for name, value in self.headers.items()}
 
     def address(self) -> str | None:
-        """The target address: ``base_url``, else what the environment names; None is the provider's own address."""
+        """The address to use: ``base_url``, else the one in the environment; None means the provider's own address."""
         return self.base_url or environment_address(self.provider)
 
 
 def environment_address(provider: str) -> str | None:
-    """The address that the user's environment (or ``.env``) names for a provider, such as ``ANTHROPIC_BASE_URL``."""
+    """The address of a provider from the environment or ``.env``, for example from ``ANTHROPIC_BASE_URL``; else None."""
     variable = BASE_URL_VARIABLES.get(provider)
     return (keys.setting(variable).rstrip("/") or None) if variable else None
 
 
 BYTES_PER_TOKEN = 6
-"""More bytes per token than any tokenizer in use has on average: prose has about 4.5, code 3, Chinese 4."""
+"""An upper bound of the average bytes per token: prose has about 4.5, code 3, Chinese 4."""
 
 _RUN = re.compile(rb"(.)\1{7,}", re.DOTALL)
-"""The same byte many times (indentation, lines): tokenizers take dozens of them as one token."""
+"""The same byte repeated (indentation, lines). Tokenizers make one token of dozens of them."""
 
 
 def check_window(endpoint: Endpoint, query: Query) -> None:
-    """Check that a query can fit. Raises `ContextLimitError` with a lower bound of its tokens, and the limit."""
+    """Check that a query can fit the context window. Raises `ContextLimitError` with the least tokens and the limit."""
     limit = endpoint.info.input_limit
     if limit is None or _bytes(query) <= limit * BYTES_PER_TOKEN:
         return
@@ -119,7 +120,7 @@ def check_window(endpoint: Endpoint, query: Query) -> None:
 
 
 def least_tokens(query: Query) -> int:
-    """A lower bound of the tokens in the query's texts, for any model. Attachments are not counted."""
+    """The least number of tokens that the query's texts have for any tokenizer. Attachments are not counted."""
     total = 0
     for text in _texts(query):
         data = text.encode("utf-8", "surrogatepass")
@@ -128,7 +129,7 @@ def least_tokens(query: Query) -> int:
 
 
 def _bytes(query: Query) -> int:
-    # The usual case in each query: do not copy a text that is ASCII.
+    # Most texts are ASCII. Do not copy them only to count their bytes.
     return sum(len(t) if t.isascii() else len(t.encode("utf-8", "surrogatepass")) for t in _texts(query))
 
 

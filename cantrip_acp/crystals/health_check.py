@@ -1,7 +1,6 @@
-"""Health check: asks a provider with one free request, such as its list of models.
+"""Health check: tests whether a provider answers and accepts the key, with one free request (such as its list of models).
 
-It does not use the provider's SDK. So a check of all providers is fast, and a broken SDK can be told from a broken
-network.
+It does not use the provider's SDK. So it is fast, and it shows whether a problem is in the network or in the SDK.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ _ASKED = {
     "anthropic": ("https://api.anthropic.com", "/v1/models?limit=1"),
     "openai": ("https://api.openai.com/v1", "/models"),
     "google": ("https://generativelanguage.googleapis.com", "/v1beta/models?pageSize=1"),
-    # Its list of models needs no key, so ask about the key itself.
+    # OpenRouter lists its models without a key, so request the data of the key.
     "openrouter": ("https://openrouter.ai/api/v1", "/key"),
 }
 _LISTED = ("", "/models")
-"""For every Chat Completions server: its endpoint holds the address."""
+"""For all other servers, which speak Chat Completions. Their address is in the endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a check. ``ok``: the provider answers and accepts the key. ``text`` says what happened, without
-    secrets."""
+    """The result of a check. ``ok``: the provider answers and accepts the key. ``text`` says what happened; it contains
+    no secrets."""
 
     ok: bool
     text: str
@@ -46,7 +45,7 @@ class Answer:
 
 
 class _Staying(urllib.request.HTTPRedirectHandler):
-    """Does not follow redirects: that would send the key to any address."""
+    """Follows no redirect, because a redirect could send the key to another server."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -60,8 +59,8 @@ def probe(
     *,
     timeout: float = TIMEOUT_S,
 ) -> Answer:
-    """Send one request. Blocks for at most ``timeout`` seconds per step; never raises for errors of the network or the
-    server."""
+    """Send one request and report the result. Blocks for at most ``timeout`` seconds for each step of the connection.
+    Errors of the network or the server become a result; they are not raised."""
     own, path = _ASKED.get(provider, _LISTED)
     request = urllib.request.Request((base_url or own).rstrip("/") + path, headers={"accept": "application/json"})
     request.add_header("user-agent", "cantrip-acp")
@@ -85,7 +84,7 @@ def probe(
         if error.code in (401, 403):
             return answer(False, f"refuses the key ({error.code}): {words}", error.code)
         if error.code in (404, 405):
-            # A gateway may serve all that crystals need and still have no list of models.
+            # A gateway may answer queries and still have no list of models.
             return answer(True, f"answers, but has no {path.partition('?')[0]} ({error.code})", error.code)
         return answer(False, f"answers {error.code}: {words}", error.code)
     except (TimeoutError, OSError, http.client.HTTPException, ValueError) as error:
@@ -107,7 +106,7 @@ def _signed(provider: str, key: Secret | None) -> dict[str, str]:
 
 
 def _trusting() -> ssl.SSLContext:
-    """The certificates that the SDKs trust, where they are installed; else the system's."""
+    """Trust the certificates of ``certifi``, as the SDKs do; without ``certifi``, those of the system."""
     try:
         import certifi
     except ImportError:

@@ -1,6 +1,6 @@
-"""HTTP clients for the providers' SDKs: one per event loop, a limit on event sizes, and a count of a crystal's users.
+"""HTTP clients for the providers' SDKs: one client for each event loop, limits on response sizes, and closing after use.
 
-`prepare` and `prepare_in_background` import an SDK before the first query, because that takes most of a second.
+`prepare` and `prepare_in_background` import an SDK before the first query, because the import takes up to a second.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from cantrip_acp.core.errors import MalformedResponse
 from cantrip_acp.crystals.contract import Crystal
 
 LONGEST_EVENT = 16 * 1024 * 1024
-"""Bytes of one event of a stream, or of an error body; SDKs keep these in memory until they end."""
+"""The most bytes of one event of a stream, or of an error body. The SDKs keep them in memory until they end."""
 
 MOST_LINES = 1000
-"""Lines of one event, which normally has two; SDKs copy the whole event with each line."""
+"""The most lines of one event, which normally has two. The SDKs copy the whole event for each line."""
 
 TAIL = "cantrip.tail"
-"""The extension of a watched response that holds the end of its body."""
+"""The key in a response's extensions under which `watch` stores the end of the body."""
 _TAIL = 16 * 1024
 
 Client = TypeVar("Client")
 
 
 class ClientPerLoop(Generic[Client]):
-    """Makes a client when a loop first asks for one, and returns the same one afterwards."""
+    """Makes one client for each event loop, at the first request for it."""
 
     __slots__ = ("_clients", "_close", "_make")
 
@@ -43,7 +43,7 @@ class ClientPerLoop(Generic[Client]):
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = weakref.WeakKeyDictionary()
 
     def get(self) -> Client:
-        """The running loop's client."""
+        """Return the client of the running event loop."""
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
@@ -51,20 +51,20 @@ class ClientPerLoop(Generic[Client]):
         return client
 
     async def aclose(self) -> None:
-        """Close the running loop's client. The next query makes another."""
+        """Close the client of the running event loop. The next query makes a new one."""
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await self._close(client)
 
 
 async def watch(response: Any) -> None:
-    """An event hook of an HTTP client: stops a response whose event or error body does not end."""
+    """Stop a response whose event or error body is too large. This is a response hook for an HTTP client."""
     read = response.aiter_bytes
     streamed = response.status_code == 200
 
     async def watched(chunk_size: int | None = None) -> AsyncIterator[bytes]:
         length, lines, tail = 0, 0, b""
-        # Count after decompression: few bytes on the wire may become many.
+        # Count after decompression, because a small compressed body may become very large.
         async with contextlib.aclosing(read(chunk_size)) as pieces:
             async for piece in pieces:
                 seen = (tail + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -75,7 +75,7 @@ async def watch(response: Any) -> None:
                 lines += seen.count(b"\n") if streamed else 0
                 if length > LONGEST_EVENT or lines > MOST_LINES:
                     raise MalformedResponse(
-                        f"the response has an event beyond {LONGEST_EVENT:,} bytes or {MOST_LINES} lines and was stopped"
+                        f"the response was stopped: one event has more than {LONGEST_EVENT:,} bytes or {MOST_LINES} lines"
                     )
                 tail = piece[-3:]
                 response.extensions[TAIL] = (response.extensions.get(TAIL, b"") + piece)[-_TAIL:]
@@ -87,7 +87,7 @@ async def watch(response: Any) -> None:
 log = logging.getLogger(__name__)
 
 CLOSING_S = 2.0
-"""Seconds that closing connections may take."""
+"""The most seconds to wait for connections to close."""
 
 _users: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
 
@@ -97,11 +97,11 @@ def acquire(crystal: Crystal, user: object) -> None:
     try:
         _users.setdefault(crystal, weakref.WeakSet()).add(user)
     except TypeError:
-        pass  # a crystal that cannot be counted is closed only by its owner
+        pass  # It cannot be hashed or referenced weakly. Only its owner closes it.
 
 
 async def release(crystal: Crystal, user: object) -> None:
-    """Remove ``user``. When no user is left, the crystal's connections are closed; it may still be queried again."""
+    """Remove ``user``. If no user is left, close the crystal's connections. A later query opens new ones."""
     aclose = getattr(crystal, "aclose", None)
     try:
         users = _users.get(crystal)
@@ -116,23 +116,23 @@ async def release(crystal: Crystal, user: object) -> None:
         try:
             await aclose()
         except Exception as error:  # noqa: BLE001 - a library may raise anything while a connection closes
-            log.debug("the connections of %s did not end well: %s: %s", crystal.name, type(error).__name__, error)
+            log.debug("cannot close the connections of %s: %s: %s", crystal.name, type(error).__name__, error)
 
 
 _ready: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 async def prepare(crystal: Crystal) -> None:
-    """Wait until the crystal's ``prepare`` is done. It runs in a thread, because an import would block the event loop.
+    """Run the crystal's ``prepare`` in a thread, because an import would block the event loop, and wait for it.
 
-    A cancel does not wait for it. Errors are only logged: the query reports them.
+    A cancel does not wait for the thread. Errors are only logged here, because the query reports them.
     """
     prepare = getattr(crystal, "prepare", None)
     try:
         if prepare is None or crystal in _ready:
             return
     except TypeError:
-        return  # not hashable: it prepares itself
+        return  # It cannot be hashed, so we cannot remember that it is ready.
     try:
         await anyio.to_thread.run_sync(prepare, abandon_on_cancel=True)
     except Exception as error:  # noqa: BLE001
@@ -141,7 +141,7 @@ async def prepare(crystal: Crystal) -> None:
 
 
 def prepare_in_background(crystal: Crystal) -> None:
-    """Run the crystal's ``prepare`` in a separate thread, where it has one. Returns at once and never fails.
+    """Run the crystal's ``prepare`` in a separate thread, if it has one. Returns at once and never raises.
 
     The thread is a daemon, so the process can exit without waiting for an import.
     """

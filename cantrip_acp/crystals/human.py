@@ -1,4 +1,4 @@
-"""Human crystal: shows queries in the terminal, and sends what a person types as the response."""
+"""Human crystal: a person answers queries in the terminal. It shows the messages and sends the typed text as the response."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.contract import Delta, Emit, Message, Query, Response, ToolCall, ToolDefinition
 
 _ENTITIES = 32
-"""Entities whose messages are remembered as seen. After that an entity's messages are shown in full again."""
+"""The most entities whose shown messages are remembered. For an older entity, all messages are shown again."""
 _MOMENT_S = 0.05
 
 
 class HumanCrystal:
-    """A person at this process's terminal. Standard input must be a terminal; over ACP it carries the protocol.
+    """A person at this process's terminal. Standard input must be a terminal, so it does not work over ACP.
 
-    Raises `CrystalError` where there is no terminal, and at the end of input (Ctrl-D).
+    A query raises `CrystalError` if there is no terminal, and at the end of input (Ctrl-D).
     """
 
     name = "human"
@@ -54,7 +54,7 @@ class HumanCrystal:
         return response
 
     def _news(self, query: Query) -> str:
-        """The messages that were not shown before, and the tools."""
+        """Format the messages that were not shown before, and the list of tools."""
         now = tuple(query.messages)
         before = self._seen.pop(query.entity_id, ())
         self._seen[query.entity_id] = now
@@ -115,12 +115,12 @@ def _shown(what: str, query: Query) -> str:
 def terminal() -> Iterator[Terminal]:
     if not _is_terminal(0):
         raise CrystalError(
-            "provider human needs a terminal on standard input, and here it is none (over ACP it belongs to the protocol); "
+            "provider human needs a terminal, but standard input is not a terminal (over ACP it carries the protocol); "
             "run `cantrip cast` or `cantrip repl` in a terminal, or name another crystal",
             retryable=False,
         )
     try:
-        # Do not use descriptors 0 and 1: output may go to a file, and flags set on a shared terminal would stay.
+        # Do not use descriptors 0 and 1. Output may go to a file, and flags set on a shared terminal would stay set.
         fd = os.open(os.ttyname(0), os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
         raise CrystalError(f"the terminal cannot be opened: {error.strerror}", retryable=False) from None
@@ -138,8 +138,8 @@ def _is_terminal(fd: int) -> bool:
 
 
 class Terminal:
-    """Reads lines from and writes text to a terminal in its usual mode: the system edits lines, and waiting can be
-    cancelled."""
+    """Reads lines from a terminal and writes text to it. The terminal stays in its usual mode, in which the system edits
+    lines. Waiting for a line can be cancelled."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -154,7 +154,7 @@ class Terminal:
             raise _gone(error) from None
 
     async def line(self, prompt: str) -> str:
-        """The next line without its end. Raises `CrystalError` at the end of input, or where the terminal has gone."""
+        """Read the next line, without its line end. Raises `CrystalError` at the end of input, or if the terminal is closed."""
         if b"\n" not in self._rest:
             self.write(prompt)
         while b"\n" not in self._rest:
@@ -178,7 +178,7 @@ def _gone(error: OSError) -> CrystalError:
 # --- input
 
 COMMANDS = ("help", "tools", "all", "say", "refuse", "gate")
-"""Commands that are not tools. A tool with such a name is called by ``/gate NAME``."""
+"""The names of commands that are not tools. A tool with such a name is called with ``/gate NAME``."""
 
 HELP = """\
 text              say it, as the model; a line that ends in \\ goes on in the next one
@@ -197,10 +197,10 @@ END = "."
 
 @dataclass(frozen=True)
 class Said:
-    """One input: text, a call (tool and arguments as JSON text), a refusal, or a command for the terminal itself.
+    """One input: text, a call (tool and arguments as JSON text), a refusal, or a command such as ``/help`` (``show``).
 
-    ``more`` where it is not complete; ``problem`` with what is wrong. ``hold``: it is sent together with the next
-    input.
+    The kind is ``more`` if the input is not complete, and ``problem`` if it is invalid; ``text`` then says why. An input
+    with ``hold`` is sent together with the next one.
     """
 
     kind: Literal["text", "call", "refusal", "show", "problem", "more", "nothing"]
@@ -212,7 +212,7 @@ class Said:
 
 @dataclass
 class Typing:
-    """Collects typed lines until they form one input. ``tools`` are those that the query offers."""
+    """Collects typed lines until they form one input. ``tools`` are the tools of the query."""
 
     tools: Sequence[ToolDefinition]
     _lines: list[str] = field(default_factory=list)
@@ -274,7 +274,7 @@ class Typing:
         return self._called(name, rest, hold)
 
     def _command(self, head: str, body: str) -> Said:
-        """A command with the block that follows it."""
+        """Parse a command and the block of lines after it."""
         hold = head.startswith("+")
         name = head.lstrip("+ ").lstrip("/").removeprefix("gate ").strip()
         if name == "say":
@@ -308,13 +308,13 @@ class Typing:
         return next((tool for tool in self.tools if tool.name == name), None)
 
     def _asks_for_text(self, name: str) -> bool:
-        """Whether a call without arguments would lack its text."""
+        """Whether the tool has required arguments, so that a call needs more text."""
         tool = self._tool(name)
         return tool is not None and bool(tool.parameters.get("required"))
 
 
 def _first(tool: ToolDefinition) -> tuple[str, Any] | None:
-    """The argument for a plain text, and its type; None where other arguments are required as well."""
+    """The argument that a plain text sets, and its JSON Schema type. None if the tool requires several arguments."""
     properties = tool.parameters.get("properties")
     required = tool.parameters.get("required") or ()
     if not isinstance(properties, Mapping) or not properties or len(required) > 1:
@@ -325,7 +325,7 @@ def _first(tool: ToolDefinition) -> tuple[str, Any] | None:
 
 
 def _value(text: str, kind: Any) -> Any:
-    """The text as a value of that type. If the type is not string, JSON is parsed as such."""
+    """The text as a value of the type. If the type is not string, the text is parsed as JSON if possible."""
     if kind == "string":
         return text
     try:
@@ -335,7 +335,7 @@ def _value(text: str, kind: Any) -> Any:
 
 
 def _unfinished(text: str) -> bool:
-    """Whether more lines may complete it to a JSON object."""
+    """Whether more lines may complete the text to a JSON value."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -346,9 +346,9 @@ def _unfinished(text: str) -> bool:
 # --- output
 
 LONGEST = 4000
-"""Characters of one message that are shown; ``/all`` shows it in full."""
+"""The most characters shown of one message. ``/all`` shows the whole message."""
 
-# A message may hold anything from a file or a command. It must not control the terminal or change the text direction.
+# A message may contain any output of a file or a command. It must not control the terminal or change the text direction.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -358,7 +358,7 @@ def clean(text: str) -> str:
 
 
 def _told(shown: Sequence[Message], *, whole: bool = False) -> str:
-    """The messages as text for people, one after another."""
+    """Format the messages for the terminal."""
     return "".join(f"{head}\n{_indented(text, whole=whole)}" for head, text in _parts(shown))
 
 
@@ -386,13 +386,13 @@ def _indented(text: str, *, whole: bool) -> str:
 
 
 def _tool_line(tools: Sequence[ToolDefinition]) -> str:
-    """The names of the tools on one line."""
+    """Format the names of the tools on one line."""
     names = "  ".join(f"/{tool.name}" for tool in tools)
     return f"── tools: {names or 'none'}   (/help)\n"
 
 
 def _tool_list(tools: Sequence[ToolDefinition]) -> str:
-    """Each tool with its description and its arguments."""
+    """Format each tool with its description and its arguments."""
     out = []
     for tool in tools:
         out.append(f"/{tool.name}  {' '.join(tool.description.split())[:300]}\n")

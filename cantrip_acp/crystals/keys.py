@@ -1,8 +1,8 @@
 """API keys: finds them in the environment, in the user's ``.env``, or in the system's keyring, in this order.
 
-Only the ``.env`` in the configuration folder is read: one in a workspace came with somebody's repository. The keyring
-is asked last, and only where the package ``keyring`` is installed, under the service ``cantrip`` and the variable's
-name (``keyring set cantrip ANTHROPIC_API_KEY``).
+Only the ``.env`` in the configuration folder is read. A ``.env`` in a workspace is not trusted. The keyring is used last,
+and only if the package ``keyring`` is installed. A key has the service ``cantrip`` and the variable's name there
+(``keyring set cantrip ANTHROPIC_API_KEY``).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 SERVICE = "cantrip"
 KEYRING = "the system's keyring"
 KEYRING_SECONDS = 5.0
-"""A keyring that does not answer in these seconds (it is locked, or its daemon hangs) counts as empty."""
+"""Seconds to wait for the keyring. One that does not answer (it is locked, or its daemon hangs) counts as empty."""
 KEYRING_PAUSE = 60.0
-"""Seconds for which such a keyring is not asked again."""
+"""Seconds before a keyring that did not answer is used again."""
 MAX_BYTES = 256 * 1024
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -38,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A key. ``name`` is its variable; ``source`` is its place, as text for people: the environment, a file, the keyring."""
+    """A key. ``name`` is its variable. ``source`` says in words where it was found: the environment, a file or the keyring."""
 
     name: str
     secret: Secret = field(repr=False)
@@ -46,7 +46,7 @@ class Found:
 
 
 def find(names: Sequence[str], *, keyring: bool = True) -> Found | None:
-    """The first of these variables that is set. Each place is searched for all of them before the next place."""
+    """Find the first of these variables that is set. All names are searched in one place before the next place."""
     found = _set_here(names)
     if found is None and keyring:
         held = in_keyring(names)
@@ -55,7 +55,7 @@ def find(names: Sequence[str], *, keyring: bool = True) -> Found | None:
 
 
 def first(providers: Mapping[str, Sequence[str]]) -> tuple[str, Found] | None:
-    """The first provider with a key, in order. The keyring is asked once, where no other place has a key for any of them."""
+    """Find the first provider with a key. The keyring is used once, and only if no other place has a key for any provider."""
     for provider, names in providers.items():
         found = _set_here(names)
         if found is not None:
@@ -69,12 +69,12 @@ def first(providers: Mapping[str, Sequence[str]]) -> tuple[str, Found] | None:
 
 
 def in_keyring(names: Sequence[str]) -> dict[str, Found]:
-    """The keys that the keyring has of these."""
+    """Find the keys with these names in the keyring."""
     return {name: Found(name, Secret(value), KEYRING) for name, value in _asked(names).items()}
 
 
 def setting(name: str) -> str:
-    """A setting that is not a key (``CANTRIP_CRYSTAL``, ``CANTRIP_BASE_URL``), from the environment, else from ``.env``."""
+    """Read a setting that is not a key (such as ``CANTRIP_CRYSTAL``) from the environment, else from ``.env``."""
     return (os.environ.get(name) or dotenv().get(name, "")).strip()
 
 
@@ -94,7 +94,7 @@ def _set_here(names: Sequence[str]) -> Found | None:
 
 
 def dotenv_file() -> Path:
-    """The only ``.env`` that is read."""
+    """The path of the only ``.env`` file that is read."""
     return config_dir() / ".env"
 
 
@@ -102,15 +102,15 @@ _read: tuple[Path, tuple[int, int, int], dict[str, str]] | None = None
 
 
 def dotenv() -> dict[str, str]:
-    """The settings of ``.env``; empty where there is none. It is read again when it has changed. Its secrets are
-    redacted from then on."""
+    """Return the settings in ``.env``; empty if the file does not exist. The file is read again after a change. Its
+    secrets are registered for redaction."""
     global _read
     path = dotenv_file()
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
-            _log.warning("%s cannot be read, so its keys are not there: %s", path, error.strerror)
+            _log.warning("%s cannot be read, so its keys are not used: %s", path, error.strerror)
         return {}
     state = os.fstat(descriptor)
     if not stat.S_ISREG(state.st_mode):
@@ -131,17 +131,17 @@ def dotenv() -> dict[str, str]:
 
 
 def exposed(mode: int) -> str | None:
-    """The problem with the permissions of a file that holds keys; None where there is none."""
+    """Say what is wrong with the permissions of a file with keys; None if they are safe."""
     if not mode & 0o077:
         return None
     who = "written" if mode & 0o022 else "read"
-    return f"can be {who} by other users of this machine; mend it with: chmod 600"
+    return f"can be {who} by other users of this machine; to fix this, run: chmod 600"
 
 
 def parse(text: str) -> dict[str, str]:
-    """Parse lines ``NAME=value``, with optional ``export``, quotes around the value and ``# comments``.
+    """Parse lines ``NAME=value``. ``export``, quotes around the value and ``# comments`` are allowed.
 
-    Nothing is expanded: a ``$`` in a key is part of the key. Other lines are ignored.
+    Variables are not expanded, so a ``$`` in a value is part of the value. Other lines are ignored.
     """
     held: dict[str, str] = {}
     for line in text.splitlines():
@@ -181,16 +181,15 @@ def keyring_installed() -> bool:
 
 
 def _asked(names: Sequence[str]) -> dict[str, str]:
-    """The keys that the keyring has of these.
+    """Read the keys with these names from the keyring, in a separate process without a terminal and with a time limit.
 
-    A separate process asks it, without a terminal and with a time limit: a back end may want a typed password, wait
-    for a window that nobody sees, or talk to a daemon that does not answer.
+    A keyring may otherwise block: it may ask for a password, wait for a window, or wait for a daemon that hangs.
     """
     global _silent_until
     if time.monotonic() < _silent_until or not keyring_installed():
         return {}
     try:
-        # -P and another folder: do not import a keyring.py from a workspace.
+        # -P and another folder prevent the import of a keyring.py from a workspace.
         done = subprocess.run(
             [sys.executable, "-P", "-c", _ASK, SERVICE, *names],
             stdin=subprocess.DEVNULL,
@@ -204,15 +203,15 @@ def _asked(names: Sequence[str]) -> dict[str, str]:
         found = json.loads(done.stdout) if done.returncode == 0 else {}
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         _silent_until = time.monotonic() + KEYRING_PAUSE
-        _log.info("the system's keyring gave no answer: %s", type(error).__name__)
+        _log.info("the system's keyring did not answer: %s", type(error).__name__)
         return {}
     return {name: value.strip() for name, value in found.items() if isinstance(value, str) and value.strip()}
 
 
 class Secret:
-    """Holds one secret text. Its repr, str, format and pickle do not reveal it; ``reveal`` does.
+    """Holds one secret text. Only ``reveal`` returns it: repr, str and format show a mask, and pickling fails.
 
-    Creating one registers it with the process's redactor, so it is masked in everything that is written from then on.
+    A new secret is registered with the process's redactor, which masks it in all later output.
     """
 
     __slots__ = ("_value",)
@@ -222,7 +221,7 @@ class Secret:
         shared().add(value)
 
     def reveal(self) -> str:
-        """The text itself, for the one request that needs it."""
+        """Return the secret text. Call this only to make a request."""
         return self._value
 
     def __bool__(self) -> bool:

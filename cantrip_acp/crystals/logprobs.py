@@ -1,7 +1,6 @@
-"""Logprobs: the tokens of a response as its provider reports them (ids, texts, log-probabilities), where ``logprobs``
-was set.
+"""Log-probabilities: collects the tokens of a response (ids, texts, log-probabilities) if the option ``logprobs`` is set.
 
-Trainers need the tokens as they were sampled: a tokenizer may split the same text differently later.
+Training needs the tokens as they were sampled, because a tokenizer may later split the same text differently.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ UNLIKELY = -9999.0
 """The value that servers write for minus infinity, which JSON cannot hold."""
 
 _MOST = 1_000_000
-"""More tokens than any response or prompt has."""
+"""The most tokens to accept. No real response or prompt has more."""
 
 
 class SampledTokens(msgspec.Struct, frozen=True, omit_defaults=True):
     """The known data about the tokens of one response, in the order of sampling.
 
-    Those of ``ids``, ``texts`` and ``logprobs`` (natural logarithms) that are not empty have the same length. ``raw``
-    has the bytes of each token whose text is incomplete (part of a character), by its position. ``prompt_ids`` are the
-    prompt's tokens from number ``prompt_from`` on; the earlier ones are the same as in the entity's previous turn,
-    prompt and response.
+    ``ids``, ``texts`` and ``logprobs`` (natural logarithms) have the same length; an unknown list is empty. ``raw`` maps
+    the position of a token to its bytes, if its text is only part of a character. ``prompt_ids`` are the prompt's tokens
+    from index ``prompt_from``. The tokens before that index are the same as in the prompt and response of the entity's
+    previous turn.
     """
 
     ids: tuple[int, ...] = ()
@@ -36,13 +35,13 @@ class SampledTokens(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_from: int = 0
 
     def bytes_of(self, place: int) -> list[int]:
-        """The bytes of a token: UTF-8 of its text where nothing else is known."""
+        """Return the bytes of a token: those in ``raw``, else the UTF-8 form of its text."""
         found = self.raw.get(str(place))
         return list(found) if found is not None else list(self.texts[place].encode("utf-8", "replace"))
 
 
 class Tokens:
-    """Collects token data piece by piece. Data of a wrong shape are ignored."""
+    """Collects the token data of a streamed response. Data of a wrong shape are ignored."""
 
     def __init__(self) -> None:
         self._ids: list[int] = []
@@ -53,7 +52,7 @@ class Tokens:
         self._lost = False
 
     def chat(self, chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
-        """Take a chunk of Chat Completions and its choice: ``logprobs``, and the ids that vLLM and similar servers add."""
+        """Add a chunk of Chat Completions and its choice: ``logprobs``, and the token ids that servers such as vLLM send."""
         found = choice.get("logprobs")
         if isinstance(found, Mapping):
             for key in ("content", "refusal"):
@@ -62,12 +61,12 @@ class Tokens:
         self.prompt(chunk.get("prompt_token_ids", choice.get("prompt_token_ids")))
 
     def prompt(self, ids: Any) -> None:
-        """Take the ids of the prompt's tokens, which come once."""
+        """Set the ids of the prompt's tokens. Only the first list counts."""
         if not self._prompt:
             self._prompt = _ids(ids)
 
     def entries(self, entries: Any) -> None:
-        """Take entries ``{token, logprob, bytes}``, the form of both OpenAI APIs."""
+        """Add entries ``{token, logprob, bytes}``, the form of both OpenAI APIs."""
         for entry in entries if isinstance(entries, list) else ():
             if not isinstance(entry, Mapping) or not isinstance(entry.get("token"), str):
                 self._lost = True
@@ -75,7 +74,7 @@ class Tokens:
             self.add(entry["token"], entry.get("logprob"), entry.get("bytes"))
 
     def add(self, text: str, logprob: Any, raw: Any = None, token_id: Any = None) -> None:
-        """Take one token."""
+        """Add one token."""
         if not isinstance(logprob, int | float) or isinstance(logprob, bool) or math.isnan(logprob):
             self._lost = True
             return
@@ -88,7 +87,7 @@ class Tokens:
         self._logprobs.append(float(logprob) if math.isfinite(logprob) else UNLIKELY)
 
     def whole(self) -> SampledTokens | None:
-        """All collected data; None where nothing came. Lists of different lengths are left out, ids stay."""
+        """Return all collected data; None if there is nothing. If the lengths differ, only the ids are returned."""
         ids, texts = self._ids, self._texts
         if self._lost or len(texts) > _MOST or (ids and texts and len(ids) != len(texts)):
             texts = []

@@ -1,6 +1,6 @@
-"""Provider errors: turns the error answers of all providers into errors of the contract (PROD-2, CRYSTAL-2).
+"""Provider errors: turns the errors of all providers into `CrystalError` (PROD-2, CRYSTAL-2).
 
-A provider's module passes the status, the headers and the body that its SDK caught.
+A provider's module passes the status, the headers and the body that its SDK received.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from cantrip_acp.crystals.contract import Meter
 from cantrip_acp.text.redaction import shared
 
 OVERLOADED = 529
-"""Anthropic's status for an overloaded service. It also comes inside a stream, as an event without a status."""
+"""Anthropic's HTTP status for an overloaded service. Inside a stream, this error comes as an event without a status."""
 
 _LONGEST = 600
-"""Characters of a provider's error text that an error repeats."""
+"""The most characters of a provider's error text in our error."""
 
 _TOO_LONG = re.compile(
     r"prompt is too long|context[_ ]length|context window|maximum context|too many (?:input )?tokens"
@@ -34,7 +34,7 @@ _TOO_LONG = re.compile(
 _MENDS = {
     401: "check the key",
     402: "the account has no credit left",
-    403: "the key may not do this; check its permissions and the region",
+    403: "the key is not allowed to do this; check its permissions and the region",
     404: "check the model's name and base_url",
     413: "the request is too large",
 }
@@ -50,15 +50,15 @@ def refused(
     refusal_hint: str = "",
     name_hint: str = "",
 ) -> CrystalError:
-    """The error for an HTTP status that is no success.
+    """Make the error for an HTTP status that is not a success.
 
-    ``who`` names provider and model. ``message`` is the provider's text, ``code`` its word for the kind of failure
-    (such as ``context_length_exceeded``, ``insufficient_quota``, ``overloaded_error``). ``refusal_hint`` replaces the
-    advice for a 401 or 403 (`Endpoint.refusal_hint`), ``name_hint`` that for a 404.
+    ``who`` is the provider and the model. ``message`` is the provider's text, and ``code`` its name for the error (such
+    as ``context_length_exceeded``, ``insufficient_quota``, ``overloaded_error``). ``refusal_hint`` replaces the advice
+    for a 401 or 403 (`Endpoint.refusal_hint`). ``name_hint`` replaces the advice for a 404.
     """
     words = said(message)
     if 300 <= status < 400:
-        # Do not follow redirects: that would send the conversation, and the keys in its headers, to any address.
+        # A redirect is not followed: it could send the conversation, and the keys in its headers, to another server.
         to = said((headers or {}).get("location", "elsewhere"))
         return CrystalError(f"{who} answered {status}, a redirect to {to}; set base_url to it", status=status)
     if status in (400, 413, 422, 500) and _TOO_LONG.search(f"{code or ''} {message}"):
@@ -69,44 +69,44 @@ def refused(
     return CrystalError(
         text,
         status=status,
-        # 408 and 409 are also worth a retry. A spent quota is 429, but waiting does not help.
+        # 408 and 409 are also retried. A used-up quota has status 429, but waiting does not help.
         retryable=False if spent else True if status in (408, 409, OVERLOADED) else None,
         retry_after=retry_after(headers or {}),
     )
 
 
 def broken(who: str, error: BaseException, *, sent: bool = False, address: str | None = None) -> CrystalError:
-    """The error for a connection that could not be made or was lost. ``sent``: part of a response had already come.
+    """Make the error for a connection that failed or was lost. ``sent``: part of a response was already received.
 
-    ``address`` is the target of the request: a refused connection to this machine is not retried.
+    ``address`` is the target of the request. A refused connection to this machine is not retried.
     """
     if not sent and type(error).__name__ == "ConnectError" and is_loopback(address or ""):
         return CrystalError(
             f"{who}: no server answers at {address}; start it, or change the address ({said(error)})", retryable=False
         )
     words = said(str(error)) or type(error).__name__
-    what = "the stream was cut before the response's end" if sent else "no connection, or it was lost"
+    what = "the stream was cut before the response's end" if sent else "no connection, or the connection was lost"
     return CrystalError(f"{who}: {what}: {words}", retryable=True)
 
 
 def silent(who: str, seconds: float | None = None) -> CrystalError:
-    """The error for a time-out."""
+    """Make the error for a time-out."""
     after = f" for {seconds:g} seconds" if seconds else ""
     return CrystalError(f"{who}: no answer{after} (time-out)", retryable=True)
 
 
 def unreadable(who: str, what: str) -> CrystalError:
-    """The error for a response that breaks the provider's protocol; a retry may help."""
-    return CrystalError(f"{who} sent what cannot be read: {said(what)}", retryable=True)
+    """Make the error for a response that does not follow the provider's protocol. A retry may help."""
+    return CrystalError(f"{who} sent a response that cannot be read: {said(what)}", retryable=True)
 
 
 def no_answer(who: str, kind: str, body: str) -> CrystalError:
-    """The error for a success response with other content, such as a sign-in page. ``kind`` is its media type."""
-    return unreadable(who, f"{kind or 'nothing'} in place of an answer (check base_url): {without_markup(body)[:200]}")
+    """Make the error for a success status with other content, such as a sign-in page. ``kind`` is the media type."""
+    return unreadable(who, f"{kind or 'nothing'} instead of an answer (check base_url): {without_markup(body)[:200]}")
 
 
 def without_markup(text: str) -> str:
-    """The text of an HTML page; other text unchanged."""
+    """Return the text of an HTML page. Other text is returned unchanged."""
     if "<" not in text[:20]:
         return text
     text = re.sub(r"<(script|style)\b.*?</\1>", " ", text[:20_000], flags=re.DOTALL | re.IGNORECASE)
@@ -114,12 +114,12 @@ def without_markup(text: str) -> str:
 
 
 _SENT = frozenset({"ReadTimeout", "ReadError", "RemoteProtocolError"})
-"""Names of HTTP client errors that happen after the request went out."""
+"""Class names of HTTP client errors that happen after the request was sent."""
 
 
 @contextmanager
 def opening(meter: Meter) -> Iterator[None]:
-    """Wraps the sending of one request, until its response begins. Tells the meter whether the request may be billed."""
+    """Context for sending one request until its response begins. It tells the meter whether the request may be billed."""
     meter.sent()
     try:
         yield
@@ -130,7 +130,7 @@ def opening(meter: Meter) -> Iterator[None]:
 
 
 def may_be_billed(error: CrystalError) -> bool:
-    """Whether the provider may have worked on a request without a response: it was sent, and nothing came back."""
+    """Whether the provider may have worked on a request that failed: it was sent, but no response came."""
     if error.status is not None:
         return False
     cause: BaseException | None = error
@@ -142,9 +142,9 @@ def may_be_billed(error: CrystalError) -> bool:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait, from ``retry-after-ms`` or ``Retry-After`` (seconds or a date).
+    """Read the seconds to wait from ``retry-after-ms`` or ``Retry-After`` (seconds or a date).
 
-    None where there is no such header, or its time is past or not finite.
+    None if there is no such header, or if its time is in the past or not finite.
     """
     lower = {name.lower(): value for name, value in headers.items()}
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
@@ -163,7 +163,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether a URL leads to this machine."""
+    """Whether a URL points to this machine."""
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:
@@ -172,6 +172,6 @@ def is_loopback(url: str) -> bool:
 
 
 def said(message: Any) -> str:
-    """A provider's error text: one line, limited length, without secrets."""
+    """Format a provider's error text: on one line, shortened, with secrets masked."""
     text = " ".join(str(message).split())
     return shared().diagnostic(text if len(text) <= _LONGEST else text[:_LONGEST] + " …")

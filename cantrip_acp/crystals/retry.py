@@ -1,6 +1,6 @@
-"""Retry: asks a crystal until it answers or a retry cannot help (PROD-2, D-006), and enforces forced tool use (CRYSTAL-5).
+"""Retry: repeats a failed query of a crystal (PROD-2, D-006), and asks again if a required tool call is missing (CRYSTAL-5).
 
-All attempts together are one query of the loop and at most one turn. Nothing of a failed attempt reaches the messages.
+All attempts together are one query of the loop and at most one turn. A failed attempt adds nothing to the messages.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from cantrip_acp.crystals.contract import (
 )
 
 MAX_RESPONSE_CHARS = 8_000_000
-"""Characters that no real answer has; a longer stream counts as endless."""
+"""The most characters of a response. A longer stream counts as endless."""
 
 LONGEST_WAIT_S = 3600.0
-"""Seconds without a piece after which a provider counts as dead, even if its bytes keep the connection alive."""
+"""Seconds without a piece of text after which a provider counts as dead, even if the connection still gets data."""
 
 _REASKS = 2
 _IMAGE = re.compile(r"image|media|multimodal", re.IGNORECASE)
@@ -49,10 +49,10 @@ _INSIST = "Your last answer called no tool. Answer with at least one tool call."
 class RetryPolicy:
     """How often to retry, and how long to wait.
 
-    ``max_retries`` are attempts after the first. The n-th wait (from 0) is ``base_s`` × 2ⁿ plus a random part of up to
-    a quarter, at most ``max_wait_s``. A ``Retry-After`` of the provider is used instead; if it is longer than
-    ``max_retry_after_s``, there is no retry. ``statuses`` replaces the retryable statuses (429 and 5xx); other 4xx are
-    never retried. ``sleep`` and ``chance`` can be replaced, so that tests need no time.
+    ``max_retries`` is the number of attempts after the first one. Before retry n (from 0) it waits ``base_s`` × 2ⁿ
+    seconds plus up to a quarter at random, at most ``max_wait_s``. If the provider sends ``Retry-After``, that time is
+    used instead, but if it is longer than ``max_retry_after_s``, there is no retry. ``statuses`` replaces the HTTP
+    statuses that are retried (429 and 5xx). Other 4xx are never retried. Tests replace ``sleep`` and ``chance``.
     """
 
     max_retries: int = 3
@@ -80,7 +80,7 @@ class RetryPolicy:
 
     @classmethod
     def of(cls, value: RetryPolicy | Mapping[str, Any] | None) -> RetryPolicy:
-        """Make a policy from the mapping in a recipe (``retryable_status_codes`` is ``statuses``)."""
+        """Make a policy from the mapping in a recipe. ``retryable_status_codes`` is another name of ``statuses``."""
         if value is None or isinstance(value, RetryPolicy):
             return value or cls()
         given = dict(check_mapping(value, "retry"))
@@ -89,13 +89,13 @@ class RetryPolicy:
         if "retryable_status_codes" in given:
             if "statuses" in given:
                 raise DefinitionError(
-                    "retry: statuses and retryable_status_codes exclude each other; keep one", rule="exclusive-keys"
+                    "retry: statuses and retryable_status_codes mean the same; keep one of them", rule="exclusive-keys"
                 )
             given["statuses"] = given.pop("retryable_status_codes")
         return cls(**given)
 
     def delay(self, retry: int, error: CrystalError) -> float | None:
-        """Seconds before retry number ``retry`` (0, 1, …); None for no retry."""
+        """Return the seconds to wait before retry number ``retry`` (0, 1, …); None if there is no retry."""
         if retry >= self.max_retries or not error.may_retry(self.statuses):
             return None
         if error.retry_after is not None:
@@ -106,7 +106,7 @@ class RetryPolicy:
 
 
 def _say_when(error: CrystalError, policy: RetryPolicy) -> None:
-    """Add to the text of a final error how long its provider asks to wait, and until when."""
+    """Add to the text of the final error how long the provider asks to wait, and until what time."""
     wait = error.retry_after
     if wait is None or not 1 <= wait < 1e9 or not error.may_retry(policy.statuses):
         return
@@ -117,16 +117,15 @@ def _say_when(error: CrystalError, policy: RetryPolicy) -> None:
 
 
 Notice = Callable[[float, CrystalError], Awaitable[None]]
-"""Called before each further attempt, with the seconds until then and the error that makes the last attempt void."""
+"""Called before each new attempt, with the seconds to wait and the error of the last attempt."""
 
 
 Spend = Callable[[Usage], None]
-"""Called with usage that is not in the returned response: of attempts that failed or were cut off, and of answers that
-broke the contract."""
+"""Called with usage that the returned response does not include: the usage of failed attempts and of rejected answers."""
 
 
 class _Guard:
-    """Passes pieces on, and raises where a response does not end. Each piece restarts the time limit for the next one."""
+    """Passes pieces to ``emit``, and raises if a response is endless. Each piece restarts the time limit."""
 
     __slots__ = ("_emit", "_left", "_wait", "begun")
 
@@ -141,9 +140,9 @@ class _Guard:
         self._left -= len(delta.text)
         if self._left < 0:
             raise MalformedResponse(
-                f"the response went beyond {MAX_RESPONSE_CHARS:,} characters without an end and was stopped"
+                f"the response was stopped, because it has more than {MAX_RESPONSE_CHARS:,} characters"
             )
-        # The reader may take its time.
+        # The time that the reader needs does not count.
         self._wait.deadline = inf
         await self._emit(delta)
         self._wait.deadline = anyio.current_time() + LONGEST_WAIT_S
@@ -158,10 +157,10 @@ async def query_with_retries(
     read: Callable[[Response], Response] | None = None,
     spend: Spend = lambda usage: None,
 ) -> Response:
-    """Ask for one response that keeps the contract. Raises `CrystalError` when retries are used up or cannot help.
+    """Get one valid response. Raises `CrystalError` if all retries failed or a retry cannot help.
 
-    ``read`` finds the calls that a crystal wrote into its text; such a call satisfies a required tool_choice.
-    ``spend``: see `Spend`.
+    ``read`` finds the tool calls in a response's text. Such a call satisfies ``tool_choice: required``. ``spend``: see
+    `Spend`.
     """
     response = await _attempt(crystal, query, emit, policy, notice, spend)
     if read is not None:
@@ -170,7 +169,7 @@ async def query_with_retries(
         return response
     messages: Sequence[Message] = query.messages
     for _ in range(_REASKS):
-        # The provider could not force a tool call. CRYSTAL-5 allows to simulate that by asking again.
+        # The provider did not force a tool call. CRYSTAL-5 allows to simulate that by asking again.
         messages = [
             *messages,
             Message("assistant", response.content),
@@ -220,7 +219,7 @@ async def _attempt(
 
 
 def _without_images(query: Query, error: CrystalError) -> Query | None:
-    """The query without the images of tool results, where the error may be about them; otherwise None.
+    """Return the query without the images of tool results, if the error may be about images; otherwise None.
 
     Without this, one image that a provider cannot read would make every later query fail.
     """
@@ -238,11 +237,8 @@ def _without_images(query: Query, error: CrystalError) -> Query | None:
 
 
 async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> Response:
-    """Run one attempt. Its usage goes to ``spend`` where it gives no response that keeps the contract.
-
-    The query's meter must be new.
-    """
-    # A person may think as long as they like.
+    """Run one attempt. If it gives no valid response, report its usage to ``spend``. The query's meter must be new."""
+    # A person has no time limit.
     patience = inf if getattr(crystal, "patient", False) else LONGEST_WAIT_S
     wait = anyio.CancelScope(deadline=anyio.current_time() + patience)
     guard = _Guard(emit, wait)
@@ -251,11 +247,11 @@ async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> R
             response = await crystal.query(query, guard)
         if wait.cancelled_caught:
             raise CrystalError(
-                f"{crystal.name} ({crystal.model}): no word for {LONGEST_WAIT_S:g} seconds, though the connection is held open",
+                f"{crystal.name} ({crystal.model}): no answer for {LONGEST_WAIT_S:g} seconds, although the connection is open",
                 retryable=True,
             )
     except BaseException:
-        # Also after a cancel: the provider bills what it had streamed until then.
+        # Also after a cancel: the provider bills the text that it has streamed so far.
         used = query.meter.used
         if used == NO_USAGE and guard.begun:
             used = UNKNOWN_USAGE

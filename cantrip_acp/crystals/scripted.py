@@ -1,7 +1,7 @@
-"""Scripted crystal: plays responses in order, for tests, demos and benchmarks without a paid model.
+"""Scripted crystal: plays fixed responses in order, for tests, demos and benchmarks without a paid model.
 
-It follows the crystal contract except CRYSTAL-1: its position in the script is state of this object, so casts of one
-cantrip share it.
+It follows the crystal contract except CRYSTAL-1: this object remembers its position in the script, and all casts of one
+cantrip share that position.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ KEYS = frozenset(
         "tool_result",
     }
 )
-"""The keys that a response of a script may have."""
+"""The allowed keys of a response in a script."""
 
 TOOLS = ("native", "text")
-"""How a script's crystal calls tools: as native calls, or in its text."""
+"""The ways in which a scripted crystal calls tools: as native calls, or in its text."""
 
 _USAGE_KEYS = (
     "prompt_tokens",
@@ -54,20 +54,21 @@ _USAGE_KEYS = (
 
 
 class ScriptedCrystal:
-    """Plays ``responses``, each a mapping with any of `KEYS`.
+    """Plays ``responses``. Each is a mapping with keys of `KEYS`.
 
-    - ``content``, ``thinking``: text. ``chunks``: the text in pieces, as it streams.
-    - ``tool_calls``: a list of ``{id?, gate, args}``; args is a mapping, or text that is sent unchanged.
-    - ``bash``, ``code``: a call of the medium's own tool with that command or program.
-    - ``usage``: prompt_tokens, completion_tokens, cached_tokens, cost; without it, ``usage`` of the whole script.
-    - ``error``: ``{status, message, retry_after?}``: this query fails with it. ``delay_ms``: wait before each piece.
-    - ``when``: use it only while the intent contains that text. ``repeat``: it is never used up.
+    - ``content``, ``thinking``: text. ``chunks``: the text as a list of streamed pieces.
+    - ``tool_calls``: a list of ``{id?, gate, args}``. ``args`` is a mapping, or text that is used unchanged.
+    - ``bash``, ``code``: a call of the medium's own tool with this command or program.
+    - ``usage``: prompt_tokens, completion_tokens, cached_tokens, cost. The default is the script's ``usage``.
+    - ``error``: ``{status, message, retry_after?}``. The query fails with this error.
+    - ``delay_ms``: milliseconds to wait before each piece.
+    - ``when``: use the response only if the intent contains this text. ``repeat``: the response is never used up.
 
-    With ``tools="text"`` it plays a model that writes its tool calls as text: blocks that call a tool in ``content``
-    are read as calls, and a program may be a code block (`mediums.text_program`).
+    With ``tools="text"`` it plays a model that writes its tool calls as text: ``tool_call`` blocks in ``content`` are
+    parsed as calls, and a program may be a code block (`mediums.text_program`).
 
-    ``children`` are scripts for child entities in the order of their start. With ``record_inputs`` every query is kept
-    in ``invocations``, with a copy of its messages; ``queries`` counts all queries. A query after the end of the
+    ``children`` are scripts for child entities, in the order in which they start. With ``record_inputs`` every query is
+    stored in ``invocations``, with a copy of its messages. ``queries`` counts all queries. A query after the end of the
     script raises `ScriptExhausted`.
     """
 
@@ -110,7 +111,7 @@ class ScriptedCrystal:
         step = self._next(query.intent)
         usage = step.usage if step.usage is not None else None if step.error is not None else self._usage
         if usage is not None and usage != NO_USAGE:
-            # Like a provider that reports usage at the end of its answer, or with its error.
+            # Report usage as a provider does: at the end of the answer, or with the error.
             query.meter.sent()
             if step.error is not None:
                 query.meter.report(usage, complete=True)
@@ -130,7 +131,7 @@ class ScriptedCrystal:
         if step.fixed:
             calls = step.calls
         else:
-            # Ids that the script omits are unique over the life of this object.
+            # Make ids that are missing in the script. They are unique for this object.
             calls = tuple(
                 c if c.id else ToolCall(f"tc_{self.queries}_{i}", c.gate, c.args) for i, c in enumerate(step.calls, 1)
             )
@@ -155,7 +156,7 @@ class ScriptedCrystal:
         )
 
     def _reader(self, query: Query) -> StreamedTextFilter | None:
-        """The reader that finds calls in the text of a response; None for a script whose text holds no calls."""
+        """Make the filter that finds calls in the text of a response. None if the script has only native calls."""
         if not self.text_calls:
             return None
         from cantrip_acp.crystals.text_tools import StreamedTextFilter
@@ -164,16 +165,15 @@ class ScriptedCrystal:
         return StreamedTextFilter(names, tags=False)
 
     def child(self, number: int, depth: int) -> Crystal:
-        """The crystal for an entity's child of that number, from 0: its own script, or this one where there are no
-        child scripts.
+        """Make the crystal for an entity's child with this number (from 0). Without child scripts, it is this crystal.
 
-        Raises `CrystalError` where ``children`` has no script for it.
+        Raises `CrystalError` if ``children`` is too short.
         """
         if not self.children:
             return self
         if number >= len(self.children):
             raise CrystalError(
-                f"the script has run out of children: this is child {number + 1}, and it has {len(self.children)}",
+                f"the script has no script for child {number + 1}: its list of children has {len(self.children)}",
                 retryable=False,
             )
         script = self.children[number]
@@ -191,7 +191,7 @@ class ScriptedCrystal:
         )
 
     def skip(self, queries: int) -> None:
-        """Skip as many responses as if that many queries had been played (a session that was loaded again)."""
+        """Skip the responses of this many queries, for a session that is loaded again."""
         for _ in range(queries):
             self.queries += 1
             while self._first < len(self._script) and (self._used[self._first] or self._script[self._first].repeat):
@@ -212,7 +212,7 @@ class ScriptedCrystal:
                 self._used[index] = True
             return step
         raise ScriptExhausted(
-            f"the script has run out: query {self.queries} found no response left "
+            f"the script has run out: no response is left for query {self.queries} "
             f"({len(self._script)} in the script; the intent begins {intent[:60]!r})",
             retryable=False,
         )
@@ -220,18 +220,18 @@ class ScriptedCrystal:
     def _check_window(self, query: Query) -> None:
         if self.context_window is None:
             return
-        # Four characters per token: the usual estimate, and the only one without a tokenizer.
+        # Without a tokenizer, four characters per token is the usual estimate.
         tokens = sum(len(m.content or "") + sum(len(c.args) for c in m.tool_calls) for m in query.messages) // 4
         if tokens > self.context_window:
             raise ContextLimitError(
-                f"about {tokens} tokens do not fit the window of {self.context_window} of {self.model}",
+                f"about {tokens} tokens do not fit the window of {self.context_window} tokens of {self.model}",
                 tokens=tokens,
                 limit=self.context_window,
             )
 
 
 class _Step:
-    """One response of a script, checked and ready to play."""
+    """One validated response of a script."""
 
     __slots__ = (
         "calls",

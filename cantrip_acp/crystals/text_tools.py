@@ -1,9 +1,9 @@
-"""Tool calls in text, for models and servers that take no tool definitions (CRYSTAL-4).
+"""Tool calls in text, for models and servers that accept no tool definitions (CRYSTAL-4).
 
-`presentation` asks the model for calls, `read_calls` finds them in an answer, and `StreamedTextFilter` holds them back
-while the answer streams. There is one format: a fenced block with the tag ``tool_call`` that holds JSON. A call is executed,
-so text that only quotes one must not be taken for it. A CommonMark parser says where blocks begin and end: a call is a block at the
-top level of the message, never part of a quotation, a list, an HTML comment, an HTML element or another code block.
+`presentation` tells the model how to write calls. `read_calls` finds them in an answer. `StreamedTextFilter` hides them
+while the answer streams. A call is a fenced block with the tag ``tool_call`` that contains JSON. Calls are executed, so
+a text that only quotes a call must not count as one. Therefore a CommonMark parser finds the blocks. A call must be a block
+at the top level of the message, not inside a quotation, a list, an HTML comment, an HTML element or another code block.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 LONGEST = 200_000
-"""Characters of an answer that is read for calls. Parsing a longer one could keep everything else waiting for seconds."""
+"""The most characters of an answer in which calls are searched. Parsing a longer one could block everything for seconds."""
 _MOST = 64
-"""More calls in one answer are a model that repeats itself."""
+"""The most calls of one answer. A model that writes more is repeating itself."""
 
 _ELEMENT = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9:_-]*+)(?:\s[^<>]*+)?>")
 _NAMED = re.compile(r"""["']name["']\s*:\s*["']([\w.-]+)["']""")
 _GIVEN = re.compile(r"""["'](?:arguments|parameters)["']\s*:\s*""")
 
 Found = tuple[str, str]
-"""A tool's name as the model wrote it, and its arguments as JSON text (malformed where the model's was)."""
+"""A tool's name as the model wrote it, and its arguments as JSON text (malformed if the model wrote malformed JSON)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block at the top level of a Markdown text, from ``start`` to ``end`` (offsets).
+    """A block at the top level of a Markdown text, from offset ``start`` to ``end``.
 
-    ``kind`` is the parser's: fence, code_block, html_block, blockquote_open, bullet_list_open, paragraph_open and so on. Of a
-    fence, ``info`` is its info string, ``body`` what it holds, and ``closed`` says whether it has a closing line.
+    ``kind`` is the parser's name: fence, code_block, html_block, blockquote_open, bullet_list_open, paragraph_open and so
+    on. Only a fence has ``info`` (its info string), ``body`` (its content) and ``closed`` (whether it has a closing line).
     """
 
     kind: str
@@ -54,12 +54,12 @@ class Block:
 
 
 def normalized(text: str) -> str:
-    """The text with ``\\n`` at the end of every line, as CommonMark reads it."""
+    """Return the text with ``\\n`` as the end of every line, as CommonMark requires."""
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def top_level_blocks(text: str) -> list[Block]:
-    """The blocks of a `normalized` text, in order; none of what is inside of them."""
+    """Parse the top-level blocks of a `normalized` text, in order, without the blocks inside them."""
     starts = [0]
     for match in re.finditer("\n", text):
         starts.append(match.end())
@@ -73,7 +73,7 @@ def top_level_blocks(text: str) -> list[Block]:
         if token.type != "fence":
             blocks.append(Block(token.type, start, end))
             continue
-        # An open fence goes on to the end of the text, so no line in it can close it.
+        # A fence without a closing line ends at the end of the text.
         closing = rf" {{0,3}}{re.escape(token.markup[0])}{{{len(token.markup)},}}[ \t]*\n?"
         closed = after - first > 1 and re.fullmatch(closing, text[starts[after - 1] : end]) is not None
         blocks.append(Block("fence", start, end, token.info.strip(), token.content, closed))
@@ -82,7 +82,7 @@ def top_level_blocks(text: str) -> list[Block]:
 
 @cache
 def _parser() -> MarkdownIt:
-    """A CommonMark parser that looks at blocks alone."""
+    """A CommonMark parser for blocks only, without inline markup."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark")
@@ -92,16 +92,16 @@ def _parser() -> MarkdownIt:
 
 @dataclass(frozen=True, slots=True)
 class TextCalls:
-    """What an answer says: ``words`` is the text without the calls, None if nothing is left; ``calls`` are in order."""
+    """The parts of an answer: ``words`` is the text without the calls (None if it is empty), ``calls`` are in order."""
 
     words: str | None
     calls: tuple[Found, ...]
 
 
 def read_calls(text: str) -> TextCalls:
-    """Read an answer of a model that was asked to write its calls as text.
+    """Find the calls in an answer of a model that writes its calls as text.
 
-    A text longer than `LONGEST` is not read for calls. What stands behind an invented result does not count.
+    In a text longer than `LONGEST`, no calls are searched. Text after a tool result that the model invented is ignored.
     """
     unchanged = TextCalls(text if text.strip() else None, ())
     said = without_invented_results(normalized(text))
@@ -131,7 +131,7 @@ def _asked_for(block: Block) -> bool:
 
 
 def words_beside(text: str, calls: Collection[Found]) -> str | None:
-    """The words of a text that holds these calls: without them, and without a block that is the program of one."""
+    """Return the text without these calls, and without a code block that is the program of one of them."""
     reading = read_calls(text)
     if reading.calls:
         return reading.words
@@ -147,12 +147,12 @@ def words_beside(text: str, calls: Collection[Found]) -> str | None:
 
 
 def in_comment(text: str, at: int) -> bool:
-    """Whether an HTML comment was begun before a place and not ended."""
+    """Whether offset ``at`` is inside an HTML comment."""
     return text.rfind("<!--", 0, at) > text.rfind("-->", 0, at)
 
 
 def around(text: str, blocks: Collection[Block], block: Block) -> str | None:
-    """The HTML element that is begun before a block and ended behind it: ``<think>``, ``<details>``, ``<example>``."""
+    """The name of an HTML element around a block, such as ``think``, ``details`` or ``example``; None if there is none."""
     opened = list[str]()
     for each in blocks:
         if each.start >= block.start:
@@ -174,7 +174,7 @@ def _calls(body: str) -> list[Found]:
 
 
 def _of_json(body: str) -> list[Found]:
-    """The calls of a body of JSON: an object, a list, or several objects one after the other. None if any is no call."""
+    """Parse calls from JSON: an object, a list, or several objects one after another. Empty if any of them is not a call."""
     out: list[Found] = []
     decoder = json.JSONDecoder(strict=False)
     at = 0
@@ -196,7 +196,7 @@ def _of_json(body: str) -> list[Found]:
 
 
 def _loose(body: str) -> Any:
-    """What is nearly JSON: Python's own notation, commas before a closing bracket. None where it is not even that."""
+    """Parse text that is almost JSON: Python literals, or JSON with trailing commas. None if that is not possible."""
     if len(body) > 200_000:
         return None
     try:
@@ -212,7 +212,7 @@ def _loose(body: str) -> Any:
 def _call(value: Any) -> Found | None:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
         return None
-    # Some models are trained on the second name.
+    # Some models are trained to write "parameters".
     key = next((key for key in ("arguments", "parameters") if key in value), None)
     if key is None and value.keys() - {"name", "id", "type"}:
         return None
@@ -226,7 +226,7 @@ def _call(value: Any) -> Found | None:
 
 
 def _broken(body: str) -> list[Found]:
-    """A call whose JSON is broken but whose name can be read: the entity is told what is wrong with the arguments."""
+    """Find a call whose JSON is broken but whose name is readable. The entity then gets an error about its arguments."""
     named = _NAMED.search(body)
     if named is None:
         return []
@@ -240,7 +240,7 @@ def _broken(body: str) -> list[Found]:
 
 FENCE = "tool_call"
 RESULT = "<tool_result"
-"""How the answer of a call begins. A model that writes this itself is making one up."""
+"""The beginning of a call's result. If the model writes it, the model invents a result."""
 
 _MADE_UP = re.compile(rf"^[ \t]*{re.escape(RESULT)}\b", re.MULTILINE)
 
@@ -263,7 +263,7 @@ _REQUIRED = "\nEach of your answers must call at least one tool.\n"
 
 
 def presentation(tools: Sequence[ToolDefinition], *, required: bool = False) -> str:
-    """The text that stands in place of tool definitions."""
+    """The text that replaces tool definitions: it describes the tools and the format of calls."""
     lines = [_INTRODUCTION]
     for tool in tools:
         schema = msgspec.json.encode(dict(tool.parameters)).decode()
@@ -274,7 +274,7 @@ def presentation(tools: Sequence[ToolDefinition], *, required: bool = False) -> 
 
 
 def as_text(messages: Sequence[Message], tools: Sequence[ToolDefinition], *, required: bool = False) -> list[Message]:
-    """The messages with calls and their answers as text, and the tools presented after the system messages."""
+    """Render calls and their results in the messages as text, and describe the tools after the system messages."""
     out: list[Message] = []
     start = 0
     while start < len(messages) and messages[start].role == "system":
@@ -289,7 +289,7 @@ def as_text(messages: Sequence[Message], tools: Sequence[ToolDefinition], *, req
             continue
         _flush(results, out)
         if message.role == "assistant" and message.text_calls:
-            # The model's own text has the calls already; a result that it invented is not shown to it again.
+            # The model's own text already contains the calls. Leave out a result that it invented.
             out.append(Message("assistant", without_invented_results(message.content or ""), thinking=message.thinking))
         elif message.role == "assistant" and message.tool_calls:
             said = [message.content] if message.content else []
@@ -318,26 +318,26 @@ def _result(message: Message) -> str:
 
 
 def without_invented_results(text: str) -> str:
-    """The text up to a tool's result that the model invented: that, and all that it made of it, counts for nothing."""
+    """Return the text before a tool result that the model invented. The rest is ignored, because it builds on that result."""
     made_up = _MADE_UP.search(text)
     return text if made_up is None else text[: made_up.start()]
 
 
 THINK_TAGS = ("think", "thinking", "thought", "reasoning", "seed:think")
-"""Elements in which models think, where their server does not take it out."""
+"""Names of elements that contain a model's thinking, if its server does not separate the thinking from the text."""
 
 _OPEN = {f"<{tag}>": f"</{tag}>" for tag in THINK_TAGS} | {"◁think▷": "◁/think▷", "[THINK]": "[/THINK]"}
 _LOST = re.compile(r"\A(.*?)</think>\s*", re.DOTALL)
-"""Thinking whose opening tag is part of the prompt, as templates of some models have it."""
+"""Thinking without an opening tag. The templates of some models put that tag into the prompt."""
 
 _CALL = re.compile(rf"(`{{3,}}|~{{3,}})[ \t]*{FENCE}", re.IGNORECASE)
 
 
 class StreamedTextFilter:
-    """Takes the text of one answer piece by piece.
+    """Separates thinking, text and tool calls of one answer while it streams.
 
-    ``names`` are the tools whose calls the model was asked to write as text; without any, text is text and nothing in it is
-    a call. ``tags``: look for thinking in tags.
+    ``names`` are the tools that the model may call in its text. If there are none, no calls are searched. ``tags``: search
+    for thinking in tags such as ``<think>``.
     """
 
     def __init__(self, names: Collection[str], *, tags: bool) -> None:
@@ -354,7 +354,7 @@ class StreamedTextFilter:
         self._held = False
 
     def feed(self, piece: str) -> list[Delta]:
-        """What can be shown after this piece."""
+        """Add a piece of the answer. Returns the thinking and text that can be shown now."""
         self._pending += piece
         out: list[Delta] = []
         if self._state == "start":
@@ -362,7 +362,7 @@ class StreamedTextFilter:
         if self._state == "thinking":
             out += self._think()
         if self._state == "after":
-            # Blank lines between thinking and answer belong to neither.
+            # Drop blank lines between the thinking and the answer.
             self._pending = self._pending.lstrip()
             if self._pending:
                 self._state = "text"
@@ -373,10 +373,10 @@ class StreamedTextFilter:
         return out
 
     def finish(self) -> tuple[list[Delta], str | None, str | None, tuple[Found, ...]]:
-        """What is still to be shown, and the whole: thinking, the text as it was generated, the calls in it."""
+        """End the answer. Returns the rest to show, and the whole thinking, the whole text, and the calls in the text."""
         out: list[Delta] = []
         if self._state == "thinking":
-            # It never closed: cut off while thinking.
+            # The tag was not closed: the answer was cut off during the thinking.
             self._thoughts.append(self._pending)
             out.append(Delta("thought", self._pending))
         elif self._pending:
@@ -394,13 +394,13 @@ class StreamedTextFilter:
         if calls:
             shown = shown.strip()
         if words is not None and words.startswith(shown):
-            # What was held back, and is no call after all.
+            # Show the text that was hidden but is not a call.
             out.append(Delta("text", words[len(shown) :]))
         content = text if text.strip() or not self._names else None
         return [d for d in out if d.text], "".join(self._thoughts).strip() or None, content or None, calls
 
     def _begin(self) -> None:
-        """At the very start: does it open with a tag? Waits while that is not clear."""
+        """Check whether the answer begins with a thinking tag. Wait for more text while this is not clear."""
         head = self._pending.lstrip()
         for opening, closing in _OPEN.items():
             if head.startswith(opening):
@@ -415,7 +415,7 @@ class StreamedTextFilter:
         if found:
             self._state, self._pending = "after", after
         else:
-            # The end may be the beginning of the closing tag.
+            # Wait with the last characters if they may begin the closing tag.
             keep = _overlap(before, self._close)
             before, self._pending = before[: len(before) - keep], before[len(before) - keep :]
         if not before:
@@ -436,7 +436,7 @@ class StreamedTextFilter:
         return [Delta("text", ready)]
 
     def _first_mark(self) -> tuple[int, bool]:
-        """Where showing must stop, and whether for good: the beginning of a call, or of what may become one."""
+        """The offset up to which text can be shown now, and whether a call or an invented result begins there."""
         waiting = self._waiting
         at = 0 if self._line_begins else waiting.find("\n") + 1
         if not self._line_begins and not at:
@@ -452,7 +452,7 @@ class StreamedTextFilter:
 
 
 def _may_become_a_mark(head: str) -> bool:
-    """Whether a line that begins like this, and goes on, may begin a call or an invented result."""
+    """Whether a line with this beginning may become the first line of a call or of an invented result."""
     if RESULT.startswith(head):
         return True
     tag = head.lstrip(head[:1])
@@ -463,7 +463,7 @@ def _may_become_a_mark(head: str) -> bool:
 
 
 def _overlap(text: str, closing: str) -> int:
-    """How many characters at the end of ``text`` may begin ``closing``."""
+    """The number of characters at the end of ``text`` that may begin ``closing``."""
     for length in range(min(len(text), len(closing) - 1), 0, -1):
         if closing.startswith(text[-length:]):
             return length

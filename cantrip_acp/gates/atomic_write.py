@@ -1,8 +1,8 @@
-"""Atomic write: the new content goes to a temporary file, which is then renamed over the old one.
+"""Atomic write: writes the new content to a temporary file, and then renames it over the old file.
 
-A reader sees the old file or the new one. The name is replaced, never written through: neither a link that was put
-there meanwhile, nor another hard link of the file, is changed. The content is not synced to the disk, as in editors
-and git: file systems keep the order of write and rename, and the call stays fast.
+A reader sees the old file or the new one, never a part. The old file itself is not written to, so the target of a symbolic
+link and other hard links stay unchanged. The content is not synced to the disk. Editors and git do the same, because it is
+fast and file systems keep the order of write and rename.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def replace_file(place: PathHandle, data: bytes) -> None:
-    """Make ``data`` the content of the file at ``place``; its permissions and owner stay, missing folders are made.
+    """Replace the content of the file at ``place`` by ``data``. Permissions and owner stay. Missing folders are created.
 
-    Raises `GateError` where that fails or where the file has changed since ``place`` was found; the old file is then
-    unchanged.
+    Raises `GateError` if that fails, or if the file has changed since ``place`` was found. The old file is then unchanged.
     """
     old = place.status
     check_writable(place)
@@ -45,7 +44,7 @@ def replace_file(place: PathHandle, data: bytes) -> None:
         made = False
     except OSError as error:
         if error.errno in (errno.EISDIR, errno.ENOTEMPTY):
-            raise GateError(f"{place.shown!r} became a folder meanwhile; nothing was written") from None
+            raise GateError(f"{place.shown!r} is now a folder; nothing was written") from None
         refusal = os_failure(error, place.path, "write")
         raise GateError(
             f"{refusal}; {'the old file is unchanged' if old is not None else 'no file was made'}"
@@ -57,16 +56,16 @@ def replace_file(place: PathHandle, data: bytes) -> None:
 
 
 MIN_FREE = "CANTRIP_MIN_FREE_MB"
-"""Environment variable of the user: MiB of a disk that a turn must leave free; 0 disables the check."""
+"""The environment variable for the MiB that a turn must leave free on a disk. 0 disables the check."""
 _MIB = 1024 * 1024
 _ALWAYS_FITS = _MIB
 
 
 def least_free(free: int, total: int) -> int:
-    """Bytes that a turn must leave free on a disk, given its free and total bytes.
+    """Compute the bytes that a turn must leave free on a disk, from the disk's free and total bytes.
 
-    By default 1 GB or 5 %, whichever is less. If less is free already, half of it may be used, so that small work can
-    continue. Raises `GateError` where the setting is no number.
+    The default is 1 GB or 5 % of the disk, whichever is less. If less is free already, half of it may be used, so that
+    small work can continue. Raises `GateError` if the setting is not a number.
     """
     said = os.environ.get(MIN_FREE, "").strip()
     try:
@@ -79,7 +78,7 @@ def least_free(free: int, total: int) -> int:
 
 
 def _check_room(place: PathHandle, size: int) -> None:
-    """Raise `GateError` where a file of this size would fill the disk."""
+    """Raise `GateError` if a file of this size would leave too little free space on the disk."""
     if size <= _ALWAYS_FITS:
         return
     disk = os.fstatvfs(place.folder)
@@ -96,7 +95,7 @@ def _check_room(place: PathHandle, size: int) -> None:
 
 
 def check_writable(place: PathHandle) -> None:
-    """Raise `GateError` where ``place`` is no regular file, or one that may not be written."""
+    """Raise `GateError` if ``place`` is not a regular file, or is read-only."""
     old = place.status
     if old is not None and not stat.S_ISREG(old.st_mode):
         place.open_file()
@@ -104,7 +103,7 @@ def check_writable(place: PathHandle) -> None:
         raise GateError(f"{place.shown!r} is read-only: permission denied; the file was not changed")
 
 
-# Check the file itself with our effective user, where the system supports it.
+# If the system supports it, check the file itself, for our effective user.
 _ACCESS_OPTIONS = {
     "effective_ids": os.access in os.supports_effective_ids,
     "follow_symlinks": os.access not in os.supports_follow_symlinks,
@@ -118,8 +117,8 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _copy_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
-    """Give the new file the old one's owner and permissions, without set-user-id: the new content was not approved
-    for it."""
+    """Give the new file the owner and permissions of the old one, but not set-user-id, which was meant only for the old
+    content."""
     own = os.fstat(descriptor)
     if (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid):
         with suppress(PermissionError):
@@ -128,7 +127,7 @@ def _copy_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
 
 
 def _check_unchanged(place: PathHandle) -> None:
-    """Raise if another program changed the file since it was read: this write would undo its changes."""
+    """Raise `GateError` if another program changed the file since it was read. This write would undo its changes."""
     old = place.status
     try:
         now = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
@@ -139,7 +138,7 @@ def _check_unchanged(place: PathHandle) -> None:
     if old is not None and now is not None and _identity(old) == _identity(now):
         return
     raise GateError(
-        f"{place.shown!r} was changed by somebody else in this moment; nothing was written", "Read it again"
+        f"{place.shown!r} was changed by another program at the same time; nothing was written", "Read it again"
     )
 
 

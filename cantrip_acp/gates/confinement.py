@@ -1,9 +1,9 @@
-"""Root confinement: a gate reaches only paths below its root, even if other programs move files meanwhile.
+"""Path confinement: a gate can only use paths below its root folder, even if other programs move files at the same time.
 
-A path is walked name by name from a descriptor of the root, and no step follows a link. Links are read and resolved
-here, as text, below the root. The final file is opened through the descriptor of its folder and is not a link either.
-So a command that swaps a folder for a link between two steps makes the gate fail, never escape. Magic links such as
-``/proc/self/fd/3`` are text like any other link. Pipes, sockets and devices are refused before anything is opened.
+A path is opened name by name from a descriptor of the root, and the system follows no links. Links are read here and
+resolved as text, below the root. The final file is opened through the descriptor of its folder. So if a command replaces a
+folder by a link between two steps, the gate fails but does not leave the root. Magic links such as ``/proc/self/fd/3`` are
+also treated as text. Pipes, sockets and devices are refused before they are opened.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ if TYPE_CHECKING:
 
 _MAX_LINKS = 40
 _MAX_STEPS = 10_000
+"""The most folders opened for one path. Each ``..`` starts again at the root, so a long path could take seconds."""
 _REPLACED_LINKS = 16
-"""Folders opened for one path. Each ``..`` walks again from the root, so a long path of them could take seconds."""
+"""How often resolving a path is tried again while links in it are replaced."""
 _LONGEST = 4_096
-"""Bytes of a whole path. Descriptors allow deeper folders, but then no other program could remove them."""
+"""The most bytes of a whole path. Descriptors allow deeper folders, but other programs could not remove them."""
 _KERNEL = ("proc", "sys", "dev")
 
 
 class Root:
     """The folder that a gate is confined to.
 
-    ``path`` is its absolute path as its owner spells it. It consists of ``base``, which no command can replace, and
-    below it ``inner``, which is walked like any path from an entity. ``changeable`` are the folders in which commands
-    may replace things: the workspace, and what wards let them write.
+    ``path`` is its absolute path as it was configured. It has two parts: ``base``, which no command can replace, and below
+    it ``inner``, which is checked name by name like a path from an entity. ``changeable`` are the folders in which commands
+    may replace files: the workspace, and the folders that wards make writable.
     """
 
     __slots__ = ("_absolute_is_root", "_allowed", "_others", "_own", "base", "inner", "path")
@@ -55,7 +56,7 @@ class Root:
         own: tuple[frozenset[str], str] | None = None,
         allowed: tuple[str, ...] = (),
     ) -> None:
-        """``others`` are further roots, for absolute paths inside them. ``own`` is `paths.own()`. ``allowed`` is the
+        """``others`` are more root folders, for absolute paths inside them. ``own`` is `paths.own()`. ``allowed`` is the
         ward ``allow_protected``."""
         self._allowed = allowed
         self.path = _plain(path)
@@ -64,7 +65,7 @@ class Root:
         self.inner = tuple(_below(self.path, self.base) or ())
         self._absolute_is_root = absolute_is_root
         self._others = tuple(Root(other, changeable, own=own, allowed=allowed) for other in others)
-        # A root inside the program's own folders (the files of a fork, for example) is not closed.
+        # A root inside this program's own folders is allowed, for example for the files of a fork.
         real = _real(self.path)
         states, config = own if own is not None else paths.own()
         self._own = tuple(
@@ -75,10 +76,10 @@ class Root:
 
     @staticmethod
     def of(context: GateContext) -> Root:
-        """The root of a call: the dependency ``root``, relative to the workspace; by default the workspace.
+        """The root of a call: the dependency ``root`` (relative to the workspace), or by default the workspace.
 
         With the dependency ``absolute_is_root``, absolute paths start at the root, as if it were a separate file
-        system. Raises `GateError` where there is neither.
+        system. Raises `GateError` if there is neither a root nor a workspace.
         """
         dependencies, workspace, wards = context.dependencies, context.workspace, context.wards
         root = dependencies.get("root")
@@ -100,11 +101,11 @@ class Root:
         return _root(root, changeable, absolute_is_root, others, paths.own(), wards.allow_protected)
 
     def check(self) -> None:
-        """Raise `GateError` where the root is missing or cannot be entered."""
+        """Raise `GateError` if the root does not exist or cannot be opened."""
         os.close(self._open(()))
 
     def lexical(self, path: str) -> str | None:
-        """The absolute target of ``path`` by its text only, without reading the disk; None outside of the root."""
+        """Resolve ``path`` as text, without reading the disk. Returns the absolute path; None if it is outside the root."""
         names = self._parts(path)
         if names is None:
             other = self._other(path)
@@ -121,9 +122,9 @@ class Root:
 
     @contextmanager
     def find(self, path: str, *, writing: bool = False) -> Iterator[PathHandle]:
-        """The handle of ``path``, for a ``with`` block. It need not exist.
+        """Open a handle of ``path`` for a ``with`` block. The file need not exist.
 
-        Raises `GateError` for paths that leave the root or are hidden, and, with ``writing``, for protected ones.
+        Raises `GateError` for paths that leave the root or are hidden. With ``writing``, also for protected paths.
         """
         place = self._walk(path, writing)
         try:
@@ -132,7 +133,7 @@ class Root:
             os.close(place.folder)
 
     def descend(self, names: Sequence[str]) -> int:
-        """A descriptor for listing the folder with these names below ``base``, without links. The caller closes it."""
+        """Open the folder with these names below ``base`` for listing, without following links. The caller closes it."""
         folder = self._open_base()
         try:
             for name in names:
@@ -145,7 +146,7 @@ class Root:
 
     @property
     def opened(self) -> str:
-        """The path at which the root is opened: itself, or its copy while copies are used."""
+        """The real path of the root: the path itself, or that of its copy while scratch copies are used."""
         held = scratch_copy.current()
         return self.path if held is None else held.at(self.path)
 
@@ -179,7 +180,7 @@ class Root:
             while pending:
                 steps += 1
                 if steps > _MAX_STEPS:
-                    raise GateError(f"{shown} is too long a way through folders and links", "give a shorter path")
+                    raise GateError(f"{shown} leads through too many folders and links", "give a shorter path")
                 name = pending.pop()
                 if name == "..":
                     if not done:
@@ -249,12 +250,12 @@ class Root:
         if len(os.fsencode(os.path.join(self.path, *parts))) >= _LONGEST:
             raise GateError(f"{quoted_path(path)} is too long for a path")
         if parts and parts[0] in _KERNEL and self.path == "/":
-            raise GateError(f"{quoted_path(path)} is the kernel's, not a file of a project; gates do not go there")
+            raise GateError(f"{quoted_path(path)} belongs to the kernel; gates cannot use it")
         inner = (*self.inner, *parts)
         mode = status.st_mode if status is not None else None
         why = why_hidden(inner, mode) or self._why_own_folder(parts, writing)
         for link in links:
-            # For a link named .env, the target is an environment file with another name.
+            # A link named .env points to a file with secrets, even if that file has another name.
             why = why or (why_hidden((link,), mode) if mode is None or stat.S_ISREG(mode) else None)
         if why is None and writing:
             why = why_protected(inner, self._allowed)
@@ -263,17 +264,17 @@ class Root:
         return PathHandle(self, path, parts, folder, name or parts[-1], status, tuple(missing))
 
     def _why_own_folder(self, parts: Sequence[str], writing: bool) -> str | None:
-        """Why the program's own folders are closed: their files decide what is allowed elsewhere."""
+        """Say why a path in this program's own folders is refused: files there decide what is allowed. None if it is not."""
         for names, only_writing in self._own:
             if (writing or not only_writing) and tuple(map(plain, parts[: len(names)])) == tuple(map(plain, names)):
                 return (
-                    "is this program's own: it holds settings, sessions and what was allowed in them, so only a person changes "
-                    "it. Say in your answer what should be changed there"
+                    "belongs to this program: it has settings, sessions and permissions, so only a person may change it. "
+                    "Say in your answer what should be changed there"
                 )
         return None
 
     def _parts(self, path: str) -> list[str] | None:
-        """The names of ``path`` below the root; None where it is absolute and elsewhere."""
+        """The names of ``path`` below the root; None if it is an absolute path outside the root."""
         if not path.startswith("/"):
             return _names(path)
         for spelling in (self.path, _real(self.path)):
@@ -287,7 +288,7 @@ class Root:
         return next((root for root in self._others if root._parts(path) is not None), None)
 
     def _open(self, parts: Sequence[str]) -> int:
-        """A descriptor of a folder below the root; the caller closes it."""
+        """Open a folder below the root. The caller closes the descriptor."""
         folder = self._open_base()
         try:
             for name in (*self.inner, *parts):
@@ -296,7 +297,7 @@ class Root:
             os.close(folder)
             where = repr("/".join(parts)) if parts else "the gate's folder"
             linked = error.errno in (errno.ENOTDIR, errno.ELOOP)
-            why = "it leads through a symbolic link, or is no folder" if linked else os_reason(error)
+            why = "it leads through a symbolic link, or is not a folder" if linked else os_reason(error)
             raise GateError(f"{where} cannot be used: {why}") from None
         return folder
 
@@ -316,19 +317,19 @@ class Root:
 
 
 def _plain(path: str) -> str:
-    """An absolute path in its simplest form. POSIX gives two leading slashes another meaning, Linux does not."""
+    """Normalize an absolute path. Two leading slashes become one: POSIX gives them another meaning, but Linux does not."""
     return "/" + os.path.normpath(path).lstrip("/")
 
 
 def _real(path: str) -> str:
-    """``path`` without links. Tries again where somebody replaces a link between the two steps that read it, which is
-    an `OSError` in Python before 3.13."""
+    """Resolve all links in ``path``. Try again if another program replaces a link at the same time, which raises an
+    `OSError` in Python before 3.13."""
     for _ in range(_REPLACED_LINKS):
         try:
             return os.path.realpath(path)
         except OSError:
             continue
-    raise GateError(f"somebody replaces {path} all the time; try again when it stays as it is")
+    raise GateError(f"another program keeps replacing links in {path}; try again later")
 
 
 def _names(path: str) -> list[str]:
@@ -336,7 +337,7 @@ def _names(path: str) -> list[str]:
 
 
 def _below(path: str, folder: str) -> list[str] | None:
-    """The names of an absolute path below an absolute folder; None where it is not below it."""
+    """The names of an absolute path below an absolute folder; None if it is not below the folder."""
     parts, root = _names(path), _names(folder)
     return parts[len(root) :] if parts[: len(root)] == root else None
 
@@ -354,9 +355,9 @@ def _root(
 
 
 def display_path(path: str, context: GateContext, line: int | None = None) -> tuple[str, tuple[Location, ...]]:
-    """The path for a title, and its location (none where it leads out of the root).
+    """The path as text for a title, and its location (empty if it leads out of the root).
 
-    A person decides by this whether a write may happen, so a link is shown with its target.
+    The user decides by this title whether a write is allowed, so a link is shown with its target.
     """
     root = Root.of(context)
     try:
@@ -374,8 +375,8 @@ def display_path(path: str, context: GateContext, line: int | None = None) -> tu
 WALK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""Flags for folders on the way, folders to list, and files. NONBLOCK: a pipe that replaces a file between two checks
-must not block us. NOCTTY: it must not become our terminal.
+"""Flags to open a folder on the path, a folder to list, and a file. Between two checks, a file may be replaced by a pipe or
+a terminal. NONBLOCK prevents that a pipe blocks us. NOCTTY prevents that a terminal becomes ours.
 """
 
 _COLON = re.compile(r":(?=\s|$)")
@@ -383,7 +384,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\U000e0000-\
 """Characters that move a cursor, end a line, change the text direction, or are invisible."""
 _LARGEST_CONFIG = 1024 * 1024
 _NEAR_NAMES = 500
-"""Names of a folder that are compared to find the nearest one."""
+"""The most names of a folder that are searched for a similar name."""
 _KINDS = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -395,10 +396,10 @@ _KINDS = (
 
 
 class PathHandle:
-    """A path's target: ``name`` in the open folder ``folder``, never a link.
+    """The target of a path: ``name`` in the open folder ``folder`` (a descriptor). It is never a link.
 
-    ``parts`` are its real names below the root. ``status`` is None where nothing exists; then ``missing`` holds the
-    names that would have to be made, including the last one.
+    ``parts`` are its real names below the root. ``status`` is None if the target does not exist. Then ``missing`` are the
+    names that do not exist, including the last one.
     """
 
     __slots__ = ("folder", "missing", "name", "parts", "path", "root", "status")
@@ -418,7 +419,7 @@ class PathHandle:
 
     @property
     def shown(self) -> str:
-        """The path below the root, for people: ``src/app.py``, or ``.``; always valid text, and one line."""
+        """The path below the root for people, such as ``src/app.py`` or ``.``. It is valid text on one line."""
         return one_line("/".join(self.parts)) or "."
 
     @property
@@ -431,7 +432,7 @@ class PathHandle:
         return Location(self.absolute, line)
 
     def open_file(self) -> tuple[int, os.stat_result]:
-        """Open the file for reading: descriptor and status. It is always a regular file. The caller closes it."""
+        """Open a regular file for reading. Returns descriptor and status. The caller closes the descriptor."""
         if self.status is None:
             raise self.no_such("file")
         if not stat.S_ISREG(self.status.st_mode):
@@ -455,7 +456,7 @@ class PathHandle:
         return descriptor, status
 
     def open_folder(self) -> int:
-        """Open the folder for listing: a descriptor. The caller closes it."""
+        """Open the folder for listing. The caller closes the descriptor."""
         if self.status is None:
             raise self.no_such("folder")
         if not stat.S_ISDIR(self.status.st_mode):
@@ -478,7 +479,7 @@ class PathHandle:
             self.missing = self.missing[1:]
 
     def no_such(self, kind: str) -> GateError:
-        """The error for a missing path, with the nearest existing name if there is one."""
+        """Make the error for a missing path. It suggests similar names, if there are any."""
         import difflib
 
         name, parent = self.missing[0], self.parts[: len(self.parts) - len(self.missing)]
@@ -496,7 +497,7 @@ class PathHandle:
         hint = ", ".join(repr(valid_text("/".join([*parent, n]))) for n in near)
         named = f"no such {what}: {where!r}"
         if where not in self.path:
-            named += f", where {quoted_path(self.path)} leads"
+            named += f" ({quoted_path(self.path)} leads there)"
         return GateError(named, f"Did you mean {hint}?" if hint else "")
 
     def _wrong_kind(self, status: os.stat_result, wanted: str) -> GateError:
@@ -508,7 +509,7 @@ class PathHandle:
 
 
 def copy_without_credentials(descriptor: int) -> tuple[int, os.stat_result]:
-    """A copy of a repository's settings without the credentials, for gates to show. Closes the descriptor."""
+    """Make a copy of a git config without credentials, so that gates can show it. Closes the descriptor."""
     import tempfile
 
     with os.fdopen(descriptor, "rb") as file:
@@ -522,12 +523,12 @@ def copy_without_credentials(descriptor: int) -> tuple[int, os.stat_result]:
 
 
 def os_failure(error: OSError, path: str, doing: str = "") -> GateError:
-    """A gate error from an OSError."""
+    """Make a gate error from an OSError."""
     return GateError(f"cannot {doing or 'use'} {quoted_path(path)}: {os_reason(error)}")
 
 
 def valid_text(text: str) -> str:
-    """Text that can be sent anywhere: bytes of a file name that are not UTF-8 are shown as ``\\xff``."""
+    """Return text that can be encoded: bytes of a file name that are not UTF-8 become ``\\xff``."""
     if text.isascii():
         return text
     return (
@@ -536,18 +537,17 @@ def valid_text(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`valid_text`, and control characters as ``\\x0a``: a file name must not look like another line or control a
+    """Like `valid_text`, and control characters become ``\\x0a``. A file name must not look like several lines or control a
     terminal."""
     text = valid_text(text)
     return text if text.isprintable() else _CONTROL.sub(lambda match: _escaped(match[0]), text)
 
 
 def quoted(text: str) -> str:
-    """A person's or a model's text as part of a title. Some clients cut a title at ``word: rest``, so colons are
-    replaced.
+    """Quote text as part of a title. Colons are replaced, because some clients cut a title at ``word: rest``.
 
-        >>> quoted("fix: the greeting")
-        '“fix – the greeting”'
+    >>> quoted("fix: the greeting")
+    '“fix – the greeting”'
     """
     return f"“{_COLON.sub(' –', one_line(' '.join(text.split())))}”"
 
@@ -558,7 +558,7 @@ def _escaped(character: str) -> str:
 
 
 def quoted_path(path: str) -> str:
-    """The original path, quoted, and cut if it is very long."""
+    """The original path in quotes, shortened if it is very long."""
     return repr(path if len(path) <= 300 else path[:300] + "…")
 
 
@@ -574,9 +574,9 @@ def os_reason(error: OSError) -> str:
         errno.EDQUOT: "the disk quota is used up",
         errno.EROFS: "the file system is read-only",
         errno.ENAMETOOLONG: "a name in it is too long",
-        errno.EWOULDBLOCK: "another program holds it; try again",
-        errno.ELOOP: "it became a symbolic link meanwhile",
-        errno.EFBIG: "it would be larger than files may be here",
+        errno.EWOULDBLOCK: "another program uses it; try again",
+        errno.ELOOP: "it is now a symbolic link",
+        errno.EFBIG: "it would be larger than the allowed file size",
     }
     return known.get(error.errno or 0) or (error.strerror or str(error)).lower()
 

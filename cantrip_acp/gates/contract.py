@@ -1,7 +1,7 @@
-"""Gate contract: a gate's declaration, its bound dependencies, and its handler (§4.3, CIRCLE-10).
+"""Gate contract: the types for a gate's declaration, its call and its reply (§4.3, CIRCLE-10).
 
-A gate is declared once. Its dependencies are bound when the circle is made; entities only supply arguments. All
-mediums call gates through `gates.executor`.
+A gate is declared once. Its dependencies are bound when the circle is made. Entities only give arguments. All mediums call
+gates through `gates.executor`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.records.turn import GateRecord
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other")
-"""The kinds of calls that editors show differently."""
+"""The kinds of calls. Editors show each kind differently."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:[.\-][A-Za-z0-9_]+)*\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class GateContext:
-    """What a handler knows besides its arguments: the circle's bindings, and which entity and call this is."""
+    """The data that a handler gets besides its arguments: bound dependencies, wards, folders, and ids of the call."""
 
     dependencies: Mapping[str, Any] = field(repr=False)
     wards: Wards
@@ -47,18 +47,18 @@ class GateContext:
     trace_id: str
     call_id: str
     folders: tuple[Path, ...] = ()
-    """Folders outside the workspace that the session can use like the workspace."""
+    """More folders, which the session can use like the workspace."""
     turn: TurnContext | None = None
-    """The turn of the call; None outside of a cast."""
+    """The turn of the call; None outside a cast."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateReply:
-    """A result, and what an editor may show with it. ``result`` (JSON data) and ``attachments`` are the observation.
+    """The result of a call, and data for editors. ``result`` (JSON data) and ``attachments`` are the observation.
 
     ``attachments`` are images (`Attachment.of`). A model without image input gets a note instead. ``annotations`` are
-    added to what interceptors and the loom keep of a call; the entity never sees them. ``plan`` is sent to readers as
-    a `PlanChanged` after the call's end.
+    for interceptors and the loom; the entity never sees them. ``plan`` is sent to readers as a `PlanChanged` event after
+    the call.
     """
 
     result: Any
@@ -73,7 +73,7 @@ class GateReply:
 
 @dataclass(frozen=True, slots=True)
 class GateInvocation:
-    """One running call: its arguments are already parsed and checked against the schema."""
+    """One running call. Its arguments are already parsed and validated."""
 
     gate: Gate
     args: Mapping[str, Any]
@@ -83,20 +83,20 @@ class GateInvocation:
 
 
 Handler = Callable[[Mapping[str, Any], GateContext], Any]
-"""Arguments and context to JSON data, a `GateReply`, or an awaitable of either. Raises `GateError` when it fails."""
+"""Takes arguments and context. Returns JSON data, a `GateReply`, or an awaitable of either. Raises `GateError` if it fails."""
 
 Proceed = Callable[[GateInvocation], Awaitable[GateReply]]
 Interceptor = Callable[[GateInvocation, Proceed], Awaitable[GateReply]]
-"""One link of the executor's chain: it calls ``proceed`` or answers instead of the gate (permission, receipt, replay).
+"""One step in the executor's chain. It calls ``proceed``, or answers instead of the gate (permission, receipt, replay).
 
-An interceptor object may also have ``program(call)``, a coroutine that is called before each program of the medium.
-It returns None to let it run, or a `GateReply` with the reason, which is then the program's observation.
+An interceptor object may also have a coroutine ``program(call)``, which is called before each program of the medium. It
+returns None to allow the program, or a `GateReply` with the reason for a refusal, which becomes the observation.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall:
-    """A command or cell that is about to run; ``call_id`` is its id among events, ``tool`` the medium's own tool."""
+    """A command or cell that is about to run. ``call_id`` is its id in events, ``tool`` is the medium's own tool."""
 
     tool: str
     text: str
@@ -108,14 +108,14 @@ class ProgramCall:
 
 
 class GateSession(Protocol):
-    """State of a gate for one entity, from its first call to the entity's end."""
+    """The state of a gate for one entity, from its first call to the entity's end."""
 
     def call(self, args: Mapping[str, Any], context: GateContext) -> Any:
         """The gate's handler."""
         ...
 
     async def close(self) -> None:
-        """End everything that it started; safe to call twice."""
+        """End everything that the session started. Safe to call twice."""
         ...
 
 
@@ -123,34 +123,35 @@ class GateSession(Protocol):
 class Gate:
     """A gate's declaration.
 
-    ``parameters`` is a JSON Schema of type object; the order of its properties is the order of positional arguments.
-    ``options`` are the dependencies that a circle may set by name (``{"name": "read_file", "root": "data"}``), each
-    with its JSON Schema; all other names are refused. With None, the names in ``dependencies`` may be set. ``needs``
-    names the dependencies that the gate requires.
-    ``ephemeral``: True shows a placeholder instead of the result from the next query on (D-010); ``"after_use"``
-    shows the result to one query and then the placeholder (§7.2). ``pure``: the same arguments give the same result.
-    ``writes``: it changes something outside. ``main_text`` names the argument that a command's standard input fills.
-    ``blocking``: the handler is synchronous and may take long, so it runs in a thread.
-    ``preview`` returns locations and a title from the arguments alone, before the call. ``proposes`` returns the file
-    changes that the call would make, to show in a permission request; it is called in a thread unless it is a
-    coroutine function. It raises `GateError` where the call would fail even with permission (outside of its root,
-    protected, missing). That is then the call's error, and the user is not asked.
-    ``runs`` returns the command line that a call would run; a permission request shows it in full. It is called in a
-    thread.
-    ``covers`` returns what a lasting permission for a call applies to, if that is not a folder: a pattern that is
-    equal for all covered calls, and its text for people ("from example.org").
-    ``opens`` makes the session of a gate that keeps state for each entity; the session's `call` is then the handler.
-    ``recorded`` returns the arguments to keep in loom and events, without data that must not be kept there.
-    ``json_input``: a command's standard input may be a JSON object of all arguments. ``warded`` returns the gate
-    adapted to a circle's wards (for example its description); raises `DefinitionError` for wards that make no sense
-    for it.
+    - ``parameters``: a JSON Schema of type object. The order of its properties is the order of positional arguments.
+    - ``options``: the dependencies that a circle may set by name (``{"name": "read_file", "root": "data"}``), each with its
+      JSON Schema. Other names are refused. None: the names in ``dependencies`` may be set.
+    - ``needs``: the names of required dependencies.
+    - ``ephemeral``: True shows a placeholder instead of the result from the next query (D-010). ``"after_use"`` shows the
+      result to one query, and then the placeholder (§7.2).
+    - ``pure``: the same arguments always give the same result.
+    - ``writes``: a call changes something outside the entity.
+    - ``main_text``: the name of the argument that is set from a command's standard input.
+    - ``json_input``: a command's standard input may be a JSON object with all arguments.
+    - ``blocking``: the handler is synchronous and may take long, so it runs in a thread.
+    - ``preview``: returns locations and a title from the arguments, before the call.
+    - ``proposes``: returns the file changes that the call would make, for a permission request. It is called in a thread,
+      unless it is a coroutine function. It raises `GateError` if the call would fail even with permission (for example, if
+      the path is outside the root). Then this is the call's error, and the user is not asked.
+    - ``runs``: returns the command line that a call would run, for a permission request. It is called in a thread.
+    - ``covers``: returns the scope of a lasting permission for a call, if that is not a folder: a pattern that is equal for
+      all covered calls, and its text for people ("from example.org").
+    - ``opens``: makes the session of a gate with state for each entity. The session's `call` is then the handler.
+    - ``recorded``: returns the arguments for loom and events, without data that must not be stored.
+    - ``warded``: returns the gate adapted to a circle's wards (for example its description). It raises `DefinitionError`
+      for wards that the gate cannot use.
     """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     handler: Handler = field(repr=False)
-    # A dependency may be a key or a header: keep it out of every repr.
+    # A dependency may be a key or a header, so it must not be in a repr.
     dependencies: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
     ephemeral: bool | Literal["after_use"] = False
     pure: bool = False
@@ -189,23 +190,23 @@ class Gate:
         if not isinstance(self.name, str) or not _NAME.match(self.name):
             raise DefinitionError(f"gate name {self.name!r} must be letters, digits, '_', with '.' or '-' inside")
         if self.kind not in KINDS:
-            raise DefinitionError(f"gate {self.name!r}: kind {self.kind!r} is none of {', '.join(KINDS)}")
+            raise DefinitionError(f"gate {self.name!r}: kind {self.kind!r} is not one of {', '.join(KINDS)}")
         if self.parameters.get("type", "object") != "object":
             raise DefinitionError(f"gate {self.name!r}: parameters must be a JSON Schema of type object")
 
     def bind(self, **dependencies: Any) -> Gate:
-        """The same gate with more dependencies, which are then fixed (CIRCLE-10).
+        """Return the gate with more bound dependencies, which entities cannot change (CIRCLE-10).
 
-        Raises `DefinitionError` for an undeclared option, or a value that does not fit.
+        Raises `DefinitionError` for an unknown option, or a value that does not fit its schema.
         """
         if self.options is not None:
             self._check_options(dependencies, (*self.options, *self.dependencies))
         return replace(self, dependencies={**self.dependencies, **dependencies})
 
     def configured(self, options: Mapping[str, Any]) -> Gate:
-        """The gate with the options of a circle's mapping: ``ephemeral``, and the options that the gate declares.
+        """Return the gate with the options of a circle's mapping: ``ephemeral``, and the options that the gate declares.
 
-        Raises `DefinitionError` for an unknown option, with the nearest known one, and for a value that does not fit.
+        Raises `DefinitionError` for an unknown option (with the nearest known name), and for a value that does not fit.
         """
         given = dict(options)
         ephemeral = given.pop("ephemeral", False)
@@ -241,7 +242,7 @@ class Gate:
 
     @property
     def properties(self) -> Mapping[str, Any]:
-        """Argument name to its schema, in order."""
+        """Maps each argument's name to its schema, in order."""
         found: Mapping[str, Any] = self.parameters.get("properties", FrozenDict())
         return found
 
@@ -250,21 +251,21 @@ class Gate:
         return tuple(self.parameters.get("required", ()))
 
     def signature(self) -> str:
-        """The signature in presentations: ``read_file(path, offset?, limit?)``."""
+        """The signature for descriptions, such as ``read_file(path, offset?, limit?)``."""
         parts = [name if name in self.required else f"{name}?" for name in self.properties]
         return f"{self.name}({', '.join(parts)})"
 
     def record(self) -> dict[str, Any]:
-        """The declaration as the loom keeps it; never the value of a dependency, which may be secret."""
+        """The declaration for the loom. It has no values of dependencies, because they may be secret."""
         flags = {k: getattr(self, k) for k in ("ephemeral", "pure", "writes") if getattr(self, k)}
         return {"name": self.name, "description": self.description, "parameters": dict(self.parameters), **flags}
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, name: str | None = None, **options: Any) -> Gate:
-        """A gate from a plain function: schema from its annotations, description from its docstring.
+        """Make a gate from a function. The schema comes from its annotations, the description from its docstring.
 
-        Positional parameters are the entity's arguments; keyword-only ones are dependencies, to be bound. A parameter
-        named ``context`` among the keyword-only ones receives the `GateContext`.
+        Positional parameters are the entity's arguments. Keyword-only parameters are dependencies, which must be bound; a
+        keyword-only parameter named ``context`` gets the `GateContext`.
 
         >>> def shout(text: str, times: int = 1) -> str:
         ...     "Say it loudly."
@@ -276,7 +277,7 @@ class Gate:
 
 
 class CircleView(Protocol):
-    """A circle as gates and mediums see it (`core.definition.circle.Circle`)."""
+    """The attributes of a circle (`core.definition.circle.Circle`) that gates and mediums use."""
 
     @property
     def medium(self) -> MediumView: ...
@@ -326,7 +327,7 @@ class GateRegistrar(Protocol):
         ...
 
     def name_problem(self, name: str) -> str | None:
-        """Why no gate of this name can be added; None if one can."""
+        """Say why no gate of this name can be added; None if it can."""
         ...
 
     def change(self, added: Mapping[str, Gate], removed: frozenset[str] | set[str] = frozenset()) -> None:
@@ -335,7 +336,7 @@ class GateRegistrar(Protocol):
 
 
 class OpenedSource(Protocol):
-    """An opened source: its ``gates``, and ``problems`` as messages for the user. `close` may be called twice."""
+    """An opened source with its ``gates``, and ``problems`` as messages for the user. `close` may be called twice."""
 
     gates: list[Gate]
     problems: list[str]
@@ -350,7 +351,7 @@ class GateSource(Protocol):
     """
 
     async def open(self, circle: CircleView) -> OpenedSource:
-        """Open it within its own time limit. Raises `CantripError` where the entity cannot work without it."""
+        """Open the source within its own time limit. Raises `CantripError` if that fails and the source is required."""
         ...
 
 
@@ -420,7 +421,7 @@ def _schema(hint: Any) -> dict[str, Any]:
 
 
 def as_text(value: Any) -> str:
-    """A gate's result as the crystal reads it: text as it is, other data as JSON."""
+    """Render a gate's result for the crystal: text stays unchanged, other data becomes JSON."""
     if isinstance(value, str):
         return value
     import json
@@ -429,5 +430,5 @@ def as_text(value: Any) -> str:
 
 
 def observed(record: GateRecord) -> str:
-    """A gate record as the crystal reads it."""
+    """Render a gate record for the crystal."""
     return as_text(record.result)

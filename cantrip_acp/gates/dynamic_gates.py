@@ -1,7 +1,7 @@
-"""Dynamic gates: gates that an entity adds while it runs, in addition to its circle's.
+"""Dynamic gates: gates that an entity adds while it runs, in addition to the gates of its circle.
 
-A circle is immutable. Added gates belong to one entity and end with it. Before adding one, check its name with
-`name_problem`: no gate that a circle has, had, or could have is ever replaced.
+A circle is immutable. Added gates belong to one entity and end with it. Check a name with `name_problem` before you add a
+gate, because an added gate must never replace a gate that the circle has, had or could have.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _USED_BY_MEDIUMS = frozenset({"context", "loom", "submit_answer", "GateError", "
 
 
 class DynamicGates:
-    """One entity's own gates by name. ``gates`` is replaced as a whole whenever it changes."""
+    """The gates that one entity added. ``gates`` maps names to gates; each change replaces the whole mapping."""
 
     def __init__(self, circle: CircleView) -> None:
         self._circle = circle
@@ -38,9 +38,9 @@ class DynamicGates:
         return tuple(ToolDefinition(g.name, g.description, g.parameters) for g in self.gates.values())
 
     def set_listener(self, listener: Listener) -> None:
-        """Call ``listener`` with all added gates now, if there are any, and after each change.
+        """Call ``listener`` with all added gates now (if there are any) and after each change.
 
-        It replaces the previous listener: an entity has one medium session at a time.
+        It replaces the previous listener, because an entity has one medium session at a time.
         """
         self._listener = listener
         if self.gates:
@@ -52,22 +52,22 @@ class DynamicGates:
         circle = self._circle
         tool = (circle.medium.tool,) if circle.medium.tool is not None else ()
         return {
-            **dict.fromkeys((*registry.RESERVED, *registry.names()), "it could be taken for another gate of that name"),
-            **dict.fromkeys((*_USED_BY_MEDIUMS, *tool), "that name is kept for what mediums have themselves"),
+            **dict.fromkeys((*registry.RESERVED, *registry.names()), "a known gate has that name"),
+            **dict.fromkeys((*_USED_BY_MEDIUMS, *tool), "mediums use that name themselves"),
             **dict.fromkeys((*circle.tool_names, *circle.gates), "the circle has a gate of that name"),
-            **dict.fromkeys(circle.wards.remove_gate, "the ward remove_gate takes that name away"),
+            **dict.fromkeys(circle.wards.remove_gate, "the ward remove_gate removes that name"),
         }
 
     def name_problem(self, name: str) -> str | None:
-        """Why no gate of this name can be added; None where one can.
+        """Say why no gate of this name can be added; None if it can.
 
         Names are single words, so that every medium can call them directly.
         """
         if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name) or name.startswith("_"):
-            return "it is no plain name"
+            return "it is not a valid name: use letters, digits and '_', with a letter first"
         # A shell also offers the gate NAME as `cantrip_NAME`.
         if name.startswith("cantrip"):
-            return "names that begin with cantrip are kept"
+            return "names that begin with cantrip are reserved"
         return self.reserved.get(name)
 
     def change(self, added: Mapping[str, Gate], removed: frozenset[str] | set[str] = frozenset()) -> None:

@@ -1,8 +1,8 @@
-"""Gate executor: all mediums call all gates through it (CIRCLE-3..7, CIRCLE-10).
+"""Gate executor: runs every gate call of every medium (CIRCLE-3..7, CIRCLE-10).
 
-Steps of a call: the gate exists under the wards; the arguments parse and fit the schema; the chain of interceptors;
-the handler with its bound dependencies; redaction. Any failure becomes an observation, never an exception. Only
-cancellation and a loom that cannot be written raise.
+A call has these steps: find the gate, parse and validate the arguments, run the chain of interceptors, run the handler with
+its bound dependencies, redact secrets. Every failure becomes an observation, not an exception. Only cancellation and a loom
+that cannot be written raise.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _SHOWN_ERRORS = 5
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _STOPPED = freeze({"stopped": True})
 _TITLE = 1_000
-"""Characters of a title that are kept."""
+"""The most characters of a title."""
 
 
 class GateExecutor:
-    """Calls the gates of one circle for one entity, and the gates that the entity has added (`dynamic_gates`)."""
+    """Calls the gates of one circle for one entity, and the gates that the entity added (`dynamic_gates`)."""
 
     def __init__(
         self,
@@ -86,13 +86,13 @@ class GateExecutor:
         via: str | None = None,
         turn: TurnContext | None = None,
     ) -> GateRecord:
-        """Make one call. ``call_id`` is its id among events, ``tool_call_id`` the crystal's, ``via`` the id of the
-        calling command."""
+        """Make one call. ``call_id`` is the id in events, ``tool_call_id`` is the crystal's id, and ``via`` is the id of
+        the command that makes the call."""
         hub = self._hub
         gate = self._gates.get(name) or self._added(name) or registry.child_function(self._circle, name)
         parsed, problem = _parse(args)
         if type(parsed) is list and gate is not None and gate.json_input:
-            # A batch without a mapping around it, as code writes such a call.
+            # Code may pass the list of a batch directly, without a mapping.
             parsed, problem = {gate.main_text: parsed}, None
         if gate is None:
             problem = self._unavailable_message(name)
@@ -109,7 +109,7 @@ class GateExecutor:
             self._circle.folders,
             turn,
         )
-        # Keep a copy: the handler may change its arguments.
+        # Record a copy, because the handler may change its arguments.
         kept = self._recorded_args(gate, parsed)
         called = self._call_event(gate, name, parsed, kept, context, via)
         self._open_calls[call_id] = called
@@ -117,7 +117,7 @@ class GateExecutor:
             await hub.send(called)
         if problem is not None or gate is None:
             what = (
-                "there is no such tool here" if gate is None else "the model gave arguments that do not fit this tool"
+                "there is no such tool here" if gate is None else "the model sent arguments that do not fit this tool"
             )
             problem = None if problem is None else encodable(problem)
             reply = GateReply(problem, is_error=True, annotations={"error": what})
@@ -179,13 +179,13 @@ class GateExecutor:
         )
 
     def set_circle(self, circle: Circle) -> None:
-        """From the next call on, use the gates and wards of this circle; gates that the entity added stay."""
+        """Use the gates and wards of this circle for later calls. Gates that the entity added stay."""
         self._circle = circle
         self._gates = circle.gates
 
     @property
     def asks_about_programs(self) -> bool:
-        """Whether an interceptor wants to know of each program before it runs."""
+        """Whether an interceptor must be asked before each program."""
         return bool(self._program_interceptors)
 
     async def program_refusal(self, program: ProgramCall) -> GateReply | None:
@@ -194,7 +194,7 @@ class GateExecutor:
             try:
                 reply: GateReply | None = await interceptor.program(program)
             except BaseException as error:
-                # An interceptor that fails has not given permission.
+                # If an interceptor fails, the program has no permission.
                 if interrupts(error):
                     raise
                 text = f"the program was not run: nobody could be asked for permission ({describe(error)})"
@@ -204,7 +204,7 @@ class GateExecutor:
         return None
 
     async def _start(self, invocation: GateInvocation) -> GateReply:
-        """The innermost link of the chain: the call is allowed, and the handler runs."""
+        """The last step of the chain: the call is allowed, so run the handler."""
         if self._hub.active:
             context = invocation.context
             started = events.GateStarted(
@@ -218,7 +218,7 @@ class GateExecutor:
         return await _run(invocation)
 
     def _with_session(self, gate: Gate, opens: Callable[[GateRegistrar, CircleView], GateSession]) -> Gate:
-        """The gate with the handler of its session for this entity."""
+        """Return the gate with the handler of its session for this entity."""
         session = self._sessions.get(gate.name)
         if session is None:
             session = self._sessions[gate.name] = opens(self.dynamic_gates, self._circle)
@@ -231,13 +231,13 @@ class GateExecutor:
             try:
                 await session.close()
             except BaseException as error:
-                # One failure must not keep the other sessions open.
+                # Close the other sessions even if one fails.
                 if interrupts(error):
                     raise
-                self._log_failure(f"the session of gate {name} could not be closed")
+                self._log_failure(f"cannot close the session of gate {name}")
 
     async def _run_chain(self, invocation: GateInvocation) -> GateReply:
-        """Run the chain; every failure in the entity's world becomes an error reply (CIRCLE-5, D-011)."""
+        """Run the chain of interceptors. Every failure becomes an error reply (CIRCLE-5, D-011)."""
         gate = invocation.gate
         try:
             if gate.opens is not None:
@@ -250,9 +250,9 @@ class GateExecutor:
             said = describe(error)
             return GateReply(said, is_error=True, annotations={} if error.what == said else {"error": error.what})
         except NotJson as error:
-            return GateReply(f"gate {gate.name!r} returned what cannot be recorded: {error}", is_error=True)
+            return GateReply(f"gate {gate.name!r} returned a value that cannot be recorded: {error}", is_error=True)
         except Exception as error:
-            # A third party's handler may raise anything. The entity sees the message; only the debug log has the
+            # A handler of another package may raise any error. The entity gets its message, and the debug log its
             # traceback.
             if interrupts(error):
                 raise
@@ -260,16 +260,16 @@ class GateExecutor:
             return GateReply(str(error) if isinstance(error, _Failed) else describe(error), is_error=True)
 
     def _log_failure(self, what: str) -> None:
-        """Write the traceback of the current exception to the debug log, without secrets."""
+        """Write the traceback of the current exception to the debug log, with secrets masked."""
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("%s\n%s", what, self._redactor.diagnostic(traceback.format_exc()))
 
     def _mask_data(self, value: Any) -> Any:
-        """Frozen JSON data with known secrets masked."""
+        """Return JSON data with known secrets masked, frozen."""
         return freeze(self._redactor.data(value)) if self._redactor.active else value
 
     def _recorded_args(self, gate: Gate | None, args: Any) -> Any:
-        """The arguments as loom and events keep them: frozen JSON data."""
+        """Return the arguments for loom and events, as JSON data."""
         try:
             if gate is not None and gate.recorded is not None and isinstance(args, dict):
                 args = gate.recorded(args)
@@ -298,11 +298,11 @@ class GateExecutor:
         )
 
     def _added(self, name: str) -> Gate | None:
-        """A gate that the entity added, unless a later ward removes it."""
+        """Find a gate that the entity added and that no ward removes."""
         return None if name in self._circle.wards.remove_gate else self.dynamic_gates.gates.get(name)
 
     def interrupted(self, call_id: str, gate: str, why: str, tool_call_id: str | None) -> GateRecord:
-        """The record of a cancelled call, with ``why`` as its result."""
+        """Make the record of a cancelled call, with ``why`` as its result."""
         called = self._open_calls.pop(call_id, None)
         if called is None:
             return GateRecord(gate, {}, why, True, tool_call_id, _STOPPED, call_id=call_id)
@@ -313,7 +313,7 @@ class GateExecutor:
     def _unavailable_message(self, name: str) -> str:
         if name in registry.DELEGATION | registry.CHILD_FUNCTIONS and self._circle.wards.max_depth == 0:
             return (
-                f"gate not available: {name!r}. max_depth is 0 here, so no child can be spawned: do the work with what this "
+                f"gate not available: {name!r}. max_depth is 0 here, so no child can be spawned. Do the work with what this "
                 f"circle has: {', '.join(self._gates)} (COMP-6)."
             )
         present = [*self._gates, *(each for each in self.dynamic_gates.gates if self._added(each) is not None)]
@@ -323,14 +323,14 @@ class GateExecutor:
         return f"gate not available: {name!r}. This circle has: {available}.{hint}"
 
     def _schema_error(self, gate: Gate, args: Mapping[str, Any]) -> str | None:
-        """Why the arguments do not fit the gate's schema; None where they do."""
+        """Say why the arguments do not fit the gate's schema; None if they fit."""
         known, validator = self._validators.get(gate.name, (None, None))
         try:
             if validator is None or known is not gate:
                 validator = _validator(gate.parameters)
                 self._validators[gate.name] = (gate, validator)
         except Exception as bad:  # noqa: BLE001
-            return f"gate {gate.name!r} cannot be called: its parameters are no valid JSON Schema ({describe(bad)})"
+            return f"gate {gate.name!r} cannot be called: its parameters are not a valid JSON Schema ({describe(bad)})"
         try:
             if validator.is_valid(args):
                 return None
@@ -357,7 +357,7 @@ class GateExecutor:
                 seen = _check_reply(gate.preview(args, context))
                 title, locations = seen.title or name, seen.locations  # type: ignore[assignment]
             except BaseException as error:
-                # Arguments that do not fit have no preview; the call itself will report the error.
+                # Invalid arguments have no preview. The call itself reports the error.
                 if interrupts(error):
                     raise
                 self._log_failure(f"no preview of {name}")
@@ -387,7 +387,7 @@ def _display_fields(
     locations: tuple[events.Location, ...],
     diffs: tuple[FileChange, ...],
 ) -> dict[str, Any]:
-    """What readers were shown of a call, as keys of its record, without empty values."""
+    """The display data of a call (title, kind, locations …) as fields of its record, without empty values."""
     shown: dict[str, Any] = {"call_id": called.call_id}
     title, locations = title or called.title, locations or called.locations
     if called.via is not None:
@@ -431,12 +431,12 @@ def _call(gate: Gate, args: Mapping[str, Any], context: GateContext) -> Any:
     try:
         return gate.handler(args, context)
     except GeneratorExit as error:
-        # The handler raised it itself: nothing is awaited here, so no coroutine is being closed.
+        # The handler raised this itself. Nothing is awaited here, so no coroutine is being closed.
         raise _Failed(describe(error)) from error
 
 
 def _check_reply(reply: GateReply) -> GateReply:
-    """A reply that records and events can hold, with any third-party content. Raises `NotJson`."""
+    """Convert a reply so that records and events can store it. Raises `NotJson` if that is not possible."""
     result = reply.result
     try:
         data = plain(result)
@@ -472,7 +472,7 @@ def _check_reply(reply: GateReply) -> GateReply:
 
 
 def _image(attachment: Attachment) -> Attachment:
-    """An image that records can hold. Raises `NotJson`."""
+    """Convert an image so that records can store it. Raises `NotJson` if that is not possible."""
     if not isinstance(attachment, Attachment) or attachment.kind != "image":
         raise NotJson("its attachments must be images")
     if not _BASE64.fullmatch(attachment.data):
@@ -486,7 +486,7 @@ def _encodable_locations(locations: Iterable[events.Location]) -> tuple[events.L
 
 
 _validator_cache: dict[int, tuple[Mapping[str, Any], Any]] = {}
-"""Validators by the identity of their schema, which they keep alive: an entity and its children share gates."""
+"""Validators by the id() of their schema, with that schema. Entities and their children share gates and so validators."""
 _MAX_VALIDATORS = 512
 
 
@@ -510,7 +510,7 @@ def _link(interceptor: Interceptor, proceed: Proceed) -> Proceed:
 
 
 def _parse(args: Mapping[str, Any] | str) -> tuple[Any, str | None]:
-    """Arguments as a mapping; or the original value and an error message."""
+    """Parse arguments to a mapping. Returns the mapping and None, or the original value and an error message."""
     if isinstance(args, str):
         if not args.strip():
             return {}, None

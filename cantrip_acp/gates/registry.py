@@ -1,7 +1,6 @@
-"""Gate registry: built-in gates by name, and those of other packages (entry points ``cantrip_acp.gates``).
+"""Gate registry: finds gates by name, built-in ones and those of other packages (entry points ``cantrip_acp.gates``).
 
-A gate's module is imported when a circle names the gate. The target is a `Gate`, or a function of the circle's
-workspace that returns one.
+A gate's module is imported when a circle names the gate.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ BUILT_IN: dict[str, str] = {
 }
 
 ALIASES: dict[str, str] = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
-"""Other names accepted in definitions, and replaced there (D-002)."""
+"""Other names that definitions may use for a gate (D-002)."""
 
 DELEGATION: frozenset[str] = frozenset({"call_agent", "call_agent_batch"})
 """The gates that are removed at ``max_depth`` 0 (COMP-6, D-009)."""
@@ -45,7 +44,7 @@ DELEGATION: frozenset[str] = frozenset({"call_agent", "call_agent_batch"})
 CHILD_FUNCTIONS: frozenset[str] = frozenset(
     {"cantrip.cast", "cantrip.cast_batch", "cantrip.summon", "cantrip.send", "cantrip.dismiss"}
 )
-"""The calls behind `Cantrip(...)` and similar functions in cells (`delegation.child_values`). No circle declares them,
+"""The gates behind `Cantrip(...)` and similar functions in code cells (`delegation.child_values`). No circle declares them,
 and they are never offered as tools.
 """
 _CHILD_FUNCTIONS_TARGET = "cantrip_acp.delegation.child_values:CHILD_FUNCTIONS"
@@ -55,7 +54,7 @@ _READ_CONTEXT_TARGET = "cantrip_acp.gates.interaction.read_context:read_context"
 RESERVED: frozenset[str] = frozenset(
     {*ALIASES, *DELEGATION, "read_context", "fetch", "plan", "git_commit", "run_tests"}
 )
-"""Names with one fixed meaning, even where the gate is absent: an entity's own gates cannot use them."""
+"""Names with a fixed meaning. An entity's own gates cannot use them, even if the circle does not have the gate."""
 
 
 FILE_OPTIONS: dict[str, dict[str, Any]] = {
@@ -67,7 +66,7 @@ FILE_OPTIONS: dict[str, dict[str, Any]] = {
     "absolute_is_root": {"type": "boolean", "description": "true or false"},
     "max_bytes": {"type": "integer", "minimum": 1, "description": "a whole number of at least 1"},
 }
-"""The options of every gate that works below a folder."""
+"""The options of all gates that work below a root folder."""
 
 TIMEOUT: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0, "description": "a number of seconds above 0"}
 
@@ -75,17 +74,17 @@ _FILES = frozenset({"read_file", "write_file", "edit_file", "list_dir", "search"
 
 
 def reaches_files(name: str) -> bool:
-    """Whether a built-in gate works below a folder, its ``root``."""
+    """Whether a built-in gate works below a root folder."""
     return name in _FILES
 
 
 def names() -> list[str]:
-    """Every gate name that a circle may use here, sorted."""
+    """All gate names that a circle may use, sorted."""
     return sorted({*BUILT_IN, *_entry_points()})
 
 
 def find(name: str) -> Gate:
-    """The gate of that name; raises `DefinitionError` with the nearest known name."""
+    """Find a gate by name. Raises `DefinitionError` with the nearest known name."""
     name = ALIASES.get(name, name)
     target = BUILT_IN.get(name)
     if target is not None:
@@ -109,21 +108,22 @@ def _load(target: str) -> Any:
 
 
 def read_context(data: Any) -> Gate:
-    """The gate that shows a circle's data, for a medium that has no variable for them."""
+    """Make the gate that shows a circle's data, for a medium without variables."""
     gate: Gate = _load(_READ_CONTEXT_TARGET)(data)
     return gate
 
 
 def child_functions(circle: CircleView) -> frozenset[str]:
-    """The functions in `CHILD_FUNCTIONS` that the cells of a circle have.
+    """The functions of `CHILD_FUNCTIONS` that the code cells of a circle have.
 
-    None without ``call_agent`` or in a medium without values, no batches without ``call_agent_batch``.
+    Without ``call_agent``, or in a medium without values, there are none. Without ``call_agent_batch`` there are no
+    batches.
     """
     gates = circle.gates
     if "call_agent" not in gates or not getattr(circle.medium, "has_values", False):
         return frozenset()
     if CHILD_FUNCTIONS & gates.keys():
-        # A user's own gate has one of these names. The two must not be confused, so ours are left out.
+        # A user's own gate has one of these names. Leave ours out, so that the two are not confused.
         return frozenset()
     removed = set(circle.wards.remove_gate)
     if "call_agent_batch" not in gates:
@@ -132,7 +132,7 @@ def child_functions(circle: CircleView) -> frozenset[str]:
 
 
 def child_function(circle: CircleView, name: str) -> Gate | None:
-    """The gate behind one of the functions of `child_functions`; None where the circle does not have it."""
+    """Find the gate behind one of the functions of `child_functions`; None if the circle does not have it."""
     if name not in CHILD_FUNCTIONS or name not in child_functions(circle):
         return None
     gate: Gate = _load(_CHILD_FUNCTIONS_TARGET)[name]
@@ -140,7 +140,7 @@ def child_function(circle: CircleView, name: str) -> Gate | None:
 
 
 def load_entry(entry: Any) -> Any:
-    """Load another package's entry point; raises `DefinitionError` where it cannot be imported."""
+    """Load the entry point of another package. Raises `DefinitionError` if it cannot be imported."""
     try:
         return entry.load()
     except BaseException as error:
@@ -156,7 +156,7 @@ _cached: dict[str, Any] | None = None
 
 
 def _entry_points() -> dict[str, Any]:
-    # Scanning installed packages takes milliseconds, and most circles only name built-in gates.
+    # Scanning the installed packages is slow, and most circles use only built-in gates.
     global _cached
     if _cached is None:
         from importlib.metadata import entry_points

@@ -1,5 +1,5 @@
-"""Runs the host's git safely on untrusted repositories: file snapshots of turns, and worktrees for forks.
+"""git: runs the host's git safely on untrusted repositories, for file snapshots of turns and worktrees of forks.
 
-`run.py` is the only file that starts git. Gates and the core may import this folder; it imports neither gates nor,
-except for errors, the core. Start with `repository.py` and `run.py`.
+Only `run.py` starts git. Gates and the core may import this folder. It does not import gates, and of the core only the
+errors. Start with `repository.py` and `run.py`.
 """

@@ -1,15 +1,14 @@
 """File snapshots (pins): store the files of a workspace at one moment as a git commit that is on no branch.
 
-A ref of its own, ``refs/cantrip/LOOM/ENTITY``, keeps git from collecting the commit. The parents of each further pin
-are the pin before it and, if it changed, the commit that the user's HEAD pointed to. The user's index, HEAD,
-branches, stash, logs and files are not touched. The pinner has its own index, which also makes a pin cheap if nothing
-changed.
+The ref ``refs/cantrip/LOOM/ENTITY`` protects the commit from git's garbage collection. The parents of a pin are the
+previous pin and, if it changed, the commit of the user's HEAD. The user's index, HEAD, branches, stash, logs and files are
+not changed. The pinner has its own index, so a pin is cheap if nothing changed.
 
-A pin holds every file below the workspace that git tracks or would show in `git status`, byte by byte (no line ends
-are changed, no filters run), and symbolic links as links. For the rest of the repository it holds what the user's
-index had. It leaves out ignored files (not listed, there may be very many), and lists these: files larger than
-`LARGEST`, files that are hidden from entities (keys, ``.env``), files that cannot be read, nested repositories, and
-what is in submodules. The loom that records the pins is left out too, and not listed: it grows with every turn.
+A pin contains every file below the workspace that git tracks or shows in `git status`. Files are stored byte by byte
+(without filters and changes of line ends), and symbolic links as links. The rest of the repository is stored as in the
+user's index. These files are left out and listed: files larger than `LARGEST`, files that are hidden from entities (keys,
+``.env``), files that cannot be read, nested repositories, and the content of submodules. Ignored files, and the loom that
+records the pins, are left out without being listed.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from cantrip_acp.core.errors import GitError
 from cantrip_acp.git.repository import Repository, SafeGitFolder
 
 LARGEST = 20 * 1024 * 1024
-"""Maximum bytes of a file in a pin; larger files are left out."""
+"""The most bytes of a file in a pin. Larger files are left out."""
 MOST_FILES = 50_000
 MOST_BYTES = 1024 * 1024 * 1024
-"""Maximum bytes that one pin may add. If there is more, something is not ignored that should be."""
+"""The most bytes that one pin may add. If there is more, a folder is probably missing in `.gitignore`."""
 NAMED = 20
-"""How many of the files that were left out are listed."""
+"""The most files that are listed as left out."""
 _TIMEOUT = 30.0
 _SLOW = 0.05
 """If the scan of all files takes more seconds than this, the index is refreshed to make the next scan fast."""
 
 _BESIDE = re.compile(rb"(\.index(\.part)?|\.torn-\d+|\.keep|-wal|-shm|-journal)?\Z")
-"""Endings of the names of files that belong to a loom's file and are beside it."""
+"""The suffixes of files in the same folder that belong to a loom's file."""
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
 _OURS = {
     f"GIT_{role}_{what}": value
@@ -46,16 +45,16 @@ _OURS = {
 }
 
 Hidden = Callable[[Sequence[str], int | None], str | None]
-"""Returns why a file (the parts of its path, its mode) must not be stored; None if it may be."""
+"""Takes the parts of a file's path and its mode. Returns why it must not be stored; None if it may be stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Files at one moment.
+    """The files at one moment.
 
-    ``commit`` and ``tree`` are in the repository at ``top``; ``ref`` keeps them. ``head`` is the commit that the
-    user's HEAD pointed to (None in a repository without one). ``left_out`` has a line ``name: why`` for each file, in
-    order, and one more if there were more than `NAMED`.
+    ``commit`` and ``tree`` are in the repository at ``top``, and ``ref`` points to the commit. ``head`` is the commit of the
+    user's HEAD at that moment (None in a repository without commits). ``left_out`` has a line ``name: why`` for each file
+    that was left out, in order. If there are more than `NAMED`, a last line says how many more.
     """
 
     top: str
@@ -78,7 +77,7 @@ def loom_of(ref: str) -> str | None:
 
 
 def _name(text: str) -> str:
-    """An id as part of a ref. An id with characters that a ref may not have is replaced by its hash."""
+    """Convert an id to a part of a ref. An id with characters that a ref may not have is replaced by its hash."""
     return text if _PLAIN_ID.match(text) else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -95,7 +94,7 @@ class Pinner:
         self._workspace = os.path.realpath(workspace)
         found = Repository.of(self._workspace)
         if found is None:
-            raise GitError(f"{workspace} is in no git repository")
+            raise GitError(f"{workspace} is not in a git repository")
         self.repository = found
         self._below = os.path.relpath(self._workspace, found.top)
         self._ref = ref
@@ -116,7 +115,7 @@ class Pinner:
             raise
 
     def close(self) -> None:
-        """Remove the pinner's index; the pins stay. Safe to call twice."""
+        """Remove the pinner's index. The pins stay. Safe to call twice."""
         self._plain.close()
 
     def pin(self, message: str) -> Pin | None:
@@ -141,7 +140,7 @@ class Pinner:
         """Start with a copy of the repository's index."""
         if self._below != "." and self._ignored():
             raise GitError(
-                f"{self._workspace} is ignored by the repository at {self.repository.top}, and in none of its own"
+                f"{self._workspace} is ignored by the repository at {self.repository.top}, and has no own repository"
             )
         entries = []
         for entry in self.repository.git("ls-files", "-z", "-t", "--stage", "--full-name").out.split(b"\0")[:-1]:
@@ -153,7 +152,7 @@ class Pinner:
             if mode == b"160000":
                 self._submodules.add(name)
             if tag == b"S":
-                # Left out of a sparse checkout: absent, but not deleted.
+                # The file is not in a sparse checkout. It is absent, but not deleted.
                 self._absent.add(name)
             entries.append(entry[len(tag) + 1 :])
         if entries:
@@ -167,18 +166,18 @@ class Pinner:
         )
 
     def _ignored(self) -> bool:
-        # This command takes paths literally and does not accept that setting.
+        # This command takes paths literally anyway, and it refuses the setting.
         env = {"GIT_LITERAL_PATHSPECS": "0"}
         ran = self._plain.git("check-ignore", "--quiet", "--no-index", "--", self._below, statuses=(0, 1), env=env)
         return ran.status == 0
 
     def _changes(self) -> tuple[bytes, tuple[str, ...]]:
-        """The files that differ from the index, as input for `update-index`, and lines for those that are left out."""
+        """Find the files that differ from the index. Returns input for `update-index`, and lines for left-out files."""
         scope = ["--", self._below] if self._below != "." else []
         began = time.monotonic()
         ran = self._plain.git("ls-files", "-z", "-d", "-m", "-o", "--exclude-standard", *scope, timeout=_TIMEOUT)
         if (spent := time.monotonic() - began) > self._slow:
-            # Many files were read, because their times did not match or were the same as the index's.
+            # git had to read many files, because their times did not match the index.
             self._refresh()
             self._slow = max(_SLOW, 2 * spent)
         changed: list[bytes] = []
@@ -193,8 +192,8 @@ class Pinner:
                 left_out.append(f"{_shown(name)}: {why}")
         if len(changed) > MOST_FILES or size > MOST_BYTES:
             raise GitError(
-                f"{len(changed):,} files of {size:,} bytes changed in {self._workspace}, which is too much to keep; "
-                "have git ignore what programs make (.gitignore)"
+                f"{len(changed):,} files of {size:,} bytes changed in {self._workspace}, which is too much to store; "
+                "add generated files to .gitignore"
             )
         more = len(left_out) - NAMED
         told = (*left_out[:NAMED], f"and {more} more") if more > 0 else tuple(left_out)
@@ -205,9 +204,9 @@ class Pinner:
         return (name for name in sorted(self._submodules) if name.startswith(scope))
 
     def _why_not(self, name: bytes) -> tuple[str | None, int]:
-        """Why a changed file is left out, and its size.
+        """Return why a changed file is left out, and its size in bytes.
 
-        None means it is stored; an empty text means left out without a line.
+        None means that it is stored. An empty text means that it is left out and not listed.
         """
         if name in self._submodules or self._of_loom(name):
             return "", 0
@@ -230,18 +229,18 @@ class Pinner:
         return None, 0
 
     def _of_loom(self, name: bytes) -> bool:
-        """Whether a file is the loom that records these pins, or a file beside it that belongs to it."""
+        """Whether a file is the loom that records these pins, or belongs to it (index, lock, journal)."""
         if self._loom is None:
             return False
         folder, _, own = self._loom.rpartition(b"/")
         where, _, last = name.rpartition(b"/")
-        # An index that is being written is a hidden file.
+        # While an index is written, its name begins with a dot.
         return where == folder and any(
             each.startswith(own) and _BESIDE.match(each, len(own)) is not None for each in (last, last[1:])
         )
 
     def _commit(self, tree: str, head: str | None, message: str) -> str:
-        """Commit the tree to the entity's ref. If another process moved the ref meanwhile, try again."""
+        """Commit the tree to the entity's ref. If another process moved the ref at the same time, try again."""
         for _ in range(5):
             if self._last is None:
                 self._last = self.repository.commit(self._ref)
@@ -258,16 +257,16 @@ class Pinner:
 
 
 def pins(repository: Repository, loom_id: str | None = None) -> dict[str, str]:
-    """The refs of pins, of one loom or of all. Maps each ref to its commit."""
+    """List the pins of one loom or of all. Maps each ref to its commit."""
     below = ref_of(loom_id) + "/" if loom_id is not None else "refs/cantrip/"
     ran = repository.git("for-each-ref", "--format=%(refname) %(objectname)", below)
     return {ref: commit for ref, _, commit in (line.partition(" ") for line in ran.text.splitlines())}
 
 
 def drop(repository: Repository, loom_id: str, entity_id: str | None = None) -> list[str]:
-    """Delete a loom's pins, or one entity's. Returns the deleted refs. git collects the files later.
+    """Delete the pins of a loom or of one entity. Returns the deleted refs. git removes the files later.
 
-    Worktrees whose HEAD is a pin keep that pin. Raises `GitError`.
+    If the HEAD of a worktree is a pin, git keeps that pin. Raises `GitError`.
     """
     found = pins(repository, loom_id)
     if entity_id is not None:
@@ -279,6 +278,6 @@ def drop(repository: Repository, loom_id: str, entity_id: str | None = None) -> 
 
 
 def _shown(name: bytes) -> str:
-    """A file's name for people: printable, and on one line."""
+    """Format a file's name for people: printable, and on one line."""
     text = name.decode("utf-8", "backslashreplace")
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")

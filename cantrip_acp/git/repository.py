@@ -1,8 +1,7 @@
-"""Finds the repository of a folder without running git, because a ``.git`` from a stranger may name anything.
+"""Repository: finds the git repository of a folder without running git, because an untrusted ``.git`` may name programs.
 
-A `SafeGitFolder` is a small temporary git folder. It has a clean ``config`` and uses the repository's objects and, if
-asked, its index. git never reads the repository's ``config``. So nothing that a repository names needs to be switched
-off: git does not know it.
+A `SafeGitFolder` is a temporary git folder with a clean ``config``. It uses the repository's objects and, if requested, its
+index. git does not read the repository's ``config`` there, so it cannot run a program that the repository names.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ _LARGEST_LINK = 4096
 class Repository:
     """A git repository with files.
 
-    ``top`` is the folder with its files, ``git_dir`` git's data for that folder (``HEAD``, ``index``), ``common_dir``
-    what all its worktrees share (objects, refs, settings). All are real, absolute paths.
+    ``top`` is the folder with the files. ``git_dir`` has git's data for that folder (``HEAD``, ``index``). ``common_dir`` has
+    the data that all worktrees share (objects, refs, settings). All are real, absolute paths.
     """
 
     top: str
@@ -33,9 +32,9 @@ class Repository:
 
     @classmethod
     def of(cls, folder: str | os.PathLike[str]) -> Repository | None:
-        """The innermost repository that contains a folder; None if there is none.
+        """Find the innermost repository that contains a folder; None if there is none.
 
-        Raises `GitError` for what only looks like one: a link to another, another user's, a bare one.
+        Raises `GitError` if it is not safe or not usable: a link to another repository, of another user, or damaged.
         """
         at = os.path.realpath(folder)
         while True:
@@ -48,7 +47,7 @@ class Repository:
 
     @property
     def index(self) -> str:
-        """The index of this worktree; it need not exist."""
+        """The path of this worktree's index, which need not exist."""
         return os.path.join(self.git_dir, "index")
 
     @property
@@ -73,15 +72,15 @@ class Repository:
         return run(args, env=own, cwd=self.top, stdin=stdin, timeout=timeout, statuses=statuses, users=users)
 
     def setting(self, name: str) -> str | None:
-        """A setting as git sees it for this user in this repository (``user.name``); None if it is not set.
+        """Read a git setting such as ``user.name`` for this user in this repository; None if it is not set.
 
-        The repository's own settings come from a stranger: use the value as text, never as a program.
+        The value may come from the untrusted repository. Use it only as text, never as a program.
         """
         ran = self.git("config", "--get", name, statuses=(0, 1), users=True)
         return ran.text if ran.status == 0 else None
 
     def commit(self, revision: str = "HEAD") -> str | None:
-        """The id of the commit that a revision names; None if there is none, as in a repository without commits."""
+        """The id of the commit that a revision names; None if there is no such commit."""
         ran = self.git(
             "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", statuses=(0, 1, 128)
         )
@@ -93,34 +92,34 @@ class Repository:
         return ran.text or None
 
     def object_format(self) -> str:
-        """sha1 or sha256."""
+        """The hash algorithm: sha1 or sha256."""
         return self.git("rev-parse", "--show-object-format").text
 
 
 def _folders(link: str, top: str) -> tuple[str, str]:
-    """The git folder that ``link`` is or names, and the common folder. Raises `GitError` if either is doubtful."""
+    """Find the git folder that ``link`` is or names, and the common folder. Raises `GitError` if they are not safe."""
     status = os.lstat(link)
     if stat.S_ISLNK(status.st_mode):
-        raise GitError(f"{link} is a symbolic link; a repository that lies elsewhere is left alone")
+        raise GitError(f"{link} is a symbolic link to another repository, which is not used")
     if stat.S_ISDIR(status.st_mode):
         if os.path.lexists(os.path.join(link, "commondir")):
-            raise GitError(f"{link} is a folder that names another repository; it is left alone")
+            raise GitError(f"{link} is a folder that names another repository, so it is not used")
         folder = common = link
     elif stat.S_ISREG(status.st_mode):
         folder, common = _linked(link, top)
     else:
-        raise GitError(f"{link} is no repository")
+        raise GitError(f"{link} is not a repository")
     if not os.path.exists(os.path.join(folder, "HEAD")) or not os.path.isdir(os.path.join(common, "objects")):
-        raise GitError(f"{link} is no repository, or a damaged one: it has no HEAD or no objects")
+        raise GitError(f"{link} is not a repository, or is damaged: it has no HEAD or no objects")
     for each in {folder, common}:
-        # Like git itself: another user's repository may be made to do things in our name.
+        # git does the same: a repository of another user could make git act for us.
         if os.stat(each).st_uid not in _ours():
-            raise GitError(f"{each} belongs to another user; a repository that is not yours is left alone")
+            raise GitError(f"{each} belongs to another user, so it is not used")
     return folder, common
 
 
 def _linked(link: str, top: str) -> tuple[str, str]:
-    """The folder that a ``.git`` file names: a worktree's or a submodule's, which must point back to this place."""
+    """Find the folder that a ``.git`` file names (a worktree or a submodule). That folder must point back to the file."""
     target = _read(link)
     if not target.startswith("gitdir:"):
         raise GitError(f"{link} is a file that names no git folder")
@@ -139,7 +138,7 @@ def _linked(link: str, top: str) -> tuple[str, str]:
         )
         if ran.status == 0 and os.path.realpath(os.path.join(folder, ran.text)) == top:
             return folder, folder
-    raise GitError(f"{link} names {folder}, which knows nothing of this folder; it is left alone")
+    raise GitError(f"{link} names {folder}, which does not point back to this folder, so it is not used")
 
 
 def _ours() -> set[int]:
@@ -178,10 +177,10 @@ _LARGEST_RULES = 1024 * 1024
 
 
 class SafeGitFolder:
-    """A temporary git folder for a repository. Close it, or use it in a ``with`` block: that removes the folder.
+    """A temporary git folder for a repository. Close it, or use it in a ``with`` block, to remove the folder.
 
-    ``files`` is the folder to work on, by default the repository's own. With ``exact``, files are used byte by byte;
-    without it, `.gitattributes` decides about line ends (and about nothing that runs a program).
+    ``files`` is the folder to work on, by default the repository's own folder. With ``exact``, files are used byte by byte.
+    Without it, `.gitattributes` decides about line ends, but it cannot run programs.
     """
 
     def __init__(self, repository: Repository, *, files: str | None = None, exact: bool = True) -> None:
@@ -238,7 +237,7 @@ class SafeGitFolder:
         self._put("HEAD", "ref: refs/heads/none\n")
         self._put("config", _CONFIG.format(objects=self.repository.object_format()))
         self._put("info/attributes", _EXACT if exact else "* -ident -filter !working-tree-encoding\n")
-        # The user's global ignore rules come first, so that the repository's own rules override them, as in git.
+        # As in git, the user's global ignore rules come first, so that the repository's own rules override them.
         rules = [_users_rules(self.repository), _text(os.path.join(self.repository.common_dir, "info", "exclude"))]
         self._put("info/exclude", "\n".join(rules))
 
@@ -248,7 +247,7 @@ class SafeGitFolder:
 
 
 def _users_rules(repository: Repository) -> str:
-    """The user's global ignore rules. The repository's settings are not read."""
+    """Read the user's global ignore rules, without the repository's settings."""
     own = {"GIT_DIR": "/nonexistent"}
     ran = run(["config", "--global", "--type=path", "--get", "core.excludesFile"], env=own, statuses=(0, 1), users=True)
     path = ran.text if ran.status == 0 and ran.text else ""

@@ -1,10 +1,10 @@
 """Runs the host's git so that a repository's settings cannot run programs.
 
-A ``.git/config`` may name programs: a file system monitor, hooks, filters, pagers, ssh commands, credential helpers.
-So git gets its own environment without secrets, and the settings of user and system only if the caller asks for them.
-Every setting that names a program and has a fixed name is overridden. Filters, text converters and merge drivers have
-names that the repository chooses: commands on files must use `SafeGitFolder`, which does not read the
-repository's settings.
+A ``.git/config`` may name programs: a file system monitor, hooks, filters, pagers, ssh commands, credential helpers. So git
+runs with its own environment without secrets, and with the settings of user and system only if the caller requests them.
+Every setting that has a fixed name and names a program is overridden. The repository chooses the names of filters, text
+converters and merge drivers, so they cannot be overridden. Therefore commands on files must use `SafeGitFolder`, which does
+not read the repository's settings.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMMANDS = frozenset(
         "update-ref", "var", "version", "worktree", "write-tree",
     }
 )  # fmt: skip
-"""The allowed git commands. None of them is an alias, uses a network, or leaves a process running."""
+"""The allowed git commands. None of them is an alias, uses the network, or leaves a process running."""
 
 _SHOWS = frozenset({"diff", "diff-files", "diff-index", "diff-tree", "log", "show"})
 
@@ -67,7 +67,7 @@ SETTINGS = (
     "status.submoduleSummary=false",
     "advice.detachedHead=false",
 )
-"""Overrides of a repository's settings, for every run."""
+"""Overrides of a repository's settings. They are used in every run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def executable(path: str | None = None) -> str:
 
 
 def environment(*, users: bool = False) -> dict[str, str]:
-    """The whole environment of git. With ``users`` it also finds the user's and the system's settings."""
+    """The whole environment of git. With ``users``, git also reads the user's and the system's settings."""
     env = {
         "PATH": ":".join(dict.fromkeys((os.path.dirname(executable()), "/usr/bin", "/bin"))),
         "HOME": "/nonexistent",
@@ -144,7 +144,7 @@ def run(
     ``statuses``, after ``timeout`` seconds, and for more than 256 MiB of output.
     """
     if not args or args[0] not in COMMANDS:
-        raise ValueError(f"git {args[0] if args else ''} is not a command that is run on strangers' repositories")
+        raise ValueError(f"git {args[0] if args else ''} is not an allowed git command")
     line = [executable(), "--no-pager"]
     for setting in SETTINGS:
         line += ["-c", setting]
@@ -160,7 +160,7 @@ def run(
 
 
 class _Process:
-    """One git process in its own session: it has no terminal to ask on, and is killed with all its children."""
+    """One git process in its own session. It has no terminal for questions, and is killed with all its children."""
 
     def __init__(self, line: list[str], env: dict[str, str], cwd: str, stdin: bytes, timeout: float) -> None:
         self._name = next(word for word in line if word in COMMANDS)
@@ -194,9 +194,7 @@ class _Process:
                 thread.start()
             data = out.read(_LARGEST + 1)
             if len(data) > _LARGEST:
-                raise GitError(
-                    f"git {self._name} says more than {_LARGEST:,} bytes; the repository is too large for this"
-                )
+                raise GitError(f"git {self._name} printed more than {_LARGEST:,} bytes; the repository is too large")
             for thread in self._threads:
                 thread.join()
             status = self._process.wait()
@@ -226,6 +224,6 @@ class _Process:
     def _write(self, data: bytes) -> None:
         into = self._process.stdin
         assert into is not None
-        # A git that ends early reports the reason itself.
+        # If git ends early, it reports the reason itself.
         with suppress(BrokenPipeError), into:
             into.write(data)

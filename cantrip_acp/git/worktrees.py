@@ -1,9 +1,9 @@
-"""Worktrees of file snapshots: makes a separate folder for a fork, with the files of the workspace at a turn.
+"""Worktrees: makes a separate folder for a fork, with the files of a file snapshot (pin).
 
-A worktree shares objects and refs with the user's repository and has its own HEAD and index. HEAD is detached, on the
-commit that the user's HEAD pointed to then. The index is that commit's, and the files are the pinned ones. So
-uncommitted changes show as uncommitted, and a pin never becomes part of anybody's history. No program that the
-repository names is run: no hook and no filter.
+A worktree shares objects and refs with the user's repository and has its own HEAD and index. HEAD is detached, at the
+commit of the user's HEAD at that moment. The index has the files of that commit, and the folder has the files of the pin.
+So uncommitted changes are shown as uncommitted, and a pin never becomes part of the history. No program that the repository
+names is run, also no hooks and filters.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LOOM = "cantrip-loom"
 
 @dataclass(frozen=True, slots=True)
 class Worktree:
-    """A worktree of ``repository`` at ``folder``; ``commit`` is the pin with its files."""
+    """A worktree of ``repository`` at ``folder``. ``commit`` is the pin with its files."""
 
     repository: Repository
     folder: str
     commit: str
 
     def settle(self) -> None:
-        """Restore the files of the pin, whatever was done to them; files that git ignores stay.
+        """Restore the files of the pin, and remove new files. Files that git ignores stay.
 
         Raises `GitError`.
         """
@@ -42,11 +42,11 @@ class Worktree:
                 _take_away(os.path.join(os.fsencode(self.folder), name))
 
     def finish(self) -> None:
-        """Unlock the worktree, now that it is complete. Until then it is locked, with the reason given to `make`."""
+        """Unlock the worktree when it is complete. `make` locked it."""
         self.repository.git("worktree", "unlock", "--", self.folder, statuses=(0, 128))
 
     def remove(self) -> None:
-        """Remove the folder and git's data on it, even if files were changed. Raises `GitError`."""
+        """Remove the folder and git's data about it, even if files were changed. Raises `GitError`."""
         remove(self.repository, self.folder)
 
 
@@ -55,18 +55,18 @@ def make(
 ) -> Worktree:
     """Make a worktree in ``folder``, which must be empty or not exist, with the files of a pin and HEAD at ``head``.
 
-    If the user had no commit yet (``head`` is None), HEAD is the pin itself. The worktree is locked with the reason
-    ``why`` until `Worktree.finish`, so that one that a crash left behind can be recognized (`unfinished`). Raises
-    `GitError`; then nothing is left behind.
+    If the user had no commit yet (``head`` is None), HEAD is the pin itself. The worktree is locked with the reason ``why``
+    until `Worktree.finish`. So `unfinished` can find a worktree that was left after a crash. If it raises `GitError`,
+    nothing is left.
     """
     where = os.path.realpath(folder)
     if os.path.lexists(where) and (not os.path.isdir(where) or os.listdir(where)):
-        raise GitError(f"{where} is there already and not empty; name another folder for the worktree")
+        raise GitError(f"{where} exists and is not empty; name another folder for the worktree")
     for each in (commit, head):
         if each is not None and (not _ID.match(each) or repository.commit(each) is None):
             raise GitError(
-                f"the repository at {repository.top} has no commit {each[:40]!r}: its pins were dropped, or the loom is of "
-                "another repository; name that one's folder with --cwd"
+                f"the repository at {repository.top} has no commit {each[:40]!r}: its pins were deleted, or the loom belongs "
+                "to another repository; name that repository's folder with --cwd"
             )
     os.makedirs(os.path.dirname(where), mode=0o700, exist_ok=True)
     at = head or commit
@@ -78,7 +78,7 @@ def make(
         with SafeGitFolder(own, files=where) as plain:
             _fill(plain, commit)
             own.git("read-tree", at, timeout=_TIMEOUT)
-            # Makes the next status fast. What differs is shown by that status.
+            # This makes the next git status fast.
             plain.git("update-index", "-q", "--refresh", index=own.index, statuses=(0, 1), timeout=_TIMEOUT)
     except BaseException:
         _give_up(repository, where)
@@ -87,36 +87,36 @@ def make(
 
 
 def reason(text: str) -> str:
-    """A lock reason that includes the process that locks."""
+    """Make a lock reason that includes the id and start time of this process."""
     pid = os.getpid()
     return f"{text} by process {pid} of {started(pid) or 0}"
 
 
 def name_loom(folder: str, loom: str) -> None:
-    """Record in a worktree's git data which loom its fork is in."""
+    """Record in a worktree's git data the loom of its fork."""
     with open(os.path.join(_own(folder).git_dir, _LOOM), "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(loom)
 
 
 def remove(repository: Repository, folder: str | os.PathLike[str]) -> None:
-    """Remove a worktree: its folder and git's data on it, even if files were changed or the folder is gone.
+    """Remove a worktree: its folder and git's data about it, even if files were changed or the folder does not exist.
 
     Raises `GitError` for a folder that is not a linked worktree of the repository.
     """
     where = os.path.realpath(folder)
     if where not in linked(repository):
-        raise GitError(f"{where} is no worktree of the repository at {repository.top}")
+        raise GitError(f"{where} is not a worktree of the repository at {repository.top}")
     # --force twice also removes a locked worktree.
     repository.git("worktree", "remove", "--force", "--force", "--", where, timeout=_TIMEOUT)
 
 
 def linked(repository: Repository) -> list[str]:
-    """The folders of a repository's linked worktrees, whoever made them."""
+    """The folders of all linked worktrees of a repository."""
     return [worktree["worktree"] for worktree in _listed(repository)]
 
 
 def unfinished(repository: Repository) -> dict[str, str]:
-    """The folders of linked worktrees that are locked, each with its reason."""
+    """The folders of locked linked worktrees, each with the reason of its lock."""
     return {each["worktree"]: each["locked"] for each in _listed(repository) if each.get("locked")}
 
 
@@ -140,28 +140,28 @@ def _fill(plain: SafeGitFolder, commit: str) -> None:
 def _own(folder: str) -> Repository:
     found = Repository.of(folder)
     if found is None or found.top != folder:
-        raise GitError(f"{folder} is no worktree any more")
+        raise GitError(f"{folder} is not a worktree any more")
     return found
 
 
 def _take_away(path: bytes) -> None:
     if path.endswith(b"/"):
-        # A repository that was made there.
+        # It is a nested repository.
         shutil.rmtree(path.rstrip(b"/"), ignore_errors=True)
     else:
         try:
             os.unlink(path)
             os.removedirs(os.path.dirname(path))
         except OSError:
-            # A folder with other content stays.
+            # A folder that is not empty stays.
             return
 
 
 def _give_up(repository: Repository, where: str) -> None:
-    """Remove what exists of an unfinished worktree."""
+    """Remove an unfinished worktree."""
     shutil.rmtree(where, ignore_errors=True)
     try:
         remove(repository, where)
     except GitError:
-        # It was never registered. The error that led here is the one to report.
+        # It was never registered. The caller reports the original error.
         return

@@ -1,4 +1,4 @@
-"""Anthropic: Claude models through the Messages API and the official SDK, imported with the first query.
+"""Anthropic: Claude models through the Messages API and the official SDK. The SDK is imported at the first query.
 
 These modules may import the core, the catalog, the shared modules of `crystals` and `openai.tool_names`. Start reading
 in `crystal`.

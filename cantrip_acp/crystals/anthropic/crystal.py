@@ -1,7 +1,7 @@
-"""Anthropic crystal: queries Claude through Anthropic's SDK (``anthropic``), which is imported when it is first needed.
+"""Anthropic crystal: queries Claude models through Anthropic's SDK (``anthropic``), which is imported at the first query.
 
-`anthropic.request` builds the requests and `anthropic.response` reads the responses. This module has the client, its
-errors and its end.
+`anthropic.request` builds the requests, and `anthropic.response` parses the responses. This module has the client, its
+errors and the closing of connections.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _PAUSES = 8
 _REQUEST_ID = "X-ACP-Model-Request-ID"
 _BETA = "anthropic-beta"
 _INTERLEAVED = "interleaved-thinking-2025-05-14"
-"""Lets models with a thinking budget think between tool calls; the others do so anyway."""
+"""The beta that lets models with a thinking budget think between tool calls. Other models do so without it."""
 
 _SAMPLING = ("temperature", "top_p")
-"""Parameters that newer models no longer take."""
+"""Parameters that newer models refuse."""
 
 _UNSIGNED = re.compile(
     r"signature\W.{0,60}(?:invalid|verif|valid)|invalid.{0,10}signature|thinking\W{0,3} blocks? .{0,80}(?:modified|original)",
     re.IGNORECASE | re.DOTALL,
 )
-"""The error text for a thinking block that is not the server's own."""
+"""Matches the error text for a thinking block that the server did not sign."""
 
 _STATUSES = {
     "invalid_request_error": 400,
@@ -60,7 +60,7 @@ _STATUSES = {
     "timeout_error": 504,
     "overloaded_error": provider_errors.OVERLOADED,
 }
-"""The status for an error inside a stream, by its type; the stream's own status was 200."""
+"""Maps the type of an error inside a stream to an HTTP status, because the stream itself has status 200."""
 
 
 class AnthropicCrystal:
@@ -79,18 +79,18 @@ class AnthropicCrystal:
         self._who = f"{self.name}:{self.model}"
         self._clients: ClientPerLoop[Any] = ClientPerLoop(self._make, _close)
         self._tls: Any = None
-        """The trusted certificates, loaded once for all event loops: loading takes as long as a short answer."""
+        """The trusted certificates. They are loaded once for all event loops, because loading is slow."""
         self._lock = threading.Lock()
         self._refused_thinking = RefusedReplay(FAMILY)
         self._effort = Effort(self._who)
         self._dropped: set[str] = set()
-        """Parameters that the model refused."""
+        """Names of parameters that the model refused."""
 
     def __repr__(self) -> str:
         return f"AnthropicCrystal({self.model})"
 
     def prepare(self) -> None:
-        """Import the SDK and build what it builds on first use."""
+        """Import the SDK and load the trusted certificates. Blocks."""
         with self._lock:
             if self._tls is None:
                 import anthropic  # noqa: F401
@@ -99,14 +99,12 @@ class AnthropicCrystal:
                 self._tls = httpx2.create_ssl_context()
 
     async def _prepared(self) -> None:
-        # The import takes a second or more, and must not block the event loop.
+        # The import takes a second or more, so it must not run in the event loop.
         try:
             await anyio.to_thread.run_sync(self.prepare, abandon_on_cancel=True)
         except Exception as error:
             words = provider_errors.said(f"{type(error).__name__}: {error}")
-            raise CrystalError(
-                f"{self._who}: Anthropic's SDK could not be made ready: {words}", retryable=False
-            ) from error
+            raise CrystalError(f"{self._who}: Anthropic's SDK cannot be loaded: {words}", retryable=False) from error
 
     async def aclose(self) -> None:
         await self._clients.aclose()
@@ -134,7 +132,7 @@ class AnthropicCrystal:
             sent = await self._ask(body, headers, reading, emit, query.meter)
             if not reading.paused:
                 break
-            # Continue from the model's own output.
+            # The response was paused: send back the output so far, and let the model continue.
             said = reading.resume()
             messages = body["messages"]
             if messages[-1]["role"] == "assistant":
@@ -156,9 +154,10 @@ class AnthropicCrystal:
     async def _ask(
         self, body: dict[str, Any], headers: Mapping[str, str], reading: Reading, emit: Emit, meter: Meter
     ) -> dict[str, Any]:
-        """Send one request until it is accepted, and return its body as sent.
+        """Send one request until it is accepted, and return the accepted body.
 
-        A sampling or thinking parameter that the model refuses is left out from then on; a refused effort is replaced.
+        A sampling or thinking parameter that the model refuses is left out in all later requests. A refused effort is
+        replaced.
         """
         while True:
             sent = self._effort.applied(without(body, self._dropped))
@@ -194,7 +193,7 @@ class AnthropicCrystal:
                     break
                 await reading.take(event, emit)
                 if event.get("type") in ("message_start", "message_delta"):
-                    # Count at once: a query that is cancelled now is billed for what was reported so far.
+                    # Report the counts now, because a query that is cancelled later is billed for them.
                     used = priced(reading.used(), self._endpoint.info.price)
                     meter.report(used, complete=reading.stopped is not None)
             else:
@@ -203,13 +202,13 @@ class AnthropicCrystal:
                     await self._sdk(anext(stream, _END), sent=True)
         except CrystalError as error:
             if error.status is not None and reading.events == before:
-                # For example, the service was overloaded and said so inside the stream before it began to answer.
+                # The error came before any content, for example because the service is overloaded.
                 meter.refused()
             raise
         except Unreadable as problem:
             raise provider_errors.unreadable(self._who, str(problem)) from None
         finally:
-            # Cancelled or not: the connection must not stay open for a response that nobody reads.
+            # Also after a cancel: do not leave a connection open whose response nobody reads.
             with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_S):
                 await stream.response.aclose()
         if not reading.done:
@@ -218,7 +217,7 @@ class AnthropicCrystal:
             raise provider_errors.broken(self._who, EOFError("it ended without message_stop"), sent=True)
 
     def _no_event(self, response: Any) -> CrystalError:
-        """The error for a response with status 200 that is not a stream: an API error, or other content."""
+        """Make the error for a response with status 200 without events: an API error in the body, or other content."""
         body = response.extensions.get(TAIL, b"").decode("utf-8", "replace")
         try:
             found = json.loads(body)
@@ -234,8 +233,8 @@ class AnthropicCrystal:
         return provider_errors.no_answer(self._who, kind, body)
 
     async def _post(self, body: Any, headers: Mapping[str, str]) -> Any:
-        """The stream of a request, with its events as plain JSON. The SDK's own types would cost time for each event,
-        and drop new fields."""
+        """Send a request and return its stream of events as plain JSON. The SDK's own types are slower, and they drop
+        unknown fields."""
         import anthropic
 
         client = self._clients.get()
@@ -253,7 +252,7 @@ class AnthropicCrystal:
             return await post(json.loads(text))
 
     async def _sdk(self, step: Any, *, sent: bool = False) -> Any:
-        """Await one step of the SDK, and turn its errors into errors of the contract."""
+        """Await one call of the SDK, and turn its errors into `CrystalError`."""
         import anthropic
         import httpx2
 
@@ -274,12 +273,12 @@ class AnthropicCrystal:
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
             raise provider_errors.broken(who, error, sent=sent) from None
         except Exception as error:  # noqa: BLE001
-            # The SDK parses while it reads: for content that is not the API's JSON, any error of the parser may come.
+            # The SDK parses while it reads. For other content than the API's JSON, it may raise any error of its parser.
             words = f"{type(error).__name__}: {error}"
             if sent:
                 raise provider_errors.unreadable(who, words) from None
             raise CrystalError(
-                f"{who}: the request could not be made: {provider_errors.said(words)}", retryable=False
+                f"{who}: the request cannot be made: {provider_errors.said(words)}", retryable=False
             ) from None
 
     def _refused(self, error: Any) -> CrystalError:
@@ -310,8 +309,7 @@ class AnthropicCrystal:
         address = endpoint.address()
         headers: dict[str, Any] = {}
         if endpoint.base_url is not None:
-            # The address comes from a recipe, not from the environment. Without this, the SDK would send the
-            # environment's headers there.
+            # The address comes from a recipe. Do not send headers there that the environment sets for Anthropic.
             for line in os.environ.get("ANTHROPIC_CUSTOM_HEADERS", "").split("\n"):
                 if name := line.partition(":")[0].strip():
                     headers[name] = anthropic.Omit()
@@ -319,15 +317,15 @@ class AnthropicCrystal:
             headers[{"authorization": "Authorization", "user-agent": "User-Agent"}.get(name.lower(), name)] = value
         if endpoint.api_key:
             if address is not None and not any(name.lower() == "x-api-key" for name in headers):
-                # Other servers with this API look for the key in its older header.
+                # Other servers with this API expect the key in the older header.
                 headers["X-Api-Key"] = endpoint.api_key.reveal()
         elif "Authorization" not in headers:
-            # A gateway without a key. The SDK must not find another key and send it there.
+            # The server needs no key. The SDK must not find another key and send it there.
             headers["Authorization"] = anthropic.Omit()
         silence, connect = endpoint.silence_s, endpoint.connect_s
         straight: dict[str, Any] = {}
         if provider_errors.is_loopback(address or ""):
-            # A proxy of the environment cannot reach this machine's own ports.
+            # Ignore HTTP_PROXY: a proxy cannot reach this machine's own ports.
             straight = {"trust_env": False, "transport": httpx2.AsyncHTTPTransport(verify=self._tls)}
         return anthropic.AsyncAnthropic(
             api_key=endpoint.api_key.reveal() if endpoint.api_key else "",
@@ -335,10 +333,10 @@ class AnthropicCrystal:
             default_headers=headers,
             max_retries=0,
             timeout=httpx2.Timeout(silence, connect=connect, pool=connect),
-            # The loop has its own spans for a query; a second set would count it twice.
+            # The loop already makes telemetry spans for a query.
             open_telemetry=False,
             http_client=anthropic.DefaultAsyncHttpxClient(
-                # A redirect could send the conversation, and keys in headers, to any address.
+                # A redirect could send the conversation, and keys in headers, to another server.
                 follow_redirects=False,
                 verify=self._tls,
                 event_hooks={"response": [watch]},

@@ -1,7 +1,7 @@
-"""Anthropic messages: renders our messages for the Messages API, and keeps its blocks. It needs no SDK.
+"""Anthropic messages: renders our messages as content blocks of the Messages API, and sets cache points. It needs no SDK.
 
-The rendering of a message never changes: a longer list of messages starts with the rendering of the shorter one, so
-Anthropic's prompt cache works. Only the cache points move (`cached`); they are not part of the cached content.
+The rendering of earlier messages does not change when messages are added, so Anthropic's prompt cache works. Only the
+cache points move (`cached`), and they are not part of the cached content.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def tools_of(tools: Iterable[ToolDefinition]) -> list[dict[str, Any]]:
 
 
 def rendered(messages: Sequence[Message], model: str, info: ModelInfo) -> Rendered:
-    """Render messages. System messages before any other become the system prompt, one block each; a later one becomes
+    """Render messages. Leading system messages become the system prompt, one block each. A later system message becomes
     a user message.
 
-    The answers to the calls of one utterance are together in one user message, directly after it, as the API requires.
+    All answers to the calls of one assistant message are in one user message, directly after it. The API requires this.
     """
     rendering = _Rendering(model, info)
     for message in messages:
@@ -56,7 +56,7 @@ def rendered(messages: Sequence[Message], model: str, info: ModelInfo) -> Render
 
 
 class _Rendering:
-    """The state of a rendering."""
+    """The state while messages are rendered."""
 
     __slots__ = ("_answers", "_asked", "_held", "_info", "_model", "_used", "messages", "system")
 
@@ -66,9 +66,9 @@ class _Rendering:
         self._model = model
         self._info = info
         self._used: dict[str, int] = {}
-        """Call ids so far, and how often each came: an id must be unique in a request."""
+        """How often each call id was used. An id must be unique in a request."""
         self._asked: dict[str, str] = {}
-        """Calls of the last utterance that wait for an answer: our id to the id in the request."""
+        """The calls of the last assistant message without an answer: our id, and the id in the request."""
         self._answers: list[dict[str, Any]] = []
         self._held: list[dict[str, Any]] = []
 
@@ -94,7 +94,7 @@ class _Rendering:
                 self._assistant(message)
 
     def close(self) -> None:
-        """End the answers of an utterance. Missing ones are made up, because the API requires one for each call."""
+        """Finish the answers to an assistant message. Add a placeholder for each missing one, as the API requires."""
         if self._asked or self._answers:
             for wire_id in self._asked.values():
                 self._answers.append(_result(wire_id, _text(_UNANSWERED), is_error=True))
@@ -115,7 +115,7 @@ class _Rendering:
             blocks = [{"type": "text", "text": message.content}] if message.content and message.content.strip() else []
             blocks.extend(calls)
         if not self.messages:
-            # A conversation must start with the user; a folded or forked one may not.
+            # A conversation must start with a user message. After a fold or a fork it may not.
             self._user([{"type": "text", "text": _EMPTY}])
         self.messages.append({"role": "assistant", "content": blocks or [{"type": "text", "text": _EMPTY}]})
 
@@ -123,7 +123,7 @@ class _Rendering:
         wire_id = call.id if _ID.fullmatch(call.id) and len(call.id) <= _LONGEST_ID else f"call_{_digest(call.id)}"
         count = self._used[wire_id] = self._used.get(wire_id, 0) + 1
         if count > 1:
-            # Other providers count ids from one in each response.
+            # Other providers may use the same ids in each response.
             wire_id = f"call_{_digest(f'{wire_id} {count}')}"
         self._asked[call.id] = wire_id
         return {"type": "tool_use", "id": wire_id, "name": wire_name(call.gate), "input": _input(call.args)}
@@ -160,8 +160,8 @@ def _result(wire_id: str, content: list[dict[str, Any]], *, is_error: bool) -> d
 
 
 def _verbatim(message: Message, model: str, calls: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    """The blocks in the order in which this model gave them, with its thinking unchanged; None where another model
-    wrote them."""
+    """Return the blocks as this model sent them, in order, with unchanged thinking. None if another model wrote the
+    message."""
     kept = message.provider
     if not isinstance(kept, Mapping) or kept.get("family") != FAMILY or kept.get("model") != model:
         return None
@@ -177,9 +177,9 @@ def _verbatim(message: Message, model: str, calls: list[dict[str, Any]]) -> list
 
 
 def kept_blocks(blocks: Sequence[Mapping[str, Any]], model: str) -> dict[str, Any] | None:
-    """``Response.provider`` for these blocks; None where content and calls alone give the same blocks.
+    """Make ``Response.provider`` from these blocks. None if content and calls are enough to make the same blocks.
 
-    For a call only its place is kept: the response's ``tool_calls`` hold the rest.
+    Of a call only its position is stored, because the response's ``tool_calls`` have the rest.
     """
     kinds = [b["type"] for b in blocks]
     if kinds == sorted(kinds) and set(kinds) <= {"text", "tool_use"} and kinds.count("text") <= 1:
@@ -219,8 +219,8 @@ def _attached(attachment: Attachment, model: str, info: ModelInfo) -> dict[str, 
 
 
 def _input(args: str) -> dict[str, Any]:
-    """The arguments as the mapping that the API requires. Other values are put into a mapping, so that the model sees
-    its mistake."""
+    """Return the arguments as a mapping, which the API requires. Another value is put into a mapping, so that the model
+    sees its mistake."""
     if not args.strip():
         return {}
     try:
@@ -231,10 +231,10 @@ def _input(args: str) -> dict[str, Any]:
 
 
 def cached(request: dict[str, Any]) -> dict[str, Any]:
-    """The request with at most four cache points; ``request`` itself does not change.
+    """Return a copy of the request with at most four cache points.
 
-    They are after the tools, after the system prompt, at the end of the last query (which is in the cache), and at the
-    end of this one (which the next query will find).
+    They are after the tools, after the system prompt, at the end of the previous query (already in the cache), and at the
+    end of this query (for the next one).
     """
     out = dict(request)
     for part in ("tools", "system"):

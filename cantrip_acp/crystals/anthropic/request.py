@@ -1,4 +1,4 @@
-"""Anthropic request: builds the whole body for the Messages API, with thinking, tool choice and token limit."""
+"""Anthropic request: builds the body of a Messages API request, with thinking, tool choice and token limit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.contract import Query
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""The values of ``effort``. Anthropic has no ``minimal``, so it becomes ``low``."""
+"""The values of ``effort``. ``minimal`` is sent as ``low``, because Anthropic has no ``minimal``."""
 
 UNKNOWN_MAX_TOKENS = 16_384
-"""The token limit of a response for a model in no table: the API requires a number."""
+"""The token limit of a response for an unknown model. The API requires a number."""
 MAX_TOKENS = 64_000
-"""The token limit of a response where the call sets none and the model has no lower one."""
+"""The token limit of a response if the call sets none. A lower limit of the model is used instead."""
 LEAST_BUDGET = 1024
 
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 49152}
@@ -33,16 +33,16 @@ def check(options: Mapping[str, Any]) -> None:
     if not isinstance(budget, int) or isinstance(budget, bool) or not (budget in (-1, 0) or budget >= LEAST_BUDGET):
         raise DefinitionError(
             f"thinking_budget is {budget!r}; it is a number of tokens, at least {LEAST_BUDGET}, "
-            "0 for none, -1 for as it sees fit"
+            "0 for no thinking, or -1 to let the model decide"
         )
 
 
 def thinking(info: ModelInfo, options: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
-    """``thinking`` and the effort of ``output_config``; None where the request must omit it.
+    """Return ``thinking`` and the effort of ``output_config``. None means that the request must omit the field.
 
-    ``thinking_budget`` is in tokens, ``effort`` is one of `EFFORTS`. An adaptive model is asked for summaries of its
-    thinking, even where neither is set, and gets a budget as an effort. A model with a budget thinks only where asked.
-    For an unknown model, the request is assumed to be possible.
+    ``thinking_budget`` is in tokens, ``effort`` is one of `EFFORTS`. An adaptive model always gets a request for summaries
+    of its thinking, and for it a budget becomes an effort. A model with a thinking budget thinks only if an option
+    requests it. An unknown model is assumed to accept the request.
     """
     effort, budget = options.get("effort"), options.get("thinking_budget")
     off = budget == 0 or (budget is None and effort == "none")
@@ -72,7 +72,7 @@ def _level(effort: str | None) -> str | None:
 
 
 def request(query: Query, model: str, info: ModelInfo, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The body, without cache points and ``stream``."""
+    """Build the body of the request, without cache points and ``stream``."""
     call = query.params
     history = rendered(query.messages, model, info)
     messages = history.messages or [{"role": "user", "content": [{"type": "text", "text": "(empty)"}]}]
@@ -102,7 +102,7 @@ def request(query: Query, model: str, info: ModelInfo, options: Mapping[str, Any
     stop = [s for s in call.stop if s.strip()]
     if stop:
         body["stop_sequences"] = stop
-    # Models that think take no sampling parameters, and the others only one of the two.
+    # While a model thinks it accepts no sampling parameters. Otherwise it accepts only one of the two.
     if info.sampling and (thought is None or thought["type"] == "disabled"):
         if call.temperature is not None:
             body["temperature"] = min(1.0, call.temperature)
@@ -120,7 +120,7 @@ def _choice(query: Query, *, forced: bool) -> dict[str, Any] | None:
 
 
 def _room(max_tokens: int, thought: dict[str, Any], info: ModelInfo) -> tuple[int, dict[str, Any]]:
-    """A token limit with room for an answer besides the budget, because the API counts both together."""
+    """Return a token limit for thinking and answer together, as the API counts them, and the thinking with its budget."""
     budget = thought["budget_tokens"]
     total = max_tokens if budget < max_tokens else budget + max_tokens
     if info.max_output is not None:
@@ -130,8 +130,8 @@ def _room(max_tokens: int, thought: dict[str, Any], info: ModelInfo) -> tuple[in
 
 
 def _breaks_off(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the model is in the middle of tool calls that began without thinking (by another model): the API then
-    refuses thinking."""
+    """Whether the last tool calls were made without thinking (by another model). The API then refuses thinking until
+    they are finished."""
     if messages[-1]["content"][0]["type"] != "tool_result":
         return False
     said = next(m["content"] for m in reversed(messages) if m["role"] == "assistant")
@@ -139,7 +139,7 @@ def _breaks_off(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _tools_of_old(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Definitions for the tools that the history calls, where no tools are offered any more: the API requires them."""
+    """Make definitions for tools that were called earlier. The API requires them even if no tools are offered now."""
     names: dict[str, None] = {}
     for message in messages:
         if message["role"] == "assistant":

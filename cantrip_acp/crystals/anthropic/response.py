@@ -1,6 +1,6 @@
-"""Anthropic response: reads the events of a Messages API stream into blocks and counts. It needs no SDK.
+"""Anthropic response: parses the event stream of the Messages API into a response. It needs no SDK.
 
-Events are plain JSON, so any field may be missing. Unknown events are ignored, as the API asks.
+Events are plain JSON, so any field may be missing. Unknown events are ignored, as the API documentation recommends.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_cr
 
 
 class Unreadable(Exception):
-    """An event that breaks the protocol; the text says how."""
+    """An event does not follow the protocol. The text says why."""
 
 
 class _Block:
-    """One content block, with its fields while they grow."""
+    """One content block while it is streamed."""
 
     __slots__ = ("fields", "kind", "parts", "said")
 
@@ -41,15 +41,15 @@ class _Block:
         self.kind = kind
         self.fields = fields
         self.parts: list[str] = []
-        """For a text or thinking block: its text. For a tool_use: the JSON of its input."""
+        """Pieces of the text of a text or thinking block, or of the JSON input of a tool_use block."""
         self.said = False
-        """Whether a text block has more than blanks."""
+        """Whether a text block contains more than blanks."""
 
 
 class Reading:
-    """The response so far. ``stopped`` is the provider's stop reason; ``done`` is true when the stream has ended.
+    """Collects the events of a response. ``stopped`` is the provider's stop reason. ``done``: the stream has ended.
 
-    A paused response continues in another stream: call `resume`, then blocks and counts continue.
+    A paused response continues in another stream. Call `resume` before that stream.
     """
 
     def __init__(self) -> None:
@@ -67,8 +67,8 @@ class Reading:
 
     @property
     def paused(self) -> bool:
-        """Whether the provider waits for a request to continue, because its own tools took long. Calls of our tools
-        are answered first."""
+        """Whether the provider paused a long turn with its own tools and waits for a request to continue. If there are
+        calls of our tools, they are answered first."""
         return (
             self.stopped == "pause_turn"
             and bool(self._wire_blocks())
@@ -76,7 +76,7 @@ class Reading:
         )
 
     async def take(self, event: Any, emit: Emit) -> None:
-        """Take one event. Raises `Unreadable`."""
+        """Process one event. Raises `Unreadable`."""
         kind = _text(event, "type")
         if kind == "content_block_delta":
             await self._delta(event, emit)
@@ -100,7 +100,7 @@ class Reading:
         self.events += 1
 
     def resume(self) -> list[dict[str, Any]]:
-        """Prepare for the next stream of a paused response. Returns the blocks so far, to send back unchanged."""
+        """Prepare for the next stream of a paused response. Returns the blocks so far. Send them back unchanged."""
         self.done = False
         self.stopped = None
         self._open = {}
@@ -111,9 +111,9 @@ class Reading:
     def response(
         self, names: Mapping[str, str], model: str, price: Price | None, request: RequestParameters
     ) -> Response:
-        """The whole response. ``names`` maps names in the request to the tools' own; ``request`` holds the sent parameters.
+        """Make the whole response. ``names`` maps tool names in the request to our names. ``request``: the sent parameters.
 
-        Raises `CrystalError` where the token limit was reached before any answer, or the answer is empty.
+        Raises `CrystalError` if the token limit was reached before the answer began, or if the answer is empty.
         """
         content = "".join("".join(b.parts) for b in self._blocks if b.said) or None
         thought = "\n\n".join(t for b in self._blocks if b.kind == "thinking" and (t := "".join(b.parts))) or None
@@ -127,15 +127,15 @@ class Reading:
         calls = self._calls(names)
         if content is None and not calls and stop == "length":
             if self.stopped == "model_context_window_exceeded":
-                raise ContextLimitError(f"anthropic:{model}: the context window was full before anything was answered")
+                raise ContextLimitError(f"anthropic:{model}: the context window was full before the answer began")
             raise CrystalError(
-                f"anthropic:{model}: max_tokens ({request.max_tokens}) was spent before anything was answered"
-                f"{', all of it on thinking' if thought else ''}; give the call more max_tokens",
+                f"anthropic:{model}: max_tokens ({request.max_tokens}) was reached before the answer began"
+                f"{', all of it by thinking' if thought else ''}; raise max_tokens of the call",
                 retryable=False,
             )
         if content is None and not calls:
-            # It happens after tool results, and a retry helps.
-            raise CrystalError(f"anthropic:{model} answered nothing at all (stop reason {stop})", retryable=True)
+            # This happens after tool results. A retry helps.
+            raise CrystalError(f"anthropic:{model}: the answer is empty (stop reason {stop})", retryable=True)
         if stop is None:
             stop = "tool_calls" if calls else "stop"
         kept = kept_blocks(self._wire_blocks(), model)
@@ -162,11 +162,11 @@ class Reading:
             if not block.fields["name"]:
                 raise Unreadable("a tool_use block without a name")
             start = given.get("input")
-            # The API always starts with an empty input; other servers give all of it here.
+            # The API always starts with an empty input. Other servers send the whole input here.
             if start and isinstance(start, dict):
                 first = msgspec.json.encode(start).decode()
         else:
-            # A tool that the server calls itself: it goes back unchanged.
+            # A call of a server-side tool. It is sent back unchanged.
             block.fields = given
         self._open[index] = block
         self._blocks.append(block)
@@ -177,7 +177,7 @@ class Reading:
         index = event.get("index")
         block = self._open.get(index) if isinstance(index, int) else None
         if block is None:
-            raise Unreadable("a delta for a block of content that was not begun")
+            raise Unreadable("a delta for a block of content that was not started")
         delta = _part(event, "delta")
         kind = _text(delta, "type")
         if kind == "text_delta" and block.kind == "text":
@@ -195,14 +195,14 @@ class Reading:
             await self._grow(block, piece, emit)
 
     async def _grow(self, block: _Block, piece: str, emit: Emit) -> None:
-        # Text is limited where it is emitted; the arguments of a call need a limit too.
+        # The size of text is limited where it is emitted. The arguments of a call need a limit here.
         self._left -= len(piece)
         if self._left < 0:
             raise MalformedResponse(
-                f"the response went beyond {MAX_RESPONSE_CHARS:,} characters without an end and was stopped"
+                f"the response was stopped, because it has more than {MAX_RESPONSE_CHARS:,} characters"
             )
         if block.kind == "text":
-            # Hold back blanks until text comes: a block of only blanks is left out, here and in the kept blocks.
+            # Emit leading blanks only together with text. A block of only blanks is left out everywhere.
             blank = not block.said
             block.parts.append(piece)
             if piece.strip():
@@ -231,7 +231,7 @@ class Reading:
         return tuple(calls)
 
     def _wire_blocks(self) -> list[dict[str, Any]]:
-        """The blocks to send back: thinking unchanged; a text of only blanks is left out, because the API would refuse it."""
+        """Return the blocks to send back. Thinking is unchanged. Text of only blanks is left out, because the API refuses it."""
         out: list[dict[str, Any]] = []
         for block in self._blocks:
             whole = "".join(block.parts)
@@ -260,7 +260,7 @@ class Reading:
             self._counts["thinking_tokens"] = thought
 
     def used(self) -> Usage:
-        """The usage that the stream has reported so far; for a paused response, that of its last stream."""
+        """The usage that the current stream has reported so far."""
         count = self._counts.get
         cached, written = count("cache_read_input_tokens", 0), count("cache_creation_input_tokens", 0)
         fresh = count("input_tokens")

@@ -1,4 +1,4 @@
-"""Model catalog: windows, limits, prices and abilities of models, and the parameters that they refuse.
+"""Model catalog: context windows, limits, prices and abilities of models, and the parameters that they refuse.
 
 These modules may import the core, the contract, `local.presets`, `files` and `text`. Start reading in `types` (the
 data) and `lookup`.

@@ -1,7 +1,7 @@
-"""Model lookup: finds a model in the user's own table first, then in the shipped one (`models.json`).
+"""Model lookup: finds the data of a model in the user's table (``models.toml``) and in the shipped table (`models.json`).
 
-The user's table is ``models.toml`` in the configuration folder: a table per provider, in it a table per model, with
-the fields of `ModelInfo`. Its fields override the shipped ones one by one::
+``models.toml`` is in the configuration folder. It has a table for each provider, with a table for each model, which has
+the fields of `ModelInfo`. Each field overrides the same field of the shipped table::
 
     [openai."gpt-6.1-sol"]
     price = {input = 2, output = 10, cached = 0.1}
@@ -39,52 +39,52 @@ FILE = "models.toml"
 DEFAULTS = "defaults"
 MAX_BYTES = 1_000_000
 SOON_DAYS = 60
-"""Days before its date on which a retirement is announced: the notice that providers give."""
+"""A retirement is announced to the user this many days before its date."""
 ALIKE = 0.88
-"""How similar the letters of two names must be, from 0 to 1, to count as a misspelling."""
+"""How similar the letters of two names must be to count as a misspelling, from 0 to 1."""
 
 _SUFFIX = re.compile(
     r"-(?:latest|\d{8}|\d{4}-\d{2}-\d{2}|\d{2}-\d{4}|preview-\d{2}-\d{2}|preview-\d{2}-\d{4}|preview|exp|\d{3})\Z"
 )
-"""The suffixes that providers append to a model's name for one version of it."""
+"""The suffixes that providers append to a model's name for a version of the model."""
 
 _VENDORS = {"anthropic": "anthropic", "openai": "openai", "google": "google"}
 _FIELDS = tuple(field for field in ModelInfo.__struct_fields__ if field not in ("known", "family"))
 
 
 def look_up(provider: str, model: str, *, remark: bool = True) -> ModelInfo:
-    """Look up a model. Dated names and ``-latest`` count as the model itself. For a model in no table: the assumptions
-    of its family, else `UNKNOWN`.
+    """Look up a model. A name with a date or ``-latest`` means the model itself. For a model that is in no table, return
+    the assumptions for its family, else `UNKNOWN`.
 
-    An unknown model is logged once. Raises `DefinitionError` where the user's table cannot be read.
+    With ``remark``, an unknown model is logged once. Raises `DefinitionError` if the user's table cannot be read.
     """
     shipped, users = _entry(_shipped()["models"], provider, model), _entry(users_own(), provider, model)
     retired = _entry(_shipped()["retired"], provider, model) if shipped is None else None
     known = not (shipped is None and retired is None and users is None)
     found = {**(_of_family(provider, model) if shipped is None else shipped), **(retired or {}), **(users or {})}
     if provider == "ollama" and "price" not in found and "cloud" not in model.partition(":")[2]:
-        found["price"] = {}  # it runs on the user's own machine: tokens cost nothing
+        found["price"] = {}  # The model runs on the user's own machine, so it costs nothing.
     if not known and remark and provider not in ("local", *LOCAL):
         _remark(provider, model, found.get("family", ""))
     return codecs.convert({**found, "known": known}, ModelInfo) if found or known else UNKNOWN
 
 
 def _of_family(provider: str, model: str) -> dict[str, Any]:
-    """The assumptions for a model's family; empty where no family matches."""
+    """The assumptions for a model's family; empty if no family matches."""
     bare = _bare(model)
     rule = next((rule for rule in _shipped()["families"] if re.search(rule["match"], bare)), None)
     if rule is None:
         return {}
     found = {**rule["assume"], "family": rule["family"]}
     if provider in ("local", *LOCAL):
-        # The server decides how much of the window it serves.
+        # A local server may use a smaller window than the model has.
         for key in ("context_window", "max_input", "max_output"):
             found.pop(key, None)
     return found
 
 
 def _bare(model: str) -> str:
-    """A model's bare name: without its maker and tag, and with dashes where OpenRouter has dots in Claude's names."""
+    """A model's name without vendor and tag. Dots in a Claude name (as OpenRouter writes it) become dashes."""
     name = model.rpartition("/")[2].partition(":")[0].lower()
     return name.replace(".", "-") if name.startswith("claude-") else name
 
@@ -112,9 +112,9 @@ def remark(provider: str, model: str) -> str:
 
 
 def meant(provider: str, model: str) -> str | None:
-    """The known model that a name misspells; None where it is no misspelling.
+    """The known model whose name is probably misspelled here; None if there is none.
 
-    A name that differs from a known one only in digits is a version that the table lacks, not a misspelling.
+    A name that differs from a known name only in digits is not a misspelling, but a version that is missing in the table.
     """
     import difflib
 
@@ -136,7 +136,7 @@ def _letters(name: str) -> str:
 
 
 def _all_names(provider: str) -> list[str]:
-    """Every name of a provider's models in the tables; for OpenRouter also the models of the makers that it serves."""
+    """All names of a provider's models in the tables. OpenRouter also serves the models of other providers."""
     found = [name for _, name, _ in listed(provider)]
     if provider == "openrouter":
         for vendor, maker in _VENDORS.items():
@@ -145,7 +145,7 @@ def _all_names(provider: str) -> list[str]:
 
 
 def listed(provider: str | None = None) -> Iterator[tuple[str, str, ModelInfo]]:
-    """Every model of both tables: provider, name, data."""
+    """List the models of both tables as (provider, name, data)."""
     shipped, users = _shipped()["models"], users_own()
     for name in (n for n in dict.fromkeys((*shipped, *users)) if provider in (None, n)):
         for model in dict.fromkeys((*shipped.get(name, {}), *users.get(name, {}))):
@@ -153,13 +153,13 @@ def listed(provider: str | None = None) -> Iterator[tuple[str, str, ModelInfo]]:
 
 
 def default(provider: str) -> str | None:
-    """The default model of a provider. The user's ``defaults`` override the shipped ones."""
+    """The default model of a provider. The user's ``defaults`` override the shipped ones. None if there is none."""
     chosen = _file().get(DEFAULTS, {}).get(provider) or _shipped()["defaults"].get(provider)
     return str(chosen) if chosen else None
 
 
 def about() -> Mapping[str, Any]:
-    """The shipped table's ``date``, ``about``, ``sources``, ``notes`` and ``defaults``."""
+    """Data about the shipped table: ``date``, ``about``, ``sources``, ``notes`` and ``defaults``."""
     return {key: value for key, value in _shipped().items() if key not in ("families", "retired", "models")}
 
 
@@ -169,7 +169,7 @@ def users_file() -> Path:
 
 
 def names(provider: str, model: str) -> Iterator[str]:
-    """The names under which a table may hold a model, the closest first."""
+    """The names under which a table may have a model, from the most exact to the least exact."""
     yield model
     if provider in ("local", *PRESETS):
         base = model.partition(":")[0]
@@ -194,7 +194,7 @@ def _entry(table: Mapping[str, Any], provider: str, model: str) -> Mapping[str, 
             found: Mapping[str, Any] = entries[name]
             return found
     if provider == "openrouter":
-        # The makers' models cost the same there, under names with dots where the maker has dashes.
+        # OpenRouter serves models of other providers at the same price, with dots instead of dashes in their names.
         vendor, _, name = model.partition("/")
         maker = _VENDORS.get(vendor)
         if maker is not None:
@@ -213,7 +213,7 @@ def _shipped() -> dict[str, Any]:
 
 
 def users_own() -> dict[str, Any]:
-    """The user's table, by provider and model. Raises `DefinitionError` where it cannot be read."""
+    """The user's table, by provider and model. Raises `DefinitionError` if it cannot be read."""
     return {name: models for name, models in _file().items() if name != DEFAULTS}
 
 
@@ -221,7 +221,7 @@ _read: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
 
 
 def _file() -> dict[str, Any]:
-    """The user's table file, read again when it has changed."""
+    """The content of the user's file. It is read again after a change."""
     path = users_file()
     try:
         state = path.stat()
@@ -252,10 +252,10 @@ def _parsed(path: Path) -> dict[str, Any]:
             place = f"{where}: {provider}.{model}"
             if provider == DEFAULTS:
                 if not isinstance(entry, str) or not entry:
-                    raise DefinitionError("a default is the name of a model", where=place)
+                    raise DefinitionError("a default must be the name of a model", where=place)
                 continue
             if not isinstance(entry, dict):
-                raise DefinitionError("a model is a table of what is known of it", where=place)
+                raise DefinitionError("a model must be a table with the fields of the model", where=place)
             for key in entry:
                 if key not in _FIELDS:
                     raise DefinitionError(f"unknown key {key!r} (known: {', '.join(_FIELDS)})", where=place)
@@ -268,23 +268,23 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 
 def _sensible(entry: Mapping[str, Any], place: str) -> None:
-    """Check the values: windows and limits must be positive, and prices not negative, or a ward on costs would never
+    """Check the values. Limits must be positive. Prices must not be negative, because a limit on costs would then never
     be reached."""
     for key in ("context_window", "max_input", "max_output"):
         if entry.get(key, 1) < 1:
-            raise DefinitionError(f"{key} is a number of tokens, 1 or more, not {entry[key]}", where=place)
+            raise DefinitionError(f"{key} must be a number of tokens, 1 or more, not {entry[key]}", where=place)
     if "retired" in entry:
         try:
             date.fromisoformat(entry["retired"])
         except ValueError:
-            text = f"retired is a day such as 2027-01-31, not {entry['retired']!r}"
+            text = f"retired must be a day such as 2027-01-31, not {entry['retired']!r}"
             raise DefinitionError(text, where=place) from None
     price = entry.get("price")
     while price is not None:
         for key in ("input", "output", "cached", "cache_write", "above"):
-            # NaN is not below 0 either.
+            # This form also refuses NaN.
             if not 0 <= price.get(key, 0) < float("inf"):
-                raise DefinitionError(f"price.{key} is a number from 0 on, not {price[key]}", where=place)
+                raise DefinitionError(f"price.{key} must be 0 or more, not {price[key]}", where=place)
         price = price.get("long")
 
 
@@ -292,14 +292,14 @@ _told: set[tuple[str, str]] = set()
 
 
 def _remark(provider: str, model: str, family: str) -> None:
-    """Log once per process what is assumed, and where to correct it."""
+    """Log once per process that a model is unknown, what is assumed, and where to correct it."""
     if (provider, model) in _told:
         return
     _told.add((provider, model))
     if family:
         _log.warning(
-            "%s:%s stands in no table of models; it is taken for a model of the family %s, and its price is not known. Say what "
-            "is so in %s, or in the recipe (context_window, max_input, images, price).",
+            "%s:%s is in no table of models. It is assumed to be like the family %s, and its price is not known. To correct "
+            "this, edit %s or the recipe (context_window, max_input, images, price).",
             provider,
             model,
             family,
@@ -307,8 +307,8 @@ def _remark(provider: str, model: str, family: str) -> None:
         )
         return
     _log.warning(
-        "%s:%s stands in no table of models; it is taken to use tools and to read text alone, and its context window and "
-        "its price are not known. Say what is so in %s, or in the recipe (context_window, price).",
+        "%s:%s is in no table of models. It is assumed to take tools and only text; its context window and its price are "
+        "not known. To correct this, edit %s or the recipe (context_window, price).",
         provider,
         model,
         users_file(),

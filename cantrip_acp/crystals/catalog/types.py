@@ -1,6 +1,6 @@
-"""Model data: windows, limits, prices and abilities of a model.
+"""Model data: the types for a model's context window, limits, price and abilities.
 
-The table ships as data (`models.json`), and the user's own table corrects it. An unknown model works with `UNKNOWN`.
+The data are in `models.json` and in the user's table. An unknown model works with `UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from cantrip_acp.crystals.contract import Attachment, Usage
 
 
 class Price(msgspec.Struct, frozen=True):
-    """US dollars per million tokens. ``cached`` and ``cache_write`` are None where they cost the same as input.
+    """Prices in US dollars per million tokens. If ``cached`` or ``cache_write`` is None, it costs the same as input.
 
-    A query whose prompt has more than ``above`` tokens costs the ``long`` price, for all its tokens.
+    If the prompt of a query has more than ``above`` tokens, all its tokens cost the ``long`` price.
     """
 
     input: float = 0.0
@@ -26,7 +26,7 @@ class Price(msgspec.Struct, frozen=True):
     long: Price | None = None
 
     def cost(self, usage: Usage) -> float | None:
-        """The cost of one query in US dollars, for its known tokens; None where no tokens are known."""
+        """The cost of one query's known tokens in US dollars; None if no tokens are known."""
         if usage.total_tokens is None:
             return None
         prompt, read, wrote = usage.prompt_tokens or 0, usage.cached_tokens or 0, usage.cache_write_tokens or 0
@@ -40,7 +40,7 @@ class Price(msgspec.Struct, frozen=True):
 
 
 def priced(usage: Usage, price: Price | None) -> Usage:
-    """The usage of one query with its cost, where the price is known; unknown parts are counted."""
+    """Return the usage of one query with its cost (if the price is known) and with ``queries_without_*`` set."""
     if price is not None:
         usage = msgspec.structs.replace(usage, cost=price.cost(usage))
     if usage.prompt_tokens is None or usage.completion_tokens is None:
@@ -51,15 +51,19 @@ def priced(usage: Usage, price: Price | None) -> Usage:
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The data of one model.
 
-    ``context_window``, ``max_input`` and ``max_output`` are in tokens, None where not known; ``max_input`` is set
-    where a prompt may not fill the window. ``price`` is None where not known. ``efforts`` are the supported efforts,
-    lowest first; empty where not known. ``retired`` is the day (ISO) on which its provider shuts it down,
-    ``successor`` the model to use instead. ``tools``: takes tool definitions (else gate calls are requested and parsed
-    in text). ``images``, ``audio``, ``documents``: takes such attachments. ``reasoning``: thinks before it answers, by
-    an effort or a budget. ``sampling``: takes temperature and top_p. ``forced_tools``: takes a tool_choice that forces
-    a call. ``thinking``, where the family has several ways: ``budget`` of tokens, ``adaptive`` (the model decides; an
-    effort limits it), or ``always`` (adaptive, cannot be turned off). ``known``: it is in the table, not assumed.
-    ``family``: the name of the rule with the assumptions.
+    - ``context_window``, ``max_input``, ``max_output``: in tokens, None if not known. ``max_input`` is set if a prompt must
+      be smaller than the window.
+    - ``price``: None if not known.
+    - ``tools``: accepts tool definitions. Otherwise tool calls are written as text.
+    - ``images``, ``audio``, ``documents``: accepts such attachments.
+    - ``reasoning``: thinks before it answers, controlled by an effort or a token budget.
+    - ``sampling``: accepts temperature and top_p.
+    - ``forced_tools``: accepts a tool_choice that forces a call.
+    - ``thinking``: the kind of control, if the family has several: ``budget`` (of tokens), ``adaptive`` (the model decides,
+      limited by an effort) or ``always`` (adaptive, cannot be turned off).
+    - ``efforts``: the supported efforts, lowest first; empty if not known.
+    - ``retired``: the day (ISO) on which the provider shuts it down. ``successor``: the model to use instead.
+    - ``known``: the data come from a table. Otherwise they are assumed; ``family`` is the name of the assumed family.
     """
 
     context_window: int | None = None
@@ -82,24 +86,24 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def input_limit(self) -> int | None:
-        """The largest number of tokens of a prompt; None where it is not known."""
+        """The largest number of tokens of a prompt; None if not known."""
         return min((n for n in (self.max_input, self.context_window) if n is not None), default=None)
 
 
 UNKNOWN = ModelInfo()
-"""The data for a model in no table: it takes tools and only text; its window and price are not known."""
+"""The data for an unknown model: it accepts tools and only text; its window and price are not known."""
 
 
 def takes(attachment: Attachment, info: ModelInfo) -> bool:
-    """Whether the model takes this kind of attachment."""
+    """Whether the model accepts this kind of attachment."""
     return {"image": info.images, "audio": info.audio, "document": info.documents}[attachment.kind]
 
 
 def attachment_note(attachment: Attachment, model: str, why: str = "") -> str:
-    """The note that the model reads in place of an attachment. ``why`` replaces the default reason, that it does not
-    take the kind.
+    """The text that the model gets instead of an attachment. ``why`` is the reason; the default is that the model does
+    not accept this kind.
 
-    The note depends only on the arguments. It is the same in every query, so prompt caches stay valid.
+    The text depends only on the arguments. So it is the same in every query, and prompt caches stay valid.
     """
     article = "a" if attachment.kind == "document" else "an"
     what = f"{article} {attachment.kind} ({attachment.mime}, {_size(attachment)})"
@@ -110,7 +114,7 @@ def attachment_note(attachment: Attachment, model: str, why: str = "") -> str:
 
 
 def _size(attachment: Attachment) -> str:
-    """The size of the attachment for people: ``12 kB``."""
+    """Format the size of the attachment, for example ``12 kB``."""
     count = len(attachment.data) * 3 // 4 - attachment.data[-2:].count("=")
     for unit in ("bytes", "kB"):
         if count < 1000:

@@ -1,6 +1,6 @@
-"""Unsupported parameters: drops a request parameter after a model or server refused it, so that later queries do not fail.
+"""Unsupported parameters: leaves out or replaces a request parameter after a model or server refused it.
 
-No table knows every model. Only parameters that affect the quality are dropped, never the messages or the tools.
+This is needed because no table knows every model. Messages and tools are never left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DROPPABLE = (
 _RENAMED = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 
 _SPOKEN = {"reasoning.summary": r"reasoning[ _.]summar(?:y|ies)", "include": r"(?:include|[Ee]ncrypted content)"}
-"""Patterns for parameters whose name in the error message differs from the request."""
+"""Patterns for parameters that have another name in the error message."""
 
 _NOT_TAKEN = re.compile(
     r"unsupported|not supported|does(?: not|n't) support|unrecognized|unknown|unexpected|not permitted|extra (?:fields|inputs)"
@@ -44,7 +44,7 @@ _NOT_TAKEN = re.compile(
 
 
 def not_taken(error: CrystalError, body: Mapping[str, Any]) -> str | None:
-    """The parameter of ``body`` that ``error`` says is not supported; None where it says no such thing."""
+    """The parameter of ``body`` that is not supported according to ``error``; None if ``error`` is about something else."""
     if error.status not in (400, 403, 422):
         return None
     words = str(error)
@@ -61,7 +61,7 @@ def not_taken(error: CrystalError, body: Mapping[str, Any]) -> str | None:
 
 
 def without(body: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
-    """The body without the refused parameters; a refused token limit gets its other name."""
+    """Return the body without the ``dropped`` parameters. A dropped token limit is sent under its other name instead."""
     out = dict(body)
     for name in dropped:
         head, _, tail = name.partition(".")
@@ -83,12 +83,12 @@ def without(body: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
 
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""All efforts that models take, lowest first."""
+"""All efforts, lowest first."""
 
 
 def nearest_effort(asked: str, taken: Sequence[str]) -> str:
-    """The effort of ``taken`` that is nearest to the requested one; of two equally near, the lower. Unless "none" was
-    requested, thinking stays on where possible."""
+    """Choose the supported effort that is nearest to the requested one, or the lower of two equally near ones. "none" is
+    chosen only if it was requested or nothing else is supported."""
     rank = EFFORTS.index(asked) if asked in EFFORTS else EFFORTS.index("medium")
     thinks = [effort for effort in taken if effort != "none"]
     return min(
@@ -98,12 +98,12 @@ def nearest_effort(asked: str, taken: Sequence[str]) -> str:
 
 
 _EFFORT_PLACES = (("reasoning", "effort"), ("reasoning_effort",), ("output_config", "effort"))
-"""The places of the effort in the requests of the different protocols."""
+"""The paths of the effort in the request bodies of the different protocols."""
 _QUOTED = re.compile(r"[`'\"\u2018\u2019\u201c\u201d](\w+)[`'\"\u2018\u2019\u201c\u201d]")
 
 
 class Effort:
-    """The effort that replaces one that the model refused, learned from the error message."""
+    """Replaces an effort that the model refused by one that the error message names."""
 
     def __init__(self, who: str) -> None:
         self._who = who
@@ -111,14 +111,14 @@ class Effort:
         self._notices: list[str] = []
 
     def applied(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The body with an effort that the model takes."""
+        """Return the body with an effort that the model supports."""
         place = _effort_place(body)
         if place is None:
             return body
         return _with_effort(body, place, self._instead.get(_at(body, place), _at(body, place)))
 
     def learn(self, error: CrystalError, sent: Mapping[str, Any]) -> bool:
-        """Whether ``error`` refuses the sent effort and names others, so that a second try helps."""
+        """Learn from an error. True if ``error`` refuses the sent effort and names others, so that a new attempt helps."""
         place = _effort_place(sent)
         words = str(error)
         if place is None or error.status not in (400, 422) or "effort" not in words:
@@ -135,7 +135,7 @@ class Effort:
         return True
 
     def notices(self) -> tuple[str, ...]:
-        """The notes for the user; each is returned once."""
+        """Return the new notes for the user. Each note is returned once."""
         told, self._notices = tuple(self._notices), []
         return told
 
@@ -157,10 +157,10 @@ def _with_effort(body: dict[str, Any], place: tuple[str, ...], effort: str) -> d
 
 
 class RefusedReplay:
-    """Thinking blocks of the history that their provider refuses to take back. Later thinking is still sent.
+    """Remembers thinking blocks of earlier messages that the provider refuses, and leaves them out.
 
-    A fold, another recipe or another key changes the messages before a signed block. Then the provider refuses all
-    blocks from before that change. Blocks after it have new signatures.
+    A signature is valid only for unchanged messages before its block. After a fold, or with another recipe or key, the
+    provider refuses all earlier blocks. Later blocks have new signatures and are still sent.
     """
 
     def __init__(self, family: str) -> None:
@@ -168,7 +168,7 @@ class RefusedReplay:
         self._refused: set[bytes] = set()
 
     def without(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The messages, with only content and calls for the refused ones."""
+        """Return the messages. Those with refused blocks have only their content and calls."""
         if not self._refused:
             return messages
         return [
@@ -177,8 +177,7 @@ class RefusedReplay:
         ]
 
     def refuse(self, messages: Sequence[Message]) -> bool:
-        """Remember all blocks in these messages as refused. False where there are none, so that asking again would not
-        help."""
+        """Remember all blocks in these messages as refused. False if there are none; then a new attempt does not help."""
         found = {key for message in messages if (key := self._key(message)) is not None}
         self._refused |= found
         return bool(found)

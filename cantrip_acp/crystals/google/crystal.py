@@ -1,8 +1,8 @@
-"""Google crystal: queries Gemini through Google's SDK (``google-genai``), which is imported when it is first needed.
+"""Google crystal: queries Gemini models through Google's SDK (``google-genai``), which is imported at the first query.
 
-`google.messages` renders the body, and the SDK sends it unchanged (``extra_body``), so signatures and arguments go
-back byte for byte. The key goes in a header. The HTTP client is ours: it follows no redirect (the SDK's would send the
-key along), uses our time-outs, and closes the response at once when a query is cancelled.
+`google.messages` renders the body. The SDK sends it unchanged (``extra_body``), so signatures and arguments stay the same
+byte for byte. The key is sent in a header. We use our own HTTP client: it follows no redirects (the SDK's client would
+send the key to the new address), has our time-outs, and closes the response as soon as a query is cancelled.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from cantrip_acp.crystals.openai.tool_names import names_back
 BASE_URL = "https://generativelanguage.googleapis.com"
 API_VERSION = "v1beta"
 NO_KEY = "none"
-"""The key for a gateway that needs none. The SDK requires a key, and would else look for one in the environment."""
+"""Used as the key for a server that needs none. Without any key, the SDK would look for one in the environment."""
 
 _FINISH_MESSAGE = re.compile(rb'"finishMessage"\s*:\s*("(?:[^"\\]|\\.)*")')
 _CLOSE_S = 2.0
 _LESSONS = 6
-"""Requests that one query may use to learn which parameters a model takes."""
+"""The most requests that one query may use to find out which parameters a model supports."""
 _SIGNATURE = re.compile(r"thought[ _]?signature", re.IGNORECASE)
 _REQUEST_ID = "X-ACP-Model-Request-ID"
 _VERSION = re.compile(r"^(.*?)/(v\d+(?:alpha|beta)?\d*)/?$")
 _PLACE = [{"role": "user", "parts": [{"text": "-"}]}]
-"""A placeholder where the SDK requires contents; those of the body replace it."""
+"""A placeholder, because the SDK requires contents. The contents of the body replace it."""
 
 _responses: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("_responses", default=None)
 """The HTTP responses of the running query."""
@@ -68,7 +68,7 @@ class GoogleCrystal:
         self.priced = endpoint.info.price is not None
         self._who = f"{self.name} ({self.model})"
         self._taken: dict[str, dict[str, Any]] = {}
-        """The accepted ``generationConfig`` for one that this model refused."""
+        """Maps a ``generationConfig`` that the model refused (its repr) to the next one to try."""
         self._refused_signatures: set[str] = set()
         self._clients: ClientPerLoop[_Client] = ClientPerLoop(self._make, _close)
 
@@ -76,10 +76,10 @@ class GoogleCrystal:
         return f"GoogleCrystal({self.model})"
 
     def prepare(self) -> None:
-        """Import the SDK and build what it builds on first use."""
+        """Import the SDK and build its pydantic models, which is slow. Blocks."""
         from google.genai import types
 
-        # The user need not see that the SDK does not know a new value of the API.
+        # Hide the SDK's warnings about new values of the API.
         warnings.filterwarnings("ignore", message=".* is not a valid", module=r"google\.genai")
         types.GenerateContentConfig(http_options=types.HttpOptions(headers={}))
         types.GenerateContentResponse.model_validate({})
@@ -115,17 +115,17 @@ class GoogleCrystal:
                 if reading.begun:
                     raise
                 if error.status == 400 and _SIGNATURE.search(str(error)) and (signed := signatures(body)):
-                    # A signature of another project's key, or too old: from now on, send its message as plain text and calls.
+                    # The signature is too old, or belongs to another project's key. Send such messages as plain text and calls.
                     self._refused_signatures |= signed
                     continue
                 less = with_less(self._who, asked, error)
                 if less is None:
                     raise
-                # Keep it as long as this crystal exists; otherwise each query would be refused once.
+                # Remember it for later queries. Otherwise each query would be refused once.
                 self._taken[repr(asked)], notice = less
                 notices += (notice,) if notice else ()
         else:
-            raise CrystalError(f"{self._who} takes none of the parameters that it was offered", retryable=False)
+            raise CrystalError(f"{self._who} refuses the parameters of the request in every form", retryable=False)
         sent = body.get("generationConfig", {})
         asked = RequestParameters(
             sent.get("temperature"), sent.get("topP"), sent.get("seed"), sent.get("maxOutputTokens")
@@ -133,7 +133,7 @@ class GoogleCrystal:
         return msgspec.structs.replace(reading.response(), request=asked, notices=notices)
 
     async def _read(self, body: dict[str, Any], request_id: str, reading: Reading) -> None:
-        """Send one request and read its whole stream."""
+        """Send one request and process its whole stream."""
         responses: list[Any] = []
         token = _responses.set(responses)
         try:
@@ -148,7 +148,7 @@ class GoogleCrystal:
                     reading.explain(_finish_message(responses[-1]))
         finally:
             _responses.reset(token)
-            # The SDK's generators are not closed here, so close the connection, whatever they wait for.
+            # The SDK's generators may still wait for data, so close the connection itself.
             with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_S):
                 for response in responses:
                     await response.aclose()
@@ -157,7 +157,7 @@ class GoogleCrystal:
         headers = {_REQUEST_ID: request_id} if request_id else {}
         config = {
             "http_options": {"headers": headers, "extra_body": body},
-            # Only the loop calls gates, and only the loop repeats a lost request.
+            # The SDK must neither call tools nor repeat requests. Our loop does both.
             "automatic_function_calling": {"disable": True},
             "automatic_continuation": False,
         }
@@ -179,7 +179,7 @@ class GoogleCrystal:
         tls = httpx2.create_ssl_context()
         http = httpx2.AsyncClient(
             verify=tls,
-            # A proxy of the environment cannot reach this machine's own ports.
+            # Ignore HTTP_PROXY: a proxy cannot reach this machine's own ports.
             trust_env=not provider_errors.is_loopback(base),
             follow_redirects=False,
             event_hooks={"request": [self._patience], "response": [_noted]},
@@ -189,21 +189,21 @@ class GoogleCrystal:
             "api_version": version,
             "headers": endpoint.plain_headers(),
             "httpx_async_client": http,
-            # Never used, but without it the SDK would make one and load its own certificates.
+            # It is never used, but it prevents that the SDK makes one and loads its own certificates.
             "httpx_client": httpx2.Client(verify=tls),
         }
         key = endpoint.api_key.reveal() if endpoint.api_key else NO_KEY
         return _Client(Client(vertexai=False, api_key=key, http_options=options), http)
 
     async def _patience(self, request: Any) -> None:
-        """Set our time-outs. The SDK sets none, or one for the whole response."""
+        """Set our time-outs, because the SDK sets either none or one for the whole response."""
         endpoint = self._endpoint
         silence, connect = endpoint.silence_s, endpoint.connect_s
         request.extensions["timeout"] = {"connect": connect, "read": silence, "write": silence, "pool": connect}
 
     @contextlib.asynccontextmanager
     async def _errors_mapped(self, reading: Reading, responses: list[Any]) -> AsyncIterator[None]:
-        """Turn all errors of the SDK and its HTTP client into errors of the contract."""
+        """Turn all errors of the SDK and its HTTP client into `CrystalError`."""
         import httpx2
         from google.genai import errors
 
@@ -223,11 +223,11 @@ class GoogleCrystal:
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
             raise provider_errors.broken(who, error, sent=reading.begun, address=self._endpoint.address()) from None
         except Exception as error:  # noqa: BLE001
-            # The SDK parses while it reads: for content that is not Gemini's JSON, any error of the parser may come.
+            # The SDK parses while it reads. For other content than Gemini's JSON, it may raise any error of its parser.
             status = responses[-1].status_code if responses else None
             if status is None:
                 words = provider_errors.said(error)
-                raise CrystalError(f"{who}: the request could not be made: {words}", retryable=False) from None
+                raise CrystalError(f"{who}: the request cannot be made: {words}", retryable=False) from None
             if status != 200:
                 headers = responses[-1].headers
                 raise provider_errors.refused(who, status, "a body that cannot be read", headers=headers) from None
@@ -238,7 +238,7 @@ class GoogleCrystal:
             raise provider_errors.unreadable(who, f"{type(error).__name__}: {error}") from None
 
     def _check_error(self, response: Any) -> None:
-        """Raise the error that a success response holds: servers that imitate Google's answer so."""
+        """Raise the error inside a success response. Servers that imitate Google's API answer like this."""
         try:
             found = msgspec.json.decode(response.extensions.get(TAIL, b"").strip().removeprefix(b"data:"))
         except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -269,7 +269,7 @@ class GoogleCrystal:
 
 
 class _Ours(Exception):
-    """Carries an error of the reader past the handlers for the SDK's errors."""
+    """Wraps an error of our own code, so that it does not look like an error of the SDK."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -277,7 +277,7 @@ class _Ours(Exception):
 
 
 class _Reader:
-    """Marks errors that are raised while a piece is passed on, to distinguish them from the SDK's own errors."""
+    """Wraps errors of our own code in `_Ours` while a chunk is processed."""
 
     __slots__ = ("_reading",)
 
@@ -298,7 +298,7 @@ async def _close(client: _Client) -> None:
 
 
 async def _noted(response: Any) -> None:
-    """Keep the response for its query, and watch its size."""
+    """Register the response for the running query, and limit its size."""
     responses = _responses.get()
     if responses is not None:
         responses.append(response)
@@ -306,7 +306,7 @@ async def _noted(response: Any) -> None:
 
 
 def _finish_message(response: Any) -> str | None:
-    """Gemini's text about the reason of the end, from the end of the stream: the SDK drops ``finishMessage``."""
+    """Read ``finishMessage`` (the reason of the end, in words) from the end of the stream, because the SDK drops it."""
     found = _FINISH_MESSAGE.findall(response.extensions.get(TAIL, b""))
     try:
         return str(msgspec.json.decode(found[-1])) if found else None
@@ -315,7 +315,7 @@ def _finish_message(response: Any) -> str | None:
 
 
 def _quota(details: Any) -> tuple[float | None, bool]:
-    """From an error's details: the seconds to wait (``RetryInfo``), and whether a daily quota is used up
+    """Read from an error's details the seconds to wait (``RetryInfo``), and whether a daily quota is used up
     (``QuotaFailure``)."""
     delay: float | None = None
     spent = False

@@ -1,7 +1,7 @@
 """Gemini messages: renders our messages as Gemini's contents (the REST API's JSON, ``v1beta``).
 
-The functions are pure, and a message's form never changes later. Gemini's own output goes back unchanged, part by
-part, because a thought signature belongs to the part that it came with.
+The functions have no side effects, and the same message is always rendered in the same way. Gemini's own output is sent
+back unchanged, part by part, because each thought signature belongs to one part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cantrip_acp.crystals.openai.tool_names import wire_name
 FAMILY = "google"
 
 UNSIGNED = "skip_thought_signature_validator"
-"""Google's marker for a call that another model made: Gemini 3 and later refuse calls of a turn without any signature."""
+"""Google's official placeholder for a signature. Gemini 3 and later refuse calls without one, for example another model's."""
 
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 _IMAGES = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")
@@ -30,10 +30,9 @@ _NO_SIGNATURES = re.compile(r"(?:^|/)(?:gemini-[12](?:[.\-]|$)|gemma|learnlm)")
 def body_of(
     query: Query, model: str, info: ModelInfo, options: Mapping[str, Any], refused: Set[str] = frozenset()
 ) -> dict[str, Any]:
-    """The body of the request, without the model's name, which is in the URL.
+    """Build the body of the request. The model's name is not in it, because it is in the URL.
 
-    ``refused`` are thought signatures that the API no longer takes: what came with them is sent as plain text and
-    calls.
+    ``refused`` are thought signatures that the API refused. Messages with them are sent as plain text and calls.
     """
     system, contents = contents_of(query.messages, model, info, refused)
     body: dict[str, Any] = {"contents": contents}
@@ -72,10 +71,10 @@ def body_of(
 def contents_of(
     messages: Sequence[Message], model: str, info: ModelInfo, refused: Set[str] = frozenset()
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The parts of the system instruction, and the contents.
+    """Render messages. Returns the parts of the system instruction, and the contents.
 
-    System messages before any other message become the instruction, one part each. A later one becomes text before the
-    next user message. The answers to the calls of one utterance are together in one content, as Gemini requires.
+    Leading system messages become the system instruction, one part each. A later system message becomes text before the
+    next user message. All answers to the calls of one assistant message are in one content, as Gemini requires.
     """
     system: list[dict[str, Any]] = []
     contents: list[dict[str, Any]] = []
@@ -115,14 +114,14 @@ def contents_of(
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """A call as Gemini knows it: its name, and its id where Gemini gave one."""
+    """A call as Gemini knows it: its name, and its id if Gemini sent one."""
 
     name: str
     id: str | None
 
 
 def signatures(body: Mapping[str, Any]) -> set[str]:
-    """The thought signatures in a body that are Google's own."""
+    """The thought signatures in a body that Google made."""
     found = {p.get("thoughtSignature") for content in body["contents"] for p in content["parts"]}
     return {str(s) for s in found if s is not None and s != UNSIGNED}
 
@@ -138,7 +137,7 @@ def _user_parts(message: Message, model: str, info: ModelInfo) -> Iterable[dict[
 
 
 def _said(message: Message, model: str, calls: dict[str, _Asked], refused: Set[str]) -> list[dict[str, Any]]:
-    """The parts of an assistant's message. Adds its calls to ``calls``, for their answers."""
+    """Render the parts of an assistant's message. Adds its calls to ``calls``, which are needed for their answers."""
     parts = _verbatim(message, model)
     if parts is not None and not any(p.get("thoughtSignature") in refused for p in parts):
         asked = [p["functionCall"] for p in parts if "functionCall" in p]
@@ -156,8 +155,8 @@ def _said(message: Message, model: str, calls: dict[str, _Asked], refused: Set[s
 
 
 def _verbatim(message: Message, model: str) -> list[dict[str, Any]] | None:
-    """The parts as this model gave them; None where another model wrote them, or where they do not match the loom's
-    record."""
+    """Return the parts as this model sent them. None if another model wrote the message, or if the parts do not match its
+    tool calls."""
     kept = message.provider
     if not isinstance(kept, Mapping) or kept.get("family") != FAMILY or kept.get("model") != model:
         return None
@@ -173,8 +172,8 @@ def _verbatim(message: Message, model: str) -> list[dict[str, Any]] | None:
 
 
 def _args(call: ToolCall) -> dict[str, Any]:
-    """The arguments as the mapping that the API requires. Other values are put into a mapping, so that the model sees
-    its mistake."""
+    """Return the arguments as a mapping, which the API requires. Another value is put into a mapping, so that the model
+    sees its mistake."""
     try:
         args = msgspec.json.decode(call.args) if call.args.strip() else {}
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -193,9 +192,9 @@ def _attached(attachment: Attachment, model: str, info: ModelInfo) -> dict[str, 
 def _answer(
     message: Message, calls: Mapping[str, _Asked], model: str, info: ModelInfo
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The part of a tool's answer, and the parts that follow in a separate content.
+    """Render a tool's answer. Returns its part, and further parts that belong into a separate content after it.
 
-    Gemini 3 and later take images inside a function response; for earlier models they follow it.
+    Gemini 3 and later accept images inside a function response. For earlier models the images come after it.
     """
     asked = calls.get(message.tool_call_id or "")
     parts = [_attached(each, model, info) for each in message.attachments]

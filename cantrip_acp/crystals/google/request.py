@@ -1,8 +1,8 @@
-"""Parts of a Gemini request: how much a model thinks, and the JSON Schema of a gate's arguments.
+"""Gemini request: sets how much the model thinks, and converts JSON Schemas of tools to the form that Gemini supports.
 
-`thinking` sets a level from Gemini 3 on, and a token budget for earlier models. `accepted` reduces a schema to the part
-that ``parametersJsonSchema`` takes: an unsupported keyword is expressed differently where possible (``const`` as an
-enum), else dropped. Nothing becomes less strict: arguments are checked against the whole schema when the gate is called.
+`thinking` sets a level from Gemini 3 on, and a token budget for earlier models. `accepted` converts a schema for
+``parametersJsonSchema``: an unsupported keyword is replaced if possible (``const`` becomes an enum), else dropped. This is
+safe, because the arguments are checked against the full schema when the gate is called.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LEVELS = {
 }
 _XHIGH = re.compile(r"(?:^|/)gemini-(?:4-(?!argon)|[5-9]|\d\d)")
 _NEXT = {"MINIMAL": "LOW", "MEDIUM": "HIGH", "XHIGH": "HIGH"}
-"""The level to ask for where a model lacks this one."""
+"""The level to use instead if a model does not support this one."""
 _EVERY_LEVEL = ("MINIMAL", "LOW", "MEDIUM", "HIGH", "XHIGH")
 _RANGE = re.compile(r"(?:between|range|from)\D{0,20}(\d{1,9})\D{1,12}(\d{1,9})", re.IGNORECASE)
 _NOT_TAKEN = re.compile(
@@ -52,18 +52,18 @@ def check(options: Mapping[str, Any]) -> None:
     budget = options.get("thinking_budget")
     if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < -1):
         raise DefinitionError(
-            f"thinking_budget is {budget!r}; it is a number of tokens, 0 for none, -1 for as it sees fit"
+            f"thinking_budget is {budget!r}; it is a number of tokens, 0 for no thinking, or -1 to let the model decide"
         )
 
 
 def thinking(model: str, info: ModelInfo, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``thinkingConfig``; None for a model that does not think, because it would refuse it.
+    """Make ``thinkingConfig``. None for a model that does not think, because it would refuse the field.
 
-    ``effort`` is one of `EFFORTS`; ``thinking_budget`` is in tokens and overrides it. A pro model always thinks: if no
-    thinking is asked for, it gets the minimum.
+    ``effort`` is one of `EFFORTS`. ``thinking_budget`` is in tokens and overrides ``effort``. A pro model always thinks, so
+    it gets the minimum if no thinking is requested.
     """
     effort, budget = options.get("effort"), options.get("thinking_budget")
-    # For a model in the table, the table decides; for any other, its name.
+    # If the model is not in the table, its name decides.
     thinks = info.reasoning or (not info.known and _THINKS.search(model) is not None)
     if not thinks and effort in (None, "none") and budget is None:
         return None
@@ -85,16 +85,15 @@ def thinking(model: str, info: ModelInfo, options: Mapping[str, Any]) -> dict[st
 
 
 def with_less(who: str, generation: Mapping[str, Any], error: CrystalError) -> tuple[dict[str, Any], str] | None:
-    """``generationConfig`` without what ``error`` says the model does not take, and a note for the user.
+    """Return ``generationConfig`` without the parameter that ``error`` refuses, and a note for the user.
 
-    The note is empty where the user did not ask for that parameter. None where the error says no such thing. No table
-    knows what each model takes. Only parameters of sampling, thinking and log-probabilities change, never the
-    messages.
+    The note is empty if the user does not need to know. Returns None if the error is about something else. Only parameters
+    for sampling, thinking and log-probabilities are changed, never the messages.
     """
     words = str(error)
     out = dict(generation)
     if error.status == 400 and "responseLogprobs" in out and re.search("logprobs", words, re.IGNORECASE):
-        # Few models report log-probabilities, and each refuses with other words.
+        # Few models report log-probabilities, and their error texts differ.
         del out["responseLogprobs"]
         return out, ""
     if error.status != 400 or not _NOT_TAKEN.search(words):
@@ -110,7 +109,7 @@ def with_less(who: str, generation: Mapping[str, Any], error: CrystalError) -> t
 
 
 def _thinking_with_less(who: str, config: Mapping[str, Any], words: str) -> tuple[dict[str, Any] | None, str]:
-    """The nearest level or budget that the error names, else the next level, else none, so that the model decides."""
+    """Use the nearest level or budget that the error names, else the next level, else let the model decide."""
     thought = dict(config)
     level, budget = thought.pop("thinkingLevel", None), thought.pop("thinkingBudget", None)
     if level is not None:
@@ -123,13 +122,13 @@ def _thinking_with_less(who: str, config: Mapping[str, Any], words: str) -> tupl
         return {**thought, "thinkingLevel": nearest}, f"{what}{nearest.lower()} is used{named}"
     if budget is not None:
         thought["includeThoughts"] = True
-        what = f"{who} does not take a thinking budget of {budget:,} tokens; "
+        what = f"{who} does not support a thinking budget of {budget:,} tokens; "
         if (limits := _RANGE.search(words)) and int(limits[1]) < int(limits[2]):
             nearest_budget = min(max(budget, int(limits[1])), int(limits[2]))
             if nearest_budget != budget:
                 return {**thought, "thinkingBudget": nearest_budget}, f"{what}{nearest_budget:,} is used"
         return thought, what + "it decides by itself how much to think"
-    return None, f"{who} does not tell what it thinks"
+    return None, f"{who} does not show its thinking"
 
 
 _KEPT = frozenset(
@@ -155,9 +154,9 @@ _NAMED = ("properties", "$defs", "definitions")
 
 
 def accepted(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema as Gemini takes it. It depends only on the schema, and keeps its key order."""
+    """Convert a JSON Schema to the keywords that Gemini supports. The order of keys stays the same."""
     if "$ref" in schema:
-        # Next to a reference, it allows only keys that start with $.
+        # Next to a $ref, Gemini allows only keys that start with $.
         out: dict[str, Any] = {"$ref": str(schema["$ref"]).replace("#/definitions/", "#/$defs/", 1)}
     else:
         out = {}
@@ -186,7 +185,7 @@ def _say_otherwise(schema: Mapping[str, Any], out: dict[str, Any]) -> None:
         elif isinstance(const, str | int | float):
             out["enum"] = [const]
     if any(not isinstance(v, str | int | float) or isinstance(v, bool) for v in out.get("enum") or ()):
-        # Its enums hold only strings and numbers.
+        # Gemini's enums may contain only strings and numbers.
         out.pop("enum", None)
     for key, name in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(schema.get(key), int | float) and not isinstance(schema[key], bool):
@@ -199,7 +198,7 @@ def _say_otherwise(schema: Mapping[str, Any], out: dict[str, Any]) -> None:
 
 
 def _join(out: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Merge one schema of an ``allOf``. Where two define the same key, the first one wins."""
+    """Merge one schema of an ``allOf`` into ``out``. If both have the same key, the value in ``out`` wins."""
     for key, value in more.items():
         if key == "properties":
             out[key] = {**value, **out.get(key, {})}

@@ -1,4 +1,4 @@
-"""Gemini response: reads the stream into a response, with joined parts, unique call ids and a stop reason."""
+"""Gemini response: collects the chunks of a stream into one response, with unique call ids and a stop reason."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _REFUSED = frozenset(
         "JAILBREAK",
     }
 )
-"""Finish reasons that are a refusal: the same request would be refused again."""
+"""Finish reasons that are a refusal. The same request would be refused again."""
 
 _AGAIN = {
-    "RECITATION": "it broke off where its words came too close to a text that it has learned",
-    "IMAGE_RECITATION": "it broke off where its words came too close to a text that it has learned",
+    "RECITATION": "it stopped because its words were too similar to a text that it was trained on",
+    "IMAGE_RECITATION": "it stopped because its words were too similar to a text that it was trained on",
     "MALFORMED_FUNCTION_CALL": "it made a tool call that cannot be read",
     "UNEXPECTED_TOOL_CALL": "it called a tool that it was not offered",
     "MALFORMED_RESPONSE": "it made a response that cannot be read",
-    "OTHER": "it broke off without a reason",
+    "OTHER": "it stopped without a reason",
 }
-"""Finish reasons by chance: a retry often works."""
+"""Finish reasons after which a retry often works."""
 
 _STOPS = {"STOP": "stop", "MAX_TOKENS": "length", "FUNCTION_CALL": "stop"}
 """``FUNCTION_CALL`` comes from servers that imitate Google's."""
 
 
 class Reading:
-    """A response while it streams. ``add`` takes the SDK's chunks in order; ``response`` gives the whole."""
+    """Collects the chunks of a response. Call ``add`` with the SDK's chunks in order, then ``response``."""
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ class Reading:
         self.begun = False
 
     async def add(self, chunk: Any) -> None:
-        """Take one ``GenerateContentResponse`` of the stream."""
+        """Add one ``GenerateContentResponse`` of the stream."""
         self.begun = True
         self._reported = chunk.model_version or self._reported
         self._id = chunk.response_id or self._id
         if chunk.usage_metadata is not None:
             self._usage = chunk.usage_metadata
             ends = any(candidate.finish_reason is not None for candidate in chunk.candidates or ())
-            # Each chunk has the counts so far; a query that is cancelled now is billed for them.
+            # Each chunk has the counts so far. Report them now, because a query that is cancelled later is billed for them.
             self._meter.report(self._counted(), complete=ends)
         feedback = chunk.prompt_feedback
         if feedback is not None and feedback.block_reason is not None:
@@ -136,7 +136,7 @@ class Reading:
             await self._emit(Delta("thought" if thought else "text", part.text))
 
     def _joined(self, part: dict[str, Any]) -> bool:
-        """Whether a piece of text was appended to the previous one. Signed parts must not change."""
+        """Append a piece of text to the last part, if both are text without a signature. False if that is not possible."""
         last = self._parts[-1] if self._parts else None
         plain = {"text"} | ({"thought"} if "thought" in part else set())
         if last is None or "text" not in part or set(part) != plain or set(last) != plain:
@@ -145,7 +145,7 @@ class Reading:
         return True
 
     def _call(self, call: Any) -> dict[str, Any]:
-        """Take a call, and return it in Gemini's form. It gets a new id where Gemini gave none, or a repeated one."""
+        """Add a call, and return it in Gemini's form. It gets a new id if Gemini sent none, or one that was used before."""
         args = call.args or {}
         name = call.name or ""
         if not name:
@@ -159,13 +159,13 @@ class Reading:
         return {"functionCall": kept}
 
     def response(self) -> Response:
-        """The whole response, after the end of the stream. Raises `CrystalError` where it has no proper end or no content."""
+        """Return the whole response after the end of the stream. Raises `CrystalError` if its end or its content is missing."""
         usage = self._counted()
         if self._blocked is not None and self._finish is None:
             return self._refusal(f"the prompt was blocked: {self._blocked}", self._blocked_message, usage)
         finish = self._finish
         if finish is None or finish == "FINISH_REASON_UNSPECIFIED":
-            raise provider_errors.broken(self._who, EOFError("no finishReason came"), sent=True)
+            raise provider_errors.broken(self._who, EOFError("finishReason is missing"), sent=True)
         if finish in _REFUSED:
             return self._refusal(f"stopped by {finish}", self._finish_message, usage)
         if finish in _AGAIN:
@@ -181,14 +181,14 @@ class Reading:
         if not text and not self._calls:
             if stop == "length":
                 raise CrystalError(
-                    f"{self._who} spent all its tokens on thinking and said nothing: raise max_tokens, or lower the effort",
+                    f"{self._who} used all its tokens for thinking and did not answer; raise max_tokens or lower the effort",
                     retryable=False,
                 )
-            raise CrystalError(f"{self._who} answered nothing at all", retryable=True)
+            raise CrystalError(f"{self._who}: the answer is empty", retryable=True)
         return self._made(text or None, usage, "tool_calls" if self._calls and stop == "stop" else stop or finish)
 
     def _refusal(self, why: str, message: str | None, usage: Usage) -> Response:
-        """A refusal keeps its text and drops its calls. Without text, the reason becomes the text."""
+        """Make the response for a refusal, without its calls. If it has no text, the text is the reason."""
         self._calls = []
         self._parts = []
         text = "".join(self._text) or f"[{self._who} declined: {why}{f': {message}' if message else ''}]"

@@ -1,6 +1,6 @@
-"""Local crystal: queries any Chat Completions server, with a key or without: those of `presets`, and any address (``local``).
+"""Local crystal: queries any Chat Completions server: a server of `presets`, or any address (provider ``local``).
 
-Options: ``tools`` (native | text | auto), ``effort``, ``logprobs``. Without a ``base_url`` it uses Ollama.
+Options: ``tools`` (native | text | auto), ``effort``, ``logprobs``. Provider ``local`` without a ``base_url`` is Ollama.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 from cantrip_acp.crystals.openai.client import shown
 
 _CUT_FROM = 1000
-"""A smaller count of tokens proves nothing: old versions do not count the tokens in their cache."""
+"""Ignore smaller token counts, because old versions of Ollama do not count tokens in their cache."""
 _CLEARLY_MORE = 1.25
 
 
@@ -40,7 +40,7 @@ class LocalCrystal(ChatCrystal):
         if effort:
             body["reasoning_effort"] = effort
         if self.endpoint.options.get("logprobs"):
-            # vLLM and SGLang report the token ids, also of the prompt. Other servers ignore the key.
+            # vLLM and SGLang then report token ids, also of the prompt. Other servers ignore the key.
             body["return_token_ids"] = True
 
     def explained(self, error: CrystalError) -> CrystalError:
@@ -52,8 +52,8 @@ class LocalCrystal(ChatCrystal):
             else:
                 start = f"start it with: {server.start.format(model=self.model)}"
             return CrystalError(
-                f"{self.sdk.who}: no server answers at {shown(self.base_url)}; {start}; or set crystal.base_url to where it "
-                f"runs ({text.rpartition(': ')[2].partition(';')[0]})",
+                f"{self.sdk.who}: no server answers at {shown(self.base_url)}; {start}; or set crystal.base_url to its "
+                f"address ({text.rpartition(': ')[2].partition(';')[0]})",
                 retryable=error.may_retry(None),
             )
         if error.status == 404 and server is PRESETS["ollama"]:
@@ -61,8 +61,8 @@ class LocalCrystal(ChatCrystal):
         return error
 
     def kept(self, chat: ChatAnswer) -> Any:
-        # Models that think between calls must see their thinking again; DeepSeek and Kimi require it. Without calls it
-        # is not needed.
+        # A model that thinks between calls needs its thinking back. DeepSeek and Kimi require it. Without calls, the
+        # thinking is not needed.
         if not chat.calls or chat.thought_key not in self.dialect.carry:
             return None
         return {"family": self.dialect.family, chat.thought_key: "".join(chat.thoughts)}
@@ -74,24 +74,24 @@ class LocalCrystal(ChatCrystal):
     def usage(self, chat: ChatAnswer) -> Usage:
         usage = chat.counted()
         if usage is None or not usage.total_tokens:
-            # Some servers report zeros for what they did not count.
+            # Some servers report zero for counts that they do not know.
             return UNKNOWN_USAGE
         return priced(usage, self.endpoint.info.price)
 
     def _check_read(self, read: int, least: int) -> None:
-        """Check how much Ollama read. It cuts what does not fit its window without an error; only its count shows that
-        (CRYSTAL-2)."""
+        """Check that Ollama read the whole query. It cuts a query that is too long for its window without an error, and
+        only its token count shows that (CRYSTAL-2)."""
         if read >= _CUT_FROM and least > read * _CLEARLY_MORE:
             raise ContextLimitError(
-                f"{self.sdk.who}: Ollama read only {read:,} of at least {least:,} tokens: the rest did not fit its context "
-                "length and was cut off; start it with a larger one: OLLAMA_CONTEXT_LENGTH=32768 ollama serve",
+                f"{self.sdk.who}: Ollama read only {read:,} of at least {least:,} tokens, because the rest did not fit its "
+                "context length; start it with a larger one: OLLAMA_CONTEXT_LENGTH=32768 ollama serve",
                 tokens=least,
                 limit=read,
             )
 
 
 def local_address(endpoint: Endpoint) -> str:
-    """The server's address: the endpoint's base_url, with ``/v1`` added where it has no path, else Ollama's."""
+    """The server's address: the endpoint's base_url (``/v1`` is added if it has no path), else Ollama's address."""
     if not endpoint.base_url:
         return ollama_address(keys.setting("OLLAMA_HOST"))
     parts = urlsplit(endpoint.base_url)
@@ -99,7 +99,7 @@ def local_address(endpoint: Endpoint) -> str:
 
 
 def _server(provider: str, url: str) -> Preset | None:
-    """The preset of a provider; for ``local``, the preset with the same port."""
+    """The preset of a provider. For ``local``, it is the preset with the same port, or None."""
     if provider in PRESETS:
         return PRESETS[provider]
     try:

@@ -1,8 +1,8 @@
-"""Discovery: finds the local model servers that run on this machine, and the models that they serve.
+"""Discovery: finds the model servers that run on this machine (Ollama, LM Studio, vLLM, llama.cpp) and their models.
 
-It asks each of `presets.LOCAL` at its usual address (or the one in the environment) for its list of models, over plain
-HTTP without an SDK: a port without a listener answers at once. Then it asks each kind of server in its own way for
-windows and abilities: Ollama ``/api/show``, LM Studio ``/api/v0/models``, llama.cpp ``/props``, vLLM its list.
+It requests the list of models from each server of `presets.LOCAL`, at its usual address or the one in the environment,
+over plain HTTP without an SDK. Then it requests the context windows and abilities, from a different path for each kind of
+server: Ollama ``/api/show``, LM Studio ``/api/v0/models``, llama.cpp ``/props``. vLLM has them in its list.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ TIMEOUT_S = 1.0
 FRESH_S = 30.0
 """Seconds for which a result is reused."""
 MOST_MODELS = 50
-"""Models of one server that are asked about one by one."""
+"""The most models of one server whose details are requested."""
 _MAX_BYTES = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that a server offers. What the server does not report is None. ``context_window`` is in tokens."""
+    """A model that a server offers. A field is None if the server does not report it. ``context_window`` is in tokens."""
 
     name: str
     context_window: int | None = None
@@ -44,7 +44,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class LocalServer:
-    """A server that answered, with its chat models, loaded ones first."""
+    """A server that answered, with its chat models. Loaded models come first."""
 
     provider: str
     base_url: str
@@ -52,11 +52,11 @@ class LocalServer:
 
 
 class NoServer(Exception):
-    """No server that lists models answers at this address."""
+    """No model server answers at this address. The text says why."""
 
 
 def address(provider: str) -> str:
-    """The address of a local server: from ``OLLAMA_HOST``, ``VLLM_BASE_URL`` and the like, else its usual port."""
+    """The address of a local server: from a variable such as ``OLLAMA_HOST`` or ``VLLM_BASE_URL``, else its usual port."""
     named = environment_address(provider)
     if provider == "ollama":
         named = ollama_address(keys.setting("OLLAMA_HOST"))
@@ -64,7 +64,7 @@ def address(provider: str) -> str:
 
 
 def ask(provider: str, *, timeout: float = TIMEOUT_S) -> LocalServer:
-    """Ask one server for its models. Blocks for a few times ``timeout`` seconds at most. Raises `NoServer`, with the
+    """Request the models of one server. Blocks for a few times ``timeout`` seconds at most. Raises `NoServer` with the
     reason."""
     base_url = address(provider)
     root = base_url.rstrip("/").removesuffix("/v1")
@@ -72,7 +72,7 @@ def ask(provider: str, *, timeout: float = TIMEOUT_S) -> LocalServer:
     listed = get(f"{base_url.rstrip('/')}/models")
     entries = listed.get("data") if isinstance(listed, dict) else None
     if not isinstance(entries, list):
-        raise NoServer("what answers there lists no models")
+        raise NoServer("the server there does not list models")
     found = [entry for entry in entries if isinstance(entry, dict) and _is_name(entry.get("id"))]
     describe = _DESCRIBERS.get(provider, _as_listed)
     models = [model for model in describe(get, root, found) if model is not None]
@@ -85,8 +85,8 @@ _cache: tuple[float, tuple[str, ...], tuple[LocalServer, ...]] | None = None
 
 
 def running(providers: Sequence[str] = LOCAL, *, timeout: float = TIMEOUT_S) -> tuple[LocalServer, ...]:
-    """The servers that run now and serve a model, asked in parallel. The result is kept for `FRESH_S` seconds. Never
-    raises."""
+    """Find the servers that run now and have a model. They are requested in parallel, and the result is cached for
+    `FRESH_S` seconds. Never raises."""
     global _cache
     wanted = tuple(f"{provider} {address(provider)}" for provider in providers)
     with _lock:
@@ -107,7 +107,7 @@ def running(providers: Sequence[str] = LOCAL, *, timeout: float = TIMEOUT_S) -> 
 
 
 def known() -> tuple[LocalServer, ...]:
-    """The last result of `running`, without a request; empty where it was not called yet."""
+    """The last result of `running`, without a request; empty if it was not called yet."""
     with _lock:
         return _cache[2] if _cache is not None else ()
 
@@ -116,14 +116,14 @@ def known() -> tuple[LocalServer, ...]:
 
 
 class _Staying(urllib.request.HTTPRedirectHandler):
-    """Does not follow redirects: they would lead off this machine."""
+    """Follows no redirects, because they could lead to another machine."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 class _Getter:
-    """Gets JSON from a server, with its key where the user has one for it. Raises `NoServer`."""
+    """Gets JSON from a server. It sends the server's key, if the user has one. Raises `NoServer`."""
 
     def __init__(self, provider: str, timeout: float) -> None:
         found = keys.find((PRESETS[provider].key,), keyring=False)
@@ -131,7 +131,7 @@ class _Getter:
         if found is not None:
             self._headers["authorization"] = f"Bearer {found.secret.reveal()}"
         self._timeout = timeout
-        # No proxy: it cannot reach this machine's own ports.
+        # Use no proxy, because a proxy cannot reach this machine's own ports.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Staying)
 
     def __call__(self, url: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -148,7 +148,7 @@ class _Getter:
             raise NoServer(getattr(reason, "strerror", None) or str(reason) or type(reason).__name__) from None
 
     def maybe(self, url: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Same, but None where there is no answer."""
+        """Get JSON as above, but return None if there is no answer."""
         try:
             return self(url, body)
         except NoServer:
@@ -156,7 +156,7 @@ class _Getter:
 
 
 def _is_name(value: Any) -> bool:
-    """Whether the value is printable and can be the name of a model."""
+    """Whether the value is a printable text that can be the name of a model."""
     return isinstance(value, str) and 0 < len(value) <= 300 and value.isprintable() and value == value.strip()
 
 
@@ -165,12 +165,12 @@ def _number(value: Any) -> int | None:
 
 
 def _as_listed(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iterable[ServedModel | None]:
-    """vLLM and SGLang report the window in their list."""
+    """Describe models of vLLM and SGLang. Their list has the windows."""
     return [ServedModel(entry["id"], _number(entry.get("max_model_len")), loaded=True) for entry in entries]
 
 
 def _of_llamacpp(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iterable[ServedModel | None]:
-    """llama.cpp serves one model and describes it in ``/props``."""
+    """Describe the one model of llama.cpp, from ``/props``."""
     props = get.maybe(f"{root}/props")
     props = props if isinstance(props, dict) else {}
     settings, modalities = props.get("default_generation_settings"), props.get("modalities")
@@ -191,7 +191,7 @@ def _of_llamacpp(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iter
 
 
 def _of_lmstudio(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iterable[ServedModel | None]:
-    """LM Studio's own list has kinds, windows and the loaded state."""
+    """Describe models of LM Studio, from its own list with kinds, windows and the loaded state."""
     listed = get.maybe(f"{root}/api/v0/models")
     data = listed.get("data") if isinstance(listed, dict) else None
     about = {e["id"]: e for e in data if isinstance(e, dict) and "id" in e} if isinstance(data, list) else {}
@@ -211,7 +211,7 @@ def _of_lmstudio(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iter
 
 
 def _of_ollama(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iterable[ServedModel | None]:
-    """Ollama reports what each model can do, and which are loaded with which window."""
+    """Describe models of Ollama. It reports the abilities of each model, and the window of each loaded model."""
     listed = get.maybe(f"{root}/api/ps")
     running = listed.get("models") if isinstance(listed, dict) else None
     loaded = {m.get("name"): m for m in running if isinstance(m, dict)} if isinstance(running, list) else {}
@@ -227,7 +227,7 @@ def _of_ollama(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iterab
         def can(what: str) -> bool | None:
             return what in able if isinstance(able, list) else None
 
-        # The model's own window is only an upper limit; the window that it was loaded with counts.
+        # The window that the model was loaded with counts. The model's own window is only an upper limit.
         window = _number(loaded[name].get("context_length")) if name in loaded else None
         return ServedModel(name, window, can("tools"), can("vision"), can("thinking"), loaded=name in loaded)
 

@@ -1,6 +1,6 @@
-"""Presets: Chat Completions servers by name, each with its address and the variable for its key.
+"""Presets: a table of Chat Completions servers (Groq, Mistral, Ollama, vLLM …) with their addresses and key variables.
 
-With a preset, ``groq:llama-4-70b`` or ``vllm:qwen3`` needs no ``base_url``. Add one row for a new server.
+With a preset, ``groq:llama-4-70b`` or ``vllm:qwen3`` needs no ``base_url``. To add a server, add one row.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One provider. ``key`` is the variable with its key; a local server may need none. ``start`` is the command that
-    starts a local server."""
+    """One server. ``key`` is the environment variable with its key; a local server may need no key. ``start`` is the
+    command that starts a local server; it is empty for other servers."""
 
     name: str
     base_url: str
@@ -21,7 +21,7 @@ class Preset:
 
     @property
     def local(self) -> bool:
-        """Whether it runs on the user's own machine."""
+        """Whether the server runs on the user's own machine."""
         return bool(self.start)
 
 
@@ -49,11 +49,11 @@ _ALL = (
 PRESETS: dict[str, Preset] = {preset.name: preset for preset in _ALL}
 
 LOCAL: tuple[str, ...] = tuple(preset.name for preset in _ALL if preset.local)
-"""The local servers that discovery looks for, in the order in which they are offered."""
+"""The local servers that discovery searches for, in the order in which the user sees them."""
 
 
 def ollama_address(host: str) -> str:
-    """Ollama's address from ``$OLLAMA_HOST``: ``host``, ``host:port``, ``:port`` or a URL; empty means this machine."""
+    """Parse ``$OLLAMA_HOST``: ``host``, ``host:port``, ``:port`` or a URL. Empty means this machine. Returns the base URL."""
     text = host.strip().strip("\"'")
     if not text:
         return PRESETS["ollama"].base_url
@@ -64,7 +64,7 @@ def ollama_address(host: str) -> str:
         rest = f"[{rest}]"
     matched = re.fullmatch(r"(\[.*\]|[^:]*)(?::(\d*))?", rest)
     name, port = (matched.group(1), matched.group(2) or "") if matched is not None else (rest, "")
-    # A server can listen on these addresses, but a client cannot connect to them.
+    # A server may listen on these addresses, but a client cannot connect to them.
     name = "127.0.0.1" if name in ("", "0.0.0.0") else "[::1]" if name == "[::]" else name
     default = 11434 if not found else 443 if scheme == "https" else 80
     base = f"{scheme}://{name}:{port or default}"

@@ -1,4 +1,4 @@
-"""Chat Completions crystal: the protocol that most servers support, in OpenAI's form and in the variants of others."""
+"""Chat Completions crystal: queries models through OpenAI's Chat Completions API, which most other servers support too."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NO_TOOLS = re.compile(
     r"|(?:unrecognized|unknown|unexpected|extra)[^.]{0,60}\btools\b|\btools\b[^.]{0,40}(?:not permitted|extra inputs|not allowed)",
     re.IGNORECASE,
 )
-"""The error texts for a model, or a server in its present setup, that takes no tool definitions."""
+"""Matches the error texts of a model or server that accepts no tool definitions."""
 
 _LEFT_OVER = re.compile(
     r"^[ \t]*(?:<tool_calls?>|\[TOOL_CALLS\]|<\|tool_calls?\|>|<\|python_tag\|>|<function=)", re.MULTILINE
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Answer:
-    """One answer while it streams: the parsed protocol, and the filter for its text."""
+    """One answer while it is streamed: the parser of the protocol, and the filter for its text."""
 
     chat: ChatAnswer
     spoken: StreamedTextFilter
@@ -60,17 +60,17 @@ class _Answer:
 
 
 class ChatCrystal:
-    """A model behind Chat Completions. Subclasses override what their servers do differently.
+    """A model that is served through Chat Completions. Subclasses override the methods for their servers.
 
-    If the model takes no tool definitions, or the server says so, calls are requested as text (option ``tools``:
-    native, text, or auto, which finds out). ``text_calls`` is true only if that was known beforehand, by the option or
-    by the table of models. If tool definitions are sent, the model's text is only text, and no calls are read from it.
+    If the model accepts no tool definitions, it writes tool calls as text. The option ``tools`` decides this: ``native``,
+    ``text``, or ``auto``, which uses the model table and the server's errors. ``text_calls`` is true only if this is known
+    before the first query. If tool definitions are sent, no calls are searched in the model's text.
     """
 
     dialect = Dialect("openai-chat")
     limit_key = "max_completion_tokens"
     think_tags = False
-    """Whether the text may hold thinking in tags."""
+    """Whether the text may contain thinking in tags."""
 
     def __init__(self, endpoint: Endpoint, base_url: str, headers: Mapping[str, str] | None = None) -> None:
         self.name = endpoint.provider
@@ -95,7 +95,7 @@ class ChatCrystal:
         return f"{type(self).__name__}({self.endpoint.provider}:{self.model})"
 
     def prepare(self) -> None:
-        """Import the SDK. Blocks; may be called in any thread."""
+        """Import the SDK. Blocks. May be called in any thread."""
         self.sdk.prepare()
 
     async def aclose(self) -> None:
@@ -120,11 +120,11 @@ class ChatCrystal:
                     raise self.explained(error) from None
 
     def explained(self, error: CrystalError) -> CrystalError:
-        """The error with what this provider knows about its cause."""
+        """Add to an error what this provider knows about its cause."""
         return error
 
     def body(self, query: Query, *, by_text: bool = False) -> dict[str, Any]:
-        """The request's JSON."""
+        """Build the JSON body of the request."""
         endpoint, params = self.endpoint, query.params
         messages: Sequence[Message] = query.messages
         stop = list(params.stop)
@@ -163,7 +163,7 @@ class ChatCrystal:
         return body
 
     def extend(self, body: dict[str, Any], query: Query) -> None:
-        """Add what this provider needs in a request."""
+        """Add the provider's own fields to a request."""
         effort = self.endpoint.options.get("effort")
         if effort:
             body["reasoning_effort"] = effort
@@ -189,10 +189,10 @@ class ChatCrystal:
                 await self._feed(answer, whole, query)
         finish = answer.chat.finish
         if finish in ("error", "abort"):
-            raise provider_errors.broken(self.sdk.who, EOFError(f"the server ended it with {finish!r}"), sent=True)
+            raise provider_errors.broken(self.sdk.who, EOFError(f"the finish_reason is {finish!r}"), sent=True)
         if not answer.chat.ended:
             if whole is not None:
-                raise provider_errors.unreadable(self.sdk.who, f"JSON that is no answer: {whole!r}"[:200])
+                raise provider_errors.unreadable(self.sdk.who, f"JSON that is not an answer: {whole!r}"[:200])
             raise provider_errors.broken(self.sdk.who, EOFError("it ended without a finish_reason"), sent=True)
         response = await self._response(answer, query)
         asked = RequestParameters(
@@ -207,7 +207,7 @@ class ChatCrystal:
 
     async def _feed(self, answer: _Answer, chunk: Mapping[str, Any], query: Query) -> None:
         if isinstance(chunk.get("usage"), Mapping) or isinstance(chunk.get("x_groq"), Mapping):
-            # Most servers count once, at the end. Some report counts with each chunk; these are the cost of a cancel.
+            # Some servers report counts with each chunk. Report them now, because a query that is cancelled is billed for them.
             ended = answer.chat.ended or not chunk.get("choices")
             counted = ChatAnswer()
             counted.feed({key: chunk[key] for key in ("usage", "x_groq") if key in chunk})
@@ -215,7 +215,7 @@ class ChatCrystal:
         await answer.feed(chunk)
 
     async def _response(self, answer: _Answer, query: Query) -> Response:
-        """The answer as a response of the contract."""
+        """Convert the answer to a `Response`."""
         chat = answer.chat
         rest, thinking, content, found = answer.spoken.finish()
         for delta in rest:
@@ -243,42 +243,42 @@ class ChatCrystal:
         )
 
     def _remark(self, content: str) -> None:
-        """Log once that the server left something like a tool call in the text, where it is not run."""
+        """Log once that the text contains something like a tool call, which the server did not parse and nobody runs."""
         if not self._remarked and not self._by_text and _LEFT_OVER.search(content):
             self._remarked = True
             _log.warning(
-                "%s wrote what looks like a tool call into its text, where nothing is run. If its server does not read "
-                "this model's tool calls, set crystal.tools: text",
+                "%s wrote something like a tool call into its text. It is not run. If the server does not support tool "
+                "calls of this model, set crystal.tools: text",
                 self.sdk.who,
             )
 
     def kept(self, chat: ChatAnswer) -> Any:
-        """The data that the server needs back with this answer."""
+        """The data that must be sent back to the server with this answer in later queries."""
         return None
 
     def check_usage(self, usage: Usage, query: Query) -> None:
-        """Raises `CrystalError` where the count shows that the server did not read all messages."""
+        """Raise `CrystalError` if the token count shows that the server did not read all messages."""
 
     def usage(self, chat: ChatAnswer) -> Usage:
-        """The usage of the answer, with its cost where it is known."""
+        """The usage of the answer, with its cost if that is known."""
         usage = chat.counted()
         return UNKNOWN_USAGE if usage is None else priced(usage, self.endpoint.info.price)
 
 
 def said_something(who: str, response: Response) -> Response:
-    """The response, if it has content. Raises `CrystalError` with a helpful reason for an answer without text or calls."""
+    """Return the response if it has text, calls or a refusal. Otherwise raise `CrystalError` with the reason."""
     if response.tool_calls or response.refused or (response.content and response.content.strip()):
         return response
     if response.stop_reason == "length":
         raise CrystalError(
-            f"{who}: the limit of tokens was reached before the answer began, "
-            f"{'all of it went into thinking' if response.thinking else 'nothing was said'}; raise call.max_tokens",
+            f"{who}: the token limit was reached before the answer began, "
+            f"{'all of it was used for thinking' if response.thinking else 'nothing was said'}; raise call.max_tokens",
             retryable=False,
         )
-    # Models do this at times, often small ones; a retry usually helps.
+    # Some models do this sometimes, often small ones. A retry usually helps.
     raise provider_errors.unreadable(who, "an empty answer: no text and no tool call")
 
 
 def cache_key(query: Query) -> str:
-    """A key that sends all queries of one entity to the same cache. It never changes, and reveals no name."""
+    """A cache key that is the same for all queries of one entity. It is a hash, so it does not reveal the entity's id."""
     return "cantrip-" + hashlib.sha256(query.entity_id.encode()).hexdigest()[:32]

@@ -1,5 +1,5 @@
-"""Chat messages: renders our messages for Chat Completions. It is pure and append-only: a message's form depends only
-on earlier ones."""
+"""Chat messages: renders our messages for Chat Completions. The functions have no side effects. A message's form depends
+only on earlier messages, so prompt caches stay valid."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
 from cantrip_acp.crystals.openai.tool_names import wire_args, wire_id, wire_name
 
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
-"""The two formats that OpenAI's protocol takes."""
+"""The two audio formats of OpenAI's protocol, by media type."""
 IMAGE_FORMATS = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one family of servers takes messages.
+    """The form of messages that one family of servers accepts.
 
-    ``one_system``: a chat template may accept only one system message, the first, and then users and assistants in
-    turn. So leading system messages are joined, later ones go into the next user message, and an assistant message is
-    put between two user messages. ``carry``: keys of the provider's own data that go into an assistant's message,
-    where ``family`` is this family.
+    ``one_system``: the chat template may accept only one system message at the start, and then user and assistant
+    messages in turn. So leading system messages are joined, a later one goes into the next user message, and an assistant
+    message is put between two user messages. ``carry``: keys of ``Message.provider`` that are sent back in an assistant's
+    message, if its ``family`` is this one.
     """
 
     family: str
@@ -33,14 +33,14 @@ class Dialect:
 
 
 def render(messages: Sequence[Message], info: ModelInfo, model: str, dialect: Dialect) -> list[dict[str, Any]]:
-    """The ``messages`` of a request."""
+    """Render the ``messages`` of a request."""
     return _Rendering(info, model, dialect).of(messages)
 
 
 def as_words(attachment: Attachment, info: ModelInfo, model: str, *, only_pdf: bool) -> str | None:
-    """The text in place of an attachment: the document itself if it is text, or the note why it is left out.
+    """The text to send instead of an attachment: a text document itself, or a note why the attachment is left out.
 
-    None where it can be sent as an attachment. ``only_pdf``: PDF is the only accepted document type.
+    None if it can be sent as an attachment. ``only_pdf``: PDF is the only accepted document type.
     """
     if attachment.kind == "document" and attachment.mime.startswith(("text/", "application/json")):
         try:
@@ -57,14 +57,14 @@ def as_words(attachment: Attachment, info: ModelInfo, model: str, *, only_pdf: b
 
 
 def file_name(attachment: Attachment) -> str:
-    """The file name of a document; the API reads its type from the suffix."""
+    """The file name of a document. It needs a suffix, from which the API reads the type."""
     name = attachment.title or (attachment.uri or "").rpartition("/")[2] or "document"
     ending = ".pdf" if attachment.mime == "application/pdf" else ""
     return name if name.lower().endswith(ending) else name + ending
 
 
 def render_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """The ``tools`` of a request."""
+    """Render the ``tools`` of a request."""
     return [
         {
             "type": "function",
@@ -89,7 +89,7 @@ class _Rendering:
         self._asked: set[str] = set()
         self._late: list[str] = []
         self._images: list[dict[str, Any]] = []
-        """Images of tool results, which take only text. They follow in a user message."""
+        """Images of tool results. A result may contain only text, so the images come in a user message after it."""
 
     def of(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         for message in messages:
@@ -122,7 +122,7 @@ class _Rendering:
         text = "\n\n".join([*self._late, *([message.content] if message.content else [])])
         self._late = []
         if self._dialect.one_system and self._out and self._out[-1]["role"] == "user":
-            # A cast ended without an answer; many templates refuse two user messages in a row.
+            # A cast ended without an answer. Many templates refuse two user messages in a row.
             self._out.append({"role": "assistant", "content": "Understood."})
         if not message.attachments:
             self._out.append({"role": "user", "content": text})
@@ -161,7 +161,7 @@ class _Rendering:
         call_id = message.tool_call_id or ""
         text = message.content or ""
         if call_id not in self._asked:
-            # An answer without its call is invalid here, so send its text as a user message.
+            # The API refuses a tool answer without its call, so send the text as a user message.
             self._show_images()
             text = f"[result of {message.name or 'a call'}]\n{text}"
             self._user(Message("user", text, attachments=message.attachments))

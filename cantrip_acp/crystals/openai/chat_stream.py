@@ -1,5 +1,5 @@
-"""Chat stream: puts a streamed Chat Completions answer together. It is pure, and accepts missing fields and variants
-of servers."""
+"""Chat stream: parses the chunks of a Chat Completions answer. It accepts missing fields and the variants of different
+servers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ STOP_REASONS = {
     "content_filter": "content_filter",
     "refusal": "refusal",
 }
-"""The servers' finish reasons, mapped to those of the contract."""
+"""Maps the servers' finish reasons to the stop reasons of the contract."""
 
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
 @dataclass(slots=True)
 class PartialCall:
-    """A tool call while its pieces arrive; ``args`` holds the text so far."""
+    """A tool call while its pieces arrive. ``args`` are the pieces of its arguments so far."""
 
     id: str = ""
     name: str = ""
@@ -47,12 +47,12 @@ class PartialCall:
 
 @dataclass(slots=True)
 class ChatAnswer:
-    """The answer so far. ``feed`` takes each chunk and returns what can be shown of it."""
+    """The answer so far. Call ``feed`` with each chunk."""
 
     text: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     thought_key: str | None = None
-    """The key under which the server sends thinking; it needs it back under the same key."""
+    """The key under which the server sends thinking. It expects the thinking back under the same key."""
     calls: list[PartialCall] = field(default_factory=list)
     details: list[dict[str, Any]] = field(default_factory=list)
     finish: str | None = None
@@ -67,7 +67,7 @@ class ChatAnswer:
     _slots: dict[int, PartialCall] = field(default_factory=dict)
 
     def feed(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        """Take one chunk, and return what to show of it. A whole answer (``message`` instead of ``delta``) is a chunk too."""
+        """Process one chunk, and return the pieces to show. A whole answer (``message`` instead of ``delta``) works too."""
         if isinstance(chunk.get("model"), str) and chunk["model"]:
             self.model = chunk["model"]
         if isinstance(chunk.get("system_fingerprint"), str) and chunk["system_fingerprint"]:
@@ -83,7 +83,7 @@ class ChatAnswer:
         if isinstance(usage, Mapping):
             self.usage = usage
             if not choices and (self.text or self.calls or self.thoughts) and self.finish is None:
-                # A separate count comes last: some servers end with it, and give no finish reason.
+                # The last chunk has only the usage. Some servers end with it and send no finish reason.
                 self.finish = "stop"
         if not isinstance(choices, list):
             return []
@@ -107,7 +107,7 @@ class ChatAnswer:
         return "tool_calls" if reason == "stop" and self.calls else reason
 
     def counted(self) -> Usage | None:
-        """The usage that the server reported; None where it reported none."""
+        """The usage that the server reported; None if it reported none."""
         if self.usage is not None:
             return usage_of(self.usage)
         if self.timings is not None:
@@ -136,7 +136,7 @@ class ChatAnswer:
         for key in _THOUGHTS:
             value = delta.get(key)
             if isinstance(value, str) and value:
-                # The same thinking may come under two keys; use only the first one seen.
+                # A server may send the same thinking under two keys. Use only the first key.
                 if self.thought_key in (None, key):
                     self.thought_key = key
                     deltas += self._say("thought", value)
@@ -202,14 +202,14 @@ class ChatAnswer:
         if index is not None:
             self._slots[index] = call
         call.id = call.id or call_id
-        # A name comes in full with the first piece. Some servers repeat it in each piece, a few stream it in parts.
+        # Usually the first piece has the whole name. Some servers repeat it in each piece, and a few stream it in parts.
         if name and name != call.name:
             call.name += name
         if args:
             call.args.append(args)
 
     def _slot(self, index: int | None, call_id: str, name: str) -> PartialCall | None:
-        """The call that a piece belongs to; None where it begins a new one."""
+        """The call that a piece belongs to; None if the piece begins a new call."""
         if index is not None:
             at = self._slots.get(index)
         else:
@@ -218,7 +218,7 @@ class ChatAnswer:
         if at is None:
             return None
         if call_id and at.id and call_id != at.id:
-            return None  # Another id at the same index: servers that send whole calls give them all the first index.
+            return None  # Another id at the same index: servers that send whole calls use index 0 for all of them.
         if not call_id and name and at.name and _complete(at.text):
             return None
         if index is None and call_id and not at.id and at.name:
@@ -227,7 +227,7 @@ class ChatAnswer:
 
 
 def usage_of(raw: Mapping[str, Any]) -> Usage:
-    """The counts of a ``usage``, with the names of Chat Completions or of the Responses API; None for a missing count."""
+    """Parse a ``usage`` with the names of Chat Completions or of the Responses API. A missing count is None."""
     prompts, completions = ("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens")
     prompt = next((_count(raw, key) for key in prompts if raw.get(key) is not None), None)
     completion = next((_count(raw, key) for key in completions if raw.get(key) is not None), None)
@@ -258,7 +258,7 @@ def _count(raw: Mapping[str, Any], key: str) -> int:
 
 
 def _complete(args: str) -> bool:
-    """Whether the arguments are a whole JSON value, so that the next piece with a name begins another call."""
+    """Whether the arguments are a complete JSON value. Then the next piece with a name begins another call."""
     try:
         msgspec.json.decode(args)
     except (msgspec.DecodeError, RecursionError):

@@ -1,7 +1,7 @@
-"""OpenAI client: sends requests through the official ``openai`` SDK, to OpenAI and to every server with its protocol.
+"""OpenAI client: sends requests through the official ``openai`` SDK, to OpenAI and to all servers with its protocol.
 
-The SDK gives the client, the connection, the keys and the events. `chat_stream` and `responses_api` read the events
-as plain JSON, because many servers omit fields that the SDK's types require.
+`chat_stream` and `responses_api` parse the events as plain JSON, because many servers omit fields that the SDK's types
+require.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ OWN_ADDRESS = "https://api.openai.com/v1"
 REQUEST_ID = "X-ACP-Model-Request-ID"
 
 _CLOSE_S = 2.0
-"""Seconds that closing a stream may take; after that the garbage collector closes its connection."""
+"""The most seconds to wait for a stream to close. After that, the garbage collector closes its connection."""
 _AFTERWARDS_S = 5.0
-"""Seconds that a finished answer may take to close its stream."""
+"""The most seconds to wait for the end of a stream after its answer is complete."""
 MAX_BYTES = 256_000_000
-"""More bytes than any real answer has, including the protocol around its tokens."""
+"""The most bytes of an answer, including the protocol. No real answer has more."""
 
 
 class OpenAISdk:
-    """One endpoint, queried through the SDK. ``base_url`` is complete; the endpoint's own headers override ``headers``."""
+    """Sends requests to one endpoint. ``base_url`` is the whole address. The endpoint's own headers override ``headers``."""
 
     def __init__(self, endpoint: Endpoint, base_url: str, headers: Mapping[str, str] | None = None) -> None:
         self.who = f"{endpoint.provider}:{endpoint.model}"
@@ -56,14 +56,14 @@ class OpenAISdk:
 
     @asynccontextmanager
     async def events(self, path: str, body: Mapping[str, Any], query: Query) -> AsyncIterator[Events]:
-        """The events of one streamed answer to ``body``. Leaving the block closes the HTTP stream. Raises `CrystalError`."""
+        """Send ``body`` and yield the events of the answer. The HTTP stream is closed at the end. Raises `CrystalError`."""
         import openai
 
         client = self._clients.get()
         headers: dict[str, Any] = {REQUEST_ID: query.request_id} if query.request_id else {}
         if not self._authorized():
             headers["Authorization"] = openai.Omit()
-        # Follow no redirect: it would send the request's secret headers to any address.
+        # A redirect could send the request's secret headers to another server.
         options: Any = {"headers": headers, "follow_redirects": False}
         with provider_errors.opening(query.meter):
             try:
@@ -76,7 +76,7 @@ class OpenAISdk:
             except openai.OpenAIError as error:
                 raise self.failure(error) from None
             except (ValueError, TypeError, OSError, RuntimeError) as error:
-                # The layers below the SDK refuse an invalid address or header.
+                # The HTTP library raises these for an invalid address or header.
                 raise CrystalError(f"{self.who}: the request cannot be made: {provider_errors.said(error)}") from None
         try:
             yield Events(self, stream)
@@ -92,12 +92,12 @@ class OpenAISdk:
         )
 
     def _authorized(self) -> bool:
-        """Whether there is an Authorization to send; a local server may need none."""
+        """Whether the request has an Authorization header. A local server may need none."""
         names = {name.lower() for name in (*self._endpoint.headers, *self._headers)}
         return bool(self._endpoint.api_key) or "authorization" in names
 
     def failure(self, error: BaseException, *, sent: bool = False) -> CrystalError:
-        """Turn an error of the SDK into an error of the contract. ``sent``: part of the answer had come."""
+        """Turn an error of the SDK into a `CrystalError`. ``sent``: part of the answer was already received."""
         import openai
 
         if isinstance(error, openai.APIStatusError):
@@ -131,7 +131,7 @@ class OpenAISdk:
             return provider_errors.broken(self.who, cause, sent=sent)
         if isinstance(error, openai.APIError):
             return self.refused_midway(error.body, str(error.message))
-        # Versions of the SDK before 3 do not wrap errors of the layer below while they read a stream.
+        # While a stream is read, versions of the SDK before 3 do not wrap errors of the HTTP library.
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if "TimeoutException" in kinds:
             return provider_errors.silent(self.who, self._endpoint.silence_s)
@@ -140,7 +140,7 @@ class OpenAISdk:
         return provider_errors.unreadable(self.who, f"{type(error).__name__}: {error}")
 
     def refused_midway(self, error: Any, message: str = "") -> CrystalError:
-        """The error for an error inside a stream or a 200 response, where only its text gives the status."""
+        """Make the error for an error inside a stream or a 200 response. Its status is derived from its text."""
         words, code = explanation(error)
         kind = error.get("type") if isinstance(error, Mapping) else None
         return provider_errors.refused(
@@ -151,20 +151,20 @@ class OpenAISdk:
         import openai
 
         endpoint = self._endpoint
-        # The environment's settings are not meant for an address from a recipe. Without such an address, the
-        # environment itself named it.
+        # OpenAI's settings in the environment count for OpenAI's own addresses and for the address in the environment, but
+        # not for an address in a recipe.
         own = is_own(self.base_url) or (endpoint.provider == "openai" and endpoint.base_url is None)
         headers: dict[str, Any] = {**self._headers}
         _update(headers, endpoint.plain_headers())
         if not own:
-            # What the environment holds for OpenAI itself must not go to another server.
+            # Headers that the environment sets for OpenAI must not go to another server.
             for line in os.environ.get("OPENAI_CUSTOM_HEADERS", "").split("\n"):
                 name = line.partition(":")[0].strip()
                 if name and name.lower() not in {n.lower() for n in headers}:
                     headers[name] = openai.Omit()
         key = endpoint.api_key.reveal() if endpoint.api_key else ""
         client = openai.AsyncOpenAI(
-            # Never None: the SDK would look for OPENAI_API_KEY, and send it to any server.
+            # Never None: the SDK would use OPENAI_API_KEY, and send it to this server.
             api_key=key or "none",
             organization=None if own else "",
             project=None if own else "",
@@ -180,8 +180,8 @@ class OpenAISdk:
 
 
 class Events:
-    """The events of an answer, as decoded JSON. Iterating raises `CrystalError` where the stream breaks off or cannot
-    be read."""
+    """Iterates over the events of an answer as decoded JSON. Raises `CrystalError` if the stream is cut off or cannot be
+    parsed."""
 
     def __init__(self, sdk: OpenAISdk, stream: openai.AsyncStream[object]) -> None:
         self._sdk = sdk
@@ -202,18 +202,19 @@ class Events:
                 raise self._sdk.failure(error, sent=self._any) from None
             self._any = True
             if self._stream.response.num_bytes_downloaded > MAX_BYTES:
-                # Nothing else counts what is not shown (arguments, comments, empty pieces).
-                raise MalformedResponse(f"{self._sdk.who}: the answer went beyond {MAX_BYTES:,} bytes without an end")
+                # This also limits data that is not shown (arguments, comments, empty pieces).
+                raise MalformedResponse(
+                    f"{self._sdk.who}: the answer was stopped, because it has more than {MAX_BYTES:,} bytes"
+                )
             if isinstance(event, dict):
                 return event
             if event is not None:
-                raise provider_errors.unreadable(self._sdk.who, f"an event that is no object: {event!r}"[:200])
+                raise provider_errors.unreadable(self._sdk.who, f"an event that is not an object: {event!r}"[:200])
 
     async def afterwards(self) -> dict[str, Any] | None:
-        """The next event after an answer's end (for example its usage); None where none comes soon.
+        """Read the next event after the end of an answer (for example its usage). None if no event comes soon.
 
-        Reading to the end keeps the connection usable for the next query. If the server holds it open or breaks it,
-        the answer is still complete.
+        Reading to the end keeps the connection usable for the next query. If this fails, the answer is still complete.
         """
         if self._until is None:
             self._until = anyio.current_time() + _AFTERWARDS_S
@@ -225,7 +226,7 @@ class Events:
         return None
 
     async def whole(self) -> Any:
-        """The body, where the server sent one JSON value instead of a stream; None where it streams."""
+        """Return the body if the server sent one JSON value instead of a stream; None if it streams."""
         response = self._stream.response
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in ("text/event-stream", ""):
@@ -238,7 +239,7 @@ class Events:
                 body += piece
                 if len(body) > MAX_BYTES:
                     break
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - any error while reading the body is the server's failure
             import openai
 
             wrapped = openai.APIConnectionError(request=response.request)
@@ -255,18 +256,18 @@ class Events:
 
 
 def address(endpoint: Endpoint) -> str:
-    """The address for provider ``openai``: the endpoint's base_url, else ``$OPENAI_BASE_URL``, else OpenAI's own."""
+    """The address for provider ``openai``: the endpoint's base_url, else ``$OPENAI_BASE_URL``, else OpenAI's own address."""
     return endpoint.base_url or environment_address("openai") or OWN_ADDRESS
 
 
 def is_own(url: str) -> bool:
-    """Whether an address is OpenAI's own, including its regional ones."""
+    """Whether an address is one of OpenAI's own, including the regional addresses."""
     host = urlsplit(url).hostname or ""
     return host == "api.openai.com" or host.endswith(".api.openai.com")
 
 
 def explanation(body: Any) -> tuple[str, str | None]:
-    """The message and the code of an error body in any of the usual forms."""
+    """Read the message and the code from an error body in any of the usual forms."""
     if isinstance(body, str):
         return provider_errors.without_markup(body), None
     if not isinstance(body, Mapping):
@@ -278,7 +279,7 @@ def explanation(body: Any) -> tuple[str, str | None]:
     code = body.get("code") or body.get("type")
     metadata = body.get("metadata")
     if isinstance(metadata, Mapping) and metadata.get("raw"):
-        # OpenRouter's own text is only "Provider returned error"; the cause is here.
+        # OpenRouter's message is only "Provider returned error". The cause is in the metadata.
         name = metadata.get("provider_name")
         message = f"{message}{f' ({name})' if name else ''}: {metadata['raw']}"
     if not isinstance(message, str):
@@ -287,14 +288,14 @@ def explanation(body: Any) -> tuple[str, str | None]:
 
 
 def status_of(code: str | None, kind: Any, message: str) -> int:
-    """The HTTP status that fits an error inside a stream."""
+    """Choose the HTTP status for an error inside a stream, from its code, type and text."""
     if code is not None and code.isdigit() and 400 <= int(code) <= 599:
         return int(code)
     words = f"{code or ''} {kind or ''}".lower()
     for status, pattern in _KINDS:
         if pattern.search(words):
             return status
-    # Without a known word, the text decides whether it is the context window; otherwise it counts as a server fault.
+    # Without a known code, check the text for a full context window. Any other error counts as a server error.
     return 400 if "context" in message.lower() and "length" in message.lower() else 500
 
 
@@ -312,16 +313,16 @@ _KINDS = tuple(
 
 
 def shown(url: str) -> str:
-    """The address without parts that may be secret."""
+    """Return the address without parts that may be secret (user, password, query)."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port else ""
     return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}".rstrip("/")
 
 
 def _http(endpoint: Endpoint, url: str) -> Any:
-    """An HTTP client whose responses are watched.
+    """Make an HTTP client that limits the size of responses.
 
-    For this machine it uses no proxy: one from HTTP_PROXY cannot reach the machine's own ports.
+    For a server on this machine it ignores HTTP_PROXY, because a proxy cannot reach this machine's own ports.
     """
     import ssl
 
@@ -329,7 +330,7 @@ def _http(endpoint: Endpoint, url: str) -> Any:
 
     straight: dict[str, Any] = {}
     if url.startswith("http:") and provider_errors.is_loopback(url):
-        # Plain HTTP needs no certificates, and reading them takes a while.
+        # Plain HTTP needs no certificates, and loading them is slow.
         straight = {"trust_env": False, "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}
     return openai.DefaultAsyncHttpxClient(
         timeout=openai.Timeout(endpoint.silence_s, connect=endpoint.connect_s),
@@ -340,7 +341,7 @@ def _http(endpoint: Endpoint, url: str) -> Any:
 
 
 def _update(headers: dict[str, Any], more: Mapping[str, str]) -> None:
-    """Put ``more`` over ``headers``. Header names match in any case."""
+    """Override ``headers`` with ``more``. The case of header names does not matter."""
     for name, value in more.items():
         for old in [n for n in headers if n.lower() == name.lower()]:
             del headers[old]

@@ -1,7 +1,7 @@
 """OpenRouter crystal: models of many providers through Chat Completions, with OpenRouter's own parameters.
 
-Options: ``effort`` or ``thinking_budget`` (its ``reasoning``), ``routing`` (its ``provider``: which providers, in
-which order).
+Options: ``effort`` or ``thinking_budget`` (sent as ``reasoning``), and ``routing`` (sent as ``provider``: which providers
+to use, in which order).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 
 OWN_ADDRESS = "https://openrouter.ai/api/v1"
 HEADERS = {"HTTP-Referer": "https://pypi.org/project/cantrip-acp/", "X-Title": "cantrip-acp"}
-"""Identify this program, for OpenRouter's rankings. A recipe's own headers override them."""
+"""Headers that identify this program to OpenRouter. A recipe's own headers override them."""
 
 _CACHED_BY_MARK = ("anthropic/", "~anthropic/", "qwen/")
-"""Makers whose models cache only up to cache points in the request. Other models cache automatically. Gemini also
-takes cache points, but bills each prefix as a write, and its storage."""
+"""Vendors whose models cache only if the request has cache points. Other models cache automatically. Gemini accepts cache
+points, but bills each write and the storage."""
 
 
 class OpenRouterCrystal(ChatCrystal):
-    """A model behind OpenRouter."""
+    """A model that OpenRouter serves."""
 
     dialect = Dialect("openrouter", carry=("reasoning_details",))
     limit_key = "max_tokens"
@@ -36,7 +36,7 @@ class OpenRouterCrystal(ChatCrystal):
         super().__init__(endpoint, endpoint.base_url or OWN_ADDRESS, HEADERS)
 
     def extend(self, body: dict[str, Any], query: Query) -> None:
-        # Its usage includes the cost. It does not know stream_options or a cache key.
+        # With this, OpenRouter's usage includes the cost. OpenRouter does not accept stream_options or a cache key.
         del body["stream_options"]
         body["usage"] = {"include": True}
         options = self.endpoint.options
@@ -59,7 +59,7 @@ class OpenRouterCrystal(ChatCrystal):
         if isinstance(cost, int | float) and not isinstance(cost, bool):
             details = (chat.usage or {}).get("cost_details")
             own = details.get("upstream_inference_cost") if isinstance(details, Mapping) else None
-            # With the user's own key at the provider, the provider's bill is added to OpenRouter's fee.
+            # If the user has a key of the provider, the cost is OpenRouter's fee plus the provider's bill.
             byok = (chat.usage or {}).get("is_byok") is True
             extra = own if byok and isinstance(own, int | float) else 0
             return msgspec.structs.replace(usage, cost=float(cost + extra), queries_without_cost=0)
@@ -67,7 +67,7 @@ class OpenRouterCrystal(ChatCrystal):
 
 
 def joined(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The reasoning details of a stream, joined again: their texts and summaries come in pieces."""
+    """Join the reasoning details of a stream, whose texts and summaries come in pieces."""
     out: list[dict[str, Any]] = []
     for detail in details:
         key = _PIECES.get(str(detail.get("type")))
@@ -85,7 +85,7 @@ _PIECES = {"reasoning.text": "text", "reasoning.summary": "summary"}
 
 
 def _mark(messages: list[dict[str, Any]]) -> None:
-    """Set cache points: at the end of the leading system messages, and at the last message."""
+    """Set cache points at the end of the leading system messages and at the last message."""
     leading = [
         i for i, m in enumerate(messages) if m["role"] == "system" and all(n["role"] == "system" for n in messages[:i])
     ]

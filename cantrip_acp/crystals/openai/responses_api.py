@@ -1,10 +1,10 @@
-"""OpenAI crystal, and the messages, tools and stream of its Responses API.
+"""OpenAI crystal: queries OpenAI's models through the Responses API (messages, tools and stream), or Chat Completions.
 
-It uses the Responses API at OpenAI's own address, Chat Completions elsewhere or with ``api: chat``.
+It uses the Responses API at OpenAI's own address. Elsewhere, or with ``api: chat``, it uses Chat Completions.
 
-Options: ``api`` (responses | chat), ``effort`` (none, minimal, low, medium, high, xhigh, max), ``summary`` (auto,
-concise, detailed, none: how its reasoning is shown). The Responses API has no stop sequences, so a call with some uses
-Chat Completions.
+Options: ``api`` (responses | chat), ``effort`` (none, minimal, low, medium, high, xhigh, max) and ``summary`` (of the
+reasoning: auto, concise, detailed, none). The Responses API has no stop sequences, so a call with stop sequences uses Chat
+Completions.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ PATH = "/responses"
 APIS = ("responses", "chat")
 
 _NEEDS_RESPONSES = re.compile(r"(?:^|/)(?:gpt-(?:5\.[4-9]|[6-9])|[\w.-]*codex|[\w.-]+-pro\b)", re.IGNORECASE)
-"""Models that take function tools only through the Responses API. OpenAI opened Chat Completions for some of them
-later (2026-11), but only in part, so only the Responses API works for all. Looked up 2026-11: openai/openai-openapi
-issue 541, danny-avila/LibreChat issue 14355."""
+"""Models that accept function tools only through the Responses API. Chat Completions supports some of them since 2026-11,
+but not fully, so the Responses API is used for all. Checked 2026-11: openai/openai-openapi issue 541,
+danny-avila/LibreChat issue 14355."""
 _ONLY_RESPONSES = re.compile(r"v1/responses|responses API|responses endpoint", re.IGNORECASE)
 
 _LOGPROBS = "message.output_text.logprobs"
 _FOREIGN_REASONING = re.compile(r"encrypted[ _]content", re.IGNORECASE)
-"""The error for reasoning that this key cannot decrypt: from another organization, or from a removed model."""
+"""Matches the error for reasoning that this key cannot decrypt, for example of another organization."""
 
 
 class OpenAICrystal:
     """An OpenAI model, through one of the two APIs.
 
-    Without the option ``api``: the Responses API at OpenAI's own address, and elsewhere for models that take tools
-    only there. Otherwise, and if calls are written as text, Chat Completions. If a server refuses a request and names
-    the other API, that one is used from then on.
+    The option ``api`` chooses the API. Without it, the Responses API is used at OpenAI's own address, and elsewhere for
+    models that accept tools only there. In all other cases, and if calls are written as text, it is Chat Completions. If a
+    server refuses a request and names the other API, all later queries use that API.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -85,7 +85,7 @@ class OpenAICrystal:
         return f"OpenAICrystal({self.endpoint.provider}:{self.model}, {self.api})"
 
     def prepare(self) -> None:
-        """Import the SDK. Blocks; may be called in any thread."""
+        """Import the SDK. Blocks. May be called in any thread."""
         self._chat.prepare()
 
     async def aclose(self) -> None:
@@ -111,12 +111,12 @@ def _names_the_other_api(error: CrystalError, *, by_chat: bool) -> bool:
     """Whether an error says that this model, or this server, needs the other API."""
     if by_chat:
         return error.status in (400, 404, 405, 422) and _ONLY_RESPONSES.search(str(error)) is not None
-    # A gateway without this path, not a missing model.
+    # The path is missing at this server, not the model.
     return error.status in (404, 405, 501) and "model" not in str(error).partition("): ")[2].lower()
 
 
 class ResponsesCrystal:
-    """A model behind the Responses API, without state on the server (CRYSTAL-1): ``store`` is off."""
+    """A model that is served through the Responses API. ``store`` is off, so the server keeps no state (CRYSTAL-1)."""
 
     def __init__(self, endpoint: Endpoint, base_url: str) -> None:
         self.endpoint = endpoint
@@ -143,7 +143,7 @@ class ResponsesCrystal:
             except CrystalError as error:
                 name = unsupported_params.not_taken(error, body)
                 if _LOGPROBS in body.get("include", ()) and error.status == 400 and "logprob" in str(error):
-                    # Reasoning models report no log-probabilities. The other included fields stay.
+                    # Reasoning models report no log-probabilities. Leave out only this field of ``include``.
                     self._no_logprobs = True
                 elif name is not None and name not in self._dropped:
                     self._dropped.add(name)
@@ -162,7 +162,7 @@ class ResponsesCrystal:
                 return self._response(answer, query, asked)
 
     def body(self, query: Query) -> dict[str, Any]:
-        """The request's JSON."""
+        """Build the JSON body of the request."""
         endpoint, params = self.endpoint, query.params
         body: dict[str, Any] = {
             "model": endpoint.model,
@@ -224,7 +224,7 @@ class ResponsesCrystal:
             raise self.sdk.refused_midway(answer.error)
         if answer.final is None:
             if whole is not None:
-                raise provider_errors.unreadable(self.sdk.who, f"JSON that is no response: {whole!r}"[:200])
+                raise provider_errors.unreadable(self.sdk.who, f"JSON that is not a response: {whole!r}"[:200])
             raise provider_errors.broken(self.sdk.who, EOFError("it ended without response.completed"), sent=True)
         return answer
 
@@ -258,7 +258,7 @@ FAMILY = "openai-responses"
 
 
 def render_input(messages: Sequence[Message], info: ModelInfo, model: str) -> list[dict[str, Any]]:
-    """The ``input`` items. The API's own earlier items go back unchanged, including reasoning."""
+    """Render the ``input`` items. The API's own earlier items, including reasoning, are sent back unchanged."""
     out: list[dict[str, Any]] = []
     asked: set[str] = set()
     for message in messages:
@@ -276,7 +276,7 @@ def render_input(messages: Sequence[Message], info: ModelInfo, model: str) -> li
                 call_id = message.tool_call_id or ""
                 parts = [_part(each, info, model) for each in message.attachments]
                 if call_id not in asked:
-                    # An answer without its call is invalid here, so send its text as a user message.
+                    # The API refuses a tool answer without its call, so send the text as a user message.
                     text = f"[result of {message.name or 'a call'}]\n{text}"
                 content = [{"type": "input_text", "text": text}, *parts] if parts else text
                 if call_id in asked:
@@ -287,7 +287,7 @@ def render_input(messages: Sequence[Message], info: ModelInfo, model: str) -> li
 
 
 def render_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """The ``tools`` of a request. Not strict, because strict mode takes only a part of JSON Schema."""
+    """Render the ``tools`` of a request. They are not strict, because strict mode supports only a part of JSON Schema."""
     return [
         {
             "type": "function",
@@ -301,16 +301,16 @@ def render_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
 
 
 def keep(items: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The items of an answer, to send back in later queries; None where they cannot be sent back."""
+    """Make ``Response.provider`` from the items of an answer. None if they cannot be sent back in later queries."""
     kept = []
     for item in items:
         if item.get("type") == "reasoning" and not item.get("encrypted_content"):
-            # Without its content, the item only refers to data that the server was told not to store.
+            # Without its content, the item only refers to data that the server did not store.
             return None
-        # The API gives null for fields that it does not accept back as null.
+        # The API sends null for fields that it does not accept as null.
         given = {key: value for key, value in item.items() if value is not None}
         if isinstance(given.get("content"), list):
-            # The loom needs the log-probabilities; the API does not.
+            # The API does not need the log-probabilities back.
             given["content"] = [
                 {**part, "logprobs": []} if isinstance(part, dict) and part.get("logprobs") else part
                 for part in given["content"]
@@ -372,28 +372,28 @@ def _part(attachment: Attachment, info: ModelInfo, model: str) -> dict[str, Any]
 
 
 BREAK = "\n\n"
-"""Separates two messages of one answer."""
+"""The text between two messages of one answer."""
 
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
 @dataclass(slots=True)
 class ResponsesAnswer:
-    """The answer so far. ``feed`` takes each event and returns what can be shown of it."""
+    """The answer so far. Call ``feed`` with each event."""
 
     final: Mapping[str, Any] | None = None
-    """The response in the event that ends the stream: completed or incomplete."""
+    """The response in the event that ends the stream (``response.completed`` or ``response.incomplete``)."""
     error: Any = None
     usage: Mapping[str, Any] | None = None
-    """Reported only at the end, also for a response that failed."""
+    """The usage. It is reported only at the end, also for a failed response."""
     refused: bool = False
     _items: dict[int, dict[str, Any]] = field(default_factory=dict)
     _shown: bool = False
     _said: tuple[Any, Any] | None = None
-    """The item and part that the last piece of text belonged to."""
+    """The output index and item id of the last piece of text."""
 
     def feed(self, event: Mapping[str, Any]) -> list[Delta]:
-        """Take one event, and return what to show of it."""
+        """Process one event, and return the pieces to show."""
         kind = event.get("type")
         self._count(event.get("response"))
         delta = event.get("delta")
@@ -426,14 +426,14 @@ class ResponsesAnswer:
         return []
 
     def _text(self, event: Mapping[str, Any], delta: str) -> list[Delta]:
-        """A piece of text, with a blank line before the first piece of another message (`content` has it too)."""
+        """Return a piece of text. Before the first piece of another message there is a blank line, as in `content`."""
         before, self._said = self._said, (event.get("output_index"), event.get("item_id"))
         if before is not None and before != self._said:
             return [Delta("text", BREAK), Delta("text", delta)]
         return [Delta("text", delta)]
 
     def take(self, whole: Mapping[str, Any]) -> None:
-        """Take a response that came in one piece, without a stream."""
+        """Process a response that was not streamed."""
         self._count(whole)
         if whole.get("status") == "failed":
             self.error = whole.get("error") or {"message": "the response failed"}
@@ -446,7 +446,7 @@ class ResponsesAnswer:
             self.usage = usage
 
     def items(self) -> list[dict[str, Any]]:
-        """The output items in order, as the API gave them."""
+        """The output items in order, as the API sent them."""
         output = (self.final or {}).get("output")
         if isinstance(output, list) and output:
             return [item for item in output if isinstance(item, dict)]
@@ -465,11 +465,11 @@ class ResponsesAnswer:
                     elif isinstance(part.get("text"), str):
                         texts.append(part["text"])
                 messages.append("".join(texts))
-        # Comments on its work (phase commentary) and the answer itself are separate messages.
+        # A commentary and the answer are separate messages.
         return BREAK.join(text for text in messages if text) or None
 
     def thinking(self) -> str | None:
-        """The summaries of the reasoning, or the reasoning itself where a server gives it."""
+        """The summaries of the reasoning, or the reasoning itself if the server sends it."""
         texts: list[str] = []
         for item in self.items():
             if item.get("type") == "reasoning":
@@ -478,7 +478,7 @@ class ResponsesAnswer:
         return "\n\n".join(t for t in texts if t) or None
 
     def calls(self) -> list[tuple[str, str, str]]:
-        """(id, name, args) of each function call."""
+        """The function calls as (id, name, arguments)."""
         return [
             (str(item.get("call_id") or ""), str(item.get("name") or ""), str(item.get("arguments") or "{}"))
             for item in self.items()
@@ -496,7 +496,7 @@ class ResponsesAnswer:
 
     @property
     def complete(self) -> bool:
-        """Whether the answer was not cut off, so that its items may be sent back."""
+        """Whether the answer was not cut off. Only then its items may be sent back."""
         final = self.final or {}
         return bool(final.get("status", "completed") == "completed")
 
@@ -509,7 +509,7 @@ class ResponsesAnswer:
             reason = str(details["reason"])
             return _INCOMPLETE.get(reason, reason)
         if not self.complete:
-            # It was cut off without a reason, although the event calls it completed.
+            # The status shows that it was cut off, although the event is "completed".
             return "length"
         return "tool_calls" if self.calls() else "stop"
 

@@ -1,4 +1,4 @@
-"""Tool names, ids and arguments for OpenAI's protocol: makes invalid ones valid, so that the next request is accepted."""
+"""Tool names, call ids and arguments: changes them so that a provider's API accepts them. All providers use this."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _DECODER = msgspec.json.Decoder()
 
 
 def wire_name(name: str) -> str:
-    """A tool's name with only letters, digits, ``_`` and ``-``; always the same for the same name."""
+    """Convert a tool's name to only letters, digits, ``_`` and ``-``. The same name always has the same result."""
     if _NAME.fullmatch(name):
         return name
     return f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[: LONGEST_NAME - 9]}_{_digest(name)}"
 
 
 def names_back(tools: Iterable[ToolDefinition]) -> Mapping[str, str]:
-    """A map from the sent names to the tools' own names, where they differ."""
+    """Map the converted names back to the tools' own names. Names that do not change are left out."""
     return {sent: tool.name for tool in tools if (sent := wire_name(tool.name)) != tool.name}
 
 
 def wire_id(call_id: str) -> str:
-    """A tool call's id in a valid length. An id of another provider, or of a medium, may be longer."""
+    """Shorten a tool call's id if it is too long. Ids of other providers or of a medium may be longer."""
     return call_id if 0 < len(call_id) <= LONGEST_ID else f"call_{_digest(call_id, 24)}"
 
 
 def wire_args(args: str) -> str:
-    """The arguments of an earlier call. They must be a JSON object, because chat templates and servers parse them.
+    """Return the arguments of an earlier call as a JSON object, because chat templates and servers parse them.
 
-    Malformed ones are wrapped, so that the model sees what it wrote.
+    Malformed arguments are put into an object, so that the model sees what it wrote.
     """
     if not args.strip():
         return "{}"
@@ -52,7 +52,7 @@ def wire_args(args: str) -> str:
 
 
 def minted(calls: Iterable[tuple[str, str, str]], back: Mapping[str, str]) -> tuple[ToolCall, ...]:
-    """Tool calls from (id, name, args). A missing or repeated id is replaced by a new one (CRYSTAL-4)."""
+    """Make tool calls from (id, name, args). A missing or repeated id is replaced by a new one (CRYSTAL-4)."""
     seen: set[str] = set()
     out: list[ToolCall] = []
     for given, name, args in calls:

@@ -1,4 +1,4 @@
-"""File gates: read, write, edit and list files below a root that no path can leave.
+"""File gates: read, write, edit and list files below a root folder.
 
 They may import the gate contract and the confined path handling of `gates/`. Start with `read_file.py` and
 `write_file.py`.

@@ -1,7 +1,7 @@
-"""``edit_file``: replaces one exact piece of a file; all other bytes stay.
+"""The gate ``edit_file``: replaces an exact piece of text in a file. All other bytes stay unchanged.
 
-Line endings need not match: an old text with ``\\n`` also matches a file with other line endings, and the new text
-gets the file's endings. Where the old text is not found, the error shows the nearest lines.
+Line endings need not match: an old text with ``\\n`` also matches a file with other line endings, and the new text gets the
+file's endings. If the old text is not found, the error shows the most similar lines.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from cantrip_acp.gates.files.write_file import MAX_BYTES, diff_for_editor, read_
 from cantrip_acp.gates.registry import FILE_OPTIONS
 
 INLINE = 262_144
-"""Bytes up to which a thread would cost more than the work. Less than for writing: a search for missing text compares
-every line.
+"""Up to this many bytes, no thread is used, because it would cost more than the work. The limit is lower than for writing,
+because the error for a missing text compares many lines.
 """
 
 
@@ -48,11 +48,11 @@ def _edit(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 
 def _prepared(args: Mapping[str, Any], place: PathHandle, context: GateContext) -> tuple[str, Replacement, bytes]:
-    """The current text, the replacement, and the new bytes. Raises `GateError` for what cannot be edited."""
+    """Compute the current text, the replacement, and the new bytes. Raises `GateError` if the edit is not possible."""
     largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
     data = read_whole(place, largest)
     if data is None:
-        raise GateError(f"{place.shown!r} is larger than the {largest:,} bytes that this gate edits")
+        raise GateError(f"{place.shown!r} has more than {largest:,} bytes, which is the limit of this gate")
     decoded = text.decode(data)
     if decoded is None:
         kind = text.binary_kind(data) or "damaged UTF-16 or UTF-32"
@@ -68,7 +68,7 @@ def _prepared(args: Mapping[str, Any], place: PathHandle, context: GateContext) 
 
 
 def edit_reply(place: PathHandle, replaced: Replacement, before: str, note: str = "") -> GateReply:
-    """The reply for an edited file."""
+    """Make the reply for an edited file."""
     return GateReply(
         _summary(place.shown, replaced.lines) + note,
         locations=(place.location(replaced.lines[0]),),
@@ -85,16 +85,16 @@ def _summary(shown: str, lines: tuple[int, ...]) -> str:
 
 
 def _encode(changed: str, encoding: text.Encoding, new: str, shown: str) -> bytes:
-    # A surrogate in the file's text stands for an invalid byte; in the new text it stands for nothing.
+    # A surrogate in the file's text means an invalid byte. In the new text it has no meaning.
     if any("\ud800" <= c <= "\udfff" for c in new):
         raise GateError(
-            "new_text holds half of a surrogate pair, which no file can hold as text", "send whole characters"
+            "new_text has half of a surrogate pair, which a text file cannot store", "send whole characters"
         )
     try:
         return encoding.encode(changed)
     except UnicodeEncodeError as error:
         raise GateError(
-            f"{shown!r} is in {encoding.label}, which has no {changed[error.start]!r}",
+            f"{shown!r} is in {encoding.label}, which does not have the character {changed[error.start]!r}",
             "Leave that character out, or write the whole file with write_file, which makes it UTF-8",
         ) from None
 
@@ -152,17 +152,17 @@ _LINE = 160
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """The new text, and the lines (from 1) of the old text in which something was replaced."""
+    """The new text, and the numbers (from 1) of the replaced lines in the old text."""
 
     text: str
     lines: tuple[int, ...]
 
 
 def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str, largest: int = MOST) -> Replacement:
-    """``content`` with ``old`` replaced by ``new``: the only occurrence, or with ``every`` all of them.
+    """Replace the only occurrence of ``old`` by ``new``, or all occurrences with ``every``.
 
-    Raises `GateError` where ``old`` is empty, missing, ambiguous, or equal to ``new``, and where the result would be
-    longer than ``largest`` characters.
+    Raises `GateError` if ``old`` is empty, not found, ambiguous, or equal to ``new``, or if the result would be longer than
+    ``largest`` characters.
     """
     if not old:
         raise GateError("old_text is empty", "give the text to replace, or use write_file for a whole file")
@@ -177,10 +177,10 @@ def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str
         places = ", ".join(map(str, lines[:_SHOWN_PLACES])) + (", …" if len(lines) > _SHOWN_PLACES else "")
         raise GateError(
             f"old_text is ambiguous: it is found {many} times in {shown!r}, at lines {places}",
-            "Take in more of the lines around the right one, or set replace_all",
+            "Add more of the lines around the right one, or set replace_all",
         )
     if len(spans) > _MOST_PLACES:
-        raise GateError(f"old_text is found {many} times in {shown!r}", "write the file anew, or use a command")
+        raise GateError(f"old_text is found {many} times in {shown!r}", "write the whole file, or use a command")
     if len(content) + len(spans) * (len(new) - len(old)) > largest:
         raise GateError(f"{shown!r} would become longer than the {largest:,} characters that this gate writes")
     whole = newline_of(content)
@@ -199,7 +199,7 @@ def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str
 
 
 def _spans(content: str, old: str, *, overlapping: bool) -> list[tuple[int, int]]:
-    """Positions of ``old``: exact ones, else with any line endings. Never half of a ``\\r\\n``."""
+    """Find ``old`` exactly, else with any line endings. A match never splits a ``\\r\\n``. Returns (start, end) pairs."""
     spans = []
     for at in _positions(content, old, overlapping):
         end = at + len(old)
@@ -207,7 +207,7 @@ def _spans(content: str, old: str, *, overlapping: bool) -> list[tuple[int, int]
             spans.append((at, end))
     if spans or ("\n" not in old and "\r" not in old):
         return spans
-    # Search with one kind of line ending; each pair before a position shifts it by one.
+    # Search in a copy with one kind of line ending. Each pair of CR and LF before a position shifts it by one.
     pairs = [match.start() - number for number, match in enumerate(re.finditer("\r\n", content))]
     same, old = _one_ending(content), _one_ending(old)
     for at in _positions(same, old, overlapping):
@@ -245,7 +245,7 @@ def _line_numbers(content: str, positions: list[int]) -> list[int]:
 
 
 def _not_found_error(content: str, old: str, shown: str) -> tuple[str, str]:
-    """The error for a missing ``old``: the likely reason, and the nearest lines."""
+    """Make the error text and hint for a missing ``old``, with the likely reason and the most similar lines."""
     message = f"old_text is not found in {shown!r}"
     if not content:
         return f"{message}: the file is empty", ""
@@ -260,7 +260,9 @@ def _not_found_error(content: str, old: str, shown: str) -> tuple[str, str]:
             f"They are:\n{valid_unicode(found)}",
         )
     broken = (
-        "\nThe file has bytes that are no text, shown as \ufffd: leave them out of old_text." if "\ufffd" in old else ""
+        "\nThe file has bytes that are not text, shown as \ufffd: leave them out of old_text."
+        if "\ufffd" in old
+        else ""
     )
     near = _nearest(lines, next((line for line in wanted if line.strip()), ""))
     if not near:
@@ -270,7 +272,7 @@ def _not_found_error(content: str, old: str, shown: str) -> tuple[str, str]:
 
 
 def _find_ignoring_spaces(lines: list[str], wanted: list[str]) -> int | None:
-    """The index at which the wanted lines occur with different white space."""
+    """The index at which the wanted lines occur with different white space; None if they do not."""
     squeezed = [" ".join(line.split()) for line in wanted]
     while len(squeezed) > 1 and not squeezed[-1]:
         squeezed.pop()
@@ -285,10 +287,10 @@ def _find_ignoring_spaces(lines: list[str], wanted: list[str]) -> int | None:
 
 
 def _nearest(lines: list[str], wanted: str) -> list[int]:
-    """Numbers of the lines most similar to ``wanted``, best first."""
+    """The numbers of the lines most similar to ``wanted``, best first."""
     wanted = wanted.strip()[:500]
     words = set(re.findall(r"\w+", wanted))
-    # Comparing letters is slow, so only lines with common words or a similar length are compared.
+    # Comparing letters is slow, so first choose lines with common words or a similar length.
     ranked = sorted(
         (-len(words & set(re.findall(r"\w+", line[:500]))), abs(len(line) - len(wanted)), number)
         for number, line in enumerate(lines[:_COMPARED_LINES], 1)

@@ -1,8 +1,8 @@
-"""Content of files: detects text encodings, binary data and images, and encodes text back to the same bytes.
+"""File content: detects text encodings, binary data and images, and encodes text back to the same bytes.
 
-Every byte sequence that counts as text can be decoded, and encoding the result gives the same bytes: UTF-8 with and
-without a byte order mark, UTF-16 and UTF-32 with one, one byte per character where the bytes are not UTF-8, and UTF-8
-with invalid bytes, which become lone surrogates. Line endings stay as they are. Images are those that models accept.
+If a file counts as text, decoding and then encoding gives the same bytes. Supported are UTF-8 with and without a byte order
+mark, UTF-16 and UTF-32 with one, encodings with one byte per character, and UTF-8 with invalid bytes, which become lone
+surrogates. Line endings stay unchanged. Only images that models accept are detected as images.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from cantrip_acp.crystals.contract import Attachment
 
 _HEAD = 8_192
-"""Bytes in which a NUL marks a file as binary, as in git."""
+"""If these first bytes contain a NUL, the file counts as binary, as in git."""
 
-# UTF-32 first: its little-endian mark begins with UTF-16's.
+# UTF-32 must come before UTF-16, because its little-endian mark begins with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8", "UTF-8 with a byte order mark"),
     (codecs.BOM_UTF32_LE, "utf-32-le", "UTF-32"),
@@ -54,12 +54,12 @@ _BINARY_SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"wOF", "web font"),
 )
 _CERTAIN = (b"%PDF-", b"\x1f\x8b", b"\x89PNG\r\n", b"PK\x03\x04", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
-"""Beginnings that no text has, so that such files are binary even without a NUL."""
+"""Beginnings that a text never has. Such files are binary even without a NUL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How a file's bytes become text. ``codec`` and ``errors`` are Python's; ``mark`` comes before the text."""
+    """A text encoding. ``codec`` and ``errors`` are Python's names; ``mark`` is the byte order mark before the text."""
 
     codec: str = "utf-8"
     mark: bytes = b""
@@ -70,8 +70,7 @@ class Encoding:
         return data[len(self.mark) :].decode(self.codec, self.errors)
 
     def encode(self, text: str) -> bytes:
-        """The bytes, including the mark. Raises `UnicodeEncodeError` for a character that this encoding does not
-        have."""
+        """Encode the text, with the mark. Raises `UnicodeEncodeError` for a character that this encoding does not have."""
         return self.mark + text.encode(self.codec, self.errors)
 
 
@@ -82,7 +81,7 @@ _LATIN = Encoding("latin-1", label="Latin-1")
 
 
 def binary_kind(head: bytes) -> str | None:
-    """The kind of a binary file that begins like this; None where it is text. ``head``: the first 8 KB or more."""
+    """The kind of a binary file; None if it is text. ``head`` is the first 8 KB of the file or more."""
     if has_byte_order_mark(head):
         return None
     if b"\0" not in head[:_HEAD] and not head.startswith(_CERTAIN):
@@ -96,10 +95,10 @@ def has_byte_order_mark(head: bytes) -> bool:
 
 
 def decode(data: bytes) -> tuple[str, Encoding] | None:
-    """A file's text and its encoding; None where it is no text. ``encoding.encode(text)`` returns ``data`` again."""
+    """Decode a file. Returns its text and encoding; None if it is not text. ``encoding.encode(text)`` returns ``data``."""
     for mark, codec, label in _MARKS:
         if data.startswith(mark):
-            # Real UTF-16 files may hold lone surrogates; they are kept.
+            # Some UTF-16 files have lone surrogates. Keep them.
             errors = "surrogateescape" if codec == "utf-8" else "surrogatepass"
             encoding = Encoding(codec, mark, errors, label)
             try:
@@ -128,12 +127,12 @@ def _unmarked(data: bytes) -> tuple[str, Encoding]:
 
 
 def display(data: bytes) -> str:
-    """A piece of a text file's bytes as display text; invalid bytes become the replacement character."""
+    """Decode a piece of a text file for display. Invalid bytes become the replacement character."""
     return valid_unicode(_unmarked(data)[0])
 
 
 def valid_unicode(text: str) -> str:
-    """Text that JSON can carry: surrogates for invalid bytes become the replacement character."""
+    """Return text that JSON can carry: lone surrogates become the replacement character."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -142,9 +141,9 @@ def valid_unicode(text: str) -> str:
 
 
 def as_utf8(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """A text file's chunks without byte order mark, with UTF-16 and UTF-32 converted to UTF-8.
+    """Convert a text file's chunks: remove a byte order mark, and convert UTF-16 and UTF-32 to UTF-8.
 
-    In the output, lines always end at ``\\n`` bytes.
+    So every line end in the output has the byte ``\\n``.
     """
     first = next(chunks, b"")
     for mark, codec, _ in _MARKS if has_byte_order_mark(first) else ():
@@ -173,7 +172,7 @@ def newline_of(text: str) -> str:
 
 
 LARGEST_IMAGE = 3_750_000
-"""Bytes of an image that a model is shown. In base64 this is 5 MB, Anthropic's limit and the smallest of all."""
+"""The most bytes of an image for a model. In base64 this is 5 MB, Anthropic's limit, which is the lowest of all."""
 
 _IMAGE_SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -184,14 +183,14 @@ _IMAGE_SIGNATURES = (
 
 
 def image_type(head: bytes) -> str | None:
-    """The media type of a file that begins like this; None unless models accept it."""
+    """The media type of an image with this beginning; None if models do not accept it or it is not an image."""
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "image/webp"
     return next((mime for sign, mime in _IMAGE_SIGNATURES if head.startswith(sign)), None)
 
 
 def image_attachment(mime: str, data: str) -> Attachment | None:
-    """An untrusted base64 image; None where it is not of its stated type, or too large."""
+    """Make an attachment from an untrusted base64 image; None if its type is wrong or it is too large."""
     if len(data) > LARGEST_IMAGE * 4 // 3 + 4:
         return None
     try:

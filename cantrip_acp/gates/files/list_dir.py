@@ -1,6 +1,6 @@
-"""``list_dir``: the names in a folder, and with ``details`` their types and sizes.
+"""The gate ``list_dir``: lists the names in a folder, with ``details`` also their types and sizes.
 
-Breadth first, so that a limited list of a deep tree still shows its whole top. Links are shown and never followed.
+It works breadth first, so that a shortened list of a deep tree still shows its top folders. Links are shown, not followed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from cantrip_acp.gates.registry import FILE_OPTIONS
 from cantrip_acp.gates.search.ignore_files import Level, level_of
 
 MAX_ENTRIES = 1_000
-"""Entries of a result; the dependency ``max_entries`` changes it."""
+"""The most entries of a result. The dependency ``max_entries`` changes it."""
 MAX_DEPTH = 20
 _READ_NAMES = 200_000
-"""Names that are read of one folder. A larger folder is listed incompletely, and the note says so."""
+"""The most names that are read of one folder. If there are more, the list is incomplete, and a note says so."""
 _SECONDS = 10.0
-"""Seconds after which ignore files are no longer applied: they may be long and many."""
+"""Seconds after which ignore files are no longer applied, because they may be slow."""
 _LARGE_FOLDER = 131_072
-"""Size in bytes of a folder (about three thousand names) from which it is listed in a thread."""
+"""The size in bytes above which a folder is listed in a thread (about three thousand names)."""
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _IGNORED = "ignored, not opened"
@@ -78,7 +78,7 @@ def _list_dir(args: Mapping[str, Any], context: GateContext) -> GateReply | Awai
 
 
 class _Listing:
-    """One running call."""
+    """One running call of the gate."""
 
     def __init__(self, place: PathHandle, depth: int, details: bool, most: int) -> None:
         self.shown, self.location = place.shown, place.location()
@@ -90,7 +90,7 @@ class _Listing:
         self.complete = True
 
     async def run_in_thread(self, folder: int) -> GateReply:
-        # Not abandoned on a cancel: it is limited, and so only one place closes the descriptor.
+        # Wait for the thread even after a cancel, so that only the thread closes the descriptor. Its work is limited.
         return await anyio.to_thread.run_sync(self.run, folder)
 
     def run(self, folder: int) -> GateReply:
@@ -112,7 +112,7 @@ class _Listing:
         judge = None
         if self.depth > 1 or self.details:
             judge, ignored = level_of(self.root, self.inside)
-            # The caller of an ignored folder wants to see its content.
+            # If the listed folder itself is ignored, show its content.
             judge = None if ignored else judge
         level: list[tuple[tuple[str, ...], Level | None]] = [((), judge)]
         for depth in range(self.depth):
@@ -143,7 +143,7 @@ class _Listing:
                         break
                     names.append(item.name)
         except OSError:
-            # Its name is shown already, and it cannot be opened: nothing to add.
+            # The folder cannot be opened. Its name is already in the list.
             return []
         kept: list[_Entry] = []
         chosen = names if len(names) <= room else heapq.nsmallest(room + len(PROTECTED_FILES), names)
@@ -183,7 +183,7 @@ class _Listing:
 
 
 def _open_below(folder: int, parts: tuple[str, ...]) -> int | None:
-    """A descriptor of a folder below another; None where it is gone, no longer a folder, or not readable."""
+    """Open a folder below another one; None if it no longer exists, is not a folder, or is not readable."""
     opened = os.dup(folder)
     try:
         for name in parts:
@@ -196,7 +196,7 @@ def _open_below(folder: int, parts: tuple[str, ...]) -> int | None:
 
 
 def _is_placeholder(name: str, status: os.stat_result) -> bool:
-    """Whether this is a placeholder: an empty folder that keeps a command from making a protected name."""
+    """Whether this is an empty folder that the sandbox made, to prevent commands from creating a protected name."""
     if protected_by(plain(name)) is None or not stat.S_ISDIR(status.st_mode):
         return False
     return stat.S_IMODE(status.st_mode) == 0o1700

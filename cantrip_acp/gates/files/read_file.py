@@ -1,7 +1,7 @@
-"""``read_file``: the text of a file, whole or by lines, or an image.
+"""The gate ``read_file``: reads the text of a file, all of it or some lines, or an image.
 
-Small files are read without a thread, because a thread costs more than the read. Larger ones are read in a thread, in
-pieces, so that no whole file is in memory.
+Small files are read without a thread, because a thread costs more than the read. Larger files are read in a thread, in
+pieces, so that the whole file is never in memory.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from cantrip_acp.gates.files.file_content import LARGEST_IMAGE, image_type
 from cantrip_acp.gates.registry import FILE_OPTIONS
 
 MAX_BYTES = 262_144
-"""Bytes of a result; the dependency ``max_bytes`` changes it."""
+"""The most bytes of a result. The dependency ``max_bytes`` changes it."""
 INLINE = 1_048_576
 """Files up to this many bytes are read without a thread."""
 _CHUNK = 262_144
 _SECONDS = 30.0
-"""Seconds of searching for a line in a very large file."""
+"""The most seconds to search for a line in a very large file."""
 
 
 def _read_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
@@ -44,7 +44,7 @@ def _read_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awa
 
 
 class _FileRead:
-    """One running call; it owns the descriptor."""
+    """One running call of the gate. It owns the descriptor."""
 
     def __init__(
         self, place: PathHandle, descriptor: int, size: int, offset: int, limit: int | None, largest: int
@@ -54,11 +54,10 @@ class _FileRead:
         self.offset, self.limit, self.largest = offset, limit, largest
         self.title = _title(place.shown, offset, limit)
         self.before = 0
-        """Lines of the file before the part that is read."""
+        """The number of lines of the file before the text that is read."""
         self.stopped = threading.Event()
         self.mine = threading.Lock()
-        """Its holder reads and closes the descriptor: the thread, or the call if it is cancelled before the thread
-        begins."""
+        """Who gets this lock closes the descriptor: the thread, or the call if it is cancelled before the thread begins."""
 
     async def run_in_thread(self) -> GateReply:
         try:
@@ -136,7 +135,7 @@ class _FileRead:
         return file_content.display(bytes(taken)) if len(taken) <= self.largest else self._cut(bytes(taken))
 
     def _cut(self, taken: bytes) -> str:
-        """The part of a long text that fits, and how to continue."""
+        """The part of a long text that fits, with a note on how to read the rest."""
         end = taken.rfind(b"\n", 0, self.largest) + 1
         if end == 0:
             piece = _whole_characters(taken[: self.largest])
@@ -154,7 +153,7 @@ class _FileRead:
 
 
 class _KnownText(_FileRead):
-    """A text that is already known, not from the disk."""
+    """Like `_FileRead`, but for a text that is already in memory (an editor's buffer)."""
 
     def __init__(self, place: PathHandle, data: bytes, size: int, offset: int, limit: int | None, largest: int) -> None:
         super().__init__(place, -1, size, offset, limit, largest)
@@ -173,7 +172,7 @@ class _KnownText(_FileRead):
 def reply_for_text(
     place: PathHandle, given: str, context: GateContext, args: Mapping[str, Any], *, before: int = 0
 ) -> GateReply:
-    """What `read_file` returns for a known text, without the first ``before`` lines of the file.
+    """Make the reply of `read_file` for a known text ``given``, which begins after ``before`` lines of the file.
 
     Raises `GateError` as the gate does.
     """
@@ -187,7 +186,7 @@ def reply_for_text(
 
 
 def _after(chunk: bytes, count: int, start: int = 0) -> int:
-    """The position after the ``count``-th newline from ``start``; there must be that many."""
+    """The position after the ``count``-th newline from ``start``. The chunk must have that many."""
     low, step = start, 65_536
     while count:
         here = chunk.count(b"\n", low, low + step)
@@ -203,7 +202,7 @@ def _after(chunk: bytes, count: int, start: int = 0) -> int:
 
 
 def _whole_characters(piece: bytes) -> bytes:
-    """A piece without an incomplete character at its end."""
+    """Remove an incomplete UTF-8 character at the end of a piece."""
     for back in range(1, min(4, len(piece)) + 1):
         byte = piece[-back]
         if byte >= 0xC0:
@@ -215,7 +214,7 @@ def _whole_characters(piece: bytes) -> bytes:
 
 
 def requested_lines(args: Mapping[str, Any]) -> tuple[int, int | None]:
-    """The first requested line, from 1, and the number of lines; None for all."""
+    """The first requested line (from 1), and the number of lines (None for all)."""
     limit = args.get("limit")
     # In JSON, 2.0 is an integer too.
     return int(args.get("offset", 1)), int(limit) if limit is not None else None

@@ -1,4 +1,4 @@
-"""``write_file``: writes a whole file, new or over an existing one."""
+"""The gate ``write_file``: creates a file, or replaces the whole content of an existing file."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from cantrip_acp.gates.files import file_content as text
 from cantrip_acp.gates.registry import FILE_OPTIONS
 
 MAX_BYTES = 16_777_216
-"""Bytes of a file that gates write or change; the dependency ``max_bytes`` changes it."""
+"""The most bytes of a file that gates write or change. The dependency ``max_bytes`` changes it."""
 INLINE = 1_048_576
-"""Up to this many bytes a thread would cost more than the work."""
+"""Up to this many bytes, no thread is used, because it would cost more than the work."""
 MAX_DIFF = 1_048_576
-"""Characters of a text that editors are shown; a longer one is written but not shown."""
+"""The most characters of a text that is shown in an editor. A longer text is written but not shown."""
 
 
 def _write_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
@@ -49,8 +49,8 @@ def _write(args: Mapping[str, Any], context: GateContext) -> GateReply:
 def _prepared(
     args: Mapping[str, Any], place: PathHandle, context: GateContext
 ) -> tuple[str | None, bytes | None, bytes, str]:
-    """The current text and bytes, the new bytes, and a note on the encoding. Raises `GateError` for what cannot be
-    written."""
+    """Compute the current text and bytes, the new bytes, and a note on the encoding. Raises `GateError` if the file cannot
+    be written."""
     path, content = args["path"], args["content"]
     largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
     if path.endswith("/") and place.status is None:
@@ -69,7 +69,7 @@ def _prepared(
 
 
 def write_reply(verb: str, place: PathHandle, content: str, before: str | None, size: int, note: str) -> GateReply:
-    """The reply for a written file: ``verb`` is created, updated or ``unchanged:``."""
+    """Make the reply for a written file. ``verb`` is ``created``, ``updated`` or ``unchanged:``."""
     lines = content.count("\n") + (0 if content.endswith("\n") or not content else 1)
     return GateReply(
         f"{verb} {place.shown} ({lines:,} line{'' if lines == 1 else 's'}, {size:,} bytes{note})",
@@ -80,7 +80,7 @@ def write_reply(verb: str, place: PathHandle, content: str, before: str | None, 
 
 
 def first_change(before: str | None, after: str) -> int | None:
-    """The first changed line, from 1; None where the file is new or nothing changed."""
+    """The first changed line (from 1); None if the file is new or nothing changed."""
     if before is None or before == after or len(before) + len(after) > MAX_DIFF:
         return None
     pairs = zip(before.split("\n"), after.split("\n"), strict=False)
@@ -89,7 +89,7 @@ def first_change(before: str | None, after: str) -> int | None:
 
 
 def read_whole(place: PathHandle, largest: int) -> bytes | None:
-    """A file's content; None where it is larger than ``largest`` or may not be read."""
+    """Read a file's content; None if it is larger than ``largest`` bytes. Raises `GateError` if it cannot be read."""
     descriptor, status = place.open_file()
     place.status = status
     try:
@@ -107,7 +107,7 @@ def read_whole(place: PathHandle, largest: int) -> bytes | None:
 
 
 def diff_for_editor(place: PathHandle, before: str | None, after: str) -> tuple[Diff, ...]:
-    """The change as editors show it; empty where it is too long to show."""
+    """The change for editors; empty if it is too long to show."""
     if len(after) + len(before or "") > MAX_DIFF:
         return ()
     return (
@@ -116,11 +116,9 @@ def diff_for_editor(place: PathHandle, before: str | None, after: str) -> tuple[
 
 
 def _encode(content: str, encoding: text.Encoding, shown: str) -> tuple[bytes, str]:
-    """The bytes in the file's encoding, and a note about it; UTF-8 where that encoding lacks a character."""
+    """Encode in the file's encoding, or in UTF-8 if that encoding does not have a character. Returns bytes and a note."""
     if any("\ud800" <= c <= "\udfff" for c in content):
-        raise GateError(
-            "content holds half of a surrogate pair, which no file can hold as text", "send whole characters"
-        )
+        raise GateError("content has half of a surrogate pair, which a text file cannot store", "send whole characters")
     if encoding.mark and content.startswith("\ufeff"):
         content = content[1:]
     try:

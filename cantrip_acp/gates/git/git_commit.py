@@ -1,7 +1,7 @@
-"""``git_commit``: commits the named files of the workspace and touches nothing else.
+"""The gate ``git_commit``: commits the named files of the workspace and changes nothing else.
 
-No hook, filter, monitor or signing program is run. Other staged files stay staged. Files that the repository stores
-through a filter (large files, encryption) are refused: without the filter, other content would be stored.
+No hook, filter, monitor or signing program is run. Other staged files stay staged. Files that the repository stores through
+a filter (large files, encryption) are refused, because without the filter the wrong content would be stored.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ LONGEST_MESSAGE = 50_000
 
 
 async def _git_commit(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    # Not abandoned on a cancel: half a commit is worse than a late end.
+    # Wait for the thread even after a cancel, so that a commit is never half done.
     return await anyio.to_thread.run_sync(_commit, args, context)
 
 
 def _commit(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    # Imported at the first call: a session's start must not wait for modules that start programs.
+    # Imported at the first call, so that a session starts fast.
     from cantrip_acp.gates.git.git_copies import GitWorkspace
 
     try:
@@ -60,9 +60,7 @@ def _commit_files(args: Mapping[str, Any], work: GitWorkspace) -> GateReply:
         names = sorted({*work.changed_files(plain, paths), *work.untracked_files(plain, paths)})
     if not names:
         listed = ", ".join(args["paths"])[:300]
-        raise GateError(
-            f"there is nothing to commit in {listed}: unchanged since the last commit, ignored, or not there"
-        )
+        raise GateError(f"there is nothing to commit in {listed}: unchanged since the last commit, ignored, or missing")
     _check_filters(work, names)
     with FileCopies(work, head, names) as copies:
         # Remove files first: a new file may replace a folder.
@@ -73,7 +71,7 @@ def _commit_files(args: Mapping[str, Any], work: GitWorkspace) -> GateReply:
         entries = copies.git("ls-files", "-z", "--stage", "--", *names).out
     parents = ["-p", head] if head is not None else []
     if head is not None and tree == repository.git("rev-parse", "--verify", f"{head}^{{tree}}").text:
-        raise GateError("there is nothing to commit: the files are as in the last commit")
+        raise GateError("there is nothing to commit: the files are the same as in the last commit")
     made = repository.git("commit-tree", tree, *parents, stdin=message.encode() + b"\n", env=identity).text
     subject = message.split("\n", 1)[0]
     old = head or "0" * len(made)
@@ -97,13 +95,13 @@ def _commit_files(args: Mapping[str, Any], work: GitWorkspace) -> GateReply:
 
 
 def _check_message(args: Mapping[str, Any], work: GitWorkspace) -> str:
-    """The commit's message. Raises `GateError` for an empty one, and during a merge, rebase or the like."""
+    """Return the message of the commit. Raises `GateError` if it is empty, and during a merge, rebase or cherry-pick."""
     message: str = args["message"].strip()
     if not message or "\0" in message:
-        raise GateError("the message is empty, or holds a NUL character", "say what was changed and why")
+        raise GateError("the message is empty, or has a NUL character", "say what was changed and why")
     for name, what in _OPERATIONS.items():
         if os.path.lexists(os.path.join(work.repository.git_dir, name)):
-            raise GateError(f"{what} is under way in this repository", "finish or abort it in a shell first")
+            raise GateError(f"{what} is in progress in this repository", "finish or abort it in a shell first")
     return message
 
 
@@ -112,7 +110,7 @@ def _nul_separated(names: Iterable[str]) -> bytes:
 
 
 def _identity(work: GitWorkspace) -> dict[str, str]:
-    """Author and committer from the user's settings."""
+    """Environment variables for author and committer, from the user's git settings."""
     values: dict[str, str] = {}
     for what, key in (("NAME", "user.name"), ("EMAIL", "user.email")):
         value = work.repository.setting(key)
@@ -129,13 +127,13 @@ def _check_filters(work: GitWorkspace, names: list[str]) -> None:
     for name, attribute, value in zip(told[0::3], told[1::3], told[2::3], strict=False):
         if value not in ("unspecified", "unset"):
             raise GateError(
-                f"{work.shown(name)} is stored by git through {attribute} {value!r}, which this gate does not run; the user "
+                f"git stores {work.shown(name)} through {attribute} {value!r}, which this gate does not run; the user "
                 "can commit it in a shell"
             )
 
 
 def _update_index(work: GitWorkspace, names: list[str], entries: bytes, width: int) -> str:
-    """Update the user's index for the committed files; returns a note where that failed."""
+    """Update the user's index for the committed files. Returns a note if that fails."""
     there = {entry.split(b"\t", 1)[1] for entry in entries.split(b"\0") if entry}
     gone = [os.fsencode(name) for name in names if os.fsencode(name) not in there]
     lines = b"".join(b"0 " + b"0" * width + b"\t" + name + b"\0" for name in gone) + entries
@@ -143,11 +141,11 @@ def _update_index(work: GitWorkspace, names: list[str], entries: bytes, width: i
         with suppress(GitError):
             work.repository.git("update-index", "-z", "--index-info", stdin=lines)
             return ""
-    return "; git's index could not be updated (another git process holds it), so git status is wrong until `git reset -q -- PATHS`"
+    return "; cannot update git's index (another git process locks it), so git status is wrong until `git reset -q -- PATHS`"
 
 
 def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
-    """No file changes to show: only the history changes. Raises `GateError` where no commit can be made."""
+    """Return no file changes, because only the history changes. Raises `GateError` if no commit can be made."""
     from cantrip_acp.gates.git.git_copies import GitWorkspace
 
     try:
@@ -160,7 +158,7 @@ def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    # No locations: only the history changes, and a permission to edit these files is no permission to commit them.
+    # No locations: a permission to edit these files is not a permission to commit them.
     subject = args["message"].strip().split("\n", 1)[0][:100]
     return GateReply(None, title=f"Commit {', '.join(map(one_line, args['paths']))[:150]} {quoted(subject)}")
 

@@ -1,8 +1,8 @@
-"""Workspace files for git: git lists them, we read them, and git works on our copies.
+"""Workspace files for git: git only lists file names, and then works on copies that we make.
 
-git opens files by name and follows links. Between git's check and git's read, a command in the workspace could
-replace a file by a link to a secret of the host, and find it in a diff or a commit. So git only lists names. The
-copies are read without following any link.
+git opens files by name and follows links. Between git's check and git's read, a command in the workspace could replace a
+file by a link to a secret of the host, and then see the secret in a diff or a commit. Our copies are read without following
+links.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _SCOPED = 1_000
 
 
 class GitWorkspace:
-    """The repository of a call's workspace, and the part of it that the workspace is. Blocking: use it in a thread.
+    """The repository of a call's workspace. The workspace may be only a part of it. Blocking: use it in a thread.
 
-    Raises `GateError` where the workspace is in no repository.
+    Raises `GateError` if the workspace is not in a repository.
     """
 
     def __init__(self, context: GateContext) -> None:
@@ -39,7 +39,7 @@ class GitWorkspace:
         except GitError as error:
             raise GateError(str(error)) from None
         if found is None:
-            raise GateError(f"{context.workspace} is in no git repository")
+            raise GateError(f"{context.workspace} is not in a git repository")
         self.repository = found
         below = os.path.relpath(self.folder, found.top)
         self.below: tuple[str, ...] = () if below == "." else tuple(below.split("/"))
@@ -47,11 +47,11 @@ class GitWorkspace:
 
     @property
     def scope(self) -> list[str]:
-        """The workspace as a git path; empty where it is the whole repository."""
+        """The workspace as a git path; empty if it is the whole repository."""
         return ["/".join(self.below)] if self.below else []
 
     def git_paths(self, paths: Iterable[str]) -> list[str]:
-        """The paths of a call as git paths from the repository's top; raises `GateError` for paths outside or hidden."""
+        """Convert a call's paths to paths from the repository's top. Raises `GateError` for outside or hidden paths."""
         found = []
         for path in paths:
             absolute = self.root.lexical(path) if path and "\0" not in path else None
@@ -61,7 +61,7 @@ class GitWorkspace:
                 )
             parts = tuple(p for p in absolute[len(self.root.path) :].split("/") if p)
             if ".git" in parts:
-                raise GateError(f"{quoted_path(path)} is git's own, not a file of the project")
+                raise GateError(f"{quoted_path(path)} belongs to git; it is not a file of the project")
             why = why_hidden(parts, None)
             if why is not None:
                 raise GateError(f"{quoted_path(path)} {why}.")
@@ -69,29 +69,29 @@ class GitWorkspace:
         return found
 
     def shown(self, name: str) -> str:
-        """A git name relative to the workspace, as gates show it."""
+        """Format a git path for people, relative to the workspace."""
         inner = name[len("/".join(self.below)) + 1 :] if self.below else name
         return one_line(inner)
 
     def is_hidden(self, name: str) -> bool:
-        """Whether the file gates hide it."""
+        """Whether the file is hidden from entities."""
         parts = name.split("/")[len(self.below) :]
         return why_hidden(parts, None) is not None
 
     def names(self, out: bytes) -> list[str]:
-        """The names in git's NUL-separated output, without hidden ones and those outside of the workspace."""
+        """Parse git's NUL-separated names, without hidden ones and those outside the workspace."""
         prefix = "".join(f"{part}/" for part in self.below)
         told = [os.fsdecode(name) for name in out.split(b"\0") if name]
         return [name for name in dict.fromkeys(told) if name.startswith(prefix) and not self.is_hidden(name)]
 
     def changed_files(self, plain: SafeGitFolder, paths: Sequence[str]) -> list[str]:
-        """Files of the commit in ``plain``'s index that changed or are gone. Names only, sorted.
+        """The sorted names of files that differ from the commit in ``plain``'s index or were deleted.
 
-        Without submodules, which are other repositories, and files that a sparse checkout leaves out.
+        Submodules and files that a sparse checkout leaves out are not included.
         """
         names = self.names(plain.git("ls-files", "-z", "-d", "-m", "--", *paths).out)
         if len(names) > MOST_FILES:
-            raise GateError(f"{len(names):,} files differ, more than this gate works on", "name a path")
+            raise GateError(f"{len(names):,} files differ; the limit of this gate is {MOST_FILES:,}", "name a path")
         if not names:
             return []
         kept = set(names)
@@ -107,30 +107,30 @@ class GitWorkspace:
         return sorted(kept)
 
     def untracked_files(self, plain: SafeGitFolder, paths: Sequence[str]) -> list[str]:
-        """Files that are neither in ``plain``'s index nor ignored, sorted; nested repositories are left out."""
+        """The sorted names of files that are not in ``plain``'s index and not ignored, without nested repositories."""
         told = plain.git("ls-files", "-z", "-o", "--exclude-standard", "--", *paths).out
         return sorted(name for name in self.names(told) if not name.endswith("/"))
 
     def commit(self, revision: str) -> str:
-        """The id of the commit that a revision names. Raises `GateError`."""
+        """The commit id of a revision. Raises `GateError` if there is none."""
         if not revision or revision.startswith("-") or any(c in revision for c in "\0\n\r"):
             raise GateError(f"{quoted_path(revision)} is not a revision", "give a branch, a tag, a commit or HEAD~1")
         found = self.repository.commit(revision)
         if found is None:
             where = " (it has no commits yet)" if self.repository.commit() is None else ""
-            raise GateError(f"no commit is named {quoted_path(revision)} in this repository{where}")
+            raise GateError(f"there is no commit {quoted_path(revision)} in this repository{where}")
         return found
 
     def copy_files(self, names: Sequence[str], into: Path) -> None:
-        """Copy files, which need not exist, to a folder that only we know; links stay links. Raises `GateError`."""
+        """Copy files to a private folder. Missing files are skipped, and links stay links. Raises `GateError`."""
         if len(names) > MOST_FILES:
-            raise GateError(f"{len(names):,} files are more than this gate works on", "name fewer paths")
+            raise GateError(f"{len(names):,} files are more than the limit of {MOST_FILES:,}", "name fewer paths")
         for name in names:
             parts = name.split("/")[len(self.below) :]
             try:
                 folder = self.root.descend((*self.root.inner, *parts[:-1]))
             except GateError:
-                # Its folder is gone or is a link now: for git the file does not exist.
+                # Its folder was deleted, or is a link now. For git the file does not exist.
                 continue
             try:
                 _copy(folder, parts[-1], into / name)
@@ -158,7 +158,7 @@ def _copy(folder: int, name: str, target: Path) -> None:
             return
         if status.st_size > LARGEST:
             raise GateError(
-                f"{one_line(name)} is larger than {LARGEST // 1024 // 1024} MiB, which is the limit of this gate"
+                f"{one_line(name)} has more than {LARGEST // 1024 // 1024} MiB, which is the limit of this gate"
             )
         data = file.read(LARGEST + 1)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ def _copy(folder: int, name: str, target: Path) -> None:
 
 
 class FileCopies:
-    """A folder of copies with an index of one commit (or empty), in which git works. Use it in a ``with`` block."""
+    """A folder of copied files, with the index of one commit (or an empty one), for git. Use it in a ``with`` block."""
 
     def __init__(self, work: GitWorkspace, commit: str | None, names: Sequence[str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="cantrip-work-")

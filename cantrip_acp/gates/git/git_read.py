@@ -1,7 +1,7 @@
-"""``git_status``, ``git_diff``, ``git_log``, ``git_show``: read a repository's history without running its programs.
+"""The gates ``git_status``, ``git_diff``, ``git_log`` and ``git_show``: read a repository without running its programs.
 
-A repository's hooks, monitors, filters, text converters and external diff programs are never run (`cantrip_acp.git`).
-Files that are hidden from entities are left out. A workspace that is a part of a repository shows only that part.
+Hooks, monitors, filters, text converters and external diff programs are never run (`cantrip_acp.git`). Files that are
+hidden from entities are left out. If the workspace is a part of a repository, only that part is shown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _status(args: Mapping[str, Any], work: GitWorkspace) -> str:
     scope = ["--", *work.scope] if work.scope else []
     with SafeGitFolder(repository, exact=False) as plain:
         if head is not None:
-            # A commit id, not a branch: the copy has no refs.
+            # Use a commit id, because the copy has no branches.
             with open(os.path.join(plain.folder, "HEAD"), "w") as file:
                 file.write(head + "\n")
         asked = ("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames", *scope)
@@ -46,8 +46,8 @@ def _status(args: Mapping[str, Any], work: GitWorkspace) -> str:
         try:
             out = plain.git(*asked, index=index).out
         except GitError:
-            # An index that is split into two files cannot be copied. An index made from HEAD shows the same except
-            # for what is staged.
+            # A split index (two files) cannot be copied. Use an index made from HEAD instead. It shows the same, but not
+            # which changes are staged.
             if head is not None:
                 plain.git("read-tree", head)
             out = plain.git(*asked).out
@@ -68,7 +68,7 @@ def _diff(args: Mapping[str, Any], work: GitWorkspace) -> str:
     shape = ["--stat=120"] if args.get("stat") else ["--patch", *_PATCH]
     if target is not None:
         if staged:
-            raise GateError("staged compares the index, and to another commit", "give one of them")
+            raise GateError("staged compares the index, and to compares another commit", "give only one of them")
         if base is None:
             raise GateError("this repository has no commits yet")
         commits = [base, work.commit(target)]
@@ -81,7 +81,7 @@ def _diff(args: Mapping[str, Any], work: GitWorkspace) -> str:
         names = work.names(told.out)
         asked = ["diff", "--cached", *shape, *_relative(work), *against, "--", *names]
         return _output_text(repository.git(*asked).out if names else b"", "nothing is staged")
-    # git only lists names from the real files.
+    # With the real files, git only lists names.
     with SafeGitFolder(repository, exact=False) as plain:
         if base is not None:
             plain.git("read-tree", base)
@@ -170,10 +170,10 @@ def _shorten(said: str, mend: str) -> str:
 def _handler(
     work_on: Callable[[Mapping[str, Any], GitWorkspace], str],
 ) -> Callable[[Mapping[str, Any], GateContext], Any]:
-    """Make a handler that runs in a thread and turns git errors into gate errors."""
+    """Make a handler that runs in a thread and converts git errors to gate errors."""
 
     def work(args: Mapping[str, Any], context: GateContext) -> str:
-        # Imported at the first call: a session's start must not wait for modules that start programs.
+        # Imported at the first call, so that a session starts fast.
         from cantrip_acp.gates.git.git_copies import GitWorkspace
 
         try:

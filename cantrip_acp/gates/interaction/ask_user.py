@@ -1,7 +1,7 @@
-"""``ask_user``: a question to the user during a cast, with or without choices (ACP, Elicitation).
+"""The gate ``ask_user``: asks the user a question during a cast, with or without choices (ACP, Elicitation).
 
-An interactive client answers instead of this gate. Without one, the gate tells the entity to put the question into
-its answer.
+An interactive client answers instead of this gate. Without such a client, the gate tells the entity to put the question
+into its answer.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ MOST_CHOICES = 20
 def _no_user(args: Mapping[str, Any], context: GateContext) -> GateReply:
     raise GateError(
         "the user cannot be asked here while the task runs",
-        "Decide by what you know, or end with the question as your answer",
+        "Decide with what you know, or end with the question as your answer",
     )
 
 
 def title(question: str) -> str:
-    """The title of a call with this question."""
+    """Make the title of a call with this question."""
     return f"Ask {quoted(question)}"
 
 
 def question_text(question: str, choices: Sequence[str]) -> str:
-    """The question as chat text, for clients without forms."""
+    """Format the question as chat text, for clients without forms."""
     return "\n".join([question, *(f"- {choice}" for choice in choices)])
 
 

@@ -1,7 +1,7 @@
-"""``client_terminal``: a command in the user's own terminal, outside of the sandbox (ACP, Terminals).
+"""The gate ``client_terminal``: runs a command in the user's own terminal, outside the sandbox (ACP, Terminals).
 
-It works only in a client that offers a terminal; elsewhere the call returns an error. The recipe must list this gate,
-and only a trusted recipe may. The user is asked before each command, except in the mode without permission requests.
+It works only in a client that offers a terminal. Otherwise the call returns an error. The recipe must list this gate, and
+the recipe must be trusted. The user is asked before each command, except in the mode without permission requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _no_terminal(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 
 def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
-    """No file changes to show. Without a terminal it raises the error here, so that the user is not asked."""
+    """Return no file changes. Without a terminal, raise the error here, so that the user is not asked for permission."""
     _no_terminal(args, context)
     return ()
 
@@ -38,7 +38,7 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 
 def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
-    """A lasting permission is for exactly this command, because it runs without a sandbox."""
+    """A lasting permission is only for exactly this command, because it runs without a sandbox."""
     folder = posixpath.normpath(args.get("cwd", "."))
     return f"={folder}\0{args['command']}", "for this command" + ("" if folder == "." else f" in {one_line(folder)}")
 

@@ -1,4 +1,4 @@
-"""``done``: the entity says that it is finished (CIRCLE-1, CIRCLE-8, D-003); ``echo``: returns its text, for tests."""
+"""The gates ``done`` (ends a cast with an answer; CIRCLE-1, CIRCLE-8, D-003) and ``echo`` (returns its text, for tests)."""
 
 from __future__ import annotations
 

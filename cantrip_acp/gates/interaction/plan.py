@@ -1,6 +1,6 @@
-"""``plan``: the entity publishes its plan, and the client shows each change (ACP, Agent Plan).
+"""The gate ``plan``: the entity publishes its plan, and the client shows each change (ACP, Agent Plan).
 
-Each call sends the whole list. It controls nothing: it informs the reader and helps the entity.
+Each call sends the whole list. The plan only informs the reader and helps the entity. It does not control anything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 
 MOST_ENTRIES = 100
 LONGEST = 2_000
-"""Characters of one entry."""
+"""The most characters of one entry."""
 PRIORITIES = ("high", "medium", "low")
 STATUSES = ("pending", "in_progress", "completed")
 
@@ -23,7 +23,7 @@ def _plan(args: Mapping[str, Any], context: GateContext) -> GateReply:
     try:
         entries = plan_entries(args)
     except ValueError as problem:
-        raise GateError(str(problem), "say in a few words what is to be done") from None
+        raise GateError(str(problem), "describe the step in a few words") from None
     said = _summary(entries)
     return GateReply(f"plan: {said}", title=f"Plan, {said.replace('now: ', 'now ')}", plan=entries)
 

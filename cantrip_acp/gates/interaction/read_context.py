@@ -1,7 +1,7 @@
-"""The gate ``read_context``, and task data as text: gives an entity its data without putting them in its prompt (§3.3, §5.1).
+"""The gate ``read_context``: lets an entity read the data of its task, which are not in its prompt (§3.3, §5.1).
 
-In code they are the variable ``context``, in bash the file that ``$CANTRIP_CONTEXT`` names, in conversation the pages
-of the gate ``read_context``.
+This gate is for the conversation medium. In the code medium the data are the variable ``context``, and in the bash medium
+they are in the file ``$CANTRIP_CONTEXT``.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import msgspec
 from cantrip_acp.gates.contract import Gate, GateContext
 
 PAGE = 20_000
-"""Default number of characters of a page."""
+"""The default number of characters of a page."""
 _LARGEST_PAGE = 100_000
 
 
 def as_text(data: Any) -> str:
-    """The data as text: a text unchanged, other data as indented JSON."""
+    """Render the data as text: a text stays unchanged, other data become indented JSON."""
     if isinstance(data, str):
         return data
     return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
 
 
 def read_context(data: Any) -> Gate:
-    """The gate that shows the data."""
+    """Make the gate that shows the data."""
     return READ_CONTEXT.bind(data=_Held(data))
 
 
@@ -43,7 +43,7 @@ def _read(args: Mapping[str, Any], context: GateContext) -> Any:
 
 
 class _Held:
-    """Data and their text. The text is rendered once, not for every page."""
+    """Holds the data, and renders them as text only once, not for every page."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

@@ -1,6 +1,6 @@
-"""`compile_and_load`: turns modules that an entity wrote into gates. Only the gate registry imports this folder.
+"""The gate `compile_and_load`: turns Python modules that an entity wrote into gates.
 
-The host reads their text, checks it against the wards, and passes it to a sandboxed worker. It never compiles,
-imports, evaluates or unpickles anything of them. Start with `compile_and_load.py`; `policy.py` decides what may be
-loaded.
+The host reads a module's text, checks it against the wards, and passes it to a sandboxed worker. The host never compiles,
+imports, evaluates or unpickles any of it. Only the gate registry imports this folder. Start with `compile_and_load.py`.
+`policy.py` decides which modules may be loaded.
 """

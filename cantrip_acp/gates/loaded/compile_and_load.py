@@ -1,7 +1,7 @@
-"""``compile_and_load``: an entity's own Python module becomes gates of that entity.
+"""The gate ``compile_and_load``: loads a Python module that an entity wrote, and makes its functions gates of that entity.
 
-For trusted operators only: a recipe from a workspace cannot have it, and without one of the ``allow_compile_*`` wards
-it refuses everything (`policy`).
+It is only for trusted operators. A recipe from a workspace cannot have it, and without one of the ``allow_compile_*`` wards
+it refuses every module (`policy`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ def _no_session(args: Mapping[str, Any], context: GateContext) -> Any:
 
 
 def _with_wards(gate: Gate, wards: Wards) -> Gate:
-    """The gate, with what these wards allow in its description. Raises `DefinitionError` for wards that can allow
-    nothing."""
+    """Return the gate with a description of what these wards allow. Raises `DefinitionError` for invalid wards."""
     from cantrip_acp.gates.loaded.policy import check_wards
 
     check_wards(wards)
@@ -59,7 +58,7 @@ def _with_wards(gate: Gate, wards: Wards) -> Gate:
 
 
 def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
-    """No file changes to show. Raises `GateError` for a module that the wards do not allow."""
+    """Return no file changes. Raises `GateError` for a module that the wards do not allow."""
     from cantrip_acp.gates.loaded.policy import check_module
 
     check_module(args, context.wards, context.workspace)
@@ -67,11 +66,11 @@ def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]
 
 
 def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
-    """A lasting permission is for this exact source; for a file, it is for whatever the file contains."""
+    """A lasting permission is for exactly this source. For a file, it is for any content of the file."""
     if args.get("source") is None:
         return f"={args['module']} at {args.get('path')}", f"of {args['module'][:100]} from this file"
     digest = hashlib.sha256(str(args["source"]).encode("utf-8", "surrogatepass")).hexdigest()
-    return f"={args['module']} {digest}", f"of {args['module'][:100]} with this very source"
+    return f"={args['module']} {digest}", f"of {args['module'][:100]} with exactly this source"
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:

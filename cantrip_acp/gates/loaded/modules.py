@@ -1,7 +1,7 @@
-"""Loaded modules of one entity: checks them, loads them into a worker, and makes their functions gates.
+"""Loaded modules: checks the modules of one entity, loads them into a worker process, and makes their functions gates.
 
-A lost worker is started again at the next call, and the modules are loaded again from the checked text. Their gates
-stay, but the values of their variables are lost.
+If the worker is lost, the next call starts a new one and loads the modules again from the checked text. The gates stay, but
+the values of the modules' variables are lost.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 MOST_MODULES = 32
 _LARGEST_SCHEMA = 20_000
 _DEEPEST = 10
-_LOST = (
-    "What the loaded modules kept in variables is lost; with the next call of one of their gates they are loaded afresh"
-)
+_LOST = "The variables of the loaded modules are lost. The next call of one of their gates loads the modules again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class LoadedModules:
         self._closed = False
 
     async def call(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
-        """Load a module. Raises `GateError` with the ward that refused it, or the module's own error."""
+        """Load a module. Raises `GateError` if a ward refuses it (the text names the ward) or if the module fails."""
         module = check_module(args, context.wards, context.workspace)
         async with self._lock:
             before = self._loaded.get(module.name)
@@ -65,7 +63,7 @@ class LoadedModules:
                 if before is not None and not self._process.alive:
                     raise
                 if before is not None:
-                    # The worker may have been started without the old module: the next call starts one that has it.
+                    # The worker may run without the old module. End it, so that the next call starts one with it.
                     self._process.close()
                 raise
             self._loaded.pop(module.name, None)
@@ -93,9 +91,9 @@ class LoadedModules:
     # The worker
 
     async def _ready(self, without: str | None = None) -> list[str]:
-        """Start a worker with all loaded modules, except ``without``, which is about to be loaded.
+        """Start a worker with all loaded modules if none runs. Leave out the module ``without``, which is loaded next.
 
-        Modules that cannot be loaded again are dropped; the returned notes name them.
+        Modules that cannot be loaded again are removed. Returns a note for each of them.
         """
         if self._closed:
             raise GateError("the entity has ended")
@@ -104,7 +102,7 @@ class LoadedModules:
         try:
             await self._process.start()
         except (SandboxError, DefinitionError) as error:
-            raise GateError(f"the worker process for modules could not be started: {error}") from error
+            raise GateError(f"cannot start the worker process for modules: {error}") from error
         notes: list[str] = []
         for name, loaded in list(self._loaded.items()):
             if name == without:
@@ -118,12 +116,12 @@ class LoadedModules:
                 self._registrar.change({}, set(loaded.gates))
                 notes.append(f"{name} could not be loaded again, and its gates are gone: {error}")
                 if not self._process.alive:
-                    # The modules loaded before it were lost with the worker.
+                    # The worker ended, and with it the modules that were already loaded. Start again.
                     return notes + await self._ready(without)
         return notes
 
     async def _load(self, module: Module) -> dict[str, Gate]:
-        """Load one module into the worker; returns its gates. Raises `GateError`, and then an older version stays."""
+        """Load one module into the worker, and return its gates. If it raises `GateError`, the older version stays."""
         taken = dict(self._registrar.reserved)
         for name, other in self._loaded.items():
             if name != module.name:
@@ -144,7 +142,7 @@ class LoadedModules:
             if why is None:
                 why = _unfit(offer)
             if why is not None:
-                # An honest worker never offers such a function, so this one is compromised.
+                # A correct worker never offers such a function, so the module has manipulated the worker.
                 self._process.close()
                 raise GateError(f"{module.name} cannot offer {offer.name[:80]!r}: {why}")
             gates[offer.name] = self._gate(module, offer)
@@ -175,7 +173,7 @@ class LoadedModules:
         )
 
     async def _call(self, name: str, gate: str, args: Mapping[str, Any], context: GateContext) -> GateReply:
-        """Call a loaded module's function."""
+        """Call a function of a loaded module."""
         try:
             msgspec.json.encode(args)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -200,7 +198,7 @@ class LoadedModules:
 
 
 def _unfit(offer: messages.OfferedFunction) -> str | None:
-    """What is wrong with a function's arguments; None where they can be shown and checked."""
+    """Say what is wrong with a function's arguments; None if they can be used as a gate's arguments."""
     names = [each.name for each in offer.parameters]
     if len(set(names)) < len(names) or not all(n.isidentifier() and n.isascii() for n in names):
         return "its arguments must have different names of ASCII letters, digits and _"
@@ -221,7 +219,7 @@ def _depth(schema: messages.Schema) -> int:
 
 
 def _failure(said: WorkerAnswer, circle: CircleView) -> str:
-    """The error, and what was printed before it."""
+    """Format the error, a time-out, and the text that was printed before."""
     parts = [clean(said.answer.error or "it answered another call")]
     if said.timed_out:
         parts.append(f"timed out after {circle.wards.code_timeout_ms} ms (code_timeout_ms)")

@@ -1,7 +1,7 @@
-"""Loading policy: module names (always ``cantrip_acp.hot.NAME``), signatures, and which modules the wards allow.
+"""Loading policy: checks a module's name (always ``cantrip_acp.hot.NAME``), its signature, and the wards that allow it.
 
-Each module has one full name; ``NAME`` alone means the same. ``cantrip_acp.hot`` does not exist in this package. So
-no spelling can name any other module, especially none of this package.
+``NAME`` without the prefix means ``cantrip_acp.hot.NAME``. The package ``cantrip_acp.hot`` does not exist, so a loaded
+module can never replace another module, and especially not a module of this package.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _SEGMENT = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z", re.ASCII)
 
 
 class NameRefused(ValueError):
-    """A name that no module may have; the text says why."""
+    """The module name is not allowed. The text says why."""
 
 
 def full_name(name: str) -> str:
-    """The full name: ``textkit`` and ``cantrip_acp.hot.textkit`` give the latter. Raises `NameRefused`."""
+    """Return the full name, ``cantrip_acp.hot.textkit`` for ``textkit``. Raises `NameRefused`."""
     shown = repr(name if len(name) <= LONGEST else name[:LONGEST] + "…")
     if len(name) > LONGEST:
         raise NameRefused(f"{shown} is too long for a module name: the limit is {LONGEST} characters")
@@ -45,8 +45,8 @@ def full_name(name: str) -> str:
     if first == "cantrip_acp" or first.startswith("cantrip"):
         if not name.startswith(PREFIX):
             raise NameRefused(
-                f"{shown} is a name of cantrip-acp itself, whose modules can never be replaced, whatever a ward allows; "
-                f"loaded modules are called {PREFIX}NAME"
+                f"{shown} is a name of cantrip-acp itself, whose modules can never be replaced; "
+                f"loaded modules have names like {PREFIX}NAME"
             )
         return name
     if segments[0] in sys.stdlib_module_names or segments[0] in sys.builtin_module_names:
@@ -56,12 +56,12 @@ def full_name(name: str) -> str:
     return PREFIX + name
 
 
-# Whether a module may be loaded: every ward that is set must allow it; if none is set, nothing is allowed.
+# A module may be loaded if every ward that is set allows it. If none is set, no module is allowed.
 # - allow_compile_modules: its full name is in the list.
-# - allow_compile_paths: its source is a file in one of these folders (or one of these files), read by the host.
+# - allow_compile_paths: its source is one of these files, or a file in one of these folders. The host reads it.
 # - allow_compile_sha256: the SHA-256 of its source is in the list.
 # - allow_compile_signers: its source is signed by one of these keys.
-# An empty list allows nothing. With any wards, a module's name is ``cantrip_acp.hot.*``.
+# An empty list allows nothing. The module's name is always ``cantrip_acp.hot.*``.
 
 LARGEST = 1_048_576
 """Bytes of a module's source."""
@@ -69,7 +69,7 @@ LARGEST = 1_048_576
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A module to load, complete: the checked text is the loaded text. ``path`` is the file of its source."""
+    """A module to load. ``source`` is the checked text, and exactly this text is loaded. ``path`` is its file, if any."""
 
     name: str
     source: str
@@ -78,24 +78,23 @@ class Module:
     signer: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """The module as observations and looms keep it."""
+        """The data of the module for observations and looms."""
         optional = {"path": self.path, "signer": self.signer}
         return {"module": self.name, "sha256": self.sha256, **{k: v for k, v in optional.items() if v is not None}}
 
 
 def check_module(args: Mapping[str, Any], wards: Wards, workspace: Path | None) -> Module:
-    """The module of a call, after every ward has allowed it. Raises `GateError` that names the ward that refused."""
+    """Check the module of a call against all wards, and return it. The `GateError` names the ward that refuses."""
     try:
         name = full_name(args["module"])
     except NameRefused as error:
         raise GateError(str(error)) from None
     if not wards.compiles:
         raise GateError(
-            "nothing may be compiled here: the circle has none of the wards allow_compile_modules, allow_compile_paths, "
+            "no module may be compiled here: the circle has none of the wards allow_compile_modules, allow_compile_paths, "
             "allow_compile_sha256 and allow_compile_signers"
         )
-    # Check the name before reading: an error about a path must not reveal anything to a caller that may not load from
-    # it.
+    # Check the name before the file is read, so that a caller without permission learns nothing about the file.
     if wards.allow_compile_modules is not None and name not in _names(wards.allow_compile_modules):
         raise GateError(
             f"{name} is not allowed by the ward allow_compile_modules ({_join(wards.allow_compile_modules)})"
@@ -117,20 +116,20 @@ def check_module(args: Mapping[str, Any], wards: Wards, workspace: Path | None) 
     except UnicodeDecodeError as error:
         raise GateError(f"the source is not UTF-8 (byte {error.start})") from None
     if "\0" in text:
-        raise GateError("the source holds a NUL character, which no Python source can")
+        raise GateError("the source has a NUL character, which is not allowed in Python")
     return Module(name, text, digest, path, signer)
 
 
 def _source(args: Mapping[str, Any], wards: Wards, workspace: Path | None) -> tuple[bytes, str | None]:
-    """The source's bytes, and the file that they were read from."""
+    """Get the bytes of the source, and the path of their file (None for text)."""
     source, path = args.get("source"), args.get("path")
     if (source is None) == (path is None):
-        raise GateError("give the module's text as source, or the file that holds it as path: one of the two")
+        raise GateError("give either the module's text as source, or its file as path")
     allowed = wards.allow_compile_paths
     if path is None:
         if allowed is not None:
             raise GateError(
-                "the ward allow_compile_paths asks for a file",
+                "the ward allow_compile_paths requires a file",
                 f"write the module into {_join(allowed)}, and give its path",
             )
         return str(source).encode("utf-8", "surrogatepass"), None
@@ -140,7 +139,7 @@ def _source(args: Mapping[str, Any], wards: Wards, workspace: Path | None) -> tu
 
 
 def _read(path: str, allowed: tuple[str, ...], wards: Wards, workspace: Path | None) -> tuple[bytes, str]:
-    """Read a file below an allowed folder once, by descriptors that no link can redirect."""
+    """Read a file below an allowed folder, without following links. Returns its bytes and its path."""
     base = os.fspath(workspace) if workspace is not None else None
     if base is None and not os.path.isabs(path):
         raise GateError(f"{path!r} is relative, and there is no workspace")
@@ -151,7 +150,7 @@ def _read(path: str, allowed: tuple[str, ...], wards: Wards, workspace: Path | N
             folder = os.path.normpath(os.path.join(base, folder))
         if full != folder and not full.startswith(folder.rstrip("/") + "/"):
             continue
-        # If the file itself is allowed, its folder is not.
+        # If only the file is allowed, use its folder as the root, and check below that the file is not a link.
         root = os.path.dirname(folder) if full == folder else folder
         with Root(root, changeable).find(full) as place:
             descriptor, _ = place.open_file()
@@ -166,29 +165,29 @@ def _read(path: str, allowed: tuple[str, ...], wards: Wards, workspace: Path | N
 def _signer(given: str | None, allowed: tuple[str, ...], raw: bytes) -> str:
     if given is None:
         raise GateError(
-            "the ward allow_compile_signers asks for a signature", "give the Ed25519 signature of the source"
+            "the ward allow_compile_signers requires a signature", "give the Ed25519 signature of the source"
         )
     try:
         found = find_signer(allowed, raw, signature(given))
     except ValueError as error:
         raise GateError(f"the signature cannot be read: {error}") from None
     if found is None:
-        raise GateError("the signature is not one of this source by a key of the ward allow_compile_signers")
+        raise GateError("the signature does not match this source and a key of the ward allow_compile_signers")
     return found
 
 
 def check_wards(wards: Wards) -> None:
-    """Refuse wards that can never allow anything because of a mistake. Raises `DefinitionError`."""
+    """Check that the digests and keys in wards are valid. Raises `DefinitionError`."""
     for digest in wards.allow_compile_sha256 or ():
         if len(_digest(digest)) != 64 or not set(_digest(digest)) <= set("0123456789abcdef"):
             raise DefinitionError(
-                f"{digest!r} is no SHA-256: it has 64 hexadecimal digits", where="allow_compile_sha256"
+                f"{digest!r} is not a SHA-256, which has 64 hexadecimal digits", where="allow_compile_sha256"
             )
     for signer in wards.allow_compile_signers or ():
         try:
             parse_key(signer)
         except ValueError as error:
-            raise DefinitionError(f"{signer!r} is no public key: {error}", where="allow_compile_signers") from None
+            raise DefinitionError(f"{signer!r} is not a public key: {error}", where="allow_compile_signers") from None
 
 
 def _names(allowed: tuple[str, ...]) -> set[str]:
@@ -197,7 +196,7 @@ def _names(allowed: tuple[str, ...]) -> set[str]:
         try:
             found.add(full_name(name))
         except NameRefused:
-            # It names a module that may never be loaded, so it allows nothing.
+            # A module with this name can never be loaded.
             continue
     return found
 
@@ -207,12 +206,12 @@ def _digest(text: str) -> str:
 
 
 def _join(allowed: tuple[str, ...]) -> str:
-    return ", ".join(allowed) if allowed else "nothing is"
+    return ", ".join(allowed) if allowed else "it allows nothing"
 
 
-# Ed25519 signatures of a module's bytes, by the public keys in the ward allow_compile_signers.
-# A key is written as in ~/.ssh/id_ed25519.pub, or as its 32 bytes in base64 or hexadecimal; so is a signature's 64 bytes.
-# The source itself is signed, so that any tool can sign:
+# Ed25519 signatures of a module's source, checked with the public keys in the ward allow_compile_signers.
+# A key is written as in ~/.ssh/id_ed25519.pub, or as 32 bytes in base64 or hexadecimal. A signature is 64 bytes in either.
+# Any tool can make a signature of the source, for example:
 #   openssl pkeyutl -sign -rawin -inkey key.pem -in textkit.py | base64 -w0
 
 INSTALL = "pip install 'cantrip-acp[signatures]'"
@@ -222,24 +221,24 @@ _LONGEST = 1_000
 
 
 def parse_key(text: str) -> bytes:
-    """The 32 bytes of a public key. Raises ValueError for anything else."""
+    """Parse a public key. Returns its 32 bytes. Raises ValueError for other text."""
     words = text.split()
     if words[:1] == [_SSH] and len(words) > 1:
         blob = _decode_bytes(words[1])
         if len(blob) != len(_HEAD) + 32 or not blob.startswith(_HEAD):
-            raise ValueError("it is no ssh-ed25519 key")
+            raise ValueError("it is not an ssh-ed25519 key")
         return blob[len(_HEAD) :]
     found = _decode_bytes(text)
     if len(found) != 32:
-        raise ValueError(f"an Ed25519 public key has 32 bytes, this is {len(found)}")
+        raise ValueError(f"an Ed25519 public key has 32 bytes, but this has {len(found)}")
     return found
 
 
 def signature(text: str) -> bytes:
-    """The 64 bytes of a signature. Raises ValueError for anything else."""
+    """Parse a signature. Returns its 64 bytes. Raises ValueError for other text."""
     found = _decode_bytes(text)
     if len(found) != 64:
-        raise ValueError(f"an Ed25519 signature has 64 bytes, this is {len(found)}")
+        raise ValueError(f"an Ed25519 signature has 64 bytes, but this has {len(found)}")
     return found
 
 
@@ -260,9 +259,9 @@ def _decode_bytes(text: str) -> bytes:
 
 
 def find_signer(signers: Iterable[str], source: bytes, given: bytes) -> str | None:
-    """The first signer whose signature this is; None where there is none.
+    """Find the first signer whose key matches the signature; None if there is none.
 
-    Raises `GateError` where the library that checks signatures is missing.
+    Raises `GateError` if the library ``cryptography`` is not installed.
     """
     try:
         from cryptography.exceptions import InvalidSignature

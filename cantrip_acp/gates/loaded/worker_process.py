@@ -1,7 +1,7 @@
-"""Worker process of loaded modules: started with the first one, stopped between calls, killed with its entity.
+"""Worker process for loaded modules: it starts with the first module, is frozen between calls, and ends with its entity.
 
-It has the code medium's sandbox, memory and time limits: no network, and of the workspace only what
-`code_readable_paths` and `code_writable_paths` show. Its output is hostile input.
+It has the sandbox and the limits of the code medium: no network, and only the paths in `code_readable_paths` and
+`code_writable_paths`. Its output is not trusted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Answer = messages.ModuleLoaded | messages.FunctionAnswer
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """An answer, the text printed meanwhile, and whether the call had to be interrupted."""
+    """An answer, the text that was printed during the call, and whether the call was interrupted after a time-out."""
 
     answer: Answer
     printed: str
@@ -41,13 +41,13 @@ class WorkerAnswer:
 
 
 _STEPS = (0.0, 0.5, 1.5)
-"""Seconds after the time limit at which a call is interrupted, interrupted again, and killed."""
+"""Seconds after the time limit when a call is interrupted, interrupted again, and killed."""
 _PRINTED = 4_000
-"""Bytes of a call's printed output that are kept."""
+"""The most bytes of printed output of one call."""
 
 
 class WorkerLost(SandboxError):
-    """The worker ended before it answered; the text says how."""
+    """The worker ended before it answered. The text says how."""
 
 
 class _ModuleWorkerProgram(Worker):
@@ -55,8 +55,7 @@ class _ModuleWorkerProgram(Worker):
 
 
 class ModuleWorker:
-    """The worker: `ask` one thing at a time, and always `close` it. ``alive`` is False before the start and after its
-    end."""
+    """The worker process. Send one command at a time with `ask`, and always `close` it. ``alive`` says whether it runs."""
 
     def __init__(self, circle: CircleView) -> None:
         self._circle = circle
@@ -75,11 +74,11 @@ class ModuleWorker:
 
     @property
     def pid(self) -> int:
-        """The process number of its interpreter; 0 where there is none."""
+        """The process id of its interpreter; 0 if it does not run."""
         return self._worker.pid if self._worker is not None else 0
 
     async def start(self) -> None:
-        """Start it. Raises `SandboxError`, and `DefinitionError` for wards that cannot be enforced."""
+        """Start the process. Raises `SandboxError`, or `DefinitionError` for wards that cannot be enforced."""
         self.close()
         if self._sandbox is None:
             from cantrip_acp.sandbox.launch import self_test
@@ -106,7 +105,7 @@ class ModuleWorker:
     def _prepare(self) -> tuple[Sandbox, interpreter.Interpreter]:
         circle = self._circle
         base = str(circle.workspace) if circle.workspace is not None else None
-        # The Python of the code cells, if they have their own.
+        # Use the Python of the code medium, if the recipe sets one.
         chosen = getattr(circle.medium, "options", {}).get("code_python")
         found = interpreter.find(chosen, runner.machine(), base)
         reached = code_paths(circle.wards, circle.workspace)
@@ -123,16 +122,16 @@ class ModuleWorker:
             return
         if message.call == self._number:
             if not isinstance(message, self._expected):
-                worker.end("it answered what was not asked")
+                worker.end("it sent a wrong kind of answer")
                 return
             self._answer = self._answer or message
 
     async def ask(self, command: dict[str, Any]) -> WorkerAnswer:
-        """Send a ``load`` or ``call`` command. Raises `WorkerLost` where no answer came; a cancel kills the worker."""
+        """Send a ``load`` or ``call`` command. Raises `WorkerLost` if no answer comes. A cancel kills the worker."""
         worker = self._worker
         if worker is None or not self.alive:
-            raise WorkerLost("it does not run")
-        # A random number, so that the worker cannot answer a later question in advance.
+            raise WorkerLost("it is not running")
+        # The number is random, so that the worker cannot answer a later command in advance.
         self._number = secrets.randbits(50)
         self._answer = None
         self._expected = messages.ModuleLoaded if command["t"] == "load" else messages.FunctionAnswer
@@ -152,16 +151,16 @@ class ModuleWorker:
         return WorkerAnswer(answer, self._printed.finish(), self._timed_out)
 
     def _heard(self) -> Answer | None:
-        """Read the answer again: it may have come during a wait."""
+        """Return the answer, which `_said` may have set during a wait. (A method, so that mypy does not assume None.)"""
         return self._answer
 
     async def _settle(self, worker: Worker) -> str:
-        """Stop or kill the worker in every case; returns how it ended, if it did."""
+        """Freeze the worker after an answer, else kill it. Returns how it ended."""
         rested = False
         if self._answer is not None:
             rested = await worker.freeze()
         else:
-            # An exiting process closes its pipe first; its exit status is known a moment later.
+            # A process that exits closes its pipe first. Wait a moment for its exit status.
             with anyio.move_on_after(0.3 if worker.broken is not None or worker.tree.exited else 0):
                 await worker.gone()
             worker.end("it was stopped")
@@ -173,7 +172,7 @@ class ModuleWorker:
         return why
 
     async def _wait(self, worker: Worker) -> None:
-        """Wait until it has answered or ended; kill it after its time limit."""
+        """Wait until the worker has answered or ended. Interrupt and then kill it after its time limit."""
         timeout = self._circle.wards.code_timeout_ms / 1000
         end, step = time.monotonic() + timeout, 0
         look = time.monotonic() + limits.FIRST_CHECK
@@ -197,14 +196,14 @@ class ModuleWorker:
                 await worker.tree.changed()
 
     def close(self) -> None:
-        """End it. Safe to call twice."""
+        """End the process. Safe to call twice."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.close()
 
 
 def _ending(worker: Worker) -> str:
-    """How a worker ended, as text for the entity."""
+    """Say how a worker ended, for the entity."""
     status = worker.tree.status
     if status.ended_because is not None:
         return status.ended_because

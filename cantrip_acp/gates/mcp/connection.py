@@ -1,7 +1,7 @@
-"""Connection of one entity to one MCP server: connects, lists its tools, calls them, and closes with the entity.
+"""MCP connection of one entity to one server: connects, lists the tools, calls them, and closes with the entity.
 
-A separate task holds the connection, because it is opened before a turn and closed after many. A server that has
-ended is started again by the next call, but only a few times.
+A separate task holds the connection, because it stays open for many turns. If the server has ended, the next call starts it
+again, but only a few times.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView
 
 log = logging.getLogger(__name__)
-# The SDK logs a server's failures with tracebacks and sent data. Callers get these failures as errors.
+# The SDK logs failures with tracebacks and data. Callers already get these failures as errors.
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
-# It logs each request with its whole URL, at every start of a server.
+# httpx2 logs each request with its whole URL, which may contain secrets.
 logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 MOST_TOOLS = 500
 _MOST_PAGES = 50
 _RESTARTS = 3
 _LEAVES_WITHIN = 8.0
-"""Seconds allowed to close a connection; the SDK's own steps to end a process take up to six."""
+"""The most seconds to wait for a connection to close. The SDK needs up to six seconds to end a process."""
 
 
 class McpError(CantripError):
-    """A server that cannot be reached, or has ended; the text names it."""
+    """A server cannot be reached, or has ended. The text names the server."""
 
 
 class Connection:
-    """`open` it, `call` its ``tools``, and always `close` it."""
+    """A connection to one server. `open` it, `call` its ``tools``, and always `close` it."""
 
     def __init__(self, server: McpServer, circle: CircleView) -> None:
         self.server = server
         self.tools: list[mcp_types.Tool] = []
         self.left_out: str | None = None
-        """A message about tools that could not be used."""
+        """A message if some tools were left out; else None."""
         self._circle = circle
         self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
@@ -75,11 +75,11 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be called without a new start."""
+        """Whether the connection is open."""
         return self._client is not None and not self._closed_event.is_set()
 
     async def open(self) -> None:
-        """Connect and list its tools. Raises `McpError`."""
+        """Connect to the server and list its tools. Raises `McpError`."""
         async with self._opening:
             if not self.alive:
                 await self._open()
@@ -108,12 +108,12 @@ class Connection:
             raise
 
     async def _hold_connection(self) -> None:
-        """Hold the connection until it must close or has ended."""
+        """Keep the connection open until it must close or the server ends."""
         ready = self._ready
         assert ready is not None
         why: BaseException | None = None
         try:
-            # If the server closes its end between calls, the next call notices.
+            # If the server closes the connection between calls, the next call detects it.
             async with Client(
                 _TransportAdapter(self._open_transport()),
                 list_roots_callback=self._list_roots,
@@ -129,14 +129,14 @@ class Connection:
         except asyncio.CancelledError as cancelled:
             why = cancelled
         except BaseException as error:  # noqa: BLE001
-            # Any error from the server's end, in groups or not, is reported to the caller.
+            # Every error (also an exception group) is reported to the caller of `open`.
             why = error
         finally:
             self._client = None
             self._closed_event.set()
             if not ready.done():
                 ready.set_exception(self._error(f"cannot be reached: {self._describe_failure(why)}"))
-                # Mark the exception as read: maybe nobody waits for it any more.
+                # Mark the exception as retrieved, because the caller may have stopped waiting.
                 ready.exception()
 
     @asynccontextmanager
@@ -172,7 +172,7 @@ class Connection:
                 break
         self.left_out = None
         if len(found) > MOST_TOOLS or cursor is not None:
-            self.left_out = f"offers more than {MOST_TOOLS} tools; the first {MOST_TOOLS} were taken"
+            self.left_out = f"offers more than {MOST_TOOLS} tools; only the first {MOST_TOOLS} are used"
         self.tools = found[:MOST_TOOLS]
 
     async def _list_roots(self, context: object) -> mcp_types.ListRootsResult:
@@ -186,10 +186,10 @@ class Connection:
     async def call(
         self, tool: str, args: Mapping[str, Any], *, traceparent: str | None = None
     ) -> mcp_types.CallToolResult:
-        """A tool's answer. Raises `GateError` where there is none; the text names the server and the reason."""
+        """Call a tool. Raises `GateError` with the server's name and the reason if there is no answer."""
         if not self.alive:
             if self._starts > _RESTARTS:
-                raise GateError(str(self._error(f"ended {self._starts} times, so it is not started again")))
+                raise GateError(str(self._error(f"has ended {self._starts} times, so it is not started again")))
             try:
                 await self.open()
             except McpError as error:
@@ -220,8 +220,8 @@ class Connection:
             raise GateError(str(self._error(f"sent an invalid answer to {tool}: {_one_line_error(error)}"))) from None
 
     async def _is_gone(self, error: BaseException) -> bool:
-        """Whether a call failed because the server ended: then the connection is closed, and a later call starts it
-        again."""
+        """Whether a call failed because the server ended. If so, the connection counts as closed, and a later call starts
+        the server again."""
         service = self._service
         if service is not None:
             with anyio.move_on_after(0.2):
@@ -233,7 +233,7 @@ class Connection:
         return gone
 
     async def close(self) -> None:
-        """Close it and end everything that it started. Safe to call twice."""
+        """Close the connection and end the server's process. Safe to call twice."""
         self._closed = True
         with anyio.CancelScope(shield=True):
             await self._end()
@@ -254,7 +254,7 @@ class Connection:
         self._status = status
 
     def _describe_failure(self, error: BaseException | None) -> str:
-        """Why it ended, with the end of its standard error."""
+        """Say why the server ended, with the last lines of its standard error."""
         parts: list[str] = []
         service = self._service
         error = _first_error(error)
@@ -265,7 +265,7 @@ class Connection:
             parts.append(_one_line_error(error))
         if self._status is not None:
             told = f"HTTP status {self._status} {httpx2.codes.get_reason_phrase(self._status)}".rstrip()
-            parts.append(told + (", so check its headers" if self._status in (401, 403) else ""))
+            parts.append(told + ("; check the configured headers" if self._status in (401, 403) else ""))
         words = service.stderr_tail if service is not None else ""
         if words:
             parts.append(f"the end of its standard error: {words[-1000:]}")
@@ -278,7 +278,7 @@ class Connection:
 
 
 class _TransportAdapter:
-    """A transport in the form that the SDK enters."""
+    """Adapts a transport to the context manager that the SDK expects."""
 
     def __init__(self, opened: Any) -> None:
         self._opened = opened
@@ -291,7 +291,7 @@ class _TransportAdapter:
 
 
 def _sandbox(server: McpServer, circle: CircleView) -> Sandbox:
-    """The sandbox of the circle's commands. A Python given by path is visible with the files that it needs."""
+    """Make the same sandbox as for the circle's commands. If the command is a path to Python, its files are visible."""
     host = runner.machine()
     if "/" in server.command:
         base = str(circle.workspace) if circle.workspace is not None else None
@@ -311,19 +311,19 @@ def _describe_network(circle: CircleView) -> str:
 
 
 def _first_error(error: BaseException | None) -> BaseException | None:
-    """The first error inside nested exception groups."""
+    """Return the first error inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def _one_line_error(error: BaseException) -> str:
-    """The first real error, in one line."""
+    """Format the first real error on one line."""
     error = _first_error(error) or error
     if isinstance(error, SandboxError | MCPError):
         text = str(error)
     elif isinstance(error, FileNotFoundError):
-        text = f"there is no program {error.filename!r}"
+        text = f"the program {error.filename!r} was not found"
     else:
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return " ".join(text.split())[:500]

@@ -1,4 +1,4 @@
-"""Declaration of an MCP server: how to start or reach it, and how far it is trusted."""
+"""Declaration of an MCP server: its command or URL, its limits, and whether it is trusted."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ CALL_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServer:
-    """One server.
+    """One MCP server.
 
-    ``transport`` stdio: ``command`` with ``args`` is started in the session's sandbox, with ``env`` added to the
-    sandbox's environment; where ``sandboxed`` is False, it runs as the user. ``http`` (streamable HTTP) and ``sse``:
-    ``url`` is reached from the host with ``headers``. ``trusted``: believe the server's statement that a tool only
-    reads. ``start_s`` and ``call_s``: seconds allowed for its start, and for an answer to a call.
+    - ``transport`` stdio: ``command`` with ``args`` is started in the session's sandbox, with ``env`` added to the
+      environment. If ``sandboxed`` is False, it runs as the user, without a sandbox.
+    - ``transport`` http (streamable HTTP) or sse: the host connects to ``url`` with ``headers``.
+    - ``trusted``: believe the server if it says that a tool only reads.
+    - ``required``: the entity does not start without it.
+    - ``start_s``, ``call_s``: the most seconds to wait for the start, and for the answer to a call.
+
     Raises `DefinitionError` for an empty name, an invalid URL, or parts that do not fit the transport.
     """
 
@@ -48,10 +51,10 @@ class McpServer:
             if not self.command.strip() or "\0" in self.command:
                 raise self._error("command is required: the program to start")
             if any("\0" in text for text in (*self.args, *self.env.keys(), *self.env.values())):
-                raise self._error("args and env cannot hold a NUL character")
+                raise self._error("args and env cannot contain a NUL character")
             bad = next((name for name in self.env if not name or "=" in name), None)
             if bad is not None:
-                raise self._error(f"{bad!r} is no name of a variable")
+                raise self._error(f"{bad!r} is not the name of an environment variable")
         else:
             parts = urlsplit(self.url)
             if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -65,7 +68,7 @@ class McpServer:
 
     @property
     def prefix(self) -> str:
-        """The prefix of its gates' names."""
+        """The prefix of the names of its gates."""
         return gate_name_part(self.name)
 
     def hide(self, redactor: Redactor) -> None:
@@ -83,7 +86,7 @@ class McpServer:
         redactor.add(*secrets)
 
     def record(self) -> dict[str, Any]:
-        """The data that a loom or a list may keep; without values of variables and headers."""
+        """The data for looms and lists, without the values of variables and headers."""
         shown: dict[str, Any] = {"name": self.name, "transport": self.transport}
         if self.transport == "stdio":
             shown |= {"command": self.command, "args": list(self.args), "env": sorted(self.env)}
@@ -96,20 +99,20 @@ class McpServer:
 
 
 def _secrets_in_url(url: str) -> list[str]:
-    """Parts of a URL that look like secrets: user and password, values with secret names, and long words of letters
-    and digits."""
+    """Find the parts of a URL that look like secrets: user and password, values with secret names, and long words of
+    letters and digits."""
     parts = urlsplit(url)
     found = [parts.password or parts.username or ""]
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if _is_secret_name(name) or _KEY.fullmatch(value):
-            # Also in the encoded forms that are sent.
+            # Also add the encoded forms, in which it is sent.
             found += [value, quote(value, safe=""), quote_plus(value)]
     found += [piece for piece in parts.path.split("/") if _KEY.fullmatch(piece)]
     return found
 
 
 def _is_secret_name(name: str) -> bool:
-    """Whether an option or a field is for a secret: ``--api-key``, ``accessToken``."""
+    """Whether the name of an option or field is for a secret, such as ``--api-key`` or ``accessToken``."""
     return looks_secret(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", "_", name))
 
 
@@ -117,14 +120,14 @@ _KEY = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[^/\s]{20,}")
 
 
 def gate_name_part(name: str) -> str:
-    """A name as part of a gate's name: letters, digits and ``_``, with a letter or ``_`` first; empty where none is
+    """Convert a name to a part of a gate's name: letters, digits and ``_``, without a digit first. Empty if nothing is
     left."""
     found = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")[:64]
     return f"_{found}" if found[:1].isdigit() else found
 
 
 def unique_prefixes(servers: Sequence[McpServer]) -> list[str]:
-    """The prefixes of several servers, in order, made unique by a number at the end."""
+    """The prefixes of several servers, in order. A number at the end makes them unique."""
     taken: list[str] = []
     for server in servers:
         prefix, number = server.prefix, 2

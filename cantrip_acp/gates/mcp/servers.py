@@ -1,4 +1,4 @@
-"""MCP servers of one entity, opened in parallel: a slow or broken one delays no other."""
+"""MCP servers of one entity: opens all of them in parallel, so that a slow or broken server does not delay the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class McpServers:
-    """Servers to open for an entity; an immutable value. `open` connects to them."""
+    """The servers to open for an entity. It is an immutable value; `open` connects to them."""
 
     def __init__(self, servers: Iterable[McpServer]) -> None:
         self.servers: Sequence[McpServer] = tuple(servers)
@@ -33,8 +33,8 @@ class McpServers:
         return bool(self.servers)
 
     async def open(self, circle: CircleView) -> OpenServers:
-        """Connect to all, each within its own time limit. Raises `McpError` where a required one cannot be reached."""
-        # Importing the SDK takes a second, which must not block an event loop with other sessions.
+        """Connect to all servers, each with its own time limit. Raises `McpError` if a required server cannot be reached."""
+        # Importing the SDK takes a second. Do it in a thread, because the event loop may have other sessions.
         await anyio.to_thread.run_sync(_import)
         from cantrip_acp.gates.mcp.connection import Connection, McpError
 
@@ -67,7 +67,7 @@ class McpServers:
 
 
 class OpenServers:
-    """The opened servers: ``gates``, and ``problems`` as messages that each name a server. Always `close` it."""
+    """The opened servers: their ``gates``, and ``problems`` as messages with the server's name. Always `close` it."""
 
     def __init__(self) -> None:
         self.gates: list[Gate] = []
@@ -92,7 +92,7 @@ class OpenServers:
             self.problems.append(f"{name} offers no tools")
 
     async def close(self) -> None:
-        """Close all, with everything that they started. Safe to call twice."""
+        """Close all connections and end the servers' processes. Safe to call twice."""
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as group:
                 for connection in self._connections:

@@ -1,4 +1,4 @@
-"""MCP tools as gates ``server.tool``, and their answers as observations. All input from a server is hostile."""
+"""MCP tools as gates ``server.tool``, and their answers as observations. No input from a server is trusted."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _DESCRIPTION = 4_000
 _SCHEMA = 64_000
 _DEEPEST = 32
 LARGEST_RESULT = 200_000
-"""Characters of an answer that an entity gets; the medium limits further what a crystal sees."""
+"""The most characters of an answer that an entity gets. The medium may limit more strictly what a crystal sees."""
 
 
 def gates(connection: Connection, prefix: str) -> tuple[list[Gate], list[str]]:
-    """The server's tools as gates, and messages about tools that could not be used."""
+    """Make gates from the server's tools. Returns the gates, and messages about tools that cannot be used."""
     found: list[Gate] = []
     problems: list[str] = []
     taken: set[str] = set()
@@ -50,7 +50,7 @@ def gates(connection: Connection, prefix: str) -> tuple[list[Gate], list[str]]:
 def _gate(connection: Connection, tool: mcp_types.Tool, name: str, parameters: Mapping[str, Any]) -> Gate:
     server = connection.server
     hints = tool.annotations
-    # Only a trusted server's statement that a tool reads only is believed.
+    # Believe only a trusted server when it says that a tool only reads.
     reads = bool(server.trusted and hints is not None and hints.read_only_hint)
     shown = clean(tool.title or (hints.title if hints is not None else None) or tool.name)[:120].strip()
 
@@ -76,16 +76,16 @@ def _gate(connection: Connection, tool: mcp_types.Tool, name: str, parameters: M
 
 
 def checked_schema(given: Any) -> tuple[dict[str, Any], str | None]:
-    """A tool's schema as a gate's, or why it cannot be used. It must be self-contained, not too large, and of type
-    object."""
+    """Check a tool's schema: it must be self-contained, not too large, and of type object. Returns the schema for the gate
+    and None, or the reason why it cannot be used."""
     if not isinstance(given, dict):
-        return {}, "its schema is no object"
+        return {}, "its schema is not an object"
     if len(json.dumps(given)) > _SCHEMA:
         return {}, f"its schema has more than {_SCHEMA} characters"
     for depth, reference in _references(given, 0):
         if depth > _DEEPEST:
             return {}, f"its schema is nested deeper than {_DEEPEST}"
-        # The checker of arguments would fetch it, from this machine.
+        # The validator of arguments would download it.
         if reference is not None and not reference.startswith("#"):
             return {}, f"its schema refers to {reference[:80]!r}, outside itself"
     taken = {key: value for key, value in given.items() if key not in ("$id", "$schema", "id")}
@@ -94,7 +94,7 @@ def checked_schema(given: Any) -> tuple[dict[str, Any], str | None]:
         return {}, "its schema is not of type object"
     properties = taken.setdefault("properties", {})
     if not isinstance(properties, dict) or not isinstance(taken.get("required", []), list):
-        return {}, "its schema's properties are no object, or what is required no list"
+        return {}, "in its schema, properties is not an object, or required is not a list"
     import jsonschema_rs
 
     try:
@@ -105,7 +105,7 @@ def checked_schema(given: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _references(value: Any, depth: int) -> Iterator[tuple[int, str | None]]:
-    """Every ``$ref`` with its depth; a part that is too deep is reported once, and not searched."""
+    """Find every ``$ref`` with its depth. A part that is too deep is reported once and not searched."""
     if depth > _DEEPEST:
         yield depth, None
         return
@@ -124,17 +124,17 @@ def _references(value: Any, depth: int) -> Iterator[tuple[int, str | None]]:
 
 
 def tool_reply(result: mcp_types.CallToolResult) -> GateReply:
-    """An answer as an observation: its data if it has any, else its text; and its images. Other content is named.
+    """Convert an answer to an observation: its data, or else its text, and its images. Other content is only mentioned.
 
-    Raises `GateError` with its text where the tool failed.
+    If the tool failed, it raises `GateError` with the text.
     """
     images: list[Attachment] = []
     text = "\n".join(_shown(block, images) for block in result.content)
     if result.is_error:
-        raise GateError(_shorten(text) or "the tool failed and said nothing")
+        raise GateError(_shorten(text) or "the tool failed without an error message")
     data = result.structured_content
     if data is not None:
-        # The SDKs wrap values that are no object under this key.
+        # The SDKs put values that are not objects under this key.
         value = data["result"] if set(data) == {"result"} else data
         # Some versions return the content blocks themselves as data.
         if not (value is not data and _are_blocks(value)) and len(json.dumps(value, default=str)) <= LARGEST_RESULT:
@@ -149,7 +149,7 @@ def _are_blocks(value: Any) -> bool:
 
 
 def _shown(block: Any, images: list[Attachment]) -> str:
-    """A block as text. An image that models accept is added to ``images``."""
+    """Render a content block as text. An image that models accept is also added to ``images``."""
     if isinstance(block, mcp_types.TextContent):
         return str(block.text)
     if (

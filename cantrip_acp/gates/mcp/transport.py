@@ -24,14 +24,14 @@ from cantrip_acp.sandbox.launch.service import Service
 log = logging.getLogger(__name__)
 
 LARGEST = 16 * 1024 * 1024
-"""Bytes of one message that a server may send."""
+"""The most bytes of one message from a server."""
 
 Opened = AbstractAsyncContextManager[Any]
 
 
 @asynccontextmanager
 async def over_stdio(service: Service | UserProcess) -> AsyncIterator[Any]:
-    """A server on stdio, in its sandbox or as the user: one message per line."""
+    """Connect to a server over its standard streams, with one message for each line."""
     async with service.running():
         into, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         sending, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
@@ -61,7 +61,7 @@ async def over_stdio(service: Service | UserProcess) -> AsyncIterator[Any]:
                     try:
                         await service.send(text.encode() + b"\n")
                     except (SandboxError, OSError):
-                        # The reading side ends now and informs everybody who waits for an answer.
+                        # End the reading side, so that everybody who waits for an answer gets an error.
                         await into.aclose()
                         return
 
@@ -77,16 +77,15 @@ async def over_stdio(service: Service | UserProcess) -> AsyncIterator[Any]:
 
 
 def parse_message(line: bytes) -> SessionMessage | Exception:
-    """One line as a message, or as an error: a server that prints other text to its output must not stop the
-    connection."""
+    """Parse one line to a message. Other text becomes an error as a value, so that it does not end the connection."""
     try:
         return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError:
-        return ValueError(f"a line that is no message: {clean(line[:200].decode('utf-8', 'replace'))!r}")
+        return ValueError(f"a line that is not a message: {clean(line[:200].decode('utf-8', 'replace'))!r}")
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A response's body, limited to the size of one message."""
+    """Limits the body of a response to the size of one message."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -114,11 +113,11 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
-        # A server need not support GET for listening, or DELETE at the end.
+        # Ignore errors of other methods: a server need not support GET (to listen) and DELETE (at the end).
         if response.status_code >= 400 and request.method == "POST":
             self._refused(response.status_code)
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            # The SDK limits each event; a stream of events has no end.
+            # A stream of events has no size limit, but the SDK limits each event.
             response.stream = _Bounded(response.stream)
         return response
 
@@ -131,12 +130,12 @@ def _client(server: McpServer, refused: Refused) -> httpx2.AsyncClient:
 
 @asynccontextmanager
 async def over_http(server: McpServer, refused: Refused) -> AsyncIterator[Any]:
-    """Streamable HTTP."""
+    """Connect to a server over streamable HTTP."""
     async with _client(server, refused) as client, streamable_http_client(server.url, http_client=client) as streams:
         yield streams
 
 
 def over_sse(server: McpServer, refused: Refused) -> Opened:
-    """The older HTTP transport: server-sent events in one direction, requests in the other."""
+    """Connect to a server over the older HTTP transport: server-sent events and separate requests."""
     factory: Callable[..., httpx2.AsyncClient] = lambda *_, **__: _client(server, refused)  # noqa: E731
     return sse_client(server.url, headers=dict(server.headers), httpx_client_factory=factory)

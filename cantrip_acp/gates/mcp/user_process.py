@@ -1,7 +1,7 @@
-"""User process: a stdio server that runs as the user, outside the sandbox, in its own process group that ends with us.
+"""User process: runs a stdio MCP server as the user, without a sandbox, in its own process group.
 
-At the end its input is closed first. If it stays, it and its group get SIGTERM and SIGKILL. If our process is killed,
-a waiting shell kills the group, because nobody else could.
+At the end its input is closed. If it does not exit, its group gets SIGTERM and then SIGKILL. If our process is killed, a
+waiting shell (the watchdog) kills the group.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.sandbox.launch.output import clean
 
 _ASKED_TO_LEAVE = 0.5
-"""Seconds that it gets to exit after its input was closed; half as many after SIGTERM."""
+"""Seconds to wait for its exit after its input was closed. After SIGTERM it is half of this."""
 _LAST_WORDS = 4096
 _WATCHDOG_SCRIPT = 'read -r _; kill -s KILL -- "-$1"'
-"""Waits until its input is closed, that is until our process has ended, and then kills a group."""
+"""The program of the watchdog. It waits until its input is closed (our process has ended), and then kills a group."""
 
 
 class UserProcess:
-    """Within ``async with process.running()``, use `send` and `receive`; afterwards its group is gone.
+    """A server process. Use `send` and `receive` inside ``async with process.running()``. At its end, the group is killed.
 
-    It gets the user's HOME, PATH and similar variables and ``server.env``, and no others. Raises `OSError` where it
-    cannot be started.
+    Its environment has the user's HOME, PATH and similar variables, and ``server.env``. `running` raises `OSError` if the
+    process cannot be started.
     """
 
     def __init__(self, server: McpServer, folder: str | None) -> None:
@@ -44,12 +44,12 @@ class UserProcess:
 
     @property
     def stderr_tail(self) -> str:
-        """The end of its standard error, cleaned so that it can be displayed."""
+        """The end of its standard error, without control characters."""
         return clean(bytes(self._errors).decode("utf-8", "replace")).strip()
 
     @property
     def end_reason(self) -> str | None:
-        """How it ended, as text; None while it runs."""
+        """How the process ended, as text; None while it runs."""
         process = self._process
         if process is None or not self._over:
             return None
@@ -62,7 +62,7 @@ class UserProcess:
         return f"it left with exit status {status}"
 
     async def gone(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the process has ended."""
         await self._end.wait()
 
     @asynccontextmanager
@@ -77,11 +77,11 @@ class UserProcess:
             env={**get_default_environment(), **self._server.env},
             start_new_session=True,
         )
-        # No await from here to the task group, because a cancel would lose the process.
+        # There must be no await from here to the task group. A cancel there would lose the process.
         try:
             held, watchdog = _start_watchdog(process.pid)
         except BaseException:
-            # Its group was killed; close its pipes.
+            # The group was killed. Close its pipes.
             with anyio.CancelScope(shield=True):
                 await self._stop(process)
             raise
@@ -91,7 +91,7 @@ class UserProcess:
             try:
                 yield self
             except Exception as error:  # noqa: BLE001
-                # Raised again below: from inside the task group the caller would get an ExceptionGroup.
+                # Raise it below, because from inside the task group it would become an ExceptionGroup.
                 failure = error
             finally:
                 with anyio.CancelScope(shield=True):
@@ -104,13 +104,13 @@ class UserProcess:
             raise failure
 
     async def receive(self) -> bytes:
-        """The next bytes of its standard output; empty at its end."""
+        """Read the next bytes of its standard output; empty at the end."""
         assert self._process is not None
         assert self._process.stdout is not None
         try:
             return await self._process.stdout.receive()
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            # A program that closes its output is exiting; its status is known a moment later.
+            # A program that closes its output is about to exit. Wait a moment for its status.
             with anyio.move_on_after(_ASKED_TO_LEAVE):
                 await self._exited(self._process)
             self._over = True
@@ -118,13 +118,13 @@ class UserProcess:
             return b""
 
     async def send(self, data: bytes) -> None:
-        """Write to its standard input; waits while the program does not read. Raises `OSError` once it has ended."""
+        """Write to its standard input, and wait until the program reads. Raises `OSError` if the program has ended."""
         assert self._process is not None
         assert self._process.stdin is not None
         try:
             await self._process.stdin.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as gone:
-            raise OSError(self.end_reason or "it takes no input") from gone
+            raise OSError(self.end_reason or "it closed its input") from gone
 
     async def _read_stderr(self, process: anyio.abc.Process) -> None:
         assert process.stderr is not None
@@ -139,7 +139,7 @@ class UserProcess:
         with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             await process.stdin.aclose()
         async with anyio.create_task_group() as group:
-            # It may have to write its last output before it can exit.
+            # Read its output, because it may have to write before it can exit.
             group.start_soon(self._drain_output)
             for seconds, then in ((_ASKED_TO_LEAVE, signal.SIGTERM), (_ASKED_TO_LEAVE / 2, signal.SIGKILL)):
                 with anyio.move_on_after(seconds):
@@ -147,7 +147,7 @@ class UserProcess:
                 if process.returncode is not None:
                     break
                 _signal(process.pid, then)
-            # Also after a normal exit: kill what it left in its group.
+            # Also after a normal exit, kill the processes that it started in its group.
             _signal(process.pid, signal.SIGKILL)
             await self._exited(process)
             group.cancel_scope.cancel()
@@ -157,7 +157,7 @@ class UserProcess:
             if stream is not None:
                 with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                     await stream.aclose()
-        # A process that left the group may hold the other ends; close ours anyway.
+        # A process that left the group may still use the pipes. Close our ends anyway.
         transport = getattr(getattr(process, "_process", None), "_transport", None)
         if transport is not None:
             with contextlib.suppress(PermissionError):
@@ -169,7 +169,7 @@ class UserProcess:
 
     @staticmethod
     async def _exited(process: anyio.abc.Process) -> None:
-        # Not `wait`: that also waits for the end of its pipes, which a child of it may hold open.
+        # Do not use `wait`, which also waits for the pipes. A child process may keep them open.
         while process.returncode is None:  # noqa: ASYNC110 - nothing tells of it
             await anyio.sleep(0.01)
 
@@ -180,7 +180,7 @@ def _signal(group: int, which: signal.Signals) -> None:
 
 
 def _start_watchdog(group: int) -> tuple[int, subprocess.Popen[bytes]]:
-    """A descriptor whose closing, for any reason, kills a process group; and the shell that does this."""
+    """Start the watchdog of a group. Returns a descriptor and the shell. Closing the descriptor kills the group."""
     try:
         theirs, ours = os.pipe2(os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""The gate ``search``: a regular expression over the lines of files, with ripgrep or Python.
+"""The gate ``search``: searches the lines of files for a regular expression, with ripgrep or Python.
 
 It may import the gate contract and the confined path handling of `gates/`. Start with `search.py`; `ripgrep.py` and
 `search_python.py` are the two engines.

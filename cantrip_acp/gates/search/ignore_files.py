@@ -1,9 +1,8 @@
-"""Ignore files and globs, with the rules of git and ripgrep.
+"""Ignore files and globs: decides which files are ignored, with the rules of git and ripgrep.
 
-Each path is checked alone while a tree is walked from the top: an ignored folder is not entered, so nothing below it
-needs a rule. ``.rgignore`` overrides ``.ignore``, which overrides ``.gitignore``. Within a kind the deepest file with
-a matching line decides, and in it the last such line. A ``.gitignore`` above a repository's top folder has no effect
-inside it.
+A tree is walked from the top, and an ignored folder is not entered. ``.rgignore`` overrides ``.ignore``, which overrides
+``.gitignore``. Of several files of one kind, the deepest one with a matching line decides, and in this file the last
+matching line. A ``.gitignore`` above a repository's top folder has no effect inside the repository.
 """
 
 from __future__ import annotations
@@ -24,15 +23,16 @@ if TYPE_CHECKING:
 
 _FILES = (".rgignore", ".ignore", ".gitignore")
 _LARGEST = 262_144
-"""Bytes of an ignore file that are read, and the number of lines that count: each entry is compared to each line."""
+"""The most bytes of an ignore file that are read."""
 _MOST_LINES = 2_000
+"""The most lines of an ignore file that are used, because each path is compared to each line."""
 _MOST_ALTERNATIVES = 100
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line. ``keeps``: it starts with ``!`` and cancels earlier lines."""
+    """One line of an ignore file. ``negated``: it starts with ``!`` and cancels earlier lines."""
 
     match: re.Pattern[str]
     negated: bool
@@ -40,7 +40,7 @@ class Rule:
 
 
 class Rules:
-    """The lines of one ignore file; paths are relative to its folder."""
+    """The rules of one ignore file. Paths are relative to its folder."""
 
     __slots__ = ("_rules",)
 
@@ -52,7 +52,7 @@ class Rules:
         return bool(self._rules)
 
     def ignores(self, path: str, folder: bool) -> bool | None:
-        """Whether ``path`` is ignored; None where no line matches."""
+        """Whether ``path`` is ignored; None if no line matches."""
         for rule in self._rules:
             if (folder or not rule.folders_only) and rule.match.match(path):
                 return not rule.negated
@@ -61,7 +61,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A folder on the way down: its own ignore files, and the levels above."""
+    """A folder with its own ignore files, and the level of its parent folder."""
 
     above: Level | None
     name: str
@@ -88,10 +88,10 @@ class Level:
 
 
 def level_of(root: Root, parts: Sequence[str]) -> tuple[Level, bool]:
-    """The level of a folder below a root, including all ignore files above it, and whether the folder is ignored
-    itself.
+    """Load the level of a folder below a root, with all ignore files above it. Also returns whether the folder itself is
+    ignored.
 
-    Raises `GateError` where the folder has disappeared.
+    Raises `GateError` if the folder does not exist any more.
     """
     level = _trusted_level(root.base)
     ignored = False
@@ -107,7 +107,7 @@ def level_of(root: Root, parts: Sequence[str]) -> tuple[Level, bool]:
 
 
 def _trusted_level(path: str) -> Level:
-    """The level of a folder that no command can replace, from the file system's root down."""
+    """Load the level of a folder that no command can replace, with all levels from the file system's root."""
     level = Level(None, "", (_NONE,) * len(_FILES), False)
     parts = [part for part in path.split("/") if part]
     for depth in range(len(parts) + 1):
@@ -126,7 +126,7 @@ def _trusted_level(path: str) -> Level:
 
 
 class Globs:
-    """A glob that selects files, like ``rg --glob``; with ``!`` in front it excludes them."""
+    """A glob that selects files, like ``rg --glob``. With a leading ``!`` it excludes files."""
 
     __slots__ = ("_excludes", "_rules")
 
@@ -141,10 +141,10 @@ class Globs:
         if not self._rules and "[" in glob:
             raise GateError(f"the glob {glob!r} cannot be read: a '[' is not closed, or its range is empty")
         if not self._rules:
-            raise GateError(f"the glob {glob!r} names nothing; examples: '*.py', 'src/**/*.{{ts,tsx}}', '!*.md'")
+            raise GateError(f"the glob {glob!r} matches nothing; examples: '*.py', 'src/**/*.{{ts,tsx}}', '!*.md'")
 
     def selects(self, path: str, folder: bool) -> bool | None:
-        """True: always; False: never; None: ask the ignore files. ``path`` is relative to the gate's folder."""
+        """True: selected; False: excluded; None: the ignore files decide. ``path`` is relative to the gate's folder."""
         for rule in self._rules:
             if (folder or not rule.folders_only) and rule.match.match(path):
                 return not self._excludes
@@ -153,11 +153,11 @@ class Globs:
 
 @lru_cache(maxsize=4096)
 def _rule(line: str) -> Rule | None:
-    """The rule of one line; None for empty lines, comments, and lines that git cannot read either."""
+    """Parse one line to a rule. None for empty lines, comments, and lines that git does not understand either."""
     from pathspec.patterns.gitignore import GitIgnorePatternError
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-    # pathspec matches a folder together with what is below it. We look at one entry at a time.
+    # pathspec matches a folder together with its content. We check one entry at a time.
     line = line if line.endswith("\\ ") else line.rstrip()
     folders_only = line.endswith("/") and not line.endswith("\\/")
     line = _CLASS.sub(lambda match: _CLASSES[match[1]], line.removesuffix("/") if folders_only else line)
@@ -171,10 +171,10 @@ def _rule(line: str) -> Rule | None:
 
 
 def _without_backtracking(regex: str) -> str:
-    """The regular expression of pathspec, in a form that matches the same paths in at most quadratic time.
+    """Rewrite a regular expression of pathspec so that it matches the same paths in at most quadratic time.
 
-    An ignore file must not be able to block its reader. Only the last piece of text after a ``*``, and the last run of
-    names after a ``**``, may move; an earlier one stays at its first match.
+    Without this, an ignore file could block its reader. Only the last text after a ``*``, and the last names after a
+    ``**``, can backtrack. Earlier parts stay at their first match.
     """
     runs = regex.removesuffix(_ENTRY_OR_BELOW).split(_INNER_FOLDERS)
     end = r"\Z" if regex.endswith(_ENTRY_OR_BELOW) else ""
@@ -199,7 +199,7 @@ def _alternatives(glob: str) -> list[str]:
     done, pending = list[str](), [glob]
     while pending:
         if len(done) + len(pending) > _MOST_ALTERNATIVES:
-            raise ValueError(f"it stands for more than {_MOST_ALTERNATIVES} globs")
+            raise ValueError(f"it expands to more than {_MOST_ALTERNATIVES} globs")
         glob = pending.pop()
         opened = _find_brace(glob)
         if opened is None:
@@ -212,7 +212,7 @@ def _alternatives(glob: str) -> list[str]:
 
 
 def _find_brace(glob: str) -> tuple[int, list[int], int] | None:
-    """The first brace, its own commas, and its end."""
+    """Find the positions of the first brace, its own commas, and its end. None if there is no brace."""
     start, depth, commas, at = -1, 0, list[int](), 0
     while at < len(glob):
         c = glob[at]
@@ -239,12 +239,12 @@ _ENTRY_OR_BELOW = "(?:(?P<ps_d>/)|$)"
 _ANY_FOLDERS = "^(?:.+/)?"
 _INNER_FOLDERS = "(?:/.+)?"
 _STAR = "[^/]*"
-"""What pathspec writes for the end of a pattern, for ``**/`` at its start, for ``/**`` in it, and for ``*``."""
+"""The regular expressions of pathspec for the end of a pattern, ``**/`` at its start, ``/**`` inside it, and ``*``."""
 
 _CLASSES = {
     "alnum": "A-Za-z0-9", "alpha": "A-Za-z", "digit": "0-9", "lower": "a-z", "upper": "A-Z", "xdigit": "0-9A-Fa-f",
 }  # fmt: skip
-"""Character classes in brackets, which pathspec does not know."""
+"""Character classes such as ``[:alpha:]``, which pathspec does not support."""
 _CLASS = re.compile(rf"(?<=.)\[:({'|'.join(_CLASSES)}):\]")
 _NONE = Rules(())
 

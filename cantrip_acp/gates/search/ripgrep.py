@@ -1,9 +1,9 @@
-"""Search engine with ripgrep, without trusting its output.
+"""Search engine with ripgrep. Its output is not trusted.
 
-ripgrep opens files by path. A command could replace a file by a link meanwhile, and make it read elsewhere. So its
-answer only says where to look: each line is read again through the confined root, and counts as a hit only if the
-bytes are the same. ripgrep's own text is never shown. One gap remains: it obeys an ignore file that is a link to
-elsewhere. Somebody who can write the tree may learn from missing hits whether a guessed line is in that file.
+ripgrep opens files by path. A command could replace a file by a link at the same time, so that ripgrep reads a file outside
+the root. Therefore each reported line is read again through the confined root, and counts only if the bytes are the same.
+ripgrep's own text is never shown. One gap remains: ripgrep follows an ignore file that is a link. Somebody who can write
+the tree may learn from missing hits whether a guessed line is in the link's target.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from cantrip_acp.gates.search.search_types import (
 
 _LONGEST = 2 * MAX_LINE
 _WHOLE = 67_108_864
-"""Bytes of a UTF-16 file that may be read completely to check a line of it."""
+"""The most bytes of a UTF-16 file. It must be read completely to check one of its lines."""
 _decode = msgspec.json.Decoder().decode
 
 
 def find_ripgrep(own: tuple[str, ...]) -> str | None:
-    """Path of ripgrep; never one in a folder of ``own``, where the entity could have put it."""
+    """Find ripgrep on PATH, but not in a folder of ``own``, in which the entity can write. None if there is none."""
     return _program(os.environ.get("PATH", os.defpath), own)
 
 
@@ -61,7 +61,7 @@ def _program(path: str, own: tuple[str, ...]) -> str | None:
 
 
 def arguments(program: str, search: Search) -> list[str]:
-    """The command line: no configuration, no links, JSON output in a fixed order."""
+    """Build the command line: without configuration, without following links, with JSON output sorted by path."""
     given = [
         program,
         "--no-config",
@@ -85,7 +85,7 @@ def arguments(program: str, search: Search) -> list[str]:
 
 
 def hits(program: str, search: Search) -> Iterator[Hit]:
-    """The hits in path order. Raises `EngineRefused` before the first hit, or `SearchTimeout`."""
+    """Find the hits in path order. Raises `EngineRefused` (only before the first hit) or `SearchTimeout`."""
     environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
     search.root.check()
     with search.child.running(arguments(program, search), environment, search.root.opened) as process:
@@ -107,7 +107,7 @@ def hits(program: str, search: Search) -> Iterator[Hit]:
 
 
 def _messages(descriptor: int, search: Search) -> Iterator[bytes]:
-    """ripgrep's lines of JSON, without extremely long ones."""
+    """Read ripgrep's JSON lines for matches. Extremely long lines are skipped."""
     rest, skipping = b"", False
     while data := read_until(descriptor, search.deadline, search.child):
         pieces = (rest + data).split(b"\n")
@@ -122,7 +122,7 @@ def _messages(descriptor: int, search: Search) -> Iterator[bytes]:
 
 
 class _LineReader:
-    """Reads the lines again that ripgrep reported; keeps the last file open, because hits come file by file."""
+    """Reads reported lines again, to verify them. The last file stays open, because hits come file by file."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
@@ -155,7 +155,7 @@ class _LineReader:
                 if os.pread(self._file, len(line), offset) != line:
                     return None
             except OSError:
-                # A failing disk or a lost server: nothing to show.
+                # A failing disk or network file system: show nothing.
                 return None
         elif self._whole is None or number > len(self._whole) or self._whole[number - 1] != line.rstrip(b"\r\n"):
             return None
@@ -165,7 +165,7 @@ class _LineReader:
         )
 
     def _open(self, path: str) -> None:
-        """Open the file, confined; skip it where it is not what ripgrep saw, is hidden, or is no text."""
+        """Open the file through the root. It is skipped if it is hidden, not text, or not the file that ripgrep read."""
         names = tuple(name for name in path.split("/") if name not in ("", "."))
         try:
             with self._search.root.find("/".join(names)) as place:

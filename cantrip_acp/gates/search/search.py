@@ -1,6 +1,6 @@
-"""``search``: a regular expression over the lines of files, with ripgrep if installed, else with Python.
+"""The gate ``search``: searches the lines of files for a regular expression, with ripgrep if installed, else with Python.
 
-The whole search runs in one thread and waits for a process. Cancelling kills that process at once.
+The search runs in a thread, which waits for a process. A cancel kills that process at once.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from cantrip_acp.gates.search.search_types import (
 MAX_RESULTS = 200
 MOST_RESULTS = 5_000
 _BYTES = 262_144
-"""Bytes of a result; with long lines this limit is reached before the number of lines."""
+"""The most bytes of a result. With long lines, this limit is reached before the limit of lines."""
 SECONDS = 20.0
-"""Seconds of a search; the dependency ``timeout_s`` changes it."""
+"""The most seconds of a search. The dependency ``timeout_s`` changes it."""
 _SHOWN_LOCATIONS = 20
 
 
@@ -44,7 +44,7 @@ async def _search(args: Mapping[str, Any], context: GateContext) -> GateReply:
         raise GateError("the pattern is empty", "give a regular expression, such as 'def \\w+'")
     for given in (pattern, glob or ""):
         if "\0" in given or any("\ud800" <= c <= "\udfff" for c in given):
-            raise GateError(f"{given[:200]!r} has a character that no line of text holds")
+            raise GateError(f"{given[:200]!r} has a character that no line of text can contain")
     if glob:
         Globs(glob)
     seconds = float(context.dependencies.get("timeout_s", SECONDS))
@@ -82,7 +82,7 @@ async def _search(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 
 def _collect(search: Search, program: str | None, seconds: float) -> tuple[list[Hit], str]:
-    """The hits, and a note if they are incomplete. Runs in a thread."""
+    """Collect the hits, and a note if they are incomplete. Runs in a thread."""
     found: list[Hit] = []
     size = 0
     hits = _hits(search, program)
@@ -111,7 +111,7 @@ def _hits(search: Search, program: str | None) -> Generator[Hit, None, None]:
             yield from ripgrep.hits(program, search)
             return
         except EngineRefused:
-            # Look-around and back references, which Python's engine supports. If it refuses too, it explains why.
+            # Python's engine also supports look-around and back references. If it refuses too, it explains why.
             pass
     yield from search_python.hits(search)
 

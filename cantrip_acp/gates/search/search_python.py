@@ -1,6 +1,6 @@
-"""Search engine without ripgrep: walks the tree by descriptors and matches lines in a separate process.
+"""Search engine in Python, without ripgrep: walks the tree by descriptors and matches lines in a separate process.
 
-It gives the same files, order and hits as ripgrep, for patterns that mean the same in both.
+It returns the same files, order and hits as ripgrep, if the pattern has the same meaning in both engines.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 _PIECE = 4_194_304
 _DEEPEST = 200
-"""The deepest nesting of folders; each entered folder keeps a descriptor open."""
+"""The deepest nesting of folders. Each entered folder has an open descriptor."""
 
 
 def _match_lines() -> None:
-    """The program of the matching process: an endless match can be killed there.
+    """The program of the matching process. A match that does not end can be stopped by killing this process.
 
-    It runs from this text alone and uses none of our code. Its input is frames: eight bytes of length and that many
-    bytes. The first frame is the pattern; each other one is a part of a file that ends at a line's end. It answers each
-    frame with one line: the pattern with ``ok`` or an error's text, each part with ``line:column`` words (line from 0,
-    column in bytes from 0).
+    Its source text is run alone, without the rest of our code. The input is a sequence of frames: eight bytes with the
+    length, then that many bytes. The first frame is the pattern. Each later frame is a part of a file that ends at a line
+    end. The process answers each frame with one line: ``ok`` or an error text for the pattern, and ``line:column`` words
+    for each part (line from 0, column in bytes from 0).
     """
     import re
     import sys
@@ -63,7 +63,7 @@ def _match_lines() -> None:
         answers.flush()
 
     most = int(sys.argv[2])
-    # Other engines read nested classes differently. An error is better than a different meaning.
+    # Nested classes have another meaning in other engines, so report an error.
     warnings.simplefilter("error", FutureWarning)
     try:
         source = frame().decode("utf-8", "surrogateescape")
@@ -90,8 +90,8 @@ def _match_lines() -> None:
         answer(" ".join(found))
 
 
-# Read when this module is loaded, and the interpreter by its real path: an entity that can write the project's own
-# virtual environment must not choose what runs here.
+# Read the source when this module is loaded, and use the interpreter's real path. An entity that can write the project's
+# virtual environment must not be able to change what runs here.
 _SOURCE = f"{inspect.getsource(_match_lines)}\n_match_lines()\n"
 _PYTHON = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
@@ -99,9 +99,9 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def hits(search: Search) -> Iterator[Hit]:
-    """The hits in path order. Raises `GateError` for an invalid pattern, or `SearchTimeout`."""
+    """Find the hits in path order. Raises `GateError` for an invalid pattern, or `SearchTimeout`."""
     if "\n" in search.pattern or "\\n" in search.pattern.replace("\\\\", ""):
-        raise bad_pattern(search.pattern, "it holds a line end, and search looks at one line at a time")
+        raise bad_pattern(search.pattern, "it has a line end, but search checks one line at a time")
     with _matcher(search) as matcher:
         for parts, descriptor in _files(search):
             try:
@@ -111,7 +111,7 @@ def hits(search: Search) -> Iterator[Hit]:
 
 
 class _Matcher:
-    """The matching process, seen from this process."""
+    """Talks to the matching process."""
 
     def __init__(self, process: subprocess.Popen[bytes], search: Search) -> None:
         self._process, self._search = process, search
@@ -139,7 +139,7 @@ class _Matcher:
 @contextmanager
 def _matcher(search: Search) -> Iterator[_Matcher]:
     if is_below(_PYTHON, search.own):
-        raise GateError("search needs ripgrep (rg) here: the interpreter itself lies where commands may write")
+        raise GateError("search needs ripgrep (rg) here, because Python is in a folder in which commands may write")
     case = "i" if search.ignore_case else "c"
     command = [_PYTHON, "-I", "-S", "-c", _SOURCE, case, str(search.limit + 1)]
     try:
@@ -169,7 +169,7 @@ def _in_file(search: Search, matcher: _Matcher, parts: tuple[str, ...], descript
 
 
 def _pieces(descriptor: int) -> Iterator[bytes]:
-    """A text file in pieces that end at a line's end; nothing of a binary file. Extremely long lines become empty."""
+    """Read a text file in pieces that end at a line end. Extremely long lines become empty. A binary file has no pieces."""
     head = _read(descriptor)
     if file_content.binary_kind(head) is not None:
         return
@@ -201,7 +201,7 @@ def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, _PIECE)
     except OSError:
-        # A failing disk or a lost server: this file ends here, and the search continues with the next one.
+        # A failing disk or network file system: end this file here, and continue with the next file.
         return b""
 
 
@@ -212,7 +212,7 @@ def _without_long_lines(piece: bytes) -> bytes:
 
 
 def _files(search: Search) -> Iterator[tuple[tuple[str, ...], int]]:
-    """The files to search, each with a descriptor that the caller closes."""
+    """List the files to search, each with an open descriptor. The caller closes it."""
     if search.file:
         with search.root.find("/".join(search.parts)) as place:
             descriptor, _ = place.open_file()
@@ -263,7 +263,7 @@ def _is_selected(globs: Globs | None, level: Level, parts: tuple[str, ...], is_f
 
 
 def _open(folder: int, name: str, parts: tuple[str, ...]) -> int | None:
-    """A descriptor of a visible regular file, else None."""
+    """Open a regular file that is not hidden and not too large; else None."""
     import stat
 
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

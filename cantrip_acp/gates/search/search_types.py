@@ -1,4 +1,4 @@
-"""Types of a search (request, hit, errors) and its child process, shared by both engines."""
+"""Search types: the request, the hits, the errors and the child process of a search, for both engines."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateContext
 
 MAX_FILE = 536_870_912
-"""Bytes; larger files are not searched."""
+"""The most bytes of a file. Larger files are not searched."""
 MAX_LINE = 1_048_576
-"""Bytes; longer lines are not searched."""
+"""The most bytes of a line. Longer lines are not searched."""
 _SHOWN = 400
-"""Bytes of a line that are shown; of a longer one, the part around the match."""
+"""The most bytes of a line that are shown. Of a longer line, only the part around the match is shown."""
 _BEFORE = 120
 
 _MEMORY = 2_147_483_648
-"""Bytes of memory for the search process."""
+"""The memory limit of the search process, in bytes."""
 
 VERSION_CONTROL_FOLDERS = frozenset({".git", ".hg", ".svn", ".jj"})
-"""Version control folders: search enters them only if the path names one."""
+"""Folders of version control. They are searched only if the path names one."""
 
 
 class SearchTimeout(Exception):
-    """The search's time is over, or it was cancelled."""
+    """The search took too long, or was cancelled."""
 
 
 class EngineRefused(Exception):
-    """This engine cannot handle the pattern, or does not run here. The text says why."""
+    """This engine does not support the pattern, or does not run here. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One search. ``parts``: the real names of its start below ``root``, a folder or one ``file``.
+    """One search request. ``parts`` are the names of the searched path below ``root``. It is a folder, or one ``file``.
 
-    ``own`` are real paths of the folders in which the entity writes: no program there is run. ``deadline`` is a time
-    of the monotonic clock. At most ``limit`` hits are wanted, plus one that shows that there are more.
+    ``own`` are the real paths of the folders in which the entity can write; no program there is run. ``deadline`` is a time
+    of the monotonic clock. At most ``limit`` hits are wanted, and one more, which shows that there are more.
     """
 
     root: Root
@@ -69,7 +69,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A matching line. ``text`` is decoded for display, and cut if long."""
+    """A matching line. ``text`` is decoded for display, and shortened if it is long."""
 
     parts: tuple[str, ...]
     line: int
@@ -80,7 +80,7 @@ class Hit:
 
 
 def writable_folders(context: GateContext, root: str) -> tuple[str, ...]:
-    """Real paths of the folders in which the entity can put its own programs."""
+    """The real paths of the folders in which the entity can write."""
     base = os.fspath(context.workspace) if context.workspace is not None else "/"
     places = [base] if context.workspace is not None else []
     places += [root, *context.wards.bash_writable_paths, *context.wards.code_writable_paths]
@@ -92,8 +92,8 @@ def is_below(path: str, folders: Sequence[str]) -> bool:
 
 
 def line_excerpt(length: int, column: int, read: Callable[[int, int], bytes]) -> str:
-    """A line of ``length`` bytes for display. ``read(start, count)`` returns bytes of it; ``column`` is the position
-    of the match."""
+    """Format a line of ``length`` bytes for display, shortened around the match at ``column``. ``read(start, count)``
+    returns bytes of the line."""
     if length <= _SHOWN:
         return display(read(0, length)).rstrip("\r\n")
     start = 0 if column < _SHOWN - _BEFORE else column - _BEFORE
@@ -111,7 +111,7 @@ def line_excerpt(length: int, column: int, read: Callable[[int, int], bytes]) ->
 
 
 class SearchProcess:
-    """At most one process at a time, killed when the search ends for any reason; thread-safe."""
+    """Runs at most one process at a time, and kills it when the search ends. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -119,7 +119,7 @@ class SearchProcess:
         self._stopped = False
 
     def stop(self) -> None:
-        """Kill the running process, and start no more."""
+        """Kill the running process, and prevent that another one starts."""
         with self._lock:
             self._stopped = True
             if self._process is not None:
@@ -133,7 +133,7 @@ class SearchProcess:
     def running(
         self, arguments: Sequence[str], environment: Mapping[str, str], folder: str, *, talks: bool = False
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """Run the process during a ``with`` block; afterwards it has ended and is reaped."""
+        """Run a process during a ``with`` block, and end it afterwards. ``talks``: it reads from its standard input."""
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         with self._lock:
             if self._stopped:
@@ -163,14 +163,14 @@ class SearchProcess:
                     try:
                         stream.close()
                     except OSError:
-                        # Data that was still to be written to an ended process.
+                        # The process ended before all data were written to it.
                         pass
             process.wait()
 
 
 def _limit_memory(process: int) -> None:
-    """Limit the process's memory: a file may be one endless line. Where limits are not available, the size limits
-    remain."""
+    """Limit the process's memory, because a file may be one very long line. If the system has no such limit, only the
+    limits on sizes apply."""
     try:
         import resource
 
@@ -180,7 +180,7 @@ def _limit_memory(process: int) -> None:
 
 
 def read_until(descriptor: int, deadline: float, child: SearchProcess) -> bytes:
-    """The next bytes of a pipe, empty at its end. Raises `SearchTimeout`."""
+    """Read the next bytes of a pipe; empty at its end. Raises `SearchTimeout`."""
     remaining = deadline - time.monotonic()
     if child.stopped or remaining <= 0 or not select.select([descriptor], [], [], remaining)[0]:
         raise SearchTimeout

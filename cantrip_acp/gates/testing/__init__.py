@@ -1,4 +1,4 @@
-"""The gate ``run_tests``: a workspace's tests, run in the circle's sandbox.
+"""The gate ``run_tests``: runs a workspace's tests in the circle's sandbox.
 
 It may import the gate contract, the sandbox and `files/`. Start with `run_tests.py`;
 `test_command.py` finds the command and `test_report.py` reads its output.

@@ -1,7 +1,7 @@
-"""``run_tests``: runs a workspace's tests in the circle's sandbox and returns the results as data.
+"""The gate ``run_tests``: runs a workspace's tests in the circle's sandbox and returns the results as data.
 
-The command comes from the recipe, or is found in the workspace's files. It runs like a command of the bash medium,
-with the same policy and limits, or not at all.
+The command comes from the recipe, or is derived from the workspace's files. It runs with the same sandbox policy and limits
+as a command of the bash medium.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox
 
 SHOWN_OUTPUT = 6_000
-"""Characters from the end of the output in a result."""
+"""The most characters of output in a result, from its end."""
 _PLACE = re.compile(r"^(?:E\s+)?(?:File \")?([\w./@+ -]{1,300}\.\w{1,5})(?:\", line |:)(\d{1,7})", re.MULTILINE)
 _HEX = re.compile(r"[0-9a-f]{32}\Z")
 _TARGETS = "{targets}"
 
 
 class TestSession:
-    """The gate's session for one entity: one sandbox and the runs in it."""
+    """The gate's session for one entity. All runs use one sandbox."""
 
     __test__ = False
 
@@ -44,7 +44,7 @@ class TestSession:
         self._lock = anyio.Lock()
 
     async def call(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
-        """Run the tests. Failing tests are a result; `GateError` says why no test could be run."""
+        """Run the tests. Failing tests are a normal result. Raises `GateError` if the tests cannot be run."""
         runner, command, also = await anyio.to_thread.run_sync(_command, args, context)
         async with self._lock:
             try:
@@ -84,7 +84,7 @@ class TestSession:
         return GateReply(result, title=_summary(result), locations=_locations(report, context))
 
     async def _get_sandbox(self, context: GateContext) -> Sandbox:
-        """The sandbox under the current wards: they may have become stricter since the last run."""
+        """Return the sandbox for the current wards, which may have changed since the last run."""
         if self._sandbox is None or self._wards != context.wards:
             from cantrip_acp.files.paths import persistent_home, private_folders
             from cantrip_acp.sandbox.launch import sandbox as runner
@@ -105,12 +105,12 @@ class TestSession:
         return self._sandbox
 
     async def close(self) -> None:
-        """Forget the sandbox. No process outlives its call, so there is nothing to kill."""
+        """Drop the sandbox. There is no process to kill, because each ends with its call."""
         self._sandbox = None
 
 
 def _command(args: Mapping[str, Any], context: GateContext) -> tuple[str, str, tuple[str, ...]]:
-    """Runner, command, and other runners of the workspace. Runs in a thread, because it reads files."""
+    """Find the runner, the command, and other runners of the workspace. Runs in a thread, because it reads files."""
     from cantrip_acp.gates.confinement import Root
     from cantrip_acp.gates.testing.test_command import find_test_command
 
@@ -122,16 +122,16 @@ def _command(args: Mapping[str, Any], context: GateContext) -> tuple[str, str, t
     import shlex
 
     if args.get("runner") or match:
-        raise GateError(f"here tests are run by {declared!r}", "leave runner and match out")
+        raise GateError(f"the tests here are run by {declared!r}", "leave runner and match out")
     if targets and _TARGETS not in declared:
-        raise GateError(f"here tests are run by {declared!r}, which takes no targets", "leave them out")
+        raise GateError(f"the tests here are run by {declared!r}, which takes no targets", "leave them out")
     if any(t.startswith("-") for t in targets):
         raise GateError("targets are files, folders or names of tests, not options")
     return "command", declared.replace(_TARGETS, shlex.join(targets)), ()
 
 
 def _environment(context: GateContext) -> dict[str, str]:
-    # CI: with it, runners do not wait for a person or watch files.
+    # With CI, runners do not wait for input or watch files.
     given = {"CI": "1", "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1", "FORCE_COLOR": "0"}
     if _HEX.match(context.trace_id):
         given["TRACEPARENT"] = f"00-{context.trace_id}-{os.urandom(8).hex()}-01"
@@ -195,7 +195,7 @@ def _summary(result: Mapping[str, Any]) -> str:
 
 
 def _locations(report: Report, context: GateContext) -> tuple[Location, ...]:
-    """Locations of the first failures, for editors; text from the output, never opened."""
+    """The locations of the first failures, for editors. They come from untrusted output, so we never open them."""
     workspace = str(context.workspace) if context.workspace is not None else None
     found = []
     for failure in report.failures[:10]:
@@ -212,7 +212,7 @@ def _open_session(registrar: GateRegistrar, circle: CircleView) -> GateSession:
 
 
 def _no_session(args: Mapping[str, Any], context: GateContext) -> Any:
-    raise GateError("run_tests works only in a running entity, in whose sandbox the tests run")
+    raise GateError("run_tests works only in a running entity, because it needs the entity's sandbox")
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
@@ -220,18 +220,18 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     what += f" that match {quoted(args['match'])}" if args.get("match") else ""
     declared = context.dependencies.get("command")
     by = f" by {declared}" if declared else ""
-    # Like a shell command, it may write in the workspace where the wards allow that.
+    # Like a shell command, it may write in the workspace if the wards allow that.
     places = (Location(str(context.workspace)),) if context.workspace is not None else ()
     return GateReply(None, title=f"Run the tests{by}{what[:120]}", locations=places)
 
 
 def _command_line(args: Mapping[str, Any], context: GateContext) -> str:
-    """The command that a call runs. Raises `GateError` where there is none: the call would fail the same way."""
+    """The command line that a call runs. Raises `GateError` if there is none, as the call itself would."""
     return _command(args, context)[1]
 
 
 def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
-    """A permission covers all tests: any of them is the workspace's own code."""
+    """A lasting permission covers all tests, because every test is code of the workspace."""
     return "*", "in this workspace"
 
 

@@ -1,4 +1,4 @@
-"""Test command of a workspace: found by reading its files, never by running them."""
+"""Test command: finds the command that runs a workspace's tests. It reads the workspace's files and runs nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cantrip_acp.gates.confinement import Root
 
 RUNNERS = ("pytest", "unittest", "npm", "cargo", "go", "make")
 _LARGEST = 262_144
-"""Bytes read of a project's file."""
+"""The most bytes to read of a project file."""
 _NO_NPM_TEST = "no test specified"
 _PYTHONS = (".venv", "venv", "env", ".env")
 _TEST_FILE = re.compile(r"(?:test_.*|.*_test|tests?)\.py\Z")
@@ -25,7 +25,7 @@ _FILTERS = (("vitest", "-t"), ("jest", "-t"), ("mocha", "--grep"), ("node --test
 
 @dataclass(frozen=True, slots=True)
 class TestCommand:
-    """A shell command and its runner. ``also`` are other runners that the workspace seems to have."""
+    """A shell command and its runner. ``also`` are other runners that the workspace probably has."""
 
     runner: str
     command: str
@@ -33,14 +33,14 @@ class TestCommand:
 
 
 class Project:
-    """The top folder of a workspace, with the files that show how its tests are run."""
+    """The top folder of a workspace, whose files show how its tests are run."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
         self.names = frozenset(self._listed("."))
 
     def find_runners(self) -> list[str]:
-        """The runners that fit, the most likely first."""
+        """Find the runners that fit, the most likely one first."""
         fitting = []
         if self._pytest():
             fitting.append("pytest")
@@ -57,7 +57,7 @@ class Project:
         return fitting
 
     def command(self, runner: str, targets: Sequence[str] = (), match: str = "") -> str:
-        """The command. Raises `GateError` for targets or a filter that the runner does not support."""
+        """Build the command line. Raises `GateError` for targets or a filter that the runner does not support."""
         words = [shlex.quote(target) for target in targets]
         match runner, shlex.quote(match) if match else "":
             case "pytest", given:
@@ -83,7 +83,7 @@ class Project:
                 raise GateError(f"unknown runner {runner!r}; one of {', '.join(RUNNERS)}")
 
     def python(self) -> str:
-        """The workspace's own interpreter, else the one on PATH."""
+        """The Python of the workspace's virtual environment, else the one on PATH."""
         for folder in _PYTHONS:
             if folder in self.names and "pyvenv.cfg" in self._listed(folder):
                 return f"{folder}/bin/python"
@@ -99,7 +99,7 @@ class Project:
         else:
             plain = f"-m unittest discover -v{only}"
         also = self.command("pytest", [shlex.split(w)[0] for w in words], shlex.split(match)[0] if match else "")
-        # Tests may use pytest even if no project file mentions it, and pytest also runs unittest tests.
+        # Prefer pytest if it is installed: tests may use it without a project file, and it also runs unittest tests.
         return f"if {python} -c 'import pytest' 2>/dev/null; then {also}; else PYTHONPATH=. {python} {plain}; fi"
 
     def _pytest(self) -> bool:
@@ -137,7 +137,7 @@ class Project:
             script = self._npm_script()
             flag = next((flag for word, flag in _FILTERS if word in script), None)
             if flag is None:
-                raise GateError("it is not known how the tests of this package are filtered", "leave match out")
+                raise GateError("the test script of this package has no known option for a filter", "leave match out")
             words = [*words, f"{flag}={match}" if flag.startswith("--") else f"{flag} {match}"]
         extra = f" -- {' '.join(words)}" if words else ""
         return f"{manager} test{extra}"
@@ -150,7 +150,7 @@ class Project:
         return ""
 
     def text(self, name: str) -> str:
-        """A file's beginning; empty where it cannot be read."""
+        """Read the beginning of a file; empty if it cannot be read."""
         try:
             with self._root.find(name) as place:
                 descriptor, _ = place.open_file()
@@ -181,10 +181,10 @@ def _no_targets(runner: str, words: Sequence[str]) -> None:
 
 
 def find_test_command(root: Root, runner: str | None, targets: Sequence[str], match: str) -> TestCommand:
-    """The command for a workspace. Raises `GateError` where no file shows how its tests are run."""
+    """Find the test command of a workspace. Raises `GateError` if no file shows how its tests are run."""
     for given in (*targets, match):
         if "\0" in given or "\n" in given:
-            raise GateError("a target or filter holds a line break or a NUL character")
+            raise GateError("a target or filter has a line break or a NUL character")
     for target in targets:
         if target.startswith("-"):
             raise GateError(f"{target!r} is an option, not a test", "give files, folders or names")

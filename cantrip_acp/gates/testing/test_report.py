@@ -1,7 +1,7 @@
-"""Test report: reads from a test run's output how many tests passed and failed, and each failure's text.
+"""Test report: parses the output of a test run for the numbers of passed and failed tests, and the text of each failure.
 
-The output comes from the sandbox and may be false. It only informs the entity that ran it; the exit status decides.
-Numbers that are not found are None.
+The output comes from the sandbox and may be wrong, so it only informs the entity. The exit status decides whether the tests
+passed. A number that is not found is None.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 MOST_FAILURES = 30
 LONGEST = 4_000
-"""Characters of one failure's text."""
+"""The most characters of one failure's text."""
 _MOST_PENDING = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failed test, and its text."""
+    """One failed test, with the text of its failure."""
 
     name: str
     text: str = ""
@@ -27,7 +27,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Report:
-    """The numbers and failures found; ``passed`` and the others are None where the output has no number."""
+    """The numbers and failures in an output. A number is None if the output does not have it."""
 
     passed: int | None = None
     failed: int | None = None
@@ -52,8 +52,8 @@ class Report:
 
 
 def read(runner: str, output: str) -> Report:
-    """The report of a run. If the runner's own reader finds nothing, all others are tried: a command may run any
-    runner."""
+    """Parse the output of a run. If the parser of the runner finds nothing, all other parsers are tried, because a command
+    may start any runner."""
     names = [runner, *(name for name in READERS if name != runner)]
     for name in names:
         report = READERS[name](output) if name in READERS else Report()
@@ -167,7 +167,7 @@ _GO_LINE = re.compile(r"^[ \t]*--- (PASS|FAIL|SKIP): (\S+)", re.MULTILINE)
 
 
 def _go(output: str) -> Report:
-    """Read the JSON of ``go test -json``, or the normal lines with -v."""
+    """Parse the JSON of ``go test -json``, or the normal lines with -v."""
     reader = GoReader()
     reader.feed(output.encode() + b"\n")
     if reader.report.counted:
@@ -183,7 +183,7 @@ def _go(output: str) -> Report:
 
 
 class GoReader:
-    """Reads the complete ``go test -json`` while it comes, however long; `report` grows."""
+    """Parses the output of ``go test -json`` while it arrives. `report` has the result so far."""
 
     def __init__(self) -> None:
         self.report = Report()
@@ -191,7 +191,7 @@ class GoReader:
         self._said: dict[tuple[str, str], list[str]] = {}
 
     def feed(self, data: bytes) -> None:
-        """Read the next bytes. A very long unfinished line is dropped."""
+        """Parse the next bytes. A very long unfinished line is dropped."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > 1_000_000:
             self._rest = b""
@@ -231,7 +231,7 @@ class GoReader:
 
 
 def _blocks(report: Report, heads: re.Pattern[str], output: str, until: re.Pattern[str] | None = None) -> None:
-    """Add a failure for each heading, with the text up to the next one."""
+    """Add a failure for each heading, with the text up to the next heading."""
     for name, text in _parts(heads, output):
         if until is not None and (end := until.search(text)):
             text = text[: end.start()]
@@ -252,4 +252,4 @@ READERS: dict[str, Callable[[str], Report]] = {
     "cargo": _cargo,
     "go": _go,
 }
-"""The output reader of each runner."""
+"""The parser of each runner's output."""

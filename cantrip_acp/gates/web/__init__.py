@@ -1,4 +1,4 @@
-"""The gate ``fetch``: the text of a public web address.
+"""The gate ``fetch``: downloads the text of a public web address.
 
 It may import the gate contract, the loom and the sandbox's host lists (`sandbox/network/hosts.py`). Start with
 `fetch.py`.

@@ -1,9 +1,8 @@
-"""Download of one web address over HTTP or HTTPS, from public hosts only, with limits on size and time.
+"""Download: gets one web address over HTTP or HTTPS, only from public hosts, with limits on size and time.
 
-A name is resolved here, once per request. All of its addresses are checked, and the connection is made to one of
-these. The name is not resolved again, so a name server cannot change the answer in between. Each redirect is checked
-like the first address. There are no cookies, no credentials, and no proxy from the environment (a proxy would resolve
-the name again).
+A host name is resolved once for each request. All its addresses are checked, and the connection uses one of them. So a name
+server cannot change its answer between the check and the connection. Each redirect is checked like the first address. No
+cookies or credentials are sent. A proxy in the environment is not used, because it would resolve the name again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from cantrip_acp.sandbox.network.hosts import AllowedHosts, host_name, is_public
 from cantrip_acp.version import __version__
 
 MAX_BYTES = 5_000_000
-"""Bytes of a body, both as received and after unpacking."""
+"""The most bytes of a body, compressed and decompressed."""
 MOST_REDIRECTS = 5
 CONNECT_WITHIN = 10.0
 USER_AGENT = f"cantrip-acp/{__version__} (a program that reads for its user)"
@@ -37,9 +36,9 @@ _FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\]")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A server's answer. ``url`` is the final address; ``cut``: there was more than `MAX_BYTES`.
+    """A server's answer. ``url`` is the final address. ``cut``: the body had more than `MAX_BYTES`.
 
-    ``onward`` is a redirect to another host, which was not contacted.
+    ``redirect`` is the address of a redirect to another host, which was not followed.
     """
 
     url: str
@@ -53,7 +52,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Address:
-    """A parsed address. ``host`` is in its normal form."""
+    """A parsed and checked address. ``host`` is normalized."""
 
     url: str
     secure: bool
@@ -72,14 +71,14 @@ class _Address:
 
 
 def _is_same_site(before: _Address, after: _Address) -> bool:
-    """Whether a permission for one applies to the other: same host and port, and never from TLS to no TLS."""
+    """Whether a permission for one address covers the other: same host and port, and not from https to http."""
     if before.secure == after.secure:
         return before.header == after.header
     return after.secure and before.host == after.host and (before.port, after.port) == (80, 443)
 
 
 def check(url: str, private: AllowedHosts) -> None:
-    """Raise `GateError` for an address that is refused without resolving its name."""
+    """Raise `GateError` for an address that is always refused. Names are not resolved here."""
     target = target_of(url)
     try:
         ipaddress.ip_address(target.host)
@@ -90,20 +89,20 @@ def check(url: str, private: AllowedHosts) -> None:
 
 
 def _check_public(target: _Address, addresses: list[str]) -> None:
-    # One non-public address is enough to refuse: an honest public name has none.
+    # Refuse a name if only one of its addresses is not public. A normal public name has no such address.
     closed = [address for address in addresses if not is_public(address)]
     if closed:
         leads = "" if closed[0] == target.host else f" (it leads to {closed[0]})"
         raise GateError(
-            f"{target.shown} is not fetched{leads}: only public addresses of the internet are, never this machine's, a "
-            "private network's or a cloud's own. The user can allow a host by CANTRIP_FETCH_PRIVATE_HOSTS"
+            f"{target.shown} is not fetched{leads}: only public addresses of the internet are allowed, not those of this machine, "
+            "a private network or a cloud's own services. The user can allow a host by CANTRIP_FETCH_PRIVATE_HOSTS"
         )
 
 
 class Download:
-    """One fetch, to run in a thread; `abort` ends it from outside.
+    """One download. `get` runs in a thread, and `abort` ends it from another thread.
 
-    ``private`` are the hosts that the user named; they may be on this machine or in a local network.
+    ``private`` are hosts that the user allowed on this machine or in a private network. ``seconds`` is the total time.
     """
 
     def __init__(self, private: AllowedHosts, seconds: float) -> None:
@@ -113,17 +112,17 @@ class Download:
         self._over = False
 
     def abort(self) -> None:
-        """End it at any point; safe at any time."""
+        """End the download. May be called at any time."""
         self._over = True
         line = self._socket
         if line is not None:
-            # Shut down the plain socket. Closing the TLS one would break the state of the reading thread.
+            # Shut down the plain socket, because closing the TLS socket would break the reading thread.
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(line, socket.SHUT_RDWR)
 
     def get(self, url: str) -> Answer:
-        """Fetch an address. Raises `GateError` for refusals and failures. Reports a redirect to another host, but
-        does not follow it."""
+        """Download an address. Raises `GateError` for a refused address or a failure. A redirect to another host is returned
+        but not followed."""
         target = target_of(url)
         for _ in range(MOST_REDIRECTS + 1):
             try:
@@ -145,14 +144,14 @@ class Download:
             except (GateError, ValueError) as problem:
                 raise GateError(f"{target.url} redirects to an address that this gate refuses: {problem}") from None
             if not _is_same_site(target, found):
-                # Its address may carry data to a host that nobody allowed. The caller decides again.
+                # The new address may carry data to a host that nobody allowed, so the caller must decide again.
                 check(found.url, self._private)
                 return replace(answer, redirect=found.url)
             target = found
         raise GateError(f"{url} redirects more than {MOST_REDIRECTS} times")
 
     def _once(self, target: _Address) -> tuple[Answer, str | None]:
-        """One request: the answer, and the target of a redirect."""
+        """Send one request. Returns the answer, and the target of a redirect or None."""
         line = self._connect(target)
         try:
             connection = http.client.HTTPConnection(target.host, target.port)
@@ -179,7 +178,7 @@ class Download:
             line.close()
 
     def _connect(self, target: _Address) -> socket.socket:
-        """Connect to a checked address. Raises `GateError` where that is not allowed."""
+        """Connect to a checked address of the host. Raises `GateError` if the host is not allowed."""
         failure: OSError | None = None
         for address in self._addresses(target)[:4]:
             try:
@@ -187,7 +186,7 @@ class Download:
             except OSError as error:
                 failure = error
                 continue
-            # From here on `abort` can end it; after an earlier abort nothing is sent.
+            # From here `abort` can end the connection. After an earlier abort, `_left` raises before anything is sent.
             self._socket = line
             if target.secure:
                 try:
@@ -218,7 +217,7 @@ class Download:
         return left
 
     def _body(self, response: http.client.HTTPResponse) -> tuple[bytes, bool]:
-        """The unpacked body, and whether it was cut."""
+        """Read and decompress the body. Returns it, and whether it was cut."""
         packing = (response.getheader("Content-Encoding") or "identity").strip().lower()
         if packing not in ("", "identity") and packing not in _PACKED:
             raise GateError(f"the answer has the content encoding {packing[:40]!r}, which this gate does not support")
@@ -240,7 +239,7 @@ class Download:
 
 
 def _unpacked(data: bytes, bits: int, cut: bool) -> tuple[bytes, bool]:
-    """Unpack at most `MAX_BYTES`, however small the packed data was."""
+    """Decompress at most `MAX_BYTES`, because small data may decompress to very large data."""
     if bits == 15 and data and data[0] & 0x0F != 8:
         # Some servers send "deflate" without its header.
         bits = -15
@@ -253,35 +252,35 @@ def _unpacked(data: bytes, bits: int, cut: bool) -> tuple[bytes, bool]:
 
 
 def target_of(url: str) -> _Address:
-    """Parse an address and check its text. Raises `GateError`."""
+    """Parse an address and check its text. Raises `GateError` for an invalid address."""
     url = url.strip()
     if len(url) > _LONGEST_URL:
         raise GateError(f"the address is longer than {_LONGEST_URL:,} characters")
     if _FORBIDDEN.search(url):
         raise GateError(
-            "the address has a space, a control character or a backslash", "write those as %20 and the like"
+            "the address has a space, a control character or a backslash", "encode these characters (a space is %20)"
         )
     try:
         parts: SplitResult = urlsplit(url)
         port = parts.port
         given = parts.hostname
     except ValueError as error:
-        raise GateError(f"{url[:200]!r} is no address: {error}") from None
+        raise GateError(f"{url[:200]!r} is not a valid address: {error}") from None
     if parts.scheme not in ("http", "https"):
         raise GateError(f"only http and https addresses are fetched, such as https://example.org/, not {url[:200]!r}")
     if "@" in parts.netloc:
-        raise GateError("the address holds a user name or password; this gate sends none, so give it without")
+        raise GateError("the address has a user name or password, which this gate does not send; leave them out")
     if not given:
-        raise GateError(f"{url[:200]!r} names no host")
+        raise GateError(f"{url[:200]!r} has no host")
     try:
         host = host_name(f"[{given}]" if ":" in given else given)
     except (ValueError, ipaddress.AddressValueError) as error:
-        raise GateError(f"{given[:200]!r} is no host: {error}") from None
+        raise GateError(f"{given[:200]!r} is not a valid host: {error}") from None
     secure = parts.scheme == "https"
     if port is None:
         port = 443 if secure else 80
     if port < 1024 and port not in (80, 443):
-        raise GateError(f"port {port} is not one that web pages are served on")
+        raise GateError(f"port {port} is not allowed: below 1024, only ports 80 and 443 are used for web pages")
     path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
     if parts.query:
         path += "?" + quote(parts.query, safe="/%:@!$&'()*+,;=~-._?[]|{}^`")

@@ -1,8 +1,8 @@
-"""``fetch``: the text of a public web address.
+"""The gate ``fetch``: downloads the text of a public web address.
 
-A circle has it only where it is listed, and a recipe from a workspace may list it only if the user trusts it. It
-counts as a gate that writes, because a request sends its address out, and that cannot be undone. So modes that ask
-before changes also ask before a fetch, and modes without changes do not have it.
+A circle has it only if the recipe lists it, and a recipe from a workspace may list it only if the user trusts the recipe.
+It counts as a gate that writes, because the address of a request can carry data to the server. So a mode that asks before
+changes also asks before a fetch, and a read-only mode does not have this gate.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from cantrip_acp.sandbox.network.hosts import AllowedHosts
 
 SECONDS = 30.0
-"""Total seconds of a fetch; the dependency ``timeout_s`` changes it."""
+"""The most seconds of a fetch. The dependency ``timeout_s`` changes it."""
 MAX_CHARS = 50_000
 MOST_CHARS = 1_000_000
 PRIVATE_HOSTS = "CANTRIP_FETCH_PRIVATE_HOSTS"
-"""Environment variable in which the user names non-public hosts: ``localhost:3000, 10.0.0.7:8080``."""
+"""The environment variable with non-public hosts that the user allows, such as ``localhost:3000, 10.0.0.7:8080``."""
 
 
 async def _fetch(args: Mapping[str, Any], context: GateContext) -> GateReply:
@@ -50,7 +50,7 @@ async def _fetch(args: Mapping[str, Any], context: GateContext) -> GateReply:
     if answer.redirect is not None:
         said = (
             f"[{answer.url[:500]} redirects to another host: {answer.redirect[:2000]}. It was not followed, and nothing was sent "
-            "there. Fetch that address itself if it is what you want]"
+            "there. If you want that address, fetch it directly]"
         )
         return GateReply(said, title=_title(args))
     if failed:
@@ -86,7 +86,7 @@ def _excerpt(text: str) -> str:
 
 
 def _private_hosts(context: GateContext) -> AllowedHosts:
-    """Non-public hosts named by the user, or by the program that binds this gate; recipes and entities cannot name
+    """The non-public hosts that the user or the program that binds this gate allows. Recipes and entities cannot allow
     any."""
     from cantrip_acp.sandbox.network.hosts import AllowedHosts
 
@@ -94,18 +94,18 @@ def _private_hosts(context: GateContext) -> AllowedHosts:
     try:
         return AllowedHosts.of([*named, *context.dependencies.get("private_hosts", ())])
     except DefinitionError as error:
-        raise GateError(f"{PRIVATE_HOSTS} cannot be read: {str(error).removeprefix('bash_network: ')}") from None
+        raise GateError(f"{PRIVATE_HOSTS} is not valid: {str(error).removeprefix('bash_network: ')}") from None
 
 
 def is_named(args: Mapping[str, Any], context: GateContext) -> bool:
-    """Whether the user's settings or the circle's list of hosts (``bash_network``) name the host of a call."""
+    """Whether the user's settings or the circle's list of hosts (``bash_network``) contain the host of a call."""
     from cantrip_acp.gates.web.download import target_of
     from cantrip_acp.sandbox.network.hosts import AllowedHosts
 
     try:
         target = target_of(args["url"])
     except GateError:
-        # The gate itself refuses it, even with permission.
+        # The gate itself refuses this address.
         return True
     network = context.wards.bash_network
     if network is True or _private_hosts(context).allows(target.host, target.port):
@@ -114,10 +114,10 @@ def is_named(args: Mapping[str, Any], context: GateContext) -> bool:
 
 
 def hosts_in(text: str) -> set[str]:
-    """The hosts of the http and https addresses in a text, as permission patterns.
+    """Find the hosts of the http and https addresses in a text, as permission patterns.
 
-    A name without http does not count: main.rs and README.md are valid host names too. A link to a file of the client
-    does not count either.
+    A name without http is not used, because main.rs and README.md are also valid host names. A link to a file of the client
+    is not used either.
     """
     from cantrip_acp.gates.web.download import target_of
 
@@ -146,8 +146,7 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 
 def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
-    """No file changes to show. Raises `GateError` for an address that is always refused, as far as its text shows
-    that."""
+    """Return no file changes. Raises `GateError` for an address that is always refused."""
     from cantrip_acp.gates.web.download import check
 
     check(args["url"], _private_hosts(context))
@@ -155,14 +154,14 @@ def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]
 
 
 def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
-    """A lasting permission is for one host: another host is another receiver."""
+    """A lasting permission is for one host, because another host is another receiver of data."""
     from cantrip_acp.gates.web.download import target_of
 
     try:
         target = target_of(args["url"])
     except GateError:
-        return f"={args['url']}", "from this very address"
-    # Over http others can read and change the data, so http and https count as different hosts.
+        return f"={args['url']}", "from exactly this address"
+    # Over http, others can read and change the data. So http and https need separate permissions.
     scheme = "" if target.secure else "http://"
     return f"host {scheme}{target.header}", f"from {scheme}{target.header}"
 

@@ -1,6 +1,7 @@
-"""Text of a server's answer for a crystal: a page as Markdown, other text unchanged; other data is refused.
+"""HTML to text: converts a server's answer to text for a crystal. A page becomes Markdown, other text stays unchanged, and
+other data are refused.
 
-Everything here is untrusted. The conversion limits its input; the caller limits its time.
+The input is not trusted. Its size is limited here, and the caller limits the time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.web.download import Answer
 
 MOST_HTML = 2_000_000
-"""Characters of a page that are converted."""
+"""The most characters of a page that are converted."""
 
 _TEXTS = re.compile(
     r"text/[\w.+-]+|application/(?:[\w.-]+\+)?(?:json|xml|yaml|toml)|application/(?:x-)?"
@@ -39,20 +40,22 @@ _EMPTY_LINES = re.compile(r"\n{3,}")
 
 
 def answer_text(answer: Answer, *, raw: bool) -> str:
-    """The text of an answer; with ``raw`` a page's source. Raises `GateError` for anything but text."""
+    """Return the text of an answer. With ``raw``, a page's source. Raises `GateError` if the answer is not text."""
     kind = answer.content_type.partition(";")[0].strip().lower()
     page = kind in _PAGES
     if not page and not _TEXTS.fullmatch(kind):
         if kind not in _UNSAID or _binary(answer.body):
             size = f"{'more than ' if answer.cut else ''}{len(answer.body):,} bytes"
-            raise GateError(f"{answer.url} is {kind or 'data of no named type'} ({size}), which cannot be read as text")
+            raise GateError(
+                f"{answer.url} is {kind or 'data of an unknown type'} ({size}), which cannot be read as text"
+            )
         page = kind == "" and answer.body[:512].lstrip().lower().startswith((b"<!doctype html", b"<html"))
     text = _CONTROL.sub("", _decoded(answer, page).replace("\r\n", "\n").replace("\r", "\n"))
     return markdown(text, answer.url) if page and not raw else text
 
 
 def markdown(html: str, url: str) -> str:
-    """A page as Markdown with absolute links, without menus, scripts and styles."""
+    """Convert a page to Markdown with absolute links, without menus, scripts and styles."""
     import html_to_markdown as converter
 
     short = html[:MOST_HTML]
@@ -64,7 +67,7 @@ def markdown(html: str, url: str) -> str:
     try:
         text = converter.convert(short, options).content or ""
     except Exception as error:  # noqa: BLE001
-        # The converter raises many kinds of errors. All mean that this page cannot be converted.
+        # The converter raises many kinds of errors. Each means that this page cannot be converted.
         raise GateError(f"the page cannot be converted to text ({error})", "fetch it with raw=true") from None
     text = _LONG_LINK.sub(r"](\1:…)", text)
     text = _EMPTY_LINES.sub("\n\n", _CONTROL.sub("", text)).strip()
@@ -80,12 +83,12 @@ def markdown(html: str, url: str) -> str:
 def _binary(data: bytes) -> bool:
     if b"\0" in data[:4096] and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return True
-    # The end of the sample may cut a character.
+    # Ignore the last characters, because the sample may end inside a character.
     return "\ufffd" in data[:4096].decode("utf-8", "replace")[:-3]
 
 
 def _decoded(answer: Answer, page: bool) -> str:
-    """Decode by the byte order mark, the server's charset, the page's charset, or UTF-8, in this order; never fails."""
+    """Decode with the byte order mark, the server's charset, the page's charset or UTF-8, in this order. Never fails."""
     body = answer.body
     named: list[str] = [name for mark, name in _BOMS if body.startswith(mark)]
     said = re.search(r"charset\s*=\s*[\"']?([\w.:-]{1,40})", answer.content_type, re.IGNORECASE)
@@ -94,7 +97,7 @@ def _decoded(answer: Answer, page: bool) -> str:
     if page and (inside := _META.search(body[:4096])):
         named.append(inside[1].decode("ascii", "replace"))
     for name in named:
-        # Python also has codecs that no page uses, and some of them are very slow.
+        # Do not use other codecs of Python. No page uses them, and some are very slow.
         if not _CHARSETS.fullmatch(name.lower()):
             continue
         try:

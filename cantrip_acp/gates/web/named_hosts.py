@@ -1,7 +1,7 @@
-"""Named hosts: requests go only to hosts that the user or the program named, because a request can leak data.
+"""Named hosts: allows requests only to hosts that the user or the program named, because a request can leak data.
 
-A host is named by an address in an intent, by `allow` (the command line, a program), by the circle's
-``bash_network``, or by `CANTRIP_FETCH_PRIVATE_HOSTS`. A fetched page is untrusted: addresses in it name nothing.
+A host is named by an address in an intent, by `allow` (the command line or a program), by the circle's ``bash_network``, or
+by `CANTRIP_FETCH_PRIVATE_HOSTS`. Addresses in a fetched page do not count, because a page is not trusted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class NamedHosts:
-    """The hosts named so far. As an interceptor it refuses requests to others.
+    """The hosts that were named so far. As an interceptor, it refuses requests to other hosts.
 
-    ``ways`` tells people how to name one; ``{host}`` is replaced by the host.
+    ``ways`` is the hint for people how to name a host. ``{host}`` in it is replaced by the host.
     """
 
     def __init__(self, ways: str = "The user can name it by its address in the intent") -> None:
@@ -31,32 +31,32 @@ class NamedHosts:
         """The texts passed to `allow`."""
 
     def add_from_text(self, intent: str | None) -> None:
-        """Name the hosts of the addresses in the user's text."""
+        """Add the hosts of the addresses in the user's text."""
         if intent and "://" in intent:
             from cantrip_acp.gates.web.fetch import hosts_in
 
             self.patterns |= hosts_in(intent)
 
     def add_from_thread(self, loom: Loom, turn_id: str | None) -> None:
-        """Name the hosts in the intents of the thread that ends in this turn."""
+        """Add the hosts in the intents of the thread that ends in this turn."""
         if turn_id is not None:
             for cast_id in dict.fromkeys(turn.cast_id for turn in loom.thread(turn_id) if turn.cast_id is not None):
                 begun, _ = loom.cast_of(cast_id)
                 self.add_from_text(begun.intent if begun is not None else None)
 
     def allow(self, hosts: Iterable[str]) -> None:
-        """Name hosts by ``NAME``, ``NAME:PORT`` or an address. Raises `DefinitionError`."""
+        """Add hosts, each given as ``NAME``, ``NAME:PORT`` or an address. Raises `DefinitionError` for an invalid host."""
         from cantrip_acp.gates.web.fetch import hosts_in
 
         for host in hosts:
             found = hosts_in(host if "://" in host else f"http://{host}")
             if not found or "*" in host:
-                raise DefinitionError(f"{host[:200]!r} is no host: name one such as example.org or localhost:3000")
+                raise DefinitionError(f"{host[:200]!r} is not a valid host, such as example.org or localhost:3000")
             self.patterns |= found
             self.allowed.append(host)
 
     def names(self, invocation: GateInvocation) -> bool:
-        """Whether the host of a call was named; True for calls that send no request."""
+        """Whether the host of a call was named. True for calls that send no request."""
         gate = invocation.gate
         if gate.kind != "fetch" or gate.covers is None:
             return True
@@ -68,7 +68,7 @@ class NamedHosts:
         return gate.handler is FETCH.handler and is_named(invocation.args, invocation.context)
 
     async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
-        """Refuse a call to an unnamed host; else proceed."""
+        """Refuse a call to a host that was not named. Otherwise proceed."""
         if self.names(invocation):
             return await proceed(invocation)
         assert invocation.gate.covers is not None

@@ -49,7 +49,7 @@ def test_gates_do_not_reach_them(start: Start, tmp_path: Path, config: Path) -> 
     agent.call("session/set_mode", {"sessionId": session, "modeId": "trusted"})
     agent.prompt(session)
     assert len(failures(agent)) == 6
-    assert all("this program's own" in each for each in failures(agent))
+    assert all("belongs to this program" in each for each in failures(agent))
     assert (home / "statement.txt").exists()
     assert [path.name for path in config.iterdir()] == ["settings.toml"]
     assert not (state / "trust.json").exists()

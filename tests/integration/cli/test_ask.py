@@ -201,7 +201,7 @@ def test_a_fork_sends_only_where_somebody_named_the_host(tmp_path: Path, site: S
 def test_a_host_that_is_none_is_refused(tmp_path: Path, site: Site) -> None:
     done = _casts(tmp_path, site, "--allow-host", "*")
     assert done.status == 2
-    assert "'*' is no host" in done.err
+    assert "'*' is not a valid host" in done.err
 
 
 def test_always_holds_from_cast_to_cast_of_a_repl(tmp_path: Path) -> None:

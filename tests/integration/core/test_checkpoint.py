@@ -97,7 +97,7 @@ async def test_what_cannot_be_pinned_is_recorded_once_and_fails_nothing(tmp_path
     result = await cantrip.cast("Write.")
     assert result.result == "ok"
     (record,) = kept(cantrip.loom)
-    assert "no git repository" in str(record.error)
+    assert "not in a git repository" in str(record.error)
     assert record.commit is None
 
 

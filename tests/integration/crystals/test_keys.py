@@ -94,7 +94,7 @@ def test_a_line(line: str, value: str | None) -> None:
 def test_a_file_that_others_can_read_is_told(config: Path, caplog: pytest.LogCaptureFixture) -> None:
     dotenv(config, f"OPENAI_API_KEY={VALUE}\n", 0o644)
     assert keys.find(KEYS["openai"]) is not None
-    assert "can be read by other users of this machine; mend it with: chmod 600" in caplog.text
+    assert "can be read by other users of this machine; to fix this, run: chmod 600" in caplog.text
     assert VALUE not in caplog.text
     caplog.clear()
     keys.find(KEYS["openai"])
@@ -147,7 +147,7 @@ class Keyring(KeyringBackend):
     assert keys.find(KEYS["openai"]) is None
     assert keys.find(KEYS["openai"]) is None  # not asked again at once
     assert time.monotonic() - begun < 10
-    assert "gave no answer: TimeoutExpired" in caplog.text
+    assert "did not answer: TimeoutExpired" in caplog.text
 
 
 def test_a_keyring_in_the_workspace_is_none(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

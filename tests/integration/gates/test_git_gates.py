@@ -82,7 +82,7 @@ async def test_what_is_no_path(repo: Path, path: str) -> None:
 
 
 async def test_no_repository_and_an_empty_one(tmp_path: Path, repo: Path) -> None:
-    with pytest.raises(GateError, match="in no git repository"):
+    with pytest.raises(GateError, match="not in a git repository"):
         await said(tmp_path, GIT_STATUS)
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -149,7 +149,7 @@ async def test_what_is_not_committed(repo: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(GateError, match="message is empty"):
         await said(repo, GIT_COMMIT, paths=["kept.txt"], message=" \n")
     (repo / ".git/MERGE_HEAD").write_text(git(repo, "rev-parse", "HEAD"))
-    with pytest.raises(GateError, match="a merge is under way"):
+    with pytest.raises(GateError, match="a merge is in progress"):
         await said(repo, GIT_COMMIT, paths=["kept.txt"], message="x")
     (repo / ".git/MERGE_HEAD").unlink()
     empty = tmp_path / "none"

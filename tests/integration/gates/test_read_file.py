@@ -69,7 +69,7 @@ def test_a_lease_of_another_program_does_not_hold_us(call: Call, workspace: Path
         if holder.stdout.readline() != b"held\n":
             pytest.skip("this file system gives no leases")
         began = time.monotonic()
-        with pytest.raises(GateError, match="another program holds it"):
+        with pytest.raises(GateError, match="another program uses it"):
             call(READ_FILE, path="leased.txt")
         assert time.monotonic() - began < 2
     finally:

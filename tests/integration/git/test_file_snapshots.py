@@ -171,7 +171,7 @@ def test_a_repository_without_commits(tmp_path: Path) -> None:
 
 
 def test_where_nothing_can_be_pinned(tmp_path: Path, where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(GitError, match="no git repository"):
+    with pytest.raises(GitError, match="not in a git repository"):
         Pinner(str(tmp_path), REF)
     (where / ".gitignore").write_text("ignored/\n")
     (where / "ignored").mkdir()
@@ -181,7 +181,7 @@ def test_where_nothing_can_be_pinned(tmp_path: Path, where: Path, monkeypatch: p
     for number in range(4):
         (where / f"many{number}").write_text("")
     pinner = Pinner(str(where), REF)
-    with pytest.raises(GitError, match="too much to keep"):
+    with pytest.raises(GitError, match="too much to store"):
         pinner.pin("one")
     (where / "many0").unlink()
     (where / "many1").unlink()

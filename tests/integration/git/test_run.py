@@ -69,9 +69,9 @@ def test_secrets_of_the_environment_stay_out(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_command_that_could_be_an_alias_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a command"):
+    with pytest.raises(ValueError, match="not an allowed git command"):
         run(["evil"])
-    with pytest.raises(ValueError, match="not a command"):
+    with pytest.raises(ValueError, match="not an allowed git command"):
         run(["fetch"])
 
 

@@ -120,7 +120,7 @@ def test_what_cannot_be_had_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     assert users_state(where) == before
     assert not (tmp_path / "side").exists()
     assert worktrees.linked(found(where)) == []
-    with pytest.raises(GitError, match="no worktree of"):
+    with pytest.raises(GitError, match="not a worktree of"):
         worktrees.remove(found(where), full)
     assert (full / "mine").exists()
 

@@ -185,7 +185,7 @@ async def test_off_without_a_ward(medium: str) -> None:
     refused = turn.observation.results[0]
     assert refused.gate == "compile_and_load"
     assert refused.is_error
-    assert "nothing may be compiled here" in refused.result
+    assert "no module may be compiled here" in refused.result
 
 
 async def test_casts_of_one_entity_keep_what_was_loaded_and_entities_do_not_share_it() -> None:

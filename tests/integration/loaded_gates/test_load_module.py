@@ -86,10 +86,10 @@ async def test_a_failure_has_the_modules_own_lines(loader: Loader) -> None:
         ("__all__ = [len]\ndef f(): ...", "__all__ must be a list of names"),
         ("def done(): ...", "function done cannot be a gate: the circle has a gate of that name"),
         ("def compile_and_load(): ...", "the circle has a gate"),
-        ("def read_file(path): ...", "could be taken for another gate"),
-        ("def call_agent(): ...", "could be taken for another gate"),
-        ("def context(): ...", "kept for what mediums have"),
-        ("def submit_answer(x): ...", "kept for what mediums have"),
+        ("def read_file(path): ...", "a known gate has that name"),
+        ("def call_agent(): ...", "a known gate has that name"),
+        ("def context(): ...", "mediums use that name"),
+        ("def submit_answer(x): ...", "mediums use that name"),
         ("def cantrip_done(x): ...", "not cantrip"),
         ("def gonе(): ...", "names are ASCII"),
         ("import os; os._exit(3)", "exit status 3"),
@@ -111,7 +111,7 @@ async def test_a_ward_that_removes_a_gate_holds_for_loaded_ones(make: Make) -> N
     loader = await make(allow_compile_modules=["textkit"], remove_gate=["count_words"])
     record = await loader.load()
     assert record.is_error
-    assert "the ward remove_gate takes that name away" in record.result
+    assert "the ward remove_gate removes that name" in record.result
     assert (await loader.call("count_words", text="a")).result.startswith("gate not available")
 
 

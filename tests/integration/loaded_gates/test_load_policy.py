@@ -47,7 +47,7 @@ def judged(wards: dict[str, Any], workspace: Path | None = None, **args: Any) ->
     ("wards", "args", "refused"),
     [
         ({}, {}, "none of the wards"),
-        ({"allow_compile_modules": []}, {}, "not allowed by the ward allow_compile_modules (nothing is)"),
+        ({"allow_compile_modules": []}, {}, "not allowed by the ward allow_compile_modules (it allows nothing)"),
         ({"allow_compile_modules": ["textkit"]}, {}, None),
         ({"allow_compile_modules": ["cantrip_acp.hot.textkit"]}, {}, None),
         ({"allow_compile_modules": ["textkit"]}, {"module": "cantrip_acp.hot.textkit"}, None),
@@ -62,21 +62,21 @@ def judged(wards: dict[str, Any], workspace: Path | None = None, **args: Any) ->
         ({"allow_compile_sha256": [SHA[:-1]]}, {}, "allow_compile_sha256"),
         ({"allow_compile_modules": ["textkit"]}, {"sha256": SHA}, None),
         ({"allow_compile_modules": ["textkit"]}, {"sha256": "0" * 64}, "the source has the SHA-256"),
-        ({"allow_compile_signers": []}, {"signature": signature()}, "not one of this source"),
-        ({"allow_compile_signers": [public(KEY).hex()]}, {}, "asks for a signature"),
+        ({"allow_compile_signers": []}, {"signature": signature()}, "does not match this source"),
+        ({"allow_compile_signers": [public(KEY).hex()]}, {}, "requires a signature"),
         ({"allow_compile_signers": [public(KEY).hex()]}, {"signature": signature()}, None),
         ({"allow_compile_signers": [base64.b64encode(public(KEY)).decode()]}, {"signature": signature()}, None),
         ({"allow_compile_signers": [ssh(KEY)]}, {"signature": KEY.sign(KIT.encode()).hex()}, None),
         ({"allow_compile_signers": [ssh(OTHER), ssh(KEY)]}, {"signature": signature()}, None),
-        ({"allow_compile_signers": [ssh(OTHER)]}, {"signature": signature()}, "not one of this source"),
-        ({"allow_compile_signers": [ssh(KEY)]}, {"signature": signature(OTHER)}, "not one of this source"),
-        ({"allow_compile_signers": [ssh(KEY)]}, {"signature": signature(text="x")}, "not one of this source"),
+        ({"allow_compile_signers": [ssh(OTHER)]}, {"signature": signature()}, "does not match this source"),
+        ({"allow_compile_signers": [ssh(KEY)]}, {"signature": signature(OTHER)}, "does not match this source"),
+        ({"allow_compile_signers": [ssh(KEY)]}, {"signature": signature(text="x")}, "does not match this source"),
         ({"allow_compile_signers": [ssh(KEY)]}, {"signature": "zz"}, "cannot be read"),
         ({"allow_compile_signers": [ssh(KEY)]}, {"signature": ""}, "cannot be read"),
         ({"allow_compile_signers": [ssh(KEY)]}, {"signature": "0" * 5000}, "cannot be read"),
-        ({"allow_compile_paths": ["/nowhere"]}, {}, "asks for a file"),
+        ({"allow_compile_paths": ["/nowhere"]}, {}, "requires a file"),
         ({"allow_compile_modules": ["textkit"]}, {"path": "/etc/hostname"}, "without the ward allow_compile_paths"),
-        ({"allow_compile_modules": ["textkit"]}, {"source": None}, "one of the two"),
+        ({"allow_compile_modules": ["textkit"]}, {"source": None}, "give either"),
         ({"allow_compile_modules": ["textkit"]}, {"source": "x = '\0'"}, "NUL"),
         ({"allow_compile_modules": ["textkit"]}, {"source": "#" * 1_048_577}, "1,048,576"),
     ],
@@ -259,11 +259,11 @@ def admitted_by(wards: Wards, **args: Any) -> Module | str:
 @pytest.mark.parametrize(
     ("ward", "said"),
     [
-        ({"allow_compile_sha256": ["abc"]}, "no SHA-256"),
-        ({"allow_compile_sha256": ["z" * 64]}, "no SHA-256"),
-        ({"allow_compile_signers": ["ada"]}, "no public key"),
-        ({"allow_compile_signers": ["ssh-rsa AAAA"]}, "no public key"),
-        ({"allow_compile_signers": ["0" * 62]}, "no public key"),
+        ({"allow_compile_sha256": ["abc"]}, "not a SHA-256"),
+        ({"allow_compile_sha256": ["z" * 64]}, "not a SHA-256"),
+        ({"allow_compile_signers": ["ada"]}, "not a public key"),
+        ({"allow_compile_signers": ["ssh-rsa AAAA"]}, "not a public key"),
+        ({"allow_compile_signers": ["0" * 62]}, "not a public key"),
     ],
 )
 def test_wards_that_mean_nothing_are_told_to_who_wrote_them(ward: dict[str, Any], said: str) -> None:
@@ -275,6 +275,6 @@ async def test_nothing_is_started_for_what_is_refused(make: Make) -> None:
     loader = await make()
     record = await loader.load()
     assert record.is_error
-    assert "nothing may be compiled here" in record.result
+    assert "no module may be compiled here" in record.result
     assert loader.pid == 0
     assert "No ward admits any module" in loader.entity.circle.gates["compile_and_load"].description

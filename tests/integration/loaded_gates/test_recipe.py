@@ -50,8 +50,8 @@ def test_a_workspaces_recipe_may_not_have_it(tmp_path: Path, ward: str) -> None:
 @pytest.mark.parametrize(
     ("ward", "said"),
     [
-        ("{allow_compile_sha256: [abc]}", "'abc' is no SHA-256"),
-        ("{allow_compile_signers: [ada]}", "'ada' is no public key"),
+        ("{allow_compile_sha256: [abc]}", "'abc' is not a SHA-256"),
+        ("{allow_compile_signers: [ada]}", "'ada' is not a public key"),
     ],
 )
 def test_a_ward_that_means_nothing_is_told_with_its_place(tmp_path: Path, ward: str, said: str) -> None:

@@ -202,7 +202,7 @@ async def test_other_parts_of_a_gate_may_fail_too(capfd: pytest.CaptureFixture[s
     results = cantrip.loom.threads()[0].acted[0].observation.results
     assert [r.is_error for r in results] == [True, False, False, False, True]
     assert results[0].result == "RuntimeError: inside"
-    assert "no valid JSON Schema" in results[4].result
+    assert "not a valid JSON Schema" in results[4].result
     assert capfd.readouterr().err == ""
 
 

@@ -49,7 +49,7 @@ async def test_a_word_for_an_end_that_nobody_knows_yet() -> None:
         (stream(chunk(finish="MALFORMED_FUNCTION_CALL", finishMessage="print(x")), "print(x", True),
         (stream(chunk(finish="UNEXPECTED_TOOL_CALL")), "not offered", True),
         (stream(chunk(finish="OTHER")), "without a reason", True),
-        (stream(chunk({"text": ""}, finish="STOP")), "nothing at all", True),
+        (stream(chunk({"text": ""}, finish="STOP")), "is empty", True),
         (stream(chunk({"text": "hm", "thought": True}, finish="MAX_TOKENS")), "raise max_tokens", False),
         (stream(chunk(finish="TOO_MANY_TOOL_CALLS")), "TOO_MANY_TOOL_CALLS", False),
         (stream(chunk(finish="MISSING_THOUGHT_SIGNATURE")), "MISSING_THOUGHT_SIGNATURE", False),

@@ -90,7 +90,7 @@ def test_names_of_no_family_are_unknown() -> None:
 
 def test_the_remark_names_the_family(caplog: pytest.LogCaptureFixture) -> None:
     lookup.look_up("openai", "gpt-8-remarked")
-    assert "gpt-8-remarked stands in no table" in caplog.text
+    assert "gpt-8-remarked is in no table" in caplog.text
     assert "family GPT-6 and later" in caplog.text
 
 

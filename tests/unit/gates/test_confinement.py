@@ -308,10 +308,10 @@ def test_a_long_way_of_parents_is_bounded(call: Call, workspace: Path) -> None:
     deep.mkdir(parents=True)
     path = "d/" * 100 + "../d/" * 700
     began = time.monotonic()
-    with pytest.raises(GateError, match="too long a way"):
+    with pytest.raises(GateError, match="too many folders and links"):
         call(READ_FILE, path=path[:4000] + "x")
     (workspace / "s").symlink_to("d/" * 100 + "../d/" * 700)
-    with pytest.raises(GateError, match="too long a way"):
+    with pytest.raises(GateError, match="too many folders and links"):
         call(READ_FILE, path="s")
     assert time.monotonic() - began < 2
 

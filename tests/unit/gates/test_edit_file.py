@@ -56,7 +56,7 @@ def test_every_place(call: Call, workspace: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("print(item)", "x", "ambiguous: it is found 2 times in 'app.py', at lines 3, 9. Take in more"),
+        ("print(item)", "x", "ambiguous: it is found 2 times in 'app.py', at lines 3, 9. Add more"),
         ("", "x", "old_text is empty"),
         ("print(item)", "print(item)", "the same; nothing would change"),
         ("return Nothing", "x", "is not found in 'app.py'. The nearest lines to its first one:\n  10:     return None"),
@@ -122,7 +122,7 @@ def test_files_that_cannot_be_edited(call: Call, workspace: Path) -> None:
         call(EDIT_FILE, path="empty", old_text="a", new_text="b")
     with pytest.raises(GateError, match="no such file: 'gone'"):
         call(EDIT_FILE, path="gone", old_text="a", new_text="b")
-    with pytest.raises(GateError, match=r"'latin' is in Windows-1252, which has no '日'\. Leave"):
+    with pytest.raises(GateError, match=r"'latin' is in Windows-1252, which does not have the character '日'\. Leave"):
         call(EDIT_FILE, path="latin", old_text="caf", new_text="日")
     with pytest.raises(GateError, match="surrogate"):
         call(EDIT_FILE, path="latin", old_text="caf", new_text="\udcff")

@@ -185,7 +185,7 @@ async def test_the_user_names_hosts_in_the_environment(monkeypatch: pytest.Monke
         monkeypatch.setenv("CANTRIP_FETCH_PRIVATE_HOSTS", f"localhost:1, 127.0.0.1:{site.port}")
         assert await fetched(site.url("/")) == "mine"
         monkeypatch.setenv("CANTRIP_FETCH_PRIVATE_HOSTS", "http://x/")
-        with pytest.raises(GateError, match="CANTRIP_FETCH_PRIVATE_HOSTS cannot be read"):
+        with pytest.raises(GateError, match="CANTRIP_FETCH_PRIVATE_HOSTS is not valid"):
             await fetched(site.url("/"))
 
 

@@ -168,7 +168,7 @@ def test_somebody_elses_change_is_not_undone(call: Call, workspace: Path, monkey
     monkeypatch.setattr(atomic_write, "_write", meanwhile)
     for gate, args in ((WRITE_FILE, {"content": "ours\n"}), (EDIT_FILE, {"old_text": "e", "new_text": "x"})):
         path.write_text("on e\n")
-        with pytest.raises(GateError, match="changed by somebody else"):
+        with pytest.raises(GateError, match="changed by another program"):
             call(gate, path="f", **args)
         assert path.read_text() == "theirs, and longer\n"
         assert os.listdir(workspace) == ["f"]

@@ -457,18 +457,18 @@ class ClientAbilities(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, capabilities: Any) -> ClientAbilities:
         """Read the abilities from ``clientCapabilities``. ``_meta.terminal_output`` is a convention of several editors."""
-        given = _mapping(capabilities)
-        session, meta, files = (_mapping(given.get(name)) for name in ("session", "_meta", "fs"))
+        values = _mapping(capabilities)
+        session, meta, files = (_mapping(values.get(name)) for name in ("session", "_meta", "fs"))
         return cls(
             notices=isinstance(session.get("notices"), dict),
             display_terminal=meta.get("terminal_output") is True,
             request_ids=bool(meta.get(REQUEST_EDGES)),
             reads_files=files.get("readTextFile") is True,
             writes_files=files.get("writeTextFile") is True,
-            terminals=given.get("terminal") is True,
+            terminals=values.get("terminal") is True,
             compaction=isinstance(session.get("compaction"), dict),
-            forms=isinstance(_mapping(given.get("elicitation")).get("form"), dict),
-            auth_terminal=_mapping(given.get("auth")).get("terminal") is True or meta.get("terminal-auth") is True,
+            forms=isinstance(_mapping(values.get("elicitation")).get("form"), dict),
+            auth_terminal=_mapping(values.get("auth")).get("terminal") is True or meta.get("terminal-auth") is True,
         )
 
 

@@ -131,21 +131,21 @@ class Permissions:
             if self.mode == modes.READ_ONLY and _can_write(call):
                 # A child that already runs still has the wards of its start.
                 return _refusal("refused", "refused: the session is in read-only mode, and this could change files")
-            said = self._remembered_answer(
+            remembered = self._remembered_answer(
                 call.tool, lambda p: patterns.command_matches(call.text, p) if shell else p == ALL
             )
-            if said is None or said is True:
-                return True if said or self.mode != modes.ASK or not _needs_permission(call) else None
-            return said
+            if remembered is None or remembered is True:
+                return True if remembered or self.mode != modes.ASK or not _needs_permission(call) else None
+            return remembered
 
-        pattern, shown = patterns.pattern_of_command(call.text) if shell else (ALL, "every cell")
+        pattern, pattern_text = patterns.pattern_of_command(call.text) if shell else (ALL, "every cell")
         question = Question(
             call_id=call.call_id,
             tool=call.tool,
             title=call.text,
             kind="execute",
             pattern=pattern,
-            pattern_text=shown,
+            pattern_text=pattern_text,
             raw_input={"command" if shell else "code": call.text},
             entity_id=call.entity_id,
             cast_id=call.cast_id,
@@ -161,19 +161,25 @@ class Permissions:
         title, locations = _preview_of(invocation)
         paths = [place.path for place in locations]
         top = [str(folder) for folder in (context.workspace, *context.folders) if folder is not None]
-        pattern, shown = patterns.pattern_of_paths(paths, top) if gate.covers is None else gate.covers(invocation.args)
+        pattern, pattern_text = (
+            patterns.pattern_of_paths(paths, top) if gate.covers is None else gate.covers(invocation.args)
+        )
 
-        def fits(said: str) -> bool:
-            return said in (ALL, pattern) if gate.covers is not None else patterns.paths_match(paths, said)
+        def fits(stored_pattern: str) -> bool:
+            return (
+                stored_pattern in (ALL, pattern)
+                if gate.covers is not None
+                else patterns.paths_match(paths, stored_pattern)
+            )
 
         def decide() -> GateReply | bool | None:
             if self.mode == modes.READ_ONLY:
                 return _refusal(
                     "refused", f"{gate.name} is refused: the session is in read-only mode, in which nothing is changed"
                 )
-            said = self._remembered_answer(gate.name, fits)
-            if said is not None:
-                return said
+            remembered = self._remembered_answer(gate.name, fits)
+            if remembered is not None:
+                return remembered
             if (self.mode == modes.TRUSTED and self.hosts.names(invocation)) or (
                 self.mode == modes.SANDBOXED and paths and patterns.writable_in_sandbox(paths, context.wards)
             ):
@@ -189,7 +195,7 @@ class Permissions:
             title=title,
             kind=gate.kind,
             pattern=pattern,
-            pattern_text=f"{patterns.gate_word(gate.name)} {shown}".strip(),
+            pattern_text=f"{patterns.gate_word(gate.name)} {pattern_text}".strip(),
             raw_input=invocation.args,
             entity_id=context.entity_id,
             cast_id=context.cast_id,
@@ -209,11 +215,11 @@ class Permissions:
 
     def _remembered_answer(self, tool: str, fits: Callable[[str], bool]) -> GateReply | bool | None:
         """The "always" answer for a call, or None. A rejection wins over a permission."""
-        said = [g.allowed for g in self.granted if g.tool == tool and fits(g.pattern)]
-        if not said:
+        remembered = [g.allowed for g in self.granted if g.tool == tool and fits(g.pattern)]
+        if not remembered:
             return None
         why = f"{tool} is refused: the user does not want this in this session. Go on without it"
-        return all(said) or _refusal("rejected_always", why)
+        return all(remembered) or _refusal("rejected_always", why)
 
     async def _decide(self, question: Question, decide: Decide) -> GateReply | None:
         """Decide a call by the state of the session, or by the user's answer. Returns the refusal, or None."""
@@ -265,8 +271,8 @@ def _preview_of(invocation: GateInvocation) -> tuple[str, tuple[Location, ...]]:
     if gate.preview is None:
         return gate.name, ()
     try:
-        seen = gate.preview(invocation.args, invocation.context)
-        return seen.title or gate.name, tuple(seen.locations)
+        preview = gate.preview(invocation.args, invocation.context)
+        return preview.title or gate.name, tuple(preview.locations)
     except Exception as error:  # noqa: BLE001
         # When the gate runs, it reports what is wrong with the arguments.
         log.debug("no preview of %s: %s", gate.name, shared().diagnostic(describe(error)))

@@ -132,8 +132,8 @@ def command_prefix(command: str) -> str | None:
     options = _SAFE_OPTIONS.get(name)
     if options is None or _has_glob_word(command):
         return None
-    given = words[len(name.split()) :]
-    return name if all(w == "--" or not w.startswith("-") or options.match(w) for w in given) else None
+    arguments = words[len(name.split()) :]
+    return name if all(w == "--" or not w.startswith("-") or options.match(w) for w in arguments) else None
 
 
 def _has_glob_word(command: str) -> bool:

@@ -381,10 +381,10 @@ class Translator:
         if events.ASKED_IN_CHAT in event.annotations:
             content.append(text_content(ASKED_IN_CHAT))
         elif event.is_error or (not content and event.gate != "done" and not shown_already):
-            said = event.result
+            text = event.result
             if event.is_error:
-                said = failure_text(said if isinstance(said, str) else pretty_json(said), event.annotations)
-            content += result_content(said, call.kind, failed=event.is_error)
+                text = failure_text(text if isinstance(text, str) else pretty_json(text), event.annotations)
+            content += result_content(text, call.kind, failed=event.is_error)
         content += image_content(event.attachments)
         return [
             *started_updates,
@@ -483,9 +483,9 @@ class Translator:
         if event.timed_out or event.error is not None:
             # A traceback or the reason why it was stopped. It is not in the output, so send it to the terminal too.
             note = event.error or "stopped: it ran longer than it may"
-            said = failure_text(note, event.annotations)
+            text = failure_text(note, event.annotations)
             if content is not None:
-                content.append(text_content(code_block(said) if "\n" in said else said))
+                content.append(text_content(code_block(text) if "\n" in text else text))
             note = ("" if call.output(1) in ("", "\n") else "\n") + note + "\n"
             call.add(note)
             # If `_meta` says that the call was not allowed or was stopped, the client shows that itself.

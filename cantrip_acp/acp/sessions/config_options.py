@@ -6,7 +6,6 @@ session, a new entity continues from the last turn. Every change is stored as a 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session import Session
     from cantrip_acp.crystals.contract import Crystal
 
-log = logging.getLogger(__name__)
 
 MODE, MODEL, EFFORT, RECIPE = "mode", "model", "effort", "recipe"
 DEFAULT_EFFORT = "default"
@@ -152,7 +150,7 @@ class SessionOptions:
             f"The user switched this session to the mode {modes.name_of(mode)!r}: {described} This replaces what you were "
             "told about your environment before."
         )
-        self._save_metadata(session)
+        self._factory.try_save_metadata(session.opened)
         if unwritten is not None:
             raise _not_saved(unwritten)
 
@@ -177,29 +175,31 @@ class SessionOptions:
             raise invalid_params(
                 "the program that embeds this agent sets the crystal; it cannot be changed here", "configId"
             )
-        made = await anyio.to_thread.run_sync(choosing.chosen, recipe, crystal, effort if option == EFFORT else None)
+        new_crystal = await anyio.to_thread.run_sync(
+            choosing.chosen, recipe, crystal, effort if option == EFFORT else None
+        )
         if option == MODEL and effort is not None:
             # Keep the effort for the new model, if that model supports it.
-            if effort in choosing.efforts_of(made):
-                made = await anyio.to_thread.run_sync(choosing.chosen, recipe, crystal, effort)
+            if effort in choosing.efforts_of(new_crystal):
+                new_crystal = await anyio.to_thread.run_sync(choosing.chosen, recipe, crystal, effort)
             else:
                 effort = None
-        self._factory.recipes.require_signed_in(made)
+        self._factory.recipes.require_signed_in(new_crystal)
         metadata.crystal, metadata.effort = crystal, effort
-        self._next_crystals[session.id] = made
+        self._next_crystals[session.id] = new_crystal
         self._record_change(session, {"crystal": crystal or current, "effort": effort or DEFAULT_EFFORT})
         if not session.running:
             await self._apply_crystal(session)
 
     async def _apply_crystal(self, session: Session) -> None:
-        made = self._next_crystals.pop(session.id, None)
-        if made is None:
+        new_crystal = self._next_crystals.pop(session.id, None)
+        if new_crystal is None:
             return
         entity = session.entity
         old = entity.crystal
-        entity.use_crystal(made)
-        skip = getattr(made, "skip", None)
-        if skip is not None and old.name == made.name == "scripted" and old.model == made.model:
+        entity.use_crystal(new_crystal)
+        skip = getattr(new_crystal, "skip", None)
+        if skip is not None and old.name == new_crystal.name == "scripted" and old.model == new_crystal.model:
             skip(getattr(old, "queries", 0))
         await http_clients.release(old, entity)
 
@@ -228,19 +228,19 @@ class SessionOptions:
             return
         metadata, old = session.metadata, session.entity
         self._next_crystals.pop(session.id, None)
-        made, recipe = await anyio.to_thread.run_sync(self._factory.recipes.cantrip, _folder(session), value)
-        cantrip = made.for_session([_path(folder) for folder in metadata.directories], session.permissions)
+        base, recipe = await anyio.to_thread.run_sync(self._factory.recipes.cantrip, _folder(session), value)
+        cantrip = base.for_session([_path(folder) for folder in metadata.directories], session.permissions)
         cantrip = cantrip.replace(sources=(*cantrip.sources, *session.sources))
-        begun = old.last_turn if old.sequence or session.opened.turns else None
-        found = await anyio.to_thread.run_sync(resume_entity, cantrip, old.loom, new_id("e"), begun)
+        fork_turn = old.last_turn if old.sequence or session.opened.turns else None
+        found = await anyio.to_thread.run_sync(resume_entity, cantrip, old.loom, new_id("e"), fork_turn)
         apply_mode(found.entity, metadata.mode)
         found.entity.state.names_requests = old.state.names_requests
         session.opened.entity, session.opened.recipe = found.entity, recipe
         metadata.entity_id, metadata.recipe, metadata.crystal, metadata.effort = found.entity.id, value, None, None
-        metadata.from_turn = begun
-        if begun is not None:
-            old.loom.append(ForkRecord(new_id("k"), begun, found.entity.id, found.kept, (), now()))
-        self._record_change(session, {RECIPE: value, "from_turn": begun})
+        metadata.from_turn = fork_turn
+        if fork_turn is not None:
+            old.loom.append(ForkRecord(new_id("k"), fork_turn, found.entity.id, found.kept, (), now()))
+        self._record_change(session, {RECIPE: value, "from_turn": fork_turn})
         await old.close()
 
     async def ask_for_trust(self, connection: Any, session_id: str, workspace: Path, name: str | None) -> None:
@@ -308,17 +308,10 @@ class SessionOptions:
     def _record_change(self, session: Session, changes: dict[str, Any]) -> None:
         """Record a change in the loom and in the session's metadata."""
         self._append(session, changes)
-        self._save_metadata(session)
+        self._factory.try_save_metadata(session.opened)
 
     def _append(self, session: Session, changes: dict[str, Any]) -> None:
         session.entity.loom.append(ConfigRecord(new_id("g"), session.entity.id, changes, now()))
-
-    def _save_metadata(self, session: Session) -> None:
-        try:
-            self._factory.save_metadata(session.opened)
-        except OSError as problem:
-            # The loom has the change.
-            log.warning("the metadata of session %s could not be written: %s", session.id, problem)
 
 
 def _not_saved(problem: LoomError) -> RpcError:

@@ -7,7 +7,6 @@ the client's terminals, and questions to the user.
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.wire.connection import Connection, Request
     from cantrip_acp.gates.contract import GateInvocation, GateSource
 
-log = logging.getLogger(__name__)
 
 _UNNAMED = tracing.Trace("")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -108,13 +106,8 @@ class ConnectionContext:
 
     def _save_after_prompt(self, session: Session) -> None:
         """Save the session's metadata after a prompt: the title and the time of the last activity."""
-        if session.closing:
-            return
-        try:
-            self._factory.save_metadata(session.opened)
-        except OSError as problem:
-            # The metadata can be rebuilt from the loom.
-            log.warning("the metadata of session %s could not be written: %s", session.id, problem)
+        if not session.closing:
+            self._factory.try_save_metadata(session.opened)
 
     def after_reply(self, session: Session, request: Request, *, before_reply: bool = False) -> None:
         """Schedule the work that follows the reply to a request that opens a session. The reply does not wait for it.

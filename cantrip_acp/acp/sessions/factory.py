@@ -238,11 +238,7 @@ class SessionFactory:
             changes = {"crystal": f"{crystal.name}:{crystal.model}", "effort": "default"}
             with suppress(LoomError):
                 loom.append(ConfigRecord(new_id("g"), metadata.entity_id, changes, now()))
-        try:
-            self.save_metadata(opened)
-        except OSError as problem:
-            # The session can still be read, for example if the disk is full.
-            log.warning("the metadata of session %s could not be written: %s", metadata.id, problem)
+        self.try_save_metadata(opened)
         return opened
 
     def fork(
@@ -318,6 +314,13 @@ class SessionFactory:
         """Save a session's metadata if its loom is on disk."""
         if opened.entity.loom.location is not None and not opened.released:
             self.store.save(opened.metadata)
+
+    def try_save_metadata(self, opened: OpenedSession) -> None:
+        """Save a session's metadata. A failure, for example a full disk, is only logged: the loom has the same facts."""
+        try:
+            self.save_metadata(opened)
+        except OSError as problem:
+            log.warning("the metadata of session %s could not be written: %s", opened.metadata.id, problem)
 
     def _cantrip_with_choices(
         self,

@@ -107,7 +107,7 @@ async def _loom(session: Session, rest: str, forker: MakeFork) -> str:
     ]
     if turns:
         lines += ["", "| turn | id | says |", "|---|---|---|"]
-        lines += [f"| {n} | `{turn_id}` | {said} |" for n, turn_id, said in turns[-12:]]
+        lines += [f"| {n} | `{turn_id}` | {text} |" for n, turn_id, text in turns[-12:]]
         if len(turns) > 12:
             lines.append(f"\nThese are the last 12 turns. `cantrip loom show {where}` shows all.")
     return "\n".join(lines)
@@ -119,8 +119,8 @@ def _turn_rows(session: Session) -> list[tuple[int, str, str]]:
         return []
     rows = []
     for number, (_, turn) in enumerate(spoken(lived(entity.loom, entity.last_turn)), 1):
-        said = turn.utterance.content or turn.utterance.code or ", ".join(turn.gate_calls)
-        short = " ".join(said.split())[:80].replace("|", "\\|").replace("`", "'")
+        text = turn.utterance.content or turn.utterance.code or ", ".join(turn.gate_calls)
+        short = " ".join(text.split())[:80].replace("|", "\\|").replace("`", "'")
         rows.append((number, turn.id, short))
     return rows
 
@@ -225,8 +225,8 @@ def _value(value: object) -> str:
 async def _cost(session: Session, rest: str, forker: MakeFork) -> str:
     usage = session.entity.usage
     window = session.entity.crystal.context_window
-    held = session.entity.context.tokens
-    context = f"about {held:,} tokens" + (f" of {window:,} ({100 * held // window} %)" if window else "")
+    tokens = session.entity.context.tokens
+    context = f"about {tokens:,} tokens" + (f" of {window:,} ({100 * tokens // window} %)" if window else "")
     return f"Used so far: {', '.join(usage.words()) or 'nothing'}.\n\nThe context holds {context}."
 
 

@@ -1,4 +1,4 @@
-"""Output of a client session: a transcript for people, and JSON lines for programs."""
+"""Output of `cantrip client`: a transcript for people (`ClientText`), or JSON lines for programs (`ClientJson`)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class ClientText:
 
     def show_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
         if missing and not self._verbose:
-            return  # Agents often look for a file before they create it; the agent shows the result itself.
+            return  # Agents often check whether a file exists before they create it. That is not an error.
         if refused:
             self.renderer.show_note(
                 f"the agent may not {action} a file of this client: {clean_line(refused)}", "yellow"
@@ -114,7 +114,7 @@ class ClientText:
                 return
             more = " (more of these are not shown)" if self._junk == _MOST_JUNK and not self._verbose else ""
             self._errors.line(
-                (f"the agent printed what is no message on stdout{more}: {clean_line(line, 160)}", "yellow")
+                (f"the agent printed a line on stdout that is not a message{more}: {clean_line(line, 160)}", "yellow")
             )
         elif self._verbose:
             self._errors.line((f"agent: {line}", "dim"))
@@ -175,10 +175,10 @@ class ClientJson:
         self._print("update", session_id=session_id, update=update)
 
     def flush_text(self) -> None:
-        """Does nothing: no output is ever held back."""
+        """Does nothing, because all output is printed at once."""
 
     def show_permission_request(self, call: Mapping[str, Any]) -> None:
-        """Does nothing: one line is printed with the answer."""
+        """Does nothing, because `show_permission_answer` prints the request too."""
 
     def show_permission_answer(
         self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]], answer: str | None, by: str
@@ -218,9 +218,9 @@ class ClientJson:
 
 
 def usage_line(usage: Mapping[str, Any], context: Mapping[str, Any]) -> list[str]:
-    """Tokens and cost, if the agent reports them (`usage` of the prompt's reply, the last `usage_update`)."""
+    """Tokens and cost as text, if the agent reports them in the reply to the prompt or in the last `usage_update`."""
     parts = []
-    # ACP's names first, then the names of our own `_meta.cantrip.usage`.
+    # Each pair has the key in ACP and the key in our own `_meta.cantrip.usage`.
     taken, given, cached = (
         next((value for key in keys if (value := get_int(usage, key)) is not None), None)
         for keys in (

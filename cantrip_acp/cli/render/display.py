@@ -1,4 +1,4 @@
-"""Display model: what happened in a session, as the terminal shows it.
+"""Display model: the items that the terminal shows (messages, tool calls, plans, notices).
 
 Two translators make these items: `from_events.py` from the core's events (`cantrip cast`, `cantrip repl`), and `from_acp.py` from
 the ACP updates of any agent (`cantrip client`). One renderer prints them (`renderer.py`).
@@ -64,7 +64,7 @@ class ChildAction:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """What became known about one call. A field that is None says nothing new.
+    """News about one tool call. A field that is None has not changed.
 
     ``output`` is the next piece of output. ``result`` is shown at the end of the call if it had no output and no change.
     ``inner`` is true for a gate that a command called: the command's own output contains its result.

@@ -1,8 +1,8 @@
 """Translates the `session/update`s of any ACP agent into the display model (`cantrip client`).
 
-It accepts updates that are unknown or incomplete: an agent's mistake must not end the session. Agents report output in three
-ways: as content that a longer one replaces, as `_meta.terminal_output` pieces of a display terminal, or only at the end as a raw
-result. Each byte of the first two comes out once.
+Unknown and incomplete updates are accepted, because an agent's mistake must not end the session. Agents report output in
+three ways: as content that grows with each update, as pieces in `_meta.terminal_output`, or as a raw result at the end.
+Output that an agent sends more than once is shown only once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cantrip_acp.text.sanitize import clean_line
 _FENCE = re.compile(r"\A(?P<fence>`{3,})[^\n`]*\n(?P<body>.*?)(?:\n?(?P=fence)\s*)?\Z", re.DOTALL)
 _CHILD_KINDS = get_args(ChildActionKind)
 _MOST_COMPACTIONS = 64
-"""The most running compactions to remember, so that an agent that never ends them cannot fill the memory."""
+"""Maximum running compactions to remember, so that an agent that never ends them cannot fill the memory."""
 _LONGEST_SUMMARY = 100_000
 
 
@@ -67,11 +67,11 @@ class UpdateTranslator:
         self._summaries: dict[str, str] = {}
 
     def end_turn(self) -> None:
-        """Forget the calls of a turn: nothing about them comes after its end, and outputs need much memory."""
+        """Delete the calls of a turn from memory. After its end no more updates for them come."""
         self._calls.clear()
 
     def translate(self, update: Mapping[str, Any]) -> list[Item]:
-        """What the terminal shows of the `update` of one `session/update` (ACP, "Session updates")."""
+        """The display items for the `update` of one `session/update` (ACP, "Session updates")."""
         kind = get_text(update, "sessionUpdate")
         match kind:
             case "agent_message_chunk" | "agent_thought_chunk" | "user_message_chunk":
@@ -95,13 +95,14 @@ class UpdateTranslator:
             case "compaction_update":
                 return self._compaction(update)
             case "available_commands_update" | "config_option_update" | "usage_update":
-                return []  # These list choices and numbers; nothing happened that a reader needs to see.
+                return []  # These updates only list options and numbers, which are not shown.
         words = get_text(update, "message") or get_text(update, "text") or content_text(update.get("content"))
         name = clean_line(kind, 60) or "an update without a name"
         return [Note(f"{name}: {clean_line(words)}" if words else name)]
 
     def call(self, update: Mapping[str, Any]) -> ToolCall:
-        """What a `tool_call` or `tool_call_update` says about its call, and what the call's children did.
+        """Translate a `tool_call` or `tool_call_update`, with the actions of the call's children.
+
         Absent and null fields change nothing.
         """
         call_id = get_text(update, "toolCallId")
@@ -131,7 +132,7 @@ class UpdateTranslator:
         )
 
     def _compaction(self, update: Mapping[str, Any]) -> list[Item]:
-        """A compaction is shown once, when it has ended. Its first update and its summary may come long before."""
+        """Translate the update of a compaction. It is shown once, at its end; the summary may come earlier."""
         if "summary" in update:
             self._keep_summary(update, lambda _: "\n\n".join(map(content_text, get_list(update, "summary"))))
         status = get_text(update, "status")
@@ -149,7 +150,7 @@ class UpdateTranslator:
 
 
 class _CallContent:
-    """The content of one call so far, to tell what is new in the next one."""
+    """The content of one call so far, to find the new part of the next update."""
 
     def __init__(self) -> None:
         self._status = ""
@@ -168,7 +169,7 @@ class _CallContent:
         words = []
         items = update["content"]
         if "children" in get_mapping(get_mapping(update, "_meta"), "cantrip"):
-            items = items[1:]  # the first one describes the children, whose actions are shown one by one
+            items = items[1:]  # the first item summarizes the children, whose actions are shown separately
         for item in items:
             if not isinstance(item, Mapping):
                 continue
@@ -186,7 +187,7 @@ class _CallContent:
                 words.append(get_text(block, "text") or (f"[{kind}]" if block else ""))
         text = _without_fence("\n".join(words))
         if self._status in ("", "pending") and text.strip() == self._command.strip():
-            # A permission request repeats the command, and the heading already shows it.
+            # A permission request contains the command again, but the heading already shows it.
             text = ""
         before, self._text = self._text, text
         if text.startswith(before):
@@ -200,7 +201,7 @@ def _locations(locations: list[Any]) -> tuple[tuple[str, int | None], ...]:
 
 
 def _children(call_id: str, ours: Mapping[str, Any]) -> list[ChildAction]:
-    """What the children of a call did since its last update: `_meta.cantrip.children` of our own agent."""
+    """The actions of a call's children since the last update, from our own agent's `_meta.cantrip.children`."""
     actions = []
     for each in get_list(ours, "children"):
         if isinstance(each, Mapping) and each.get("kind") in _CHILD_KINDS:

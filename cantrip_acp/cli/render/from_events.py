@@ -30,9 +30,9 @@ class EventTranslator:
 
     def __init__(self, *, dot: str = "·") -> None:
         self._dot = f" {dot} "
-        # ``done`` is the answer at the end of a cast. Its items are held back, and shown only if it fails.
+        # A call of ``done`` is shown only if it fails, because its answer is shown at the end of the cast.
         self._done: list[ToolCall] = []
-        # Commands that ended because ``done`` was called in them: they were stopped, but did not fail.
+        # Commands that were stopped because ``done`` was called in them. They did not fail.
         self._answered: set[str | None] = set()
         self._started: set[str] = set()
         self._half_line = False
@@ -40,7 +40,7 @@ class EventTranslator:
         self._child_counts: dict[str, int] = {}
 
     def translate(self, event: events.Event) -> Iterator[Item]:
-        """Yield what the terminal shows of an event; most events are one item or none."""
+        """Yield the display items for an event (for most events one or none)."""
         match event:
             case events.ChildEvent():
                 if (action := self._child(event)) is not None:
@@ -68,7 +68,7 @@ class EventTranslator:
                 error = clean_line(event.error)
                 yield Note(f"the query failed{status}: {error}; asking again {event.when}", warning=True)
             case events.Voided():
-                yield Note(f"attempt {event.attempt} broke off: what it said above does not count", warning=True)
+                yield Note(f"attempt {event.attempt} was interrupted; ignore its text above", warning=True)
             case events.Noticed():
                 yield Note(clean_line(event.text), warning=True)
             case events.Folded():
@@ -126,7 +126,7 @@ class EventTranslator:
         return ChildAction(event.calls[0], self._number(event.path), *found) if found is not None else None
 
     def _number(self, path: tuple[str, ...]) -> str:
-        """Children are numbered as they start: ``2``, and ``2.1`` for the first child of the second."""
+        """The number of a child, in the order of the starts: ``2``, and ``2.1`` for the first child of the second."""
         found = self._numbers.get(path[-1])
         if found is None:
             parent = path[-2] if len(path) > 1 else ""
@@ -137,8 +137,10 @@ class EventTranslator:
 
 
 def _failure(text: str, annotations: Mapping[str, Any]) -> str:
-    """The text of a failure for people. A refusal that nobody was asked about keeps its whole text, because that says how the
-    user can allow the call."""
+    """The text of a failure for people.
+
+    If a call was refused without a question to the user, the whole text is shown: it says how to allow the call.
+    """
     return text if annotations.get("permission") == "refused" else formatting.failure_text(text, annotations)
 
 

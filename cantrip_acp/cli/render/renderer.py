@@ -1,6 +1,6 @@
 """Renderer: prints the items of the display model (`display.py`) on a screen.
 
-Output only grows at its end. So a tool call is a heading, its output, and a closing line.
+Printed lines are never changed. So a tool call is printed as a heading, its output, and a last line with its status.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Call:
         self.signal = item.signal or self.signal
 
     def title(self) -> str:
-        """The agent's title. If it only begins a command: the command if it has one line, else an empty text."""
+        """The agent's title. If the title is the beginning of a command: a command with one line, else an empty text."""
         title = clean_line(self.title_text.strip("`"), 160) or clean_line(self.call_id, 60) or "(no name)"
         lines = clean(self.command).strip().splitlines()
         if lines and clean_line(lines[0]).startswith(title.rstrip(" ….")[:60]):
@@ -103,14 +103,14 @@ class Renderer:
         self._flow: Flow | None = None
         self._flow_key: tuple[str, str] | None = None
         self._calls: dict[str, _Call] = {}
-        # The call that the last line belongs to, and the last call that printed a heading.
+        # The call of the last printed line, and the last call that printed a heading.
         self._current: str | None = None
         self._owner: str | None = None
         self._needs_gap = False
         self.call_count = 0
 
     def begin_output(self) -> None:
-        """Say that something was printed above, so that the next output begins with an empty line."""
+        """Call this after other text was printed, so that the next output begins with an empty line."""
         self._needs_gap = True
 
     def show_prompt(self, words: str) -> None:
@@ -129,12 +129,12 @@ class Renderer:
         self._screen.line((words, style), indent=2)
 
     def flush_text(self) -> None:
-        """Nothing came for a moment: show the text that was held back for wrapping."""
+        """Print the incomplete word that waits for wrapping. Call this if nothing came for a moment."""
         if self._flow is not None:
             self._flow.flush()
 
     def close_open_output(self) -> None:
-        """End what is being streamed, so that something else can be written."""
+        """End the output that is being streamed, so that other output can be written."""
         if self._flow is not None:
             self._flow.close()
             self._flow = None
@@ -225,7 +225,7 @@ class Renderer:
     # Tool calls
 
     def show_call(self, item: ToolCall) -> None:
-        """Show a call at once, though it waits: its heading and its changes, for a permission request."""
+        """Print the heading and the changes of a call before it runs, for a permission request."""
         call = self._call(item.call_id)
         call.update(item)
         self._show_call(call, item)
@@ -274,7 +274,7 @@ class Renderer:
         call.headed = True
         self._current = call.call_id
         if call.inner:
-            return  # A command called this gate: it gets one line, at its end (see _end_call).
+            return  # A command called this gate. Such a call gets only one line, at its end (see _end_call).
         self._owner = call.call_id
         self._gap()
         self._screen.line((f"{self._screen.marks.call} ", "blue"), *self._title(call))
@@ -316,7 +316,7 @@ class Renderer:
         self._current = None
 
     def _continue_call(self, call: _Call) -> None:
-        """Make sure that the next line belongs to this call: several calls may run at once."""
+        """Print a line with the call's name if the last line belongs to another call (calls may run in parallel)."""
         if self._current == call.call_id:
             return
         self.close_open_output()
@@ -326,7 +326,7 @@ class Renderer:
             self._screen.line(("… ", "dim"), (call.name(), "dim"), indent=2)
 
     def _child_action(self, action: ChildAction) -> None:
-        """Show what a child did, indented by its depth in the tree."""
+        """Print an action of a child, indented by its depth in the tree."""
         call = self._calls.get(action.call_id)
         if call is None:
             self.close_open_output()
@@ -350,21 +350,21 @@ class Renderer:
         self._screen.line((number, "dim"), (f"{mark} ", style), words, indent=2 + 2 * action.depth)
 
     def end_turn(self) -> None:
-        """End a prompt's turn. Calls without an end are reported."""
+        """End a turn. Calls that have not ended are reported."""
         for call in self._calls.values():
             if call.status not in _ENDED:
                 if not call.headed:
                     self._heading(call)
                 self._continue_call(call)
                 _close_block(call)
-                why = "did not end" if call.status == "in_progress" else "never began"
+                why = "did not end" if call.status == "in_progress" else "did not begin"
                 self._screen.line((f"{self._screen.marks.failed} {call.name()}: {why}", "yellow"), indent=2)
         self.close_open_output()
-        # Nothing about a turn comes after its end, and outputs need much memory.
+        # No more updates come for this turn, and outputs need much memory.
         self._calls.clear()
 
     def _gap(self) -> None:
-        """Print an empty line between two outputs, none before the first."""
+        """Print an empty line between two outputs, but not before the first."""
         if self._needs_gap:
             self._screen.blank()
         self._needs_gap = True
@@ -384,8 +384,9 @@ def _close_block(call: _Call) -> None:
 
 
 def unified_diff(name: str, old: str | None, new: str, *, limit: int | None = 120) -> Iterator[tuple[str, str]]:
-    """A change of a file as a unified diff: `(line, style)` pairs. `old` is None for a new file.
-    Yields at most `limit` lines, then the number of left out lines.
+    """Yield a change of a file as a unified diff: `(line, style)` pairs. `old` is None for a new file.
+
+    After `limit` lines, one more line says how many lines are left out.
     """
     before = [] if old is None else old.splitlines()
     after = new.splitlines()
@@ -393,7 +394,7 @@ def unified_diff(name: str, old: str | None, new: str, *, limit: int | None = 12
     yield ("--- /dev/null" if old is None else f"--- {a}"), "bold"
     yield f"+++ {b}", "bold"
     if len(before) + len(after) > _MOST_DIFF_LINES:
-        yield f"{len(before):,} lines become {len(after):,}: too much to show here", "dim italic"
+        yield f"{len(before):,} lines become {len(after):,}; the change is too large to show", "dim italic"
         return
     shown = 0
     left_out = 0

@@ -1,7 +1,8 @@
-"""Client session: drives a session with an ACP agent from the main thread.
-The protocol runs in its own thread. So the main thread can read a terminal, print at the terminal's speed and handle
-signals. What the agent does arrives here through one queue, in order. When the queue is long, the protocol thread waits,
-and so does the agent.
+"""Client session: controls a session with an ACP agent from the main thread.
+
+The protocol runs in another thread. So the main thread can read the terminal, print at the terminal's speed and handle
+signals. The agent's updates come to the main thread through one queue, in order. If the queue is long, the protocol
+thread waits, and so does the agent.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Asker = Callable[[Sequence[Mapping[str, Any]]], str]
 
 
 class Quit(Exception):
-    """Raised to leave at once: after a second Ctrl-C, or a signal. `status` is the exit status."""
+    """Raised to end the command at once, after a second Ctrl-C or a signal. `status` is the exit status."""
 
     def __init__(self, status: int) -> None:
         self.status = status
@@ -197,7 +198,7 @@ class ClientSession:
     # Communication between the threads
 
     def _wait(self, ask: Callable[[], Any], *, may_cancel: bool = False) -> Any:
-        """Run a coroutine function in the protocol's thread, and handle in this thread what comes meanwhile."""
+        """Run a coroutine function in the protocol's thread. Until it ends, handle the queue in this thread."""
         future: Future[Any] = self._portal.start_task_soon(ask)
         future.add_done_callback(lambda _future: self._queue.put(None))
         try:
@@ -235,9 +236,9 @@ class ClientSession:
         self._output.show_permission_request(call)
         rule = self._policy.rule_for(call)
         if rule != "ask":
-            answer, by = choose_option(rule, options), f" ({self._policy.said(call)})"
+            answer, by = choose_option(rule, options), f" ({self._policy.option_for(call)})"
         elif self._asker is None:
-            answer, by = choose_option("never", options), " (nobody to ask; see --allow)"
+            answer, by = choose_option("never", options), " (there is no terminal to ask; see --allow)"
         else:
             try:
                 answer, by = self._asker(options), ""
@@ -251,7 +252,7 @@ class ClientSession:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT is counted; SIGTERM and SIGHUP leave. A signal wakes the queue, so that the main thread notices it."""
+        """Handle signals: count SIGINT; end the command for SIGTERM and SIGHUP. A queue entry wakes the main thread."""
 
         def interrupted(number: int, frame: FrameType | None) -> None:
             self._interrupts += 1
@@ -291,7 +292,7 @@ class ClientSession:
 
 
 class _QueueObserver:
-    """The client observer in the protocol's thread: passes everything to the main thread."""
+    """The `ClientObserver` in the protocol's thread. It passes every call to the main thread."""
 
     def __init__(self, headless: ClientSession) -> None:
         self._headless = headless
@@ -300,7 +301,7 @@ class _QueueObserver:
 
     async def _put(self, work: Callable[[], None]) -> None:
         self._queue.put(work)
-        # The queue is this long only if the screen is slower than the agent. A check every 2 ms then costs little.
+        # The queue is full only if the screen is slower than the agent. In that case a check every 2 ms costs little.
         while self._queue.qsize() > _LONGEST_QUEUE:  # noqa: ASYNC110 - the queue's reader is a thread, not a task
             await anyio.sleep(0.002)
 
@@ -333,7 +334,7 @@ async def _set(event: anyio.Event) -> None:
 
 
 def _sign_in(words: str, about: Mapping[str, Any]) -> str:
-    """The text of an error that asks to sign in, with the methods that the agent offers."""
+    """Add the agent's sign-in methods to the text of an error that asks to sign in."""
     ways = [way for way in get_list(about, "authMethods") if isinstance(way, Mapping) and get_text(way, "id")]
     for way in ways:
         words += f"\n  --auth {clean_line(get_text(way, 'id'), 60)}: {clean_line(get_text(way, 'name'), 100)}"

@@ -1,6 +1,6 @@
-"""Casts from the main thread: the entity runs in an event loop in another thread.
-Signals arrive in the main thread, and the user types there. The loop keeps its thread until the entity is closed, because
-an entity keeps what its medium holds from one cast to the next.
+"""Runs an entity in an event loop in another thread, so that the main thread can handle signals and read the terminal.
+
+The thread lives until the entity is closed, because the state of the entity's medium continues from cast to cast.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class EventOutput(Protocol):
-    """Shows events. It is called in the entity's thread, which waits for it."""
+    """Shows events. The methods are called in the entity's thread, and the entity waits for them."""
 
     def show_event(self, event: Event) -> None: ...
 
 
 @dataclass(frozen=True)
 class CastEnding:
-    """How a cast ended: its result (None if it was stopped before it had one), and the signal that stopped it."""
+    """The end of a cast: its result (None if it was stopped earlier) and the signal that stopped it, if any."""
 
     result: CastResult | None
     stopped_by: int | None
@@ -52,8 +52,9 @@ class EntityThread:
         self._presses = 0
 
     def cast(self, intent: str | None, output: EventOutput, context: Sequence[ContextBlock] = ()) -> CastEnding:
-        """Run one cast to its end; raises the cast's error. An intent of None continues the last cast (`Entity.resume`).
-        The first signal cancels the cast, which is recorded. A second one does not wait for the record.
+        """Run one cast to its end. Raises the cast's error. An intent of None continues the last cast (`Entity.resume`).
+
+        The first signal cancels the cast, and its end is recorded. After a second signal the command ends at once.
         """
         self._presses = 0
         stopped_by: list[int] = []
@@ -72,7 +73,7 @@ class EntityThread:
         return CastEnding(result, stopped_by[0] if stopped_by else None)
 
     def warm(self) -> None:
-        """Start early what the first cast would otherwise wait for."""
+        """Prepare the entity in advance, so that the first cast starts faster."""
         prepare_in_background(self.entity.crystal)
         self._portal.start_task_soon(self.entity.warm)
 
@@ -91,7 +92,7 @@ class EntityThread:
                 async for event in stream:
                     lost = _shown(output, event)
                     if lost is not None:
-                        break  # leaving the block ends the cast: nobody sees its output
+                        break  # nobody sees the output, so end the cast
             if lost is not None:
                 raise lost
             return stream.result
@@ -116,7 +117,7 @@ def _shown(output: EventOutput, event: Event) -> OSError | None:
 
 @contextmanager
 def run_entity(entity: Entity | Callable[[], Awaitable[Entity]]) -> Iterator[EntityThread]:
-    """Run the entity, or the one that a function makes in the loop, in its own event loop until the block ends."""
+    """Run an entity in its own event loop until the block ends. A function may make the entity inside the loop."""
     with start_blocking_portal("asyncio") as portal:
         run = EntityThread(portal, portal.call(entity) if callable(entity) else entity)
         try:
@@ -130,7 +131,7 @@ async def _running_loop() -> asyncio.AbstractEventLoop:
 
 
 def handled_signals(*numbers: int) -> list[int]:
-    """The signals that may be handled. Signals ignored from the start (``nohup``, a background job) stay ignored."""
+    """The signals of ``numbers`` that may be handled. A signal that was ignored at the start (``nohup``) stays ignored."""
     return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
 
 

@@ -1,8 +1,8 @@
-"""Permission requests in the terminal.
+"""Permission requests on the command line.
 
-`cantrip client` answers those of an agent by a rule of the command line (`Policy`) or by asking the user (`ask_permission`).
-`cantrip cast` and `cantrip repl` say on stderr what is allowed without asking. `--ask` asks in the terminal, and `--allow-host`
-names hosts. A request to a host that nobody named is refused, or the user is asked.
+`cantrip client` answers an agent's requests by the rules of `--allow` (`Policy`), or asks the user (`ask_permission`).
+`cantrip cast` and `cantrip repl` print on stderr what is allowed without asking. With `--ask` they ask in the terminal;
+`--allow-host` allows hosts. A request to any other host is refused, or the user is asked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Allow = Literal["ask", "once", "always", "never"]
 
-# The kinds of option (ACP, PermissionOptionKind) that a rule chooses, best first.
+# For each rule, the kinds of option (ACP, PermissionOptionKind) that it chooses, best first.
 _WANTED: Final[Mapping[str, tuple[str, ...]]] = {
     "once": ("allow_once", "allow_always"),
     "always": ("allow_always", "allow_once"),
@@ -46,14 +46,14 @@ KINDS: Final = ("read", "edit", "delete", "move", "search", "execute", "think", 
 
 @dataclass(frozen=True)
 class Policy:
-    """The rule for permission requests: one for all, and others for some kinds of tool calls."""
+    """The rules for permission requests: a general rule, and rules for kinds of tool calls."""
 
     rule: Allow = "ask"
     kinds: Mapping[str, Allow] = field(default_factory=dict)
 
     @classmethod
     def of(cls, given: Sequence[str]) -> Policy:
-        """Parse `RULE` and `KIND=RULE` options. Raises ValueError, which says what is wrong."""
+        """Parse the values `RULE` and `KIND=RULE` of `--allow`. Raises ValueError with an error text for the user."""
         rule: Allow = "ask"
         kinds: dict[str, Allow] = {}
         for each in given:
@@ -65,22 +65,23 @@ class Policy:
             elif kind in KINDS:
                 kinds[kind] = cast("Allow", value)
             else:
-                raise ValueError(f"{each!r}: {kind!r} is no kind of tool call; there are {', '.join(KINDS)}")
+                raise ValueError(f"{each!r}: {kind!r} is not a kind of tool call; use one of {', '.join(KINDS)}")
         return cls(rule, kinds)
 
     def rule_for(self, call: Mapping[str, Any]) -> Allow:
         """The rule for a tool call. A call without a kind counts as `other`."""
         return self.kinds.get(get_text(call, "kind") or "other", self.rule)
 
-    def said(self, call: Mapping[str, Any]) -> str:
-        """The command line option that gave the answer."""
+    def option_for(self, call: Mapping[str, Any]) -> str:
+        """The command line option with the rule for a tool call."""
         kind = get_text(call, "kind") or "other"
         return f"--allow {kind}={self.kinds[kind]}" if kind in self.kinds else f"--allow {self.rule}"
 
 
 def choose_option(rule: Allow, options: Sequence[Mapping[str, Any]]) -> str | None:
-    """The option that a rule chooses; None (answered as "cancelled") if no offered option fits.
-    The rule `ask` means no here, because nobody can be asked.
+    """The id of the option that a rule chooses. None (the answer is "cancelled") if no option fits.
+
+    The rule `ask` means no, because there is nobody to ask.
     """
     for kind in _WANTED["never" if rule == "ask" else rule]:
         for option in options:
@@ -98,9 +99,10 @@ def option_name(choice: str | None, options: Sequence[Mapping[str, Any]]) -> str
 
 
 def ask_permission(screen: Screen, options: Sequence[Mapping[str, Any]], read: Callable[[str], str]) -> str:
-    """Ask until the user names one option, by number or by the beginning of its name.
-    There is no default, so that an accidental Enter grants nothing. Raises EOFError at the end of input and
-    KeyboardInterrupt for Ctrl-C.
+    """Ask until the user names an option, by its number or by the beginning of its name.
+
+    There is no default, so that Enter alone allows nothing. Raises EOFError at the end of input and KeyboardInterrupt for
+    Ctrl-C.
     """
     usable = [option for option in options if isinstance(option.get("optionId"), str)]
     names = [option_name(str(option["optionId"]), usable) for option in usable]
@@ -128,7 +130,7 @@ ask_option = click.option(
     "--ask",
     "ask",
     is_flag=True,
-    help="Ask here before each write and each command: yes once, always for this, or no. Needs a terminal.",
+    help="Ask before each write and each command. Needs a terminal.",
 )
 
 allow_host_option = click.option(
@@ -136,30 +138,30 @@ allow_host_option = click.option(
     "allow_hosts",
     multiple=True,
     metavar="HOST",
-    help="Let the gate fetch send requests to HOST (example.org, localhost:3000), as if the intent named it. May be repeated.",
+    help="Allow the gate fetch to send requests to HOST (example.org, localhost:3000). May be repeated.",
 )
 
 _WAYS: Final = (
     "The user can name it by its address in the intent, or with --allow-host {host}; --ask asks before each request"
 )
 _MOMENT_S: Final = 0.05
-"""Seconds that a question waits, so that the output before it is on the screen first."""
+"""Seconds to wait before a question, so that earlier output is printed first."""
 _MOST_LINES: Final = 60
-"""The most lines of a command or a change that a question shows."""
+"""Maximum lines of a command or a change that a question shows."""
 _ANSWERS: Final[dict[str, Answer]] = {"1": "allow_once", "2": "allow_always", "3": "reject_once"}
 _WORDS: Final = {"once": "1", "yes": "1", "always": "2", "no": "3"}
 
 
 def require_terminal() -> None:
-    """Raise `click.UsageError` if stdin is not a terminal, so that nobody can answer."""
+    """Raise `click.UsageError` if stdin is not a terminal, because then nobody can answer."""
     try:
         asked = os.isatty(0)
     except OSError:
         asked = False
     if not asked:
         raise click.UsageError(
-            "--ask needs a terminal on standard input, and here it is none. Leave --ask out to allow what the recipe "
-            "allows, or take the writing gates and paths out of the recipe"
+            "--ask needs a terminal on standard input. Omit --ask to allow everything that the recipe allows, or remove "
+            "the writing gates and paths from the recipe"
         )
 
 
@@ -173,8 +175,9 @@ def named_hosts(hosts: Sequence[str] = ()) -> NamedHosts:
 
 
 def permissions(hosts: NamedHosts, mode: str | None = None) -> Permissions:
-    """An interceptor that asks in the terminal, as an editor's session asks in the mode ``ask``.
-    ``mode`` is the mode of a resumed session: read-only stays read-only.
+    """An interceptor that asks in the terminal, like a session of an editor in the mode ``ask``.
+
+    ``mode`` is the mode of a resumed session. A read-only session stays read-only.
     """
     from cantrip_acp.acp.permissions.interceptor import Permissions
     from cantrip_acp.acp.sessions import modes
@@ -195,7 +198,8 @@ def print_allowed(cantrip: Cantrip, circle: Circle, hosts: NamedHosts, *, ask: b
 
 
 def describe_allowed(cantrip: Cantrip, circle: Circle, hosts: Sequence[str] = (), *, ask: bool) -> str:
-    """What an entity in this circle may do without asking that changes something or reaches the network.
+    """A text that lists which changes and which network access this circle allows without asking.
+
     ``hosts`` are the hosts of ``--allow-host``.
     """
     from cantrip_acp.acp.sessions.modes import changes_something
@@ -230,7 +234,7 @@ def _hosts(circle: Circle, hosts: Sequence[str]) -> str:
 
 
 def _program(circle: Circle) -> str:
-    """What programs may do in the sandbox; empty if the medium runs none."""
+    """What programs may do in the sandbox, as text. Empty if the medium runs no programs."""
     wards, medium = circle.wards, circle.medium
     if medium.tool is None:
         return ""
@@ -251,7 +255,7 @@ def _writing(circle: Circle, paths: Iterable[str]) -> str:
 
 
 def _asked_about(circle: Circle) -> bool:
-    """Whether the user is asked about programs: about every command, and about a cell that could write files."""
+    """Whether the user is asked before programs: before every command, and before cells that could write files."""
     return circle.medium.name == "bash" or bool(circle.wards.code_writable_paths)
 
 
@@ -267,7 +271,7 @@ class TerminalQuestions:
         self._one = anyio.Lock()
 
     async def ask(self, question: Question) -> Answer:
-        """Ask and return the answer. End of input means no. Ctrl-C cancels the cast, and so the question."""
+        """Ask and return the answer. The end of input means no. Ctrl-C cancels the cast and the question."""
         from cantrip_acp.core.errors import CrystalError
         from cantrip_acp.crystals.human import terminal
 
@@ -284,7 +288,7 @@ class TerminalQuestions:
                         self._screen.line(("type 1, 2 or 3; Ctrl-C cancels the cast", "dim"), indent=4)
                         self._screen.flush()
             except CrystalError:
-                # The terminal is gone or its input has ended: refuse.
+                # Refuse, because the terminal is gone or its input has ended.
                 return "reject_once"
 
     def _show(self, question: Question) -> None:
@@ -319,7 +323,7 @@ class TerminalQuestions:
 
 
 def _chosen(words: str) -> Answer | None:
-    """The answer for a number or for the beginning of a word; None for anything else."""
+    """The answer that the user typed, as a number or the beginning of a word. None if it is neither."""
     if not words:
         return None
     number = next((n for word, n in _WORDS.items() if word.startswith(words)), words)

@@ -1,6 +1,7 @@
-"""Setup for ``cast`` and ``repl``: load the recipe that the user named, build its cantrip for a folder, and open a loom.
+"""Setup for ``cast`` and ``repl``: loads the recipe that the user named, builds its cantrip, and opens a loom.
 
-`open_session` resumes a session that began elsewhere, such as in an editor.
+`open_session` resumes a session that began elsewhere, such as in an editor. `read_context_files` reads the files of
+``--context``. Options that several commands have are defined here too.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from cantrip_acp.recipes.recipe import Recipe
 
 CONTEXT_BYTES = 10 * 1024 * 1024
-"""The largest picture, sound or PDF that goes with a prompt, in bytes."""
+"""Maximum size of a picture, sound or PDF in a prompt, in bytes."""
 PROMPT_BYTES = 64 * 1024
-"""The largest text that is put before the intent, in bytes. A longer text is data and is never in a prompt."""
+"""Maximum size of a text that is put before the intent, in bytes. A longer text is data outside the prompt."""
 
 cwd_option = click.option(
     "--cwd",
@@ -40,14 +41,14 @@ loom_option = click.option(
     "--loom",
     "loom_file",
     metavar="FILE",
-    help="Record there, after what it holds already: a file, sqlite:FILE or postgresql://….  "
+    help="Record to this loom, after its present content: a file, sqlite:FILE or postgresql://….  "
     "[default: a new file in the state folder]",
 )
 state_option = click.option(
     "--state-dir",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where looms and trust are kept.  [default: $CANTRIP_STATE_DIR, else the platform's state folder]",
+    help="The folder for looms and trust.  [default: $CANTRIP_STATE_DIR, else the platform's state folder]",
 )
 context_option = click.option(
     "--context",
@@ -55,14 +56,16 @@ context_option = click.option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="Give the entity this file (text, a picture, sound or PDF) beside the intent; repeatable. Text of over 64 KiB is "
-    "not put in the prompt: it is the variable `context` in code, $CANTRIP_CONTEXT in bash, read_context in conversation.",
+    help="Give this file (text, a picture, sound or PDF) to the entity, together with the intent. May be repeated. A text of "
+    "more than 64 KiB is not put into the prompt: the entity reads it from the variable `context` (code), from the file "
+    "$CANTRIP_CONTEXT (bash) or with read_context (conversation).",
 )
 
 
 @dataclass(frozen=True)
 class OpenedRecipe:
-    """Everything that a cast needs. The caller must call `leave`.
+    """A built cantrip with its loom and folder, ready for a cast. The caller must call `leave`.
+
     ``held`` is a file descriptor that locks a session whose loom allows many writers, or -1.
     """
 
@@ -80,8 +83,9 @@ class OpenedRecipe:
 
 
 def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, state_dir: Path | None) -> OpenedRecipe:
-    """Load a recipe and build its cantrip, ready to be invoked.
-    A file named by its path is trusted for this run; a workspace's recipe found by name is not.
+    """Load a recipe, build its cantrip and open its loom.
+
+    A recipe that is named by its path is trusted for this run. A recipe of the workspace that is named without a path is not.
     """
     from cantrip_acp.recipes.build.build import build, open_loom
 
@@ -91,7 +95,7 @@ def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, stat
 
 
 def trusted_cantrip(name_or_path: str, cwd: Path, state_dir: Path | None, crystal: Crystal) -> Cantrip:
-    """The cantrip of a recipe with another crystal and without a loom. Trust is checked as in `open_recipe`."""
+    """Build the cantrip of a recipe with another crystal and without a loom. Checks the trust like `open_recipe`."""
     from cantrip_acp.recipes.build.build import build
 
     recipe, workspace, _ = _load_trusted(name_or_path, cwd, state_dir)
@@ -113,7 +117,7 @@ def _load_trusted(name_or_path: str, cwd: Path, state_dir: Path | None) -> tuple
 
 @dataclass(frozen=True)
 class ContextFiles:
-    """What ``--context`` gave: blocks that come before the intent, and data that is in no prompt."""
+    """The content of the ``--context`` files: blocks before the intent, and data that is not in a prompt."""
 
     blocks: tuple[ContextBlock, ...] = ()
     data: Any = None
@@ -125,8 +129,9 @@ class ContextFiles:
 
 def read_context_files(files: tuple[Path, ...]) -> ContextFiles:
     """Read the files of ``--context``: text, or a picture, sound or PDF as an attachment.
-    A text longer than `PROMPT_BYTES` is data; several are a mapping of file name to text. Raises DefinitionError for other
-    binary data, and for files that are too large.
+
+    A text longer than `PROMPT_BYTES` becomes data. Several such texts become a mapping of file name to text. Raises
+    DefinitionError for other binary data, and for files that are too large.
     """
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.circle import LARGEST_DATA
@@ -139,17 +144,19 @@ def read_context_files(files: tuple[Path, ...]) -> ContextFiles:
             raw = opened.read(left + 1)
         left -= len(raw)
         if left < 0:
-            mend = "leave it in the folder and let the entity open it there, or give a part of it"
-            raise DefinitionError(f"--context takes {LARGEST_DATA:,} bytes of text in all; {mend}", where=str(file))
+            mend = "let the entity read the file in the folder, or use a part of it"
+            raise DefinitionError(
+                f"--context accepts at most {LARGEST_DATA:,} bytes of text in total; {mend}", where=str(file)
+            )
         attachment = _attachment(file, raw)
         if attachment is not None:
             if len(raw) > CONTEXT_BYTES:
-                raise DefinitionError(f"larger than {CONTEXT_BYTES:,} bytes: too much for a prompt", where=str(file))
+                raise DefinitionError(f"too large for a prompt: more than {CONTEXT_BYTES:,} bytes", where=str(file))
             blocks.append(ContextBlock(title=file.name, uri=attachment.uri, attachment=attachment))
             continue
         if b"\0" in raw:
-            mend = "--context takes text files, pictures, sound and PDF"
-            raise DefinitionError(f"holds binary data; {mend}", where=str(file))
+            mend = "--context accepts text files, pictures, sound and PDF"
+            raise DefinitionError(f"contains binary data; {mend}", where=str(file))
         text = raw.decode("utf-8-sig", "replace")
         if len(raw) > PROMPT_BYTES:
             texts[file.name if file.name not in texts else str(file)] = text
@@ -188,11 +195,11 @@ def _attachment(file: Path, raw: bytes) -> Attachment | None:
 def open_session(
     session_id: str, recipe: str | None, state_dir: Path | None, hosts: NamedHosts, *, ask: bool = False
 ) -> tuple[OpenedRecipe, Entity]:
-    """The session's recipe, cantrip, loom and folder, and its entity with all its earlier casts.
-    Requests may go only to ``hosts`` and to hosts that the session's earlier prompts name. With ``ask`` it asks in the terminal,
-    except about what the session always allows or always refuses.
-    ``recipe`` overrides the session's own. Raises DefinitionError if there is no such session, and LoomLocked
-    while another process works in it.
+    """Open an earlier session: its recipe, cantrip, loom and folder, and its entity with all earlier casts.
+
+    Requests may go only to ``hosts`` and to hosts in the session's earlier prompts. With ``ask`` the user is asked in the
+    terminal, unless the session always allows or refuses the call. ``recipe`` overrides the session's own recipe. Raises
+    DefinitionError if there is no such session, and LoomLocked if another process uses it.
     """
     import click
 
@@ -211,12 +218,12 @@ def open_session(
     note = sessions.find(session_id)
     if note is None:
         raise DefinitionError(
-            f"there is no session {session_id[:100]!r} in {state}; an editor shows its sessions, and `cantrip loom list` "
-            "the looms that are here"
+            f"there is no session {session_id[:100]!r} in {state}; editors list their sessions, and `cantrip loom list` lists "
+            "the looms"
         )
     workspace = Path(note.cwd)
     if not workspace.is_dir():
-        raise DefinitionError(f"the session's folder is not there any more: {workspace}")
+        raise DefinitionError(f"the session's folder does not exist any more: {workspace}")
     name = recipe or note.recipe or note.started
     found = load(name, workspace, state_dir=state) if name is not None else built_in(DEFAULT, state_dir=state)
     if recipe is None or not is_path(recipe):
@@ -228,7 +235,7 @@ def open_session(
         except MissingKey:
             raise
         except DefinitionError as problem:
-            click.echo(f"the session's crystal is gone, the recipe's own has its place: {problem}", err=True)
+            click.echo(f"the session's crystal cannot be used, so the recipe's own is used: {problem}", err=True)
     made = build.build(found, workspace=workspace, crystal=crystal)
     asker: Interceptor = hosts
     if ask:
@@ -240,10 +247,10 @@ def open_session(
     held = -1
     try:
         store = cantrip.loom_settings.get("store", "jsonl")
-        # A session's note contains no password; the session's recipe has it.
+        # The stored session contains no password; the session's recipe has it.
         where = store if is_address(store) and shown(store) == note.loom else note.loom
         if is_address(where):
-            # Such a loom allows many writers, but this session allows only one.
+            # Such a loom allows many writers, but a session allows only one, so lock the session.
             held = sessions.lock(session_id)
             sessions.touch(session_id)
         loom = Loom.open(where, fsync=bool(cantrip.loom_settings.get("fsync", False)))
@@ -256,6 +263,6 @@ def open_session(
     apply_mode(again.entity, note.mode)
     hosts.add_from_thread(loom, again.entity.last_turn)
     if again.kept in STATE_NOTES:
-        # The first cell says this too, but the user needs to read it now.
+        # The output of the first cell says this too, but the user should know it now.
         click.echo(f"opened again: {STATE_NOTES[again.kept]}", err=True)
     return OpenedRecipe(found, cantrip, loom, workspace, state, held), again.entity

@@ -1,5 +1,4 @@
 """Builds a `Cantrip` from checked recipe data: crystal, gates, circle, and the loom of its casts.
 
-It may import the core, crystals, gates, mediums, memory and the loom; never the CLI or ACP. Start with `build.py`;
-the other modules build one part each.
+It may import the core, crystals, gates, mediums, memory and the loom; never the CLI or ACP. Start with `build.py`.
 """

@@ -1,8 +1,8 @@
-"""Crystal choices of a session: which crystals it can switch to, and the crystal of a choice.
+"""Crystal choices: lists the crystals that a session can switch to, and makes the crystal that the user chose.
 
-A choice is a text: the name of one of the recipe's ``crystals``, or ``PROVIDER:MODEL``. The list contains the
-recipe's own crystal, its named ones, the models of local servers, and the catalog's models of providers with a key.
-Any other ``PROVIDER:MODEL`` is accepted too.
+The value of a choice is the name of one of the recipe's ``crystals``, or ``PROVIDER:MODEL``. The list contains the
+recipe's own crystal, its named crystals, the models of local servers, and the catalog's models of providers with a
+key. A ``PROVIDER:MODEL`` that is not in the list is accepted too.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
 from cantrip_acp.recipes.recipe import Recipe
 
 OFFERED = 12
-"""The most models of one provider in the list; the catalog's order is newest first."""
+"""Maximum models of one provider in the list. The catalog lists the newest models first."""
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A crystal that can be chosen: its value, and its name for people."""
+    """A crystal that can be chosen. ``name`` is for people."""
 
     value: str
     name: str
@@ -38,8 +38,10 @@ class Choice:
 
 
 def offered(recipe: Recipe | None, current: Crystal) -> list[Choice]:
-    """The crystals that a session can switch to, the current one first. Does not ask the keyring: a session's start
-    waits for this."""
+    """The crystals that a session can switch to. The recipe's own crystal is the first.
+
+    The keyring is not asked, because the start of a session waits for this list.
+    """
     from cantrip_acp.crystals import keys
 
     now = value_of(current)
@@ -70,7 +72,7 @@ def offered(recipe: Recipe | None, current: Crystal) -> list[Choice]:
 
 
 def own_value(recipe: Recipe) -> str | None:
-    """The choice of the recipe's own crystal; None where neither the recipe nor the environment names one."""
+    """The value of the recipe's own crystal. None if neither the recipe nor the environment names a crystal."""
     given = recipe.data.get("crystal")
     try:
         options = crystal_factory.options_of(given) if given is not None else _of_environment(ask=False)[0]
@@ -81,12 +83,12 @@ def own_value(recipe: Recipe) -> str | None:
 
 
 def value_of(crystal: Crystal) -> str:
-    """The choice that stands for a crystal."""
+    """The value of the choice for a crystal."""
     return f"{crystal.name}:{crystal.model}"
 
 
 def efforts_of(crystal: Crystal) -> tuple[str, ...]:
-    """The effort levels of a crystal; none where its model is not known to reason."""
+    """The effort levels of a crystal. Empty if the model is not known as a reasoning model."""
     from cantrip_acp.crystals.catalog import lookup
 
     if crystal.name not in MODEL_PROVIDERS:
@@ -96,9 +98,9 @@ def efforts_of(crystal: Crystal) -> tuple[str, ...]:
 
 
 def chosen(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
-    """The crystal of a choice, new at each call; ``value`` None is the recipe's own.
+    """Make the crystal of a choice. If ``value`` is None, it is the recipe's own crystal.
 
-    Raises `DefinitionError` for a choice that names no crystal, and `MissingKey` where its key is missing.
+    Raises `DefinitionError` if the choice names no crystal, and `MissingKey` if the provider's key is missing.
     """
     given = recipe.data.get("crystal")
     named: Mapping[str, Any] = recipe.data.get("crystals", {})
@@ -112,7 +114,7 @@ def chosen(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
             provider, colon, model = value.partition(":")
             if not colon or not model.strip() or provider not in MODEL_PROVIDERS or provider == "local":
                 known = ", ".join((*named, *(f"{name}:MODEL" for name in MODEL_PROVIDERS if name != "local")))
-                raise DefinitionError(f"{value[:100]!r} is no crystal that can be chosen (known: {known})")
+                raise DefinitionError(f"there is no crystal {value[:100]!r} to choose (known: {known})")
             options = {"provider": provider, "model": model.strip()}
     if effort is not None and options["provider"] not in ("scripted", "human"):
         options = {**options, "effort": effort}
@@ -140,5 +142,5 @@ def _of_environment(*, ask: bool = True) -> tuple[dict[str, Any], Path]:
 
 
 def is_file(name_or_path: str) -> bool:
-    """Whether this is a file path, relative to where the program was started, not the name of a recipe."""
+    """Whether this is a file path (relative to the folder in which the program started), not the name of a recipe."""
     return os.sep in name_or_path or name_or_path.endswith((".yaml", ".yml", ".toml"))

@@ -1,8 +1,8 @@
-"""Crystal factories: what makes a crystal from a recipe's options, the providers, and the variables of their keys.
+"""The interface of crystal factories (`Factory`), the names of the providers, and the variables of their keys.
 
 A factory is a function ``(options, context) -> Crystal``. ``options`` is the recipe's crystal mapping without
-``provider``. ``context`` holds file locations and makes errors with the position in the recipe. Other packages add
-factories as entry points ``cantrip_acp.crystals``. A factory's module is imported when a recipe names the provider.
+``provider``. ``context`` has the locations of files, and makes errors with the position in the recipe. Other packages
+add factories as entry points ``cantrip_acp.crystals``. A factory's module is imported only if a recipe needs it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath
 
 BUILT_IN: tuple[str, ...] = names.PROVIDERS
-"""Every provider of this package."""
+"""The providers of this package."""
 
 AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
-"""The variable of a token instead of Anthropic's key: sent as ``Authorization: Bearer``."""
+"""The variable of a token for Anthropic. It replaces the key and is sent as ``Authorization: Bearer``."""
 
 KEYS: dict[str, tuple[str, ...]] = {
     "anthropic": ("ANTHROPIC_API_KEY", AUTH_TOKEN),
@@ -30,7 +30,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "google": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     "openrouter": ("OPENROUTER_API_KEY",),
 }
-"""The variables of each provider's key. Providers are tried in this order."""
+"""The environment variables of each provider's key. The first provider with a key is the default."""
 
 VARIABLE = "CANTRIP_CRYSTAL"
 """The environment variable with the crystal for recipes that name none."""
@@ -38,7 +38,7 @@ VARIABLE = "CANTRIP_CRYSTAL"
 
 @dataclass(frozen=True, slots=True)
 class FactoryContext:
-    """What a factory may use. The crystal's files are relative to ``folder``."""
+    """The context that a factory gets. The paths of the crystal's files are relative to ``folder``."""
 
     folder: Path
     files: Files
@@ -46,21 +46,21 @@ class FactoryContext:
     error: Callable[[KeyPath, str], DefinitionError]
     """Makes an error at a key of the crystal's mapping, with the position in the recipe."""
     cost_limited: bool = False
-    """Whether the circle limits the cost of a cast; then the crystal's prices must be known."""
+    """Whether the circle limits the cost of a cast. If it does, the crystal's prices must be known."""
 
 
 Factory = Callable[[Mapping[str, Any], FactoryContext], Crystal]
 
 
 def available() -> list[str]:
-    """Providers that can be used here."""
+    """The providers that recipes can use in this installation."""
     from importlib.metadata import entry_points
 
     return sorted({*BUILT_IN, *(e.name for e in entry_points(group="cantrip_acp.crystals"))})
 
 
 def options_of(crystal: Any) -> dict[str, Any]:
-    """A crystal's mapping; a text such as ``scripted:FILE`` is converted to one."""
+    """The options of a recipe's crystal, as a mapping. A text such as ``scripted:FILE`` is converted to a mapping."""
     if not isinstance(crystal, str):
         return dict(crystal)
     provider, _, rest = crystal.partition(":")

@@ -1,4 +1,4 @@
-"""The crystal of a recipe: its own, one of its named ones, or the default one."""
+"""Makes the crystal of a recipe: the recipe's own crystal, one of its named ``crystals``, or the default crystal."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 
 def crystal_for(recipe: Recipe) -> Crystal:
-    """The recipe's crystal, else ``$CANTRIP_CRYSTAL``'s, else `default_options`.
+    """Make the recipe's crystal, else the crystal of ``$CANTRIP_CRYSTAL``, else the crystal of `default_options`.
 
-    New at each call: two sessions never share a script's position. Raises `MissingKey` where there is none.
+    Each call makes a new crystal, so that two sessions never share the position in a script. Raises `MissingKey` if
+    there is no crystal.
     """
     given = recipe.data.get("crystal")
     if given is not None:
@@ -37,7 +38,7 @@ def crystal_for(recipe: Recipe) -> Crystal:
             recipe.folder,
             recipe.files,
             recipe.state_dir,
-            # A text has no inner keys, so use the position of the text itself.
+            # A text has no keys, so the position of the text is used.
             lambda path, message: recipe.error(("crystal", *(() if isinstance(given, str) else path)), message),
             _cost_limited(recipe),
         )
@@ -58,9 +59,9 @@ def crystal_for(recipe: Recipe) -> Crystal:
 
 
 def default_options(*, ask: bool = True) -> dict[str, Any]:
-    """The default crystal: of the first provider whose key is set, else of the only local server that runs.
+    """The options of the default crystal: the first provider whose key is set, else the only running local server.
 
-    With ``ask`` false, only servers found earlier are used. Raises `MissingKey` where there is none.
+    If ``ask`` is false, the local servers are not asked again. Raises `MissingKey` if there is no default crystal.
     """
     from cantrip_acp.crystals import keys
 
@@ -70,10 +71,10 @@ def default_options(*, ask: bool = True) -> dict[str, Any]:
 
         model = lookup.default(found[0])
         if model is None:
-            raise MissingKey(f"no model of {found[0]} is chosen; set {VARIABLE}={found[0]}:MODEL")
+            raise MissingKey(f"{found[0]} has no default model; set {VARIABLE}={found[0]}:MODEL")
         return {"provider": found[0], "model": model}
     if keys.setting("CANTRIP_BASE_URL"):
-        # A gateway is set, so a local server is not what the user wants.
+        # The user has set a gateway, so a local server is not used.
         raise MissingKey(_how_to_get_one())
     from cantrip_acp.crystals.local import discovery
 
@@ -88,7 +89,7 @@ def _cost_limited(recipe: Recipe) -> bool:
 
 
 def named(recipe: Recipe, name: str) -> Crystal:
-    """One of the recipe's ``crystals``, by its name."""
+    """Make one of the recipe's ``crystals`` by its name."""
     given = recipe.data["crystals"][name]
 
     def error(path: KeyPath, message: str) -> DefinitionError:
@@ -98,9 +99,9 @@ def named(recipe: Recipe, name: str) -> Crystal:
 
 
 class Named(Mapping[str, Crystal]):
-    """The recipe's ``crystals`` for children. Each is made when a child first gets it.
+    """The recipe's ``crystals`` for children. Each crystal is made when a child uses it for the first time.
 
-    So a key that only a child needs may be missing as long as there is no such child (COMP-7).
+    So a provider's key may be missing if no child uses the crystal (COMP-7).
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -127,7 +128,7 @@ class Named(Mapping[str, Crystal]):
 
 
 def made(options: Mapping[str, Any], need: FactoryContext) -> Crystal:
-    """Make a crystal from its mapping. Raises `DefinitionError` where this version has no such provider."""
+    """Make a crystal from its mapping. Raises `DefinitionError` if this version does not have the provider."""
     rest = dict(options)
     provider = str(rest.pop("provider"))
     if provider == "scripted":
@@ -144,12 +145,12 @@ def made(options: Mapping[str, Any], need: FactoryContext) -> Crystal:
     here = ", ".join(available())
     raise need.error(
         ("provider",) if "provider" in options else (),
-        f"provider {provider} is not built into this version yet (here: {here})",
+        f"provider {provider} is not available in this version yet (available: {here})",
     )
 
 
 def scripted(options: Mapping[str, Any], need: FactoryContext) -> Crystal:
-    """The factory of ``provider: scripted``."""
+    """The crystal factory for ``provider: scripted``."""
     from cantrip_acp.crystals.scripted import ScriptedCrystal
     from cantrip_acp.recipes import cache
 
@@ -171,7 +172,7 @@ def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
         return DefinitionError(message, where=VARIABLE)
 
     provider, _, rest = chosen.partition(":")
-    # Read entry points last: finding them takes longer at a session's start than reading the recipe.
+    # Entry points are searched last, because that takes longer than reading the recipe.
     if provider not in BUILT_IN and provider not in available():
         import difflib
 
@@ -179,21 +180,21 @@ def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
         hint = f"; did you mean {near[0]}{':' if rest else ''}{rest}?" if near else ""
         raise error(
             (),
-            f"{chosen!r} names no crystal{hint}; write PROVIDER:MODEL, or scripted:FILE for a script "
+            f"{chosen!r} is not a crystal{hint}; write PROVIDER:MODEL, or scripted:FILE for a script "
             f"(providers: {', '.join(available())})",
         )
     if not rest.strip() and provider in KEYS:
         from cantrip_acp.crystals.catalog import lookup
 
-        # Only a provider is given: use its default model.
+        # Only a provider is named, so use its default model.
         rest = lookup.default(provider) or ""
         chosen = f"{provider}:{rest}"
     if not rest.strip() and provider != "human":
         raise error(
             (),
-            f"{chosen!r} lacks what comes after the colon: {provider}:{'FILE' if provider == 'scripted' else 'MODEL'}",
+            f"{chosen!r} is not complete; write {provider}:{'FILE' if provider == 'scripted' else 'MODEL'}",
         )
-    # Relative to the folder in which the program was started, like every file that a person names.
+    # A path is relative to the folder in which the program started, like every path that the user gives.
     need = FactoryContext(Path.cwd(), Files(), recipe.state_dir, error, _cost_limited(recipe))
     return made(options_of(chosen), need)
 
@@ -204,12 +205,12 @@ def _how_to_get_one(servers: Sequence[LocalServer] = ()) -> str:
     if servers:
         choices = " or ".join(f"{VARIABLE}={s.provider}:{s.models[0].name}" for s in servers)
         return (
-            f"no crystal: the recipe names none, {VARIABLE} is not set, and {len(servers)} local servers run. Choose one: set "
-            f"{choices} (`cantrip models local` lists them)"
+            f"no crystal: the recipe names none, {VARIABLE} is not set, and {len(servers)} local servers run. Choose one of "
+            f"them: set {choices} (`cantrip models local` lists their models)"
         )
     variables = ", ".join(variables[0] for variables in KEYS.values())
     return (
         f"no crystal: the recipe names none, {VARIABLE} is not set, no provider's key was found, and no local server answers. "
-        f"Set one of {variables} in the environment or in {keys.dotenv_file()}, or {VARIABLE}=PROVIDER:MODEL (ollama:qwen3 "
-        "needs no key, scripted:FILE plays a script)"
+        f"Set one of {variables} in the environment or in {keys.dotenv_file()}, or set {VARIABLE}=PROVIDER:MODEL "
+        "(ollama:qwen3 needs no key, scripted:FILE uses a script)"
     )

@@ -96,7 +96,9 @@ def test_permission_by_rule(rule: str, answer: str) -> None:
 
 def test_permission_in_a_pipe_names_what_was_answered_and_why() -> None:
     done = run_client("--prompt", "ask", agent=POLITE)
-    assert "▸ delete  Delete the world\n  ? permission: Reject (nobody to ask; see --allow)\n" in done.stdout
+    assert (
+        "▸ delete  Delete the world\n  ? permission: Reject (there is no terminal to ask; see --allow)\n" in done.stdout
+    )
 
 
 @pytest.mark.parametrize(("what", "status"), [("limit", 1), ("refuse", 1), ("error", 1), ("say", 0)])

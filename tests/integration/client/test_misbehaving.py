@@ -19,7 +19,7 @@ from tests.integration.client.client_processes import CLIENT, alive, environment
         ("killed", ["was killed by SIGKILL before it answered initialize"]),
         ("silent", ["did not answer initialize within 1 s", "I am just sitting here"]),
         ("closes_stdout", ["closed its stdout before it answered initialize"]),
-        ("junk", ["did not answer initialize within 1 s", "no message on stdout", "this is not the protocol"]),
+        ("junk", ["did not answer initialize within 1 s", "not a message", "this is not the protocol"]),
         ("dies_in_turn", ["exited with status 139 before it answered session/prompt", "Segmentation fault"]),
         ("hangs_in_turn", ["did not answer session/prompt within 1 s; and did not end when cancelled"]),
         ("version_two", ["speaks ACP version 2, this client speaks version 1"]),

@@ -79,7 +79,7 @@ def test_mode_and_options_are_set_before_the_first_prompt(client: Callable[..., 
         (["--set", "mode"], "is not ID=VALUE"),
         (["--load", "a", "--resume", "b"], "cannot be used together"),
         (["--allow", "edit=perhaps"], "is not one of ask, once, always, never"),
-        (["--allow", "paint=once"], "is no kind of tool call"),
+        (["--allow", "paint=once"], "is not a kind of tool call"),
     ],
 )
 def test_a_wrong_command_line(arguments: list[str], words: str) -> None:

@@ -129,7 +129,7 @@ async def test_the_terminal_marks_what_is_void(tmp_path: Path) -> None:
     shown = page.getvalue()
     assert (
         shown.index("Half")
-        < shown.index("attempt 1 broke off")
+        < shown.index("attempt 1 was interrupted")
         < shown.index("asking again at once")
         < shown.index("Fine.")
     )

@@ -283,7 +283,7 @@ class Context:
         If ``summary`` is None, the digest is used. Call and capabilities stay as they are (LOOM-6, CALL-5), and so
         does the intent of every cast that still has a turn here. The folded turns stay in the loom (LOOM-5).
         """
-        last = self._take(len(self._entries) - keep)
+        last = self._move_to_digest(len(self._entries) - keep)
         self._summary = explained(1, self.folded, summary or self._digest.text(), variable)
         self._rebuild(last)
         return self._summary
@@ -309,11 +309,11 @@ class Context:
         """Repeat a recorded fold: ``summary`` is the message of a ``fold`` turn. Any other text changes nothing."""
         through = folded_through(summary)
         if through is not None and through > self.folded:
-            last = self._take(min(through - self.folded, len(self._entries)))
+            last = self._move_to_digest(min(through - self.folded, len(self._entries)))
             self._summary = summary
             self._rebuild(last)
 
-    def _take(self, count: int) -> _Opening | None:
+    def _move_to_digest(self, count: int) -> _Opening | None:
         """Move the first ``count`` turns into the digest. Returns the cast of the last of them."""
         gone, self._entries = self._entries[:count], self._entries[count:]
         for entry in gone:

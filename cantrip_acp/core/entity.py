@@ -378,7 +378,7 @@ class Entity:
             state.children.count, state.children.descendants = state.loom.children_until(turn_id)
 
     def _register_cantrip(self) -> None:
-        self.loom.know(self.cantrip_id, *self.cantrip.records, self.cantrip.shown)
+        self.loom.record_cantrip(self.cantrip_id, *self.cantrip.records, self.cantrip.shown)
 
     async def close(self) -> None:
         """End the entity, its running cast, and everything that its medium started. Safe to call twice."""

@@ -54,7 +54,7 @@ class BaseLoom:
         if tree is None:
             tree = Tree()
             for position, record in store.heads():
-                problem = tree.take(position, record)
+                problem = tree.add(position, record)
                 if problem is not None:
                     store.note(position, problem.message, problem.rule)
         self._tree = tree
@@ -126,7 +126,7 @@ class BaseLoom:
             # Other processes wrote records before this one. Read all of them in the order of the store, this one too.
             self.refresh()
         else:
-            self._tree.take(
+            self._tree.add(
                 position, record_heads.decode(record.data, sealed=True) if type(record) is LaterRecord else record
             )
 
@@ -152,7 +152,7 @@ class BaseLoom:
         """
         count = 0
         for position, record in self._store.news():
-            problem = self._tree.take(position, record)
+            problem = self._tree.add(position, record)
             if problem is not None:
                 self._store.note(position, problem.message, problem.rule)
             count += 1
@@ -173,7 +173,7 @@ class BaseLoom:
         A child has a root of its own. Its parent is the turn that spawned the child: ``above``.
         """
         if above is not None:
-            self.know(cantrip_id, call, circle, shown)
+            self.record_cantrip(cantrip_id, call, circle, shown)
             below = new_id("t")
             self.append(Turn(below, above, cantrip_id, entity_id, None, role="call"))
             return below
@@ -181,12 +181,12 @@ class BaseLoom:
         root = self._tree.calls.get(cantrip_id)
         if root is not None:
             return root
-        self.know(cantrip_id, call, circle, shown)
+        self.record_cantrip(cantrip_id, call, circle, shown)
         root = new_id("t")
         self.append(Turn(root, None, cantrip_id, entity_id, None, role="call"))
         return root
 
-    def know(
+    def record_cantrip(
         self,
         cantrip_id: str,
         call: Mapping[str, Any],
@@ -233,12 +233,12 @@ class BaseLoom:
 
     __delitem__ = delete_turn
 
-    def hold_cast(self, cast_id: str) -> bool:
+    def lock_cast(self, cast_id: str) -> bool:
         """Mark a cast as running in this process, until `release_cast` or until the process dies. Returns False if
         this process or another one runs it already."""
-        return self._store.hold(cast_id)
+        return self._store.lock_cast(cast_id)
 
-    def release_cast(self, cast_id: str) -> None:
+    def unlock_cast(self, cast_id: str) -> None:
         """Mark a cast as no longer running in this process."""
         self._store.release(cast_id)
 
@@ -495,7 +495,7 @@ class BaseLoom:
         path.reverse()
         return path
 
-    def own(self, leaf_id: str) -> list[str]:
+    def own_path(self, leaf_id: str) -> list[str]:
         """The ids from an entity's own ``call`` turn to one of its turns. For a child, the part above its own call is
         left out."""
         path = self.path(leaf_id)
@@ -513,7 +513,7 @@ class BaseLoom:
         """On the path to a turn: the number of children that its entity spawned, and the number of casts of children
         and of their children (``max_children_total`` counts each)."""
         places = self._tree.turns
-        mine = set(self.own(leaf_id))
+        mine = set(self.own_path(leaf_id))
         born = sum(1 for place in places.values() if place.role == "call" and place.parent_id in mine)
         turns: dict[str | None, list[str]] = {}
         for turn_id, place in places.items():
@@ -529,11 +529,11 @@ class BaseLoom:
                     waiting += turns.get(cast_id, ())
         return born, len(casts)
 
-    def acted(self, leaf_id: str) -> list[tuple[str, ...]]:
+    def utterance_ids(self, leaf_id: str) -> list[tuple[str, ...]]:
         """The utterances of an entity on the path to a turn, without the call and folds. Each is a tuple of turn ids:
         an utterance has several turns if it delegated (`turn_parts`)."""
         spoken: list[tuple[str, ...]] = []
-        for i in self.own(leaf_id):
+        for i in self.own_path(leaf_id):
             place = self._tree.turns[i]
             if place.role != "crystal":
                 continue

@@ -39,9 +39,9 @@ class Loom(BaseLoom):
                 return cls(completed(store, path))
             loom = cls(store)
             if loom._tree.unfinished or loom.open_casts:
-                from cantrip_acp.loom.recovery import settle
+                from cantrip_acp.loom.recovery import complete_interrupted
 
-                settle(loom)
+                complete_interrupted(loom)
             return loom
         except BaseException:
             store.close()

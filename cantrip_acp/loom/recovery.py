@@ -2,7 +2,7 @@
 
 An utterance is recorded before the circle acts on it. After a crash nobody knows which of its calls ran, wholly or in
 part. So each call gets an error as its answer, which the crystal reads and can look into; no call is run a second time.
-`Loom.open` calls `settle`; readers use `missing`.
+`Loom.open` calls `complete_interrupted`; readers use `missing`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cantrip_acp.loom.records.turn import (
     TurnMetadata,
     Utterance,
     UtteranceRecord,
-    made,
+    created_at,
     metadata_of,
     now,
 )
@@ -43,7 +43,7 @@ CUT_OFF = "interrupted: the process ended while the child was at work; what it h
 """The same for a delegation."""
 
 
-def settle(loom: BaseLoom) -> list[Turn]:
+def complete_interrupted(loom: BaseLoom) -> list[Turn]:
     """Write the missing turns of all utterances whose process has ended, and the ends of their casts; return those
     turns.
 
@@ -51,20 +51,20 @@ def settle(loom: BaseLoom) -> list[Turn]:
     above it is damaged) stays as it is.
     """
     settled: list[Turn] = []
-    for record in _lost(loom):
-        with _held(loom, record.cast_id) as held:
+    for record in _interrupted_utterances(loom):
+        with _locked_cast(loom, record.cast_id) as held:
             if held and any(each.id == record.id for each in loom.unfinished()):
                 try:
                     turn = _turn(loom, record)
                     loom.append(turn)
                     settled.append(turn)
                 except LoomError as problem:
-                    _cannot(record, problem)
+                    _raise_incomplete(record, problem)
     # A process may have written such a turn and been killed before it wrote the cast's end.
     for cast_id, turn_id in _last_turns(loom).items():
         last = loom.turn(turn_id)
         if last.truncated and last.reason == "error":
-            with _held(loom, cast_id) as held:
+            with _locked_cast(loom, cast_id) as held:
                 end = _end(loom, cast_id, {}, {}) if held and loom.cast_end(cast_id) is None else None
                 if end is not None:
                     loom.append(end)
@@ -72,10 +72,10 @@ def settle(loom: BaseLoom) -> list[Turn]:
 
 
 def missing(loom: BaseLoom) -> Iterator[Turn | CastRecord]:
-    """Yield what `settle` would write, for a reader."""
+    """Yield what `complete_interrupted` would write, for a reader."""
     turns: dict[str, Turn] = {}
     ends: dict[str, CastRecord] = {}
-    for record in _lost(loom):
+    for record in _interrupted_utterances(loom):
         try:
             turns[record.id] = turn = _turn(loom, record)
             yield turn
@@ -84,10 +84,10 @@ def missing(loom: BaseLoom) -> Iterator[Turn | CastRecord]:
                 ends[end.id] = end
                 yield end
         except LoomError as problem:
-            _cannot(record, problem)
+            _raise_incomplete(record, problem)
 
 
-def _lost(loom: BaseLoom) -> list[UtteranceRecord]:
+def _interrupted_utterances(loom: BaseLoom) -> list[UtteranceRecord]:
     """The utterances whose process has ended, last one first: a child began after the utterance that called it."""
     said = loom.unfinished()
     if not said:
@@ -99,19 +99,19 @@ def _lost(loom: BaseLoom) -> list[UtteranceRecord]:
 
 
 @contextlib.contextmanager
-def _held(loom: BaseLoom, cast_id: str) -> Iterator[bool]:
+def _locked_cast(loom: BaseLoom, cast_id: str) -> Iterator[bool]:
     """Lock a cast. Yields False if it runs; otherwise nobody else can start it meanwhile."""
-    held = loom.hold_cast(cast_id)
+    held = loom.lock_cast(cast_id)
     try:
         if held:
             loom.refresh()
         yield held
     finally:
         if held:
-            loom.release_cast(cast_id)
+            loom.unlock_cast(cast_id)
 
 
-def _cannot(record: UtteranceRecord, problem: LoomError) -> None:
+def _raise_incomplete(record: UtteranceRecord, problem: LoomError) -> None:
     log.warning("what entity %s said last stays unfinished: %s", record.entity_id, problem)
 
 
@@ -130,7 +130,7 @@ def _turn(loom: BaseLoom, record: UtteranceRecord) -> Turn:
             raise LoomError(f"turn {record.id!r} goes on with one that is not above it: {record.continues!r}")
         parts = [loom.turn(i) for i in path[path.index(record.continues) :]]
         utterance = parts[0].utterance
-    results, outputs = _left(record.id, utterance, gates, program, parts)
+    results, outputs = _missing_answers(record.id, utterance, gates, program, parts)
     return Turn(
         id=record.id,
         parent_id=record.parent_id,
@@ -157,7 +157,7 @@ def _metadata(loom: BaseLoom, record: UtteranceRecord) -> TurnMetadata:
     return metadata_of(
         used,
         duration_ms=0.001,
-        timestamp=made(record.id) or now(),
+        timestamp=created_at(record.id) or now(),
         model=record.model or (model if isinstance(model, str) else None),
         trace_id=start.trace_id if start is not None else None,
         stop_reason=record.stop_reason or msgspec.UNSET,
@@ -167,7 +167,7 @@ def _metadata(loom: BaseLoom, record: UtteranceRecord) -> TurnMetadata:
     )
 
 
-def _left(
+def _missing_answers(
     turn_id: str, utterance: Utterance, gates: Sequence[str], program: str | None, parts: Sequence[Turn]
 ) -> tuple[tuple[GateRecord, ...], tuple[Output, ...]]:
     """Answers for the calls that have no answer in the recorded parts."""
@@ -195,7 +195,7 @@ def _left(
             else:
                 call_id, why = f"{turn_id}.g{ended}", ENDED
                 ended += 1
-            results.append(GateRecord(gate, _given(call.args), why, True, call.id, call_id=call_id))
+            results.append(GateRecord(gate, _decoded_args(call.args), why, True, call.id, call_id=call_id))
     return tuple(results), tuple(outputs)
 
 
@@ -207,7 +207,7 @@ def _outputs(turn: Turn) -> Iterator[Output]:
         yield observation.output
 
 
-def _given(args: str) -> Any:
+def _decoded_args(args: str) -> Any:
     try:
         return json.loads(args or "{}")
     except (ValueError, RecursionError):

@@ -68,9 +68,9 @@ def of_thread(loom: Loom, leaf_id: str, *, outline: Outline | None = None) -> fl
     graded = grade(loom, leaf_id)
     if graded is not None:
         return graded
-    path = loom.path(leaf_id) if outline is None else outline.own(leaf_id)
+    path = loom.path(leaf_id) if outline is None else outline.own_path(leaf_id)
     if outline is None and any(loom.places[i].role == "call" for i in path[1:]):
-        path = Outline(loom).own(leaf_id)
+        path = Outline(loom).own_path(leaf_id)
     found = [r for i in path if (r := loom.reward(i)) is not None]
     return math.fsum(found) if found else None
 

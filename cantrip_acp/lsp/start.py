@@ -143,7 +143,7 @@ def _parse(argv: list[str]) -> str | None:
             sys.exit(0)
         if name == "--log-file":
             if not equals and not rest:
-                _wrong("--log-file needs a file")
+                _fail("--log-file needs a file")
             from cantrip_acp.core.errors import OutputError
             from cantrip_acp.files.output_file import check_appendable
 
@@ -153,14 +153,14 @@ def _parse(argv: list[str]) -> str | None:
                 with open(log_file, "a", encoding="utf-8"):
                     pass
             except OutputError as error:
-                _wrong(f"the log file: {error}; choose another --log-file")
+                _fail(f"the log file: {error}; choose another --log-file")
             except OSError as error:
-                _wrong(f"the log file {log_file} cannot be written: {error.strerror}")
+                _fail(f"the log file {log_file} cannot be written: {error.strerror}")
         elif word != "--stdio" and not word.startswith("--clientProcessId="):
-            _wrong(f"unknown option {word!r}; see cantrip lsp --help")
+            _fail(f"unknown option {word!r}; see cantrip lsp --help")
     return log_file
 
 
-def _wrong(why: str) -> None:
+def _fail(why: str) -> None:
     sys.stderr.write(f"cantrip lsp: {why}\n")
     sys.exit(2)

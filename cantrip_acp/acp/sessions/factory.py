@@ -42,7 +42,7 @@ from cantrip_acp.loom.records.turn import (
     new_id,
     now,
 )
-from cantrip_acp.loom.stores.address import is_address, shown
+from cantrip_acp.loom.stores.address import display_address, is_address
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
@@ -375,7 +375,7 @@ class SessionFactory:
         fsync = bool(cantrip.loom_settings.get("fsync", False))
         if metadata is not None and metadata.loom:
             # The metadata holds no password. The session's recipe has it.
-            store = store if is_address(store) and shown(store) == metadata.loom else metadata.loom
+            store = store if is_address(store) and display_address(store) == metadata.loom else metadata.loom
         elif store == "memory":
             return Loom.memory(), -1
         if not is_address(store):
@@ -445,11 +445,11 @@ def records_on_path(loom: Loom, turn_id: str, cast_id: str | None = None) -> Ite
 
 def _descendants(loom: Loom, above: set[str]) -> tuple[set[str], set[str]]:
     """The casts and turns of the children that these turns spawned, and of their children."""
-    spoken: dict[str, list[str]] = {}
+    cast_turns: dict[str, list[str]] = {}
     entity_turns: dict[str, list[str]] = {}
     for each, place in loom.places.items():
         if place.cast_id is not None:
-            spoken.setdefault(place.cast_id, []).append(each)
+            cast_turns.setdefault(place.cast_id, []).append(each)
         if place.role == "call" and place.parent_id is not None:
             entity_turns.setdefault(place.parent_id, []).append(each)
     spawned: dict[str, list[str]] = {}
@@ -461,7 +461,9 @@ def _descendants(loom: Loom, above: set[str]) -> tuple[set[str], set[str]]:
         at = waiting.pop()
         new = set(spawned.get(at, ())) - casts
         casts |= new
-        found = {*entity_turns.get(at, ()), *(each for cast in new for each in spoken.get(cast, ()))} - above - turns
+        found = (
+            {*entity_turns.get(at, ()), *(each for cast in new for each in cast_turns.get(cast, ()))} - above - turns
+        )
         turns |= found
         waiting += found
     return casts, turns
@@ -475,14 +477,16 @@ def find_turn(entity: Entity, named: object) -> str | None:
     """
     if not entity.last_turn or entity.last_turn not in entity.loom:
         return None
-    from cantrip_acp.loom.query.history import lived, spoken
+    from cantrip_acp.loom.query.history import casts_of, crystal_turns
 
-    own = [turn.id for _, turn in spoken(lived(entity.loom, entity.last_turn))]
+    own = [turn.id for _, turn in crystal_turns(casts_of(entity.loom, entity.last_turn))]
     if isinstance(named, int) and not isinstance(named, bool):
         if named == 0:
-            return next((i for i in entity.loom.own(entity.last_turn) if entity.loom.places[i].role == "call"), None)
+            return next(
+                (i for i in entity.loom.own_path(entity.last_turn) if entity.loom.places[i].role == "call"), None
+            )
         return own[named - 1] if 1 <= named <= len(own) else None
-    if not isinstance(named, str) or named not in entity.loom.own(entity.last_turn):
+    if not isinstance(named, str) or named not in entity.loom.own_path(entity.last_turn):
         return None
     return named
 
@@ -495,7 +499,7 @@ def first_cast(entity: Entity, turn_id: str) -> str | None:
         return None
     starts = loom.cast_starts()
     fork = loom.fork_of(entity.id)
-    casts = [loom.places[i].cast_id for i in loom.own(entity.last_turn) if loom.places[i].role == "crystal"]
+    casts = [loom.places[i].cast_id for i in loom.own_path(entity.last_turn) if loom.places[i].role == "crystal"]
     casts += [start.id for start in starts.values() if start.entity_id == entity.id]
     casts += [fork.resumes] if fork is not None and isinstance(fork.resumes, str) else []
     found = casts[0] if casts else None

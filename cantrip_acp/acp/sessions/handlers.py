@@ -236,10 +236,10 @@ class Sessions:
             return
         # Imported here because only forks need these modules.
         from cantrip_acp.core.forking.fork import restore
-        from cantrip_acp.loom.query.history import lived
+        from cantrip_acp.loom.query.history import casts_of
 
         restore_later, entity.medium_session.pending_restore = entity.medium_session.pending_restore, None
-        parts = await anyio.to_thread.run_sync(lived, entity.loom, turn_id)
+        parts = await anyio.to_thread.run_sync(casts_of, entity.loom, turn_id)
         try:
             await restore(entity, turn_id, parts, "snapshot", live)
             opened.restored_state = "snapshot"

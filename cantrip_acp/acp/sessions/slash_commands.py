@@ -19,7 +19,7 @@ from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.factory import find_turn
 from cantrip_acp.acp.wire.jsonrpc import RpcError
 from cantrip_acp.core.errors import CantripError
-from cantrip_acp.loom.query.history import lived, spoken
+from cantrip_acp.loom.query.history import casts_of, crystal_turns
 from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
 from cantrip_acp.text.redaction import shared
 
@@ -118,7 +118,7 @@ def _turn_rows(session: Session) -> list[tuple[int, str, str]]:
     if not entity.last_turn or entity.last_turn not in entity.loom:
         return []
     rows = []
-    for number, (_, turn) in enumerate(spoken(lived(entity.loom, entity.last_turn)), 1):
+    for number, (_, turn) in enumerate(crystal_turns(casts_of(entity.loom, entity.last_turn)), 1):
         text = turn.utterance.content or turn.utterance.code or ", ".join(turn.gate_calls)
         short = " ".join(text.split())[:80].replace("|", "\\|").replace("`", "'")
         rows.append((number, turn.id, short))

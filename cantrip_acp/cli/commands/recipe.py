@@ -101,7 +101,7 @@ def check(targets: tuple[str, ...], as_json: bool, cwd: Path) -> int:
     from cantrip_acp.cli.errors import DONE, USAGE
     from cantrip_acp.recipes import inspect
 
-    reports = [inspect.check(path, file=shown, workspace=cwd.resolve()) for path, shown in _chosen(targets, cwd)]
+    reports = [inspect.check(path, file=label, workspace=cwd.resolve()) for path, label in _chosen(targets, cwd)]
     for report in reports:
         if as_json:
             click.echo(json.dumps(_as_json(report)))
@@ -250,10 +250,10 @@ def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str,
 
 def _loom(found: Recipe) -> dict[str, Any]:
     """The recipe's loom settings, without passwords."""
-    from cantrip_acp.loom.stores.address import shown
+    from cantrip_acp.loom.stores.address import display_address
 
     settings = {"store": "jsonl", **found.data.get("loom", {})}
-    return {**settings, "store": shown(settings["store"])}
+    return {**settings, "store": display_address(settings["store"])}
 
 
 def _print_shown(screen: Screen, about: dict[str, Any], circle: Circle) -> None:

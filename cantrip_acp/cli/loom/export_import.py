@@ -238,11 +238,11 @@ def import_(files: Sequence[str], into: str, kind: str | None, as_json: bool) ->
     """
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.stores.address import is_address, shown
+    from cantrip_acp.loom.stores.address import display_address, is_address
     from cantrip_acp.text.sanitize import clean_line
-    from cantrip_acp.training.importing.import_file import kind_of, take
+    from cantrip_acp.training.importing.import_file import detect_format, import_file
 
-    kinds = [kind or kind_of(name) for name in files]
+    kinds = [kind or detect_format(name) for name in files]
     target: Path | str = into if is_address(into) else Path(into).expanduser()
     for name in files:
         if not is_address(name) and isinstance(target, Path) and Path(name).resolve() == target.resolve():
@@ -250,10 +250,10 @@ def import_(files: Sequence[str], into: str, kind: str | None, as_json: bool) ->
     results: list[dict[str, Any]] = []
     with Loom.open(target) as loom:
         for name, found in zip(files, kinds, strict=True):
-            report = take(name, loom, found)
-            results.append({"file": shown(name), "kind": found, **report.record()})
+            report = import_file(name, loom, found)
+            results.append({"file": display_address(name), "kind": found, **report.record()})
     if as_json:
-        click.echo(json.dumps({"into": shown(into), "files": results}))
+        click.echo(json.dumps({"into": display_address(into), "files": results}))
         return
     for each in results:
         counts = Counter({k: each[k] for k in ("turns", "casts", "rewards")})

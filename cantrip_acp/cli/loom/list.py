@@ -251,7 +251,7 @@ def stats(names: tuple[str, ...], as_json: bool, state_dir: Path | None) -> None
     looms = Looms(names, state_dir)
     counted = Statistics()
     for loom in looms:
-        counted.take(loom)
+        counted.add(loom)
     data = counted.record()
     if as_json:
         click.echo(json.dumps({**data, "problems": looms.problems}, default=str))

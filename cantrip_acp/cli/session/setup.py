@@ -208,7 +208,7 @@ def open_session(
     from cantrip_acp.core.forking.resume import STATE_NOTES, resume_entity
     from cantrip_acp.files import paths
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.stores.address import is_address, shown
+    from cantrip_acp.loom.stores.address import display_address, is_address
     from cantrip_acp.recipes import DEFAULT, load, trust
     from cantrip_acp.recipes.build import build, crystal_choices
     from cantrip_acp.recipes.recipe import built_in, is_path
@@ -248,7 +248,7 @@ def open_session(
     try:
         store = cantrip.loom_settings.get("store", "jsonl")
         # The stored session contains no password; the session's recipe has it.
-        where = store if is_address(store) and shown(store) == note.loom else note.loom
+        where = store if is_address(store) and display_address(store) == note.loom else note.loom
         if is_address(where):
             # Such a loom allows many writers, but a session allows only one, so lock the session.
             held = sessions.lock(session_id)

@@ -60,7 +60,7 @@ class CastControl:
             whole = result.terminated
             return result
         finally:
-            entity.loom.release_cast(run.cast.id)
+            entity.loom.unlock_cast(run.cast.id)
             self._run = entity.cast = None
             if not whole:
                 # A cast that is cut off ends all entities below it, also those that wait for their next intent
@@ -106,7 +106,7 @@ class CastStream:
             raise RuntimeError("the cast has not ended; read its events to the end first")
         return self._result
 
-    def _leave(self, cancel: Callable[[], object]) -> None:
+    def _cancel_for_reader(self, cancel: Callable[[], object]) -> None:
         """The reader left: cancel the cast if it runs; if it has not begun, it never will."""
         self._left = True
         if self._running:
@@ -143,7 +143,7 @@ async def stream_cast(
                 # Raised again below: from inside the task group it would reach the caller as an ExceptionGroup.
                 failure = error
             finally:
-                stream._leave(cancel)
+                stream._cancel_for_reader(cancel)
     if failure is not None:
         raise failure
     if stream._error is not None and not stream._raised:

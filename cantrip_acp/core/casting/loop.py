@@ -226,7 +226,7 @@ class CastRun:
         if where is not None and where.taken:
             entity.context = rebuild_context(entity, where)
             entity.last_turn = where.turn_id
-        loom.hold_cast(self.cast.id)
+        loom.lock_cast(self.cast.id)
         loom.append(
             CastRecord(
                 id=self.cast.id,

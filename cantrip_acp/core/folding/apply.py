@@ -132,7 +132,7 @@ async def _fold(entity: EntityState, cast: CastState, keep: int, *, spend_on_par
 
 def _ids(loom: Loom, turn: Turn) -> tuple[str, ...]:
     """The ids of the turns in the loom that belong to one utterance."""
-    return (turn.id,) if turn.continues is None else loom.acted(turn.id)[-1]
+    return (turn.id,) if turn.continues is None else loom.utterance_ids(turn.id)[-1]
 
 
 async def _summary(entity: EntityState, cast: CastState, keep: int, spend_on_parents: bool) -> tuple[str | None, Usage]:

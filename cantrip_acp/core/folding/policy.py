@@ -171,7 +171,7 @@ class Digest:
             self._gates[record.gate] += 1
             if record.is_error:
                 self._errors[record.gate] += 1
-        self._lines.append(f"{number}. {_told(turn)}")
+        self._lines.append(f"{number}. {_summarize_turn(turn)}")
         del self._lines[: -_LAST_LINES * 2]
 
     def text(self) -> str:
@@ -198,7 +198,7 @@ class Digest:
         return "\n\n".join(parts)
 
 
-def _told(turn: Turn) -> str:
+def _summarize_turn(turn: Turn) -> str:
     """A turn in one line: what was said, what was done, what the result was."""
     said, observation = turn.utterance, turn.observation
     parts = []

@@ -25,7 +25,7 @@ from cantrip_acp.core.forking.modules import reload_modules, unloaded_notes
 from cantrip_acp.core.history.continuation import find_point
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.gates.registry import DELEGATION
-from cantrip_acp.loom.query.history import CastPart, lived, spoken
+from cantrip_acp.loom.query.history import CastPart, casts_of, crystal_turns
 from cantrip_acp.loom.records.turn import ForkRecord, GateRecord, Output, Turn, new_id, now
 from cantrip_acp.loom.snapshots import SnapshotChunks
 from cantrip_acp.mediums.code.snapshot import Snapshot
@@ -83,7 +83,7 @@ async def fork(
     if resume is not False:
         where = find_point(loom, turn_id, resume if isinstance(resume, str) else None)
         turn_id, resumes = where.turn_id, where.cast.id
-    parts = lived(loom, turn_id)
+    parts = casts_of(loom, turn_id)
     name = entity_id or new_id("e")
     place = None
     if worktree is not False:
@@ -140,7 +140,7 @@ def _notes_on_files(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
         for name, gate in circle.gates.items()
         if gate.writes and name != MODULES and (circle.workspace is not None or "root" in gate.dependencies)
     }
-    for _, turn in spoken(list(parts)):
+    for _, turn in crystal_turns(list(parts)):
         if writers.intersection(turn.gate_calls) or (programs and turn.observation.output is not None):
             return ["files: as they are now, not as they were at that turn"]
     return []
@@ -151,7 +151,7 @@ async def restore(
 ) -> tuple[str, list[str]]:
     """Restore the medium's state. Returns the method, and what could not be restored."""
     medium = entity.circle.medium
-    cells = [(part, turn) for part, turn in spoken(list(parts)) if _programs(turn, medium.tool)]
+    cells = [(part, turn) for part, turn in crystal_turns(list(parts)) if _programs(turn, medium.tool)]
     keeps = getattr(medium, "keeps_state", False)
     if state == "none" or not keeps or not cells:
         left = ["variables of the code medium"] if state == "none" and keeps and cells else []
@@ -227,7 +227,7 @@ async def _replay(entity: Entity, parts: Sequence[CastPart], tool: str) -> list[
 
 async def _run_again(entity: Entity, session: Any, parts: Sequence[CastPart], tool: str) -> list[str]:
     missing: list[str] = []
-    for number, (part, turn) in enumerate(spoken(list(parts)), 1):
+    for number, (part, turn) in enumerate(crystal_turns(list(parts)), 1):
         again = RecordedTurn(entity, part, turn)
         outputs = turn.observation.outputs
         recorded = list(outputs) if isinstance(outputs, tuple) else [turn.observation.output]
@@ -331,7 +331,7 @@ class RecordedTurn:
         import msgspec
 
         loom = self._entity.loom
-        path = loom.acted(self._turn.parent_id) if self._turn.parent_id else []
+        path = loom.utterance_ids(self._turn.parent_id) if self._turn.parent_id else []
         return len(path), [msgspec.to_builtins(loom.said(ids)) for ids in path[start : start + count]]
 
     async def emit(self, event: Event) -> None:

@@ -17,7 +17,7 @@ from cantrip_acp.core.casting.result import ForkGroup, Sample
 from cantrip_acp.core.errors import CantripError, DefinitionError, IntentRequired
 from cantrip_acp.core.forking.fork import fork
 from cantrip_acp.core.history.continuation import find_point
-from cantrip_acp.loom.query.history import lived
+from cantrip_acp.loom.query.history import casts_of
 from cantrip_acp.loom.records.turn import ForkRecord, new_id
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ async def fork_group(
         # Decide on the cast now. Otherwise a turn of the first fork could change which cast the next fork continues.
         where = find_point(loom, turn_id, resume if isinstance(resume, str) else None)
         turn_id, resume = where.turn_id, where.cast.id
-    lived(loom, turn_id)
+    casts_of(loom, turn_id)
     name = group or new_id("g")
     samples: list[Sample | None] = [None] * len(cantrips)
     limiter = anyio.CapacityLimiter(max(1, concurrency))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.loom.query.history import CastPart, spoken
+from cantrip_acp.loom.query.history import CastPart, crystal_turns
 from cantrip_acp.loom.records.turn import GateRecord, new_id
 from cantrip_acp.telemetry import tracing
 
@@ -25,7 +25,7 @@ def loaded_modules(parts: Sequence[CastPart]) -> dict[str, GateRecord]:
     Each maps to the call that loaded it last, in the order of these calls.
     """
     found: dict[str, GateRecord] = {}
-    for _, turn in spoken(list(parts)):
+    for _, turn in crystal_turns(list(parts)):
         for record in turn.observation.results:
             result: Any = record.result
             if record.gate == LOADING_GATE and not record.is_error and isinstance(result, Mapping):

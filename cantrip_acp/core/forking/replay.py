@@ -26,7 +26,7 @@ from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateInvocation, GateReply, Proceed
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.query.history import CastPart, lived
+from cantrip_acp.loom.query.history import CastPart, casts_of
 from cantrip_acp.loom.records.turn import Turn
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ async def replay(cantrip: CantripDefinition, loom: Loom, turn_id: str, *, record
 
     Raises `TurnNotFound`, `LoomError` if the path is damaged, `SandboxError` if no copy can be made.
     """
-    parts = lived(loom, turn_id)
+    parts = casts_of(loom, turn_id)
     turns = [t for part in parts for t in part.turns if t.role == "crystal"]
     if not turns:
         raise LoomError(f"turn {turn_id!r} has nothing above it that could be replayed")
@@ -187,7 +187,7 @@ async def replay(cantrip: CantripDefinition, loom: Loom, turn_id: str, *, record
             if not part.goes_on(before) or cut:
                 cut = await _cast(entity, part, resumed=part.goes_on(before))
             before = part.id
-    after = lived(entity.loom, entity.last_turn) if entity.last_turn else []
+    after = casts_of(entity.loom, entity.last_turn) if entity.last_turn else []
     lived_again = [t for part in after for t in part.turns if t.role == "crystal"]
     for number, turn in enumerate(turns, 1):
         if number > len(lived_again):

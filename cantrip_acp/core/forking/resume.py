@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import LoomError, SandboxError, SandboxMissing
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
-from cantrip_acp.loom.query.history import lived, spoken
-from cantrip_acp.loom.recovery import settle
+from cantrip_acp.loom.query.history import casts_of, crystal_turns
+from cantrip_acp.loom.recovery import complete_interrupted
 from cantrip_acp.loom.snapshots import SnapshotChunks
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def resume_entity(cantrip: CantripDefinition, loom: Loom, entity_id: str, at: st
     It reads the loom, so run it in a thread. Raises `LoomError` if the path to its last turn is damaged.
     """
     entity = Entity(cantrip, loom, entity_id=entity_id)
-    settle(loom)
+    complete_interrupted(loom)
     last = at or loom.last_turn(entity_id)
     if last is None:
         # Its casts so far were stopped before their first turn.
@@ -69,18 +69,18 @@ def resume_entity(cantrip: CantripDefinition, loom: Loom, entity_id: str, at: st
     if last is None:
         entity.state.usage = _usage_without_turns(loom, entity_id, {})
         return ResumedEntity(entity, 0, "none")
-    parts = lived(loom, last, entity_id)
+    parts = casts_of(loom, last, entity_id)
     used = load_usage(entity, last, parts)
     if parts and parts[-1].partial is not None and parts[-1].id is not None:
         entity.state.last_cast = parts[-1].id
     if at is None:
         entity.state.usage = entity.usage + _usage_without_turns(loom, entity_id, used)
-    own = [turn for _, turn in spoken(parts) if turn.entity_id == entity_id]
+    own = [turn for _, turn in crystal_turns(parts) if turn.entity_id == entity_id]
     entity.state.sequence = max((turn.sequence for turn in own), default=0)
     kept = _kept_state(entity, parts, last)
     if kept != "none":
         entity.medium_session.pending_restore = _make_restore(entity, parts, last, kept)
-    return ResumedEntity(entity, sum(1 for _ in spoken(parts)), kept, parts)
+    return ResumedEntity(entity, sum(1 for _ in crystal_turns(parts)), kept, parts)
 
 
 def _usage_without_turns(loom: Loom, entity_id: str, turns: Mapping[str | None, Usage]) -> Usage:
@@ -105,7 +105,7 @@ def load_usage(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> dict[
     """
     if not entity.last_turn:
         entity.load_history(turn_id, parts)
-    queries = sum(1 for _ in spoken(list(parts)))
+    queries = sum(1 for _ in crystal_turns(list(parts)))
     used: dict[str | None, Usage] = {}
     for part in parts:
         if part.partial is not None and part.partial.model is not None:
@@ -127,7 +127,9 @@ def _kept_state(entity: Entity, parts: Sequence[CastPart], last: str) -> KeptSta
     medium = entity.circle.medium
     if not getattr(medium, "keeps_state", False):
         return "none"
-    if not any(call.gate == medium.tool for _, turn in spoken(list(parts)) for call in turn.utterance.tool_calls):
+    if not any(
+        call.gate == medium.tool for _, turn in crystal_turns(list(parts)) for call in turn.utterance.tool_calls
+    ):
         return "none"
     if _last_snapshot(entity, parts) is not None:
         return "snapshot"
@@ -138,7 +140,7 @@ def _kept_state(entity: Entity, parts: Sequence[CastPart], last: str) -> KeptSta
 def _last_snapshot(entity: Entity, parts: Sequence[CastPart]) -> str | None:
     """The last turn with a program, if the loom has a snapshot of it."""
     tool, pieces = entity.circle.medium.tool, SnapshotChunks(entity.loom)
-    for _, turn in reversed(list(spoken(list(parts)))):
+    for _, turn in reversed(list(crystal_turns(list(parts)))):
         if any(call.gate == tool for call in turn.utterance.tool_calls):
             with suppress(LoomError):
                 return turn.id if pieces.of(turn.id) is not None else None

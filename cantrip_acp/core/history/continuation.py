@@ -117,7 +117,7 @@ def rebuild_context(entity: EntityState, where: Point) -> Context:
     cantrip.
     """
     from cantrip_acp.core.history.crystal_view import CrystalView
-    from cantrip_acp.loom.query.history import lived
+    from cantrip_acp.loom.query.history import casts_of
     from cantrip_acp.mediums.text_program import writes_calls
 
     loom, last = entity.loom, where.turn_id
@@ -138,7 +138,7 @@ def rebuild_context(entity: EntityState, where: Point) -> Context:
                 context.interrupt(part.partial)
         return context
     context = empty()
-    context.load(lived(loom, last))
+    context.load(casts_of(loom, last))
     return context
 
 
@@ -196,7 +196,7 @@ def _choose_cast(loom: Loom, outline: Outline, turn_id: str, after: dict[str, Ca
 
 def _queries_spent(loom: Loom, outline: Outline, turn_id: str, cast_id: str) -> int:
     """How many queries a cast made on the path to a turn, including those of the casts that it continues."""
-    path = loom.acted(turn_id)
+    path = loom.utterance_ids(turn_id)
     casts = {cast_id}
     start = outline.starts.get(cast_id)
     while start is not None and isinstance(start.resumes, str) and start.resumes not in casts:

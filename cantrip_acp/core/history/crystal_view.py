@@ -89,7 +89,7 @@ class CrystalView:
 
     def windows(self, leaf_id: str) -> Iterator[Window]:
         """Yield the windows of the thread that ends in a turn, in order. Raises the errors of `check`."""
-        path = self.outline.own(leaf_id)
+        path = self.outline.own_path(leaf_id)
         self.check(leaf_id)
         walk = _Walk(self, self._last_change(path))
         for turn in self._turns(path):
@@ -98,7 +98,7 @@ class CrystalView:
 
     def context_after(self, turn_id: str, cantrip_id: str, empty: Callable[[], Context]) -> Context:
         """The context after a turn, ready for the next query. ``empty`` creates the context of this cantrip."""
-        path = self.outline.own(turn_id)
+        path = self.outline.own_path(turn_id)
         self.check(turn_id)
         walk = _Walk(self, self._last_change(path), lambda i: empty() if i == cantrip_id else self.context(i))
         for turn in self._turns(path):
@@ -109,7 +109,7 @@ class CrystalView:
     def check(self, leaf_id: str) -> None:
         """Raise `LoomError` if a turn above is lost or damaged, or where its medium is in a package that is not
         installed."""
-        path = self.outline.own(leaf_id)
+        path = self.outline.own_path(leaf_id)
         first = self.outline.places[path[0]]
         if first.role != "call" and first.parent_id is not None and self.outline.spawner(path[0]) is None:
             raise LoomError("a turn above is not in this loom (damaged?)")

@@ -52,7 +52,7 @@ class Completed:
         if tree is not None:
             self._said = dict(tree.unfinished)
             for position, record in self._missing():
-                tree.take(position, record)
+                tree.add(position, record)
         return tree
 
     def heads(self) -> Iterator[tuple[int, Any]]:

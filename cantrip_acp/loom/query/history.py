@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import CastRecord, ContextRecord, Turn, UtteranceRecord
-from cantrip_acp.loom.records.turn_parts import whole
+from cantrip_acp.loom.records.turn_parts import join_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class CastPart:
         return (self.start.intent if self.start is not None else None) or ""
 
 
-def lived(loom: Loom, turn_id: str, entity_id: str | None = None) -> list[CastPart]:
+def casts_of(loom: Loom, turn_id: str, entity_id: str | None = None) -> list[CastPart]:
     """The casts of an entity on the path to a turn, in order, without the call; each utterance is one turn.
 
     A child's history begins below its own call: it does not include its parent's (COMP-4). A cast that was stopped
@@ -48,7 +48,7 @@ def lived(loom: Loom, turn_id: str, entity_id: str | None = None) -> list[CastPa
     Raises `TurnNotFound`, and `LoomError` if a turn above is lost: the history would silently lack it.
     """
     parts: list[CastPart] = []
-    path, places = loom.own(turn_id), loom.places
+    path, places = loom.own_path(turn_id), loom.places
     for place, (at, turn) in enumerate(zip(path, loom.bodies(path), strict=True)):
         if place == 0 and turn.parent_id is not None and turn.role != "call":
             raise LoomError(
@@ -70,7 +70,7 @@ def lived(loom: Loom, turn_id: str, entity_id: str | None = None) -> list[CastPa
             else:
                 parts.append(replace(_part(loom, partial.cast_id), partial=partial))
     for part in parts:
-        part.turns[:] = whole(part.turns)
+        part.turns[:] = join_parts(part.turns)
     return parts
 
 
@@ -79,10 +79,10 @@ def entity_casts(
 ) -> list[CastPart]:
     """All casts of an entity in the order of their start, including those that ended before a turn was written.
 
-    ``parts`` are those on the path to ``last_turn`` (`lived`), if the caller has read them.
+    ``parts`` are those on the path to ``last_turn`` (`casts_of`), if the caller has read them.
     """
     if parts is None:
-        parts = lived(loom, last_turn, entity_id) if last_turn and last_turn in loom else ()
+        parts = casts_of(loom, last_turn, entity_id) if last_turn and last_turn in loom else ()
     known = {part.id: part for part in parts}
     with_turns = {place.cast_id for place in loom.places.values()}
     ordered = [part for part in parts if part.id is None]
@@ -97,7 +97,7 @@ def entity_casts(
     return ordered
 
 
-def spoken(parts: list[CastPart]) -> Iterator[tuple[CastPart, Turn]]:
+def crystal_turns(parts: list[CastPart]) -> Iterator[tuple[CastPart, Turn]]:
     """Yield each turn in which the crystal spoke, with its cast."""
     for part in parts:
         for turn in part.turns:

@@ -102,7 +102,7 @@ class _Sums:
     children: int = 0
     rewards: int = 0
     total: float = 0.0
-    fits: bool = False
+    matches: bool = False
     """Whether the intent of any cast so far is the wanted one."""
     head: str = ""
     """The first turn of the current cast."""
@@ -132,7 +132,7 @@ class Listing:
         """One thread's line. Raises `TurnNotFound`."""
         leaf = self.loom.turn(leaf_id)
         if not self._sums:
-            self._gather(None)
+            self._compute_sums(None)
         return self._line(leaf)
 
     def spent(self, turn_id: str) -> Spent:
@@ -140,27 +140,27 @@ class Listing:
         if turn_id not in self.outline.places:
             raise TurnNotFound(f"no turn {turn_id!r} in this loom")
         if not self._sums:
-            self._gather(None)
+            self._compute_sums(None)
         return self._spent_until(turn_id)
 
     def lines(self, wanted: ThreadFilter | None = None) -> Iterator[ThreadLine]:
         """Yield the lines of all threads that match the filter, the most recently written first."""
         wanted = wanted if wanted is not None else ThreadFilter()
-        self._gather(wanted.intent)
-        held = self._held(wanted)
+        self._compute_sums(wanted.intent)
+        held = self._matching_turns(wanted)
         for leaf_id in reversed(self.outline.leaves):
             sums = self._sums[leaf_id]
-            if wanted.intent is not None and not sums.fits:
+            if wanted.intent is not None and not sums.matches:
                 continue
             if wanted.reward is not None and not wanted.reward(self._reward(leaf_id, sums)):
                 continue
             if held is not None and leaf_id not in held:
                 continue
             line = self._line(self.loom.turn(leaf_id))
-            if wanted.fits(line):
+            if wanted.matches(line):
                 yield line
 
-    def _gather(self, intent: str | None) -> None:
+    def _compute_sums(self, intent: str | None) -> None:
         """Compute each turn's sums from those of its parent, in one pass: parents come before their turns."""
         outline, starts = self.outline, self.outline.starts
         own = outline.follows
@@ -185,7 +185,7 @@ class Listing:
                 above.children + len(outline.spawned.get(turn_id, ())),
                 above.rewards + (reward is not None),
                 above.total + (reward or 0.0),
-                above.fits or (place.cast_id in fits),
+                above.matches or (place.cast_id in fits),
                 above.head if same else turn_id,
                 (above.length if same else 0) + speaks,
                 forked,
@@ -269,7 +269,7 @@ class Listing:
             self._within[turn.id] = total
         return total
 
-    def _held(self, wanted: ThreadFilter) -> set[str] | None:
+    def _matching_turns(self, wanted: ThreadFilter) -> set[str] | None:
         """The turns on whose path the wanted gate was called and the wanted text occurs; None if neither is
         wanted."""
         if wanted.gate is None and wanted.text is None:
@@ -285,7 +285,7 @@ class Listing:
             if not (gate_known and text_known):
                 turn = self.loom.turn(turn_id)
                 gate_known = gate_known or wanted.gate in turn.gate_calls
-                text_known = text_known or (text is not None and text in words(turn))
+                text_known = text_known or (text is not None and text in searchable_text(turn))
             if gate_known:
                 gates.add(turn_id)
             if text_known:
@@ -341,7 +341,7 @@ class ThreadFilter:
     until: datetime | None = None
     model: str | None = None
 
-    def fits(self, line: ThreadLine) -> bool:
+    def matches(self, line: ThreadLine) -> bool:
         """Whether a thread's line has the wanted outcome, model and time. The other conditions cannot be checked on a
         line."""
         if self.outcome is not None and self.outcome not in (line.outcome, line.state):
@@ -361,14 +361,14 @@ def rewarded(text: str) -> Callable[[float | None], bool]:
 
     Raises `DefinitionError` for anything else. A missing reward is neither above nor below a number.
     """
-    words = text.strip().lower()
-    if words in ("none", "any"):
-        return lambda reward: (reward is None) == (words == "none")
-    span = _SPAN.fullmatch(words)
+    wanted = text.strip().lower()
+    if wanted in ("none", "any"):
+        return lambda reward: (reward is None) == (wanted == "none")
+    span = _SPAN.fullmatch(wanted)
     if span is not None:
         low, high = float(span[1]), float(span[2])
         return lambda reward: reward is not None and low <= reward <= high
-    found = _COMPARISON.fullmatch(words)
+    found = _COMPARISON.fullmatch(wanted)
     if found is None:
         raise DefinitionError(f"{text!r} is no comparison of rewards; write such as '>0.5', '0.2..0.8', none or any")
     compare, number = _OPERATORS[found[1] or ""], float(found[2])
@@ -380,13 +380,13 @@ def when(text: str, *, end: bool = False) -> datetime:
 
     ``end``: a day means its last moment. Raises `DefinitionError`.
     """
-    words = text.strip()
-    ago = _AGO.fullmatch(words.lower())
+    wanted = text.strip()
+    ago = _AGO.fullmatch(wanted.lower())
     try:
         if ago is not None:
             return datetime.now(UTC) - timedelta(seconds=int(ago[1]) * _SECONDS[ago[2]])
-        found = datetime.fromisoformat(words)
-        if end and re.fullmatch(r"\d{4}-?\d\d-?\d\d", words):
+        found = datetime.fromisoformat(wanted)
+        if end and re.fullmatch(r"\d{4}-?\d\d-?\d\d", wanted):
             found += timedelta(days=1, microseconds=-1)
         return found if found.tzinfo is not None else found.astimezone()
     except (ValueError, OverflowError, OSError):
@@ -404,7 +404,7 @@ def moment(text: str) -> datetime | None:
         return None
 
 
-def words(turn: Turn) -> str:
+def searchable_text(turn: Turn) -> str:
     """All text that was said, run and observed in a turn, case-folded, for a text search."""
     said, seen = turn.utterance, turn.observation
     parts = [said.content or "", said.thinking or "", said.code or ""]

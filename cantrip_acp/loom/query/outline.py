@@ -74,7 +74,7 @@ class Outline:
         path.reverse()
         return path
 
-    def own(self, leaf_id: str) -> list[str]:
+    def own_path(self, leaf_id: str) -> list[str]:
         """The ids of a thread: for a child, from its first turn; for all others, from the root."""
         path = self.path(leaf_id)
         for index in range(len(path) - 1, -1, -1):

@@ -22,9 +22,9 @@ import msgspec
 from cantrip_acp.core import events
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.crystals.contract import Usage
-from cantrip_acp.loom.query.history import CastPart, lived
+from cantrip_acp.loom.query.history import CastPart, casts_of
 from cantrip_acp.loom.records.file_changes import diffs_of
-from cantrip_acp.loom.records.turn_parts import whole
+from cantrip_acp.loom.records.turn_parts import join_parts
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import ToolCall
@@ -44,7 +44,7 @@ def thread_events(loom: Loom, turn_id: str, *, child_turns: int = CHILD_TURNS) -
     Each cast begins with `CastStarted`, and ends with `CastEnded` if its end is on the path. Raises `TurnNotFound`,
     and `LoomError` for a damaged turn.
     """
-    parts = lived(loom, turn_id)
+    parts = casts_of(loom, turn_id)
     recorded = RecordedEvents(loom, {turn.entity_id for part in parts for turn in part.turns}, child_turns=child_turns)
     for part in parts:
         yield from recorded.cast(part)
@@ -168,7 +168,7 @@ class RecordedEvents:
 
     def _parts(self, turn: Turn) -> list[Turn]:
         """The turns of one utterance, first one first."""
-        return self._loom.bodies(self._loom.acted(turn.id)[-1]) if turn.continues is not None else [turn]
+        return self._loom.bodies(self._loom.utterance_ids(turn.id)[-1]) if turn.continues is not None else [turn]
 
     # --- children
 
@@ -214,7 +214,7 @@ class RecordedEvents:
         turn_ids = self._turns_of_casts.get(start.id, [])[: self._child_turns]
         self._child_turns -= len(turn_ids)
         partial = next((each for each in self._loom.partials() if each.cast_id == start.id), None)
-        yield from self.cast(CastPart(start.id, start, (), whole(self._loom.bodies(turn_ids)), partial), depth)
+        yield from self.cast(CastPart(start.id, start, (), join_parts(self._loom.bodies(turn_ids)), partial), depth)
 
 
 def _above(event: events.Event, child_id: str, call_id: str, index: int | None) -> events.ChildEvent:

@@ -44,7 +44,7 @@ class Statistics:
         self._verdicts: list[tuple[str, str, Usage]] = []
         """The casts of verifiers, with model and usage. They may be in none of these looms."""
 
-    def take(self, loom: Loom) -> None:
+    def add(self, loom: Loom) -> None:
         """Add a loom in its present state."""
         self.looms += 1
         self.damage += len(loom.problems)

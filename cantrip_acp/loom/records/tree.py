@@ -102,14 +102,14 @@ class Tree(msgspec.Struct, array_like=True):
     partials: dict[str, list[int]] = {}
     later: dict[str, int] = {}
 
-    def take(
+    def add(
         self, position: int, record: Record | record_heads.Head | LaterRecord | record_heads.LaterHead
     ) -> Problem | None:
         """Add a record to the tree. Returns the problem if the record does not fit."""
         kind = type(record)
         if kind is Turn or kind is record_heads.TurnHead:
             # Most records are turns, and an append waits for this.
-            return self._take_turn(position, typed("record_heads.TurnHead", record))
+            return self._add_turn(position, typed("record_heads.TurnHead", record))
         if kind is UtteranceRecord or kind is record_heads.UtteranceHead:
             said = typed("record_heads.UtteranceHead", record)
             if said.partial:
@@ -154,7 +154,7 @@ class Tree(msgspec.Struct, array_like=True):
                 self.later[name] = self.later.get(name, 0) + 1
         return None
 
-    def _take_turn(self, position: int, turn: record_heads.TurnHead) -> Problem | None:
+    def _add_turn(self, position: int, turn: record_heads.TurnHead) -> Problem | None:
         if turn.id in self.turns:
             return Problem(f"a second turn {turn.id!r}; the first one counts", rule="second-turn")
         parent = turn.parent_id

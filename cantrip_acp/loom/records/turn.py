@@ -548,7 +548,7 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{time.time_ns() // 1_000_000:012x}{os.urandom(5).hex()}"
 
 
-def made(record_id: str) -> str | None:
+def created_at(record_id: str) -> str | None:
     """The creation time of an id from `new_id`, in the format of `now`; None for any other id."""
     try:
         when = datetime.fromtimestamp(int(record_id.partition("_")[2][:12], 16) / 1000, UTC)

@@ -13,7 +13,7 @@ import msgspec
 from cantrip_acp.loom.records.turn import Observation, Output, Turn
 
 
-def whole(turns: Iterable[Turn]) -> list[Turn]:
+def join_parts(turns: Iterable[Turn]) -> list[Turn]:
     """The turns of one thread in order, with the parts of each utterance joined into one turn."""
     out: list[Turn] = []
     parts: list[Turn] = []

@@ -26,14 +26,14 @@ def is_address(where: Path | str) -> bool:
     return isinstance(where, str) and where.startswith((SQLITE, *POSTGRES))
 
 
-def beside(where: str, folder: Path) -> str:
+def resolve_address(where: str, folder: Path) -> str:
     """Resolve an address that a file in ``folder`` contains: ``sqlite:x.db`` is then a file in that folder."""
     if not where.startswith(SQLITE):
         return where
     return SQLITE + os.path.normpath(folder / Path(where.removeprefix(SQLITE)).expanduser())
 
 
-def shown(where: str) -> str:
+def display_address(where: str) -> str:
     """An address for people, without a password."""
     if not where.startswith(POSTGRES):
         return where

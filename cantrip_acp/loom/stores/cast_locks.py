@@ -72,7 +72,7 @@ class CastLocks:
         self._held: set[str] = set()
         not_for_children(self)
 
-    def hold(self, cast_id: str) -> bool:
+    def lock_cast(self, cast_id: str) -> bool:
         """Lock a cast while this process runs it. Returns False if another process has locked it. Where the file
         system has no locks, every call succeeds and no cast counts as running elsewhere."""
         if cast_id in self._held:

@@ -54,7 +54,7 @@ def close(buffer: bytearray, prev: str, place: int | None = None) -> str:
     return own
 
 
-def bare(line: bytes | memoryview) -> bytes:
+def strip(line: bytes | memoryview) -> bytes:
     """A stored record as it was before `close`."""
     data = bytes(line)
     if data[-_LENGTH:_FROM] == _KEY:
@@ -65,7 +65,7 @@ def bare(line: bytes | memoryview) -> bytes:
     return data
 
 
-def holds(line: bytes | memoryview) -> bool | None:
+def is_valid(line: bytes | memoryview) -> bool | None:
     """Whether the checksum of a line (without its newline) is right; None if it has none."""
     end = bytes(line[-_LENGTH:])
     if not end.startswith(_KEY) or len(end) < _LENGTH:
@@ -158,7 +158,7 @@ class Chains:
                 else:
                     wrong = "does not follow the record before it: records between them were removed or damaged"
             self._chained.add(chain)
-        whole = xxh3_64_hexdigest(line[:-_LENGTH]) if holds(line) is False else own
+        whole = xxh3_64_hexdigest(line[:-_LENGTH]) if is_valid(line) is False else own
         # A damaged record keeps its place in the chain. So does a record without a checksum from another program.
         self._last[chain] = (own, whole) if ours or before is not None else (own, *known)
         self._seen.setdefault(own, place)

@@ -100,7 +100,7 @@ class Store(Protocol):
         before it."""
         ...
 
-    def hold(self, cast_id: str) -> bool:
+    def lock_cast(self, cast_id: str) -> bool:
         """Mark a cast as running in this process, until `release`, `close` or the end of the process. Returns False
         if this process or another one already runs that cast. A forked child runs no cast."""
         ...

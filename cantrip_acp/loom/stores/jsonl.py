@@ -50,7 +50,7 @@ _END = "user.cantrip.loom.end"
 
 
 def _whole(line: memoryview) -> tuple[Record | LaterRecord, bool]:
-    return rows.record_of(line), checksum.holds(line) is False
+    return rows.record_of(line), checksum.is_valid(line) is False
 
 
 class JsonlStore:
@@ -213,7 +213,7 @@ class JsonlStore:
             record = rows.record_of(line)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise LoomDamaged(f"loom {self.path}: no record at byte {position}: {error}") from error
-        if checksum.holds(line) is False and all(problem.offset != position for problem in self.problems):
+        if checksum.is_valid(line) is False and all(problem.offset != position for problem in self.problems):
             # A loom that opens from its index has not checked its lines.
             self.problems.append(Problem(checksum.CHANGED, None, position, len(line)))
         return record
@@ -258,7 +258,7 @@ class JsonlStore:
         return self._scan(_whole)
 
     def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
-        return (each for _, each in self._scan(lambda line: ((rows.record_of(line), checksum.bare(line)), False)))
+        return (each for _, each in self._scan(lambda line: ((rows.record_of(line), checksum.strip(line)), False)))
 
     def tree(self) -> Tree | None:
         found = index_file.read(self.path, self._fd)
@@ -353,7 +353,7 @@ class JsonlStore:
         for line, whole in self._lines():
             number += 1
             start, offset = offset, offset + len(line) + (1 if whole else 0)
-            if bytes(line[:64]).strip() and (whole or checksum.holds(line)):
+            if bytes(line[:64]).strip() and (whole or checksum.is_valid(line)):
                 chained = checksum.sums(line)[0] is not None
                 wrong = chains.follow("", f"line {number}", line, ours=chained or _is_ours(line))
                 if wrong is not None and number not in damaged:
@@ -493,8 +493,8 @@ class JsonlStore:
             f"{error.strerror}. Make room and try again; nothing was changed"
         )
 
-    def hold(self, cast_id: str) -> bool:
-        return self._locks.hold(cast_id)
+    def lock_cast(self, cast_id: str) -> bool:
+        return self._locks.lock_cast(cast_id)
 
     def release(self, cast_id: str) -> None:
         self._locks.release(cast_id)

@@ -61,7 +61,7 @@ class MemoryStore:
     def damaged(self) -> list[Problem]:
         return []
 
-    def hold(self, cast_id: str) -> bool:
+    def lock_cast(self, cast_id: str) -> bool:
         if cast_id in self._held:
             return False
         self._held.add(cast_id)

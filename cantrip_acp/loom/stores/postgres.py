@@ -35,7 +35,7 @@ except ImportError as error:
         f"a loom in PostgreSQL needs psycopg ({error}); pip install 'cantrip-acp[postgres]', or keep it in sqlite:FILE"
     ) from None
 
-from cantrip_acp.loom.stores.postgres_cast_locks import RUNNING, PgCastLocks, leave
+from cantrip_acp.loom.stores.postgres_cast_locks import RUNNING, PgCastLocks, abandon
 
 _DEFAULTS = {"connect_timeout": "10", "application_name": "cantrip-acp", "tcp_user_timeout": "30000"}
 _SERVER = "Look after the server (is it up, has it room?) and go on"
@@ -109,7 +109,7 @@ class PostgresStore:
 
     def _prepare(self, base: psycopg.Connection[Any]) -> int:
         if not self.readonly:
-            self._make(base)
+            self._create_tables(base)
         elif not self._exists(base):
             raise LoomError(f"cannot open loom {self._url.shown}: this database has no looms")
         row = base.execute("SELECT id, tables FROM cantrip_looms WHERE name = %s", (self._url.loom,)).fetchone()
@@ -175,7 +175,7 @@ class PostgresStore:
         row = base.execute("SELECT to_regclass('cantrip_records') IS NOT NULL").fetchone()
         return bool(row and row[0])
 
-    def _make(self, base: psycopg.Connection[Any]) -> None:
+    def _create_tables(self, base: psycopg.Connection[Any]) -> None:
         if not self._exists(base):
             with base.transaction():
                 base.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCK,))
@@ -199,11 +199,11 @@ class PostgresStore:
                     self._base.close()
                 self._base = self._connect()
                 self._sums.clear()
-                self._locks.look()
+                self._locks.renew()
             return self._base
 
-    def hold(self, cast_id: str) -> bool:
-        return self._locks.hold(cast_id)
+    def lock_cast(self, cast_id: str) -> bool:
+        return self._locks.lock_cast(cast_id)
 
     def release(self, cast_id: str) -> None:
         self._locks.release(cast_id)
@@ -330,7 +330,7 @@ class PostgresStore:
                     found.append(rows.record_of(bodies[position]))
                 except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                     raise LoomDamaged(f"loom {self._url.shown}: record {position} is damaged: {error}") from error
-                if checksum.holds(bodies[position]) is False and all(p.offset != position for p in self.problems):
+                if checksum.is_valid(bodies[position]) is False and all(p.offset != position for p in self.problems):
                     self.note(position, checksum.CHANGED)
         return found
 
@@ -361,7 +361,7 @@ class PostgresStore:
         yield from self._decoded("body", rows.record_of, [], 0)
 
     def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
-        for _, each in self._decoded("body", lambda body: (rows.record_of(body), checksum.bare(body)), [], 0):
+        for _, each in self._decoded("body", lambda body: (rows.record_of(body), checksum.strip(body)), [], 0):
             yield each
 
     def _decoded(self, column: str, decode: Any, noted: list[Problem], after: int) -> Iterator[tuple[int, Any]]:
@@ -425,7 +425,7 @@ class PostgresStore:
         self.readonly = True
         # Another thread may have held it during the fork.
         self._reconnecting = threading.Lock()
-        leave(self._base)
+        abandon(self._base)
         self._base = None
 
     def close(self, tree: Tree | None = None) -> None:

@@ -53,7 +53,7 @@ class PgCastLocks:
         """The number of a cast's lock."""
         return key_of(cast_id, str(self.loom))
 
-    def hold(self, cast_id: str) -> bool:
+    def lock_cast(self, cast_id: str) -> bool:
         """Lock a cast while this process runs it. Returns False if it is already locked."""
         with self._guard:
             if cast_id in self._held or not self._lock(self._connected(), cast_id):
@@ -76,7 +76,7 @@ class PgCastLocks:
                         self._base.execute("SELECT pg_advisory_unlock(%s)", (self.key(cast_id),))
                 self._rest()
 
-    def look(self) -> bool:
+    def renew(self) -> bool:
         """Take the locks again if the connection was lost. Returns False if no cast is locked any more."""
         with self._guard:
             if self._held:
@@ -88,7 +88,7 @@ class PgCastLocks:
         # The thread belongs to the parent, and another thread may have held the guard during the fork.
         self._guard, self._watching = threading.Lock(), None
         self._held.clear()
-        leave(self._base)
+        abandon(self._base)
         self._base = None
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class PgCastLocks:
             raise LoomError(f"a cast cannot be locked: {error.diag.message_primary or type(error).__name__}") from None
 
 
-def leave(base: psycopg.Connection[Any] | None) -> None:
+def abandon(base: psycopg.Connection[Any] | None) -> None:
     """Abandon a parent's connection without sending anything to the server."""
     if base is not None:
         _left.append(base)
@@ -142,6 +142,6 @@ def leave(base: psycopg.Connection[Any] | None) -> None:
 def _watch(of: weakref.ref[PgCastLocks], ended: threading.Event) -> None:
     while not ended.wait(_LOOK_S):
         locks = of()
-        if locks is None or not locks.look():
+        if locks is None or not locks.renew():
             return
         del locks

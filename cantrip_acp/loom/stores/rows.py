@@ -104,10 +104,10 @@ def record_of(body: bytes | memoryview) -> Record | LaterRecord:
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError:
-        name = record_heads.later(body, sealed=checksum.holds(body) is True)
+        name = record_heads.later(body, sealed=checksum.is_valid(body) is True)
         if name is None:
             raise
-        return LaterRecord(name, msgspec.Raw(checksum.bare(body)))
+        return LaterRecord(name, msgspec.Raw(checksum.strip(body)))
 
 
 def agree(head: bytes, record: Record | LaterRecord, *, chained: bool = False) -> bool:
@@ -151,7 +151,7 @@ def damage(stored: Iterable[Stored], ends: Mapping[str, tuple[int, str]] | None)
             wrong: str | None = f"is damaged: {error}"
             entity = row.entity
         else:
-            made = row_of(record, checksum.bare(row.body))
+            made = row_of(record, checksum.strip(row.body))
             entity = row.entity if row.entity is not None else made.entity
             wrong = _differs(row, record, made)
         if entity is not None:
@@ -175,7 +175,7 @@ def damage(stored: Iterable[Stored], ends: Mapping[str, tuple[int, str]] | None)
 
 def _differs(row: Stored, record: Record | LaterRecord, made: Row) -> str | None:
     """What in a row differs from what was written; None if nothing does."""
-    if checksum.holds(row.body) is False:
+    if checksum.is_valid(row.body) is False:
         return f"was {checksum.CHANGED}"
     place = checksum.place_of(row.body)
     if place is not None and place != row.n:

@@ -140,16 +140,16 @@ class SqliteStore:
         elif not self.path.exists():
             raise LoomError(f"cannot open loom {self.path}: no such file")
         try:
-            return self._dial("mode=ro" if self.readonly else "mode=rw")
+            return self._open_uri("mode=ro" if self.readonly else "mode=rw")
         except sqlite3.OperationalError:
             # A reader shares memory with writers through a file beside the database. In a read-only folder it cannot
             # create that file; without a writer, it may read the database as it is.
             wal = self.path.with_name(f"{self.path.name}-wal")
             if not self.readonly or os.access(self.path.parent, os.W_OK) or (wal.exists() and wal.stat().st_size):
                 raise
-            return self._dial("mode=ro&immutable=1")
+            return self._open_uri("mode=ro&immutable=1")
 
-    def _dial(self, how: str) -> sqlite3.Connection:
+    def _open_uri(self, how: str) -> sqlite3.Connection:
         base = sqlite3.connect(
             f"file:{urllib.parse.quote(str(self.path))}?{how}",
             uri=True,
@@ -175,7 +175,7 @@ class SqliteStore:
                 base.execute("PRAGMA journal_mode = WAL")
                 base.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
             if new:
-                self._make(base)
+                self._create_tables(base)
                 (application,) = base.execute("PRAGMA application_id").fetchone()
         (tables,) = base.execute("PRAGMA user_version").fetchone()
         if application != APPLICATION:
@@ -240,7 +240,7 @@ class SqliteStore:
         (tables,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
         return not tables and base.execute("PRAGMA application_id").fetchone() == (0,)
 
-    def _make(self, base: sqlite3.Connection) -> None:
+    def _create_tables(self, base: sqlite3.Connection) -> None:
         base.execute("BEGIN IMMEDIATE")
         try:
             # Another process may have created the tables first.
@@ -367,7 +367,7 @@ class SqliteStore:
                     found.append(rows.record_of(bodies[position]))
                 except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                     raise LoomDamaged(f"loom {self.path}: record {position} is damaged: {error}") from error
-                if checksum.holds(bodies[position]) is False and all(p.offset != position for p in self.problems):
+                if checksum.is_valid(bodies[position]) is False and all(p.offset != position for p in self.problems):
                     self.note(position, checksum.CHANGED)
         return found
 
@@ -412,7 +412,7 @@ class SqliteStore:
         yield from self._decoded("body", rows.record_of, [], after=0)
 
     def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
-        for _, each in self._decoded("body", lambda body: (rows.record_of(body), checksum.bare(body)), [], after=0):
+        for _, each in self._decoded("body", lambda body: (rows.record_of(body), checksum.strip(body)), [], after=0):
             yield each
 
     def _known(self, head: Any) -> None:
@@ -483,7 +483,7 @@ class SqliteStore:
         base = self._open
         base.execute("BEGIN")
         try:
-            noted += rows.damage(self._stored(noted), self._ends(noted))
+            noted += rows.damage(self._stored(noted), self._chain_ends(noted))
             for (what,) in base.execute("PRAGMA quick_check(20)"):
                 if what != b"ok":
                     noted.append(
@@ -511,7 +511,7 @@ class SqliteStore:
                 kind, turn_id, parent_id, entity, own = about[n]
                 yield rows.Stored(n, kind or "", turn_id, parent_id, entity, own, heads.get(n), body)
 
-    def _ends(self, noted: list[Problem]) -> dict[str, tuple[int, str]] | None:
+    def _chain_ends(self, noted: list[Problem]) -> dict[str, tuple[int, str]] | None:
         if self._tables < TABLES:
             return None
         try:
@@ -523,8 +523,8 @@ class SqliteStore:
             noted.append(Problem(f"the ends of the chains cannot be read: {error}"))
             return None
 
-    def hold(self, cast_id: str) -> bool:
-        return self._locks.hold(cast_id)
+    def lock_cast(self, cast_id: str) -> bool:
+        return self._locks.lock_cast(cast_id)
 
     def release(self, cast_id: str) -> None:
         self._locks.release(cast_id)

@@ -19,7 +19,7 @@ from cantrip_acp.core.errors import LoomError
 from cantrip_acp.files.output_file import output_file
 from cantrip_acp.loom.view import assets
 from cantrip_acp.loom.view.auth import POLICY
-from cantrip_acp.loom.view.reader import CHUNK, MOST_NODES, Reading
+from cantrip_acp.loom.view.reader import CHUNK, MOST_NODES, LoomReader
 from cantrip_acp.text.redaction import ShapeMask, shared
 
 BLOCK = 100
@@ -34,7 +34,7 @@ def write_html(where: Path | str, target: Path, *, raw: bool = False) -> int:
 
     Raises `LoomError` if there is no loom, `OutputError` if the file cannot be written.
     """
-    reading = Reading(where)
+    reading = LoomReader(where)
     try:
         reading.load()
         if reading.broken is not None:
@@ -48,7 +48,7 @@ def write_html(where: Path | str, target: Path, *, raw: bool = False) -> int:
         reading.close()
 
 
-def _write(reading: Reading, file: TextIO, raw: bool) -> None:
+def _write(reading: LoomReader, file: TextIO, raw: bool) -> None:
     known, shapes = shared(), ShapeMask()
 
     def block(name: str, data: Any) -> None:

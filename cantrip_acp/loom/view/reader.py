@@ -41,7 +41,7 @@ _LOOK_S = 0.2
 _SLICE = 5_000
 
 
-class Reading:
+class LoomReader:
     """One loom, read by any number of pages. ``where`` is a path or an address."""
 
     def __init__(self, where: Path | str) -> None:
@@ -279,7 +279,7 @@ class Reading:
         Returns after about `HITS` hits or a fraction of a second; the page asks again for more.
         """
         wanted = words.lower()
-        patience = Patience(SEARCH_S)
+        patience = SearchBudget(SEARCH_S)
         hits: list[dict[str, Any]] = []
         at = max(0, start)
         while wanted:
@@ -351,13 +351,13 @@ AROUND = 60
 def matches(turn: Turn, wanted: str) -> dict[str, Any] | None:
     """Where a turn contains the words (in lower case); None if it does not."""
     for place, text in summary.texts(turn):
-        found = found_in(text, wanted)
+        found = excerpt(text, wanted)
         if found is not None:
             return {"in": place, **found}
     return None
 
 
-def found_in(text: str, wanted: str) -> dict[str, str] | None:
+def excerpt(text: str, wanted: str) -> dict[str, str] | None:
     """The text before, at and after the first match."""
     # Lower case may be longer than the text (İ). Then the position is a guess, and the match is still reported.
     at = text.lower().find(wanted)
@@ -373,7 +373,7 @@ def _joined(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-class Patience:
+class SearchBudget:
     """The time limit of one answer."""
 
     def __init__(self, seconds: float) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from cantrip_acp.core.errors import LoomError, LoomLocked, TurnNotFound
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.view.auth import Refused
-from cantrip_acp.loom.view.reader import Reading
+from cantrip_acp.loom.view.reader import LoomReader
 from cantrip_acp.text import codecs
 
 WAIT_S = 20.0
@@ -22,10 +22,10 @@ LONGEST_NOTE = 4_000
 Parameters = Mapping[str, str]
 
 
-class Answers:
+class Routes:
     """The answers about one loom. With ``readonly``, rewards are refused. Raises `Refused`."""
 
-    def __init__(self, reading: Reading, *, readonly: bool = False) -> None:
+    def __init__(self, reading: LoomReader, *, readonly: bool = False) -> None:
         self._reading = reading
         self._readonly = readonly
         self._routes: dict[str, Callable[[Parameters], Any]] = {
@@ -63,7 +63,7 @@ class Answers:
         if self._readonly:
             raise Refused(403, "this view is for reading only; use `cantrip loom reward`")
         try:
-            wish = codecs.json_decoder(_Wish).decode(body)
+            wish = codecs.json_decoder(_RouteRequest).decode(body)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise Refused(400, f"this is no reward: {error}") from error
         try:
@@ -81,7 +81,7 @@ class Answers:
         return msgspec.json.encode({"id": wish.id, "reward": wish.reward})
 
 
-class _Wish(msgspec.Struct, forbid_unknown_fields=True):
+class _RouteRequest(msgspec.Struct, forbid_unknown_fields=True):
     id: str
     reward: float
     note: str | None = None

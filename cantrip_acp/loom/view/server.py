@@ -20,8 +20,8 @@ import msgspec
 
 from cantrip_acp.loom.view import assets
 from cantrip_acp.loom.view.auth import Guard, Refused
-from cantrip_acp.loom.view.reader import Reading
-from cantrip_acp.loom.view.routes import Answers
+from cantrip_acp.loom.view.reader import LoomReader
+from cantrip_acp.loom.view.routes import Routes
 
 AT_ONCE = 64
 """The maximum number of connections; a further one is closed immediately."""
@@ -45,7 +45,7 @@ def serve(
     it; ``frames`` are origins (or schemes, ``vscode-webview:``) whose pages may show it in a frame. Raises `LoomError`
     if there is no loom, `OSError` if the port is taken.
     """
-    reading = Reading(where)
+    reading = LoomReader(where)
     try:
         return View(reading, port, readonly, hosts, frames)
     except BaseException:
@@ -57,14 +57,14 @@ class View:
     """A page that is being served. It is a context manager; `close` ends it."""
 
     def __init__(
-        self, reading: Reading, port: int, readonly: bool, hosts: Sequence[str], frames: Sequence[str]
+        self, reading: LoomReader, port: int, readonly: bool, hosts: Sequence[str], frames: Sequence[str]
     ) -> None:
         self._reading = reading
         self._server = _Server(("127.0.0.1", port), _Handler)
         self.port: int = self._server.server_address[1]
         self._guard = Guard(self.port, hosts=tuple(hosts), frames=tuple(frames))
         self._server.guard = self._guard
-        self._server.answers = Answers(reading, readonly=readonly)
+        self._server.answers = Routes(reading, readonly=readonly)
         self._threads = [
             threading.Thread(target=reading.load, name="loom-view-load", daemon=True),
             threading.Thread(target=self._server.serve_forever, args=(0.1,), name="loom-view", daemon=True),
@@ -106,7 +106,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 64
     guard: Guard
-    answers: Answers
+    answers: Routes
 
     def __init__(self, address: tuple[str, int], handler: Any) -> None:
         self._open: set[socket.socket] = set()

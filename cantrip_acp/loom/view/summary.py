@@ -68,7 +68,7 @@ def row(turn: Turn) -> dict[str, Any]:
         return {"text": line(said.code), "kind": "code", "said": line(said.content or "")}
     if said.tool_calls:
         call = said.tool_calls[0]
-        return {"text": line(spoken(call.args)), "kind": "calls", "said": line(said.content or "")}
+        return {"text": line(format_arguments(call.args)), "kind": "calls", "said": line(said.content or "")}
     if not said.content and turn.observation.results:
         # It continues an earlier utterance, after a delegation.
         record = turn.observation.results[0]
@@ -76,7 +76,7 @@ def row(turn: Turn) -> dict[str, Any]:
     return {"text": line(said.content or said.thinking or ""), "kind": "fold" if turn.role == "fold" else "text"}
 
 
-def spoken(args: str) -> str:
+def format_arguments(args: str) -> str:
     """Arguments as text: a single one as its value, several with their names."""
     try:
         given = json.loads(args) if len(args) < 100_000 else None

@@ -46,7 +46,7 @@ async def cast_with(server: Server, given: CommandArguments, work: CommandRun) -
 
 async def _cast(server: Server, given: CommandArguments, work: CommandRun, path: Path, intent: str) -> dict[str, Any]:
     loom_file = given.text("loom", "") or None
-    work.say("getting ready")
+    work.report("getting ready")
     files, workspace = server.files(), server.documents.workspace(path)
     try:
         cantrip, loom = await asyncio.to_thread(_ready, server.trusting, path, files, workspace, loom_file)
@@ -58,7 +58,7 @@ async def _cast(server: Server, given: CommandArguments, work: CommandRun, path:
     if work.cancelled:
         loom.close()
         raise CommandFailed("the cast was cancelled before it began", data={"error": "Cancelled"})
-    running = casts.RecipeCast(cantrip, loom, intent, work.say)
+    running = casts.RecipeCast(cantrip, loom, intent, work.report)
     server.casts.begin(path, running, intent)
     server.lenses_changed()
     work.on_cancel(running.cancel)
@@ -74,7 +74,7 @@ async def _cast(server: Server, given: CommandArguments, work: CommandRun, path:
     finally:
         server.casts.end(path, running, how)
         server.lenses_changed()
-    work.say(casts.summary(ended))
+    work.report(casts.summary(ended))
     return ended.record
 
 

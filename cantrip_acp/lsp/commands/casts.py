@@ -122,7 +122,7 @@ class RecipeCast:
                     else:
                         async with entity.stream(self._intent) as stream:
                             async for event in stream:
-                                telling.heard(event)
+                                telling.update(event)
                                 if isinstance(event, events.CastEnded) and event.entity_id == entity.id:
                                     record = events.as_json(event)
                                 # Report after the last event of a burst too: the crystal may think for a long time after it.

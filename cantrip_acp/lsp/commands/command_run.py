@@ -53,7 +53,7 @@ class CommandRun:
         elif not quiet and server.makes_progress:
             server.keep(self._create())
 
-    def say(self, message: str) -> None:
+    def report(self, message: str) -> None:
         """Report progress, in a few words on one line."""
         self._message = " ".join(message.split())[:LONGEST]
         if self._shown and self._timer is None and not self._ended:
@@ -90,7 +90,7 @@ class CommandRun:
             last = message if message is not None else self._message
             self._tell(types.WorkDoneProgressEnd(message=last[:LONGEST] if last else None))
 
-    def holds(self, cancel: Callable[[], None]) -> None:
+    def set_cancel(self, cancel: Callable[[], None]) -> None:
         """Set what happens when the client cancels the progress."""
         self._cancel = cancel
         if self._token is not None:
@@ -147,18 +147,18 @@ async def execute(server: Server, params: types.ExecuteCommandParams) -> Any:
         raise JsonRpcInvalidParams(f"there is no command {params.command[:100]!r}{near}")
     given = CommandArguments(command, params.arguments)
     work = CommandRun(server, command.title, params.work_done_token, quiet=command.quiet)
-    task = server.beside(_done(server, command, given, work))
-    work.holds(lambda: work.cancel(task.cancel))
+    task = server.beside(_run(server, command, given, work))
+    work.set_cancel(lambda: work.cancel(task.cancel))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         if not task.done():
             work.cancel(task.cancel)
-            task.add_done_callback(lambda ended: _unheard(server, command, ended))
+            task.add_done_callback(lambda ended: _show_late_error(server, command, ended))
         raise
 
 
-async def _done(server: Server, command: Command, given: CommandArguments, work: CommandRun) -> Any:
+async def _run(server: Server, command: Command, given: CommandArguments, work: CommandRun) -> Any:
     ended: str | None = None
     try:
         function = getattr(importlib.import_module(command.module), command.function)
@@ -180,7 +180,7 @@ async def _done(server: Server, command: Command, given: CommandArguments, work:
         work.end(ended)
 
 
-def _unheard(server: Server, command: Command, task: asyncio.Task[Any]) -> None:
+def _show_late_error(server: Server, command: Command, task: asyncio.Task[Any]) -> None:
     """Nobody waits for the answer any more; show a late error to the user."""
     if task.cancelled() or (error := task.exception()) is None:
         return

@@ -61,17 +61,17 @@ async def fork(server: Server, given: CommandArguments, work: CommandRun) -> dic
             "intent is required: this turn belongs to no cast with one; give it as the argument `intent`"
         )
     recipe = await _recipe(server, given, path, "Fork with which recipe?")
-    work.say("getting ready")
+    work.report("getting ready")
     files, workspace = server.files(), server.documents.workspace(recipe)
     cantrip, loom = await _trusted(recipe, _forkable, server.trusting, recipe, files, workspace, path)
-    running = ForkCast(cantrip, loom, intent, work.say)
+    running = ForkCast(cantrip, loom, intent, work.report)
     running.turn, running.state = turn, state
-    ended = await _lived(server, work, recipe, running, intent)
+    ended = await _run_cast(server, work, recipe, running, intent)
     server.looms.hurry()
     return {**ended.record, "from": turn, "recipe": recipe.as_uri()}
 
 
-async def _lived(
+async def _run_cast(
     server: Server, work: CommandRun, recipe: Path, running: casts.RecipeCast, intent: str
 ) -> casts.CastOutcome:
     """Run a cast to its end, as `cast_commands.cast` does."""
@@ -90,7 +90,7 @@ async def _lived(
     finally:
         server.casts.end(recipe, running, how)
         server.lenses_changed()
-    work.say(casts.summary(ended))
+    work.report(casts.summary(ended))
     return ended
 
 
@@ -99,7 +99,7 @@ async def replay(server: Server, given: CommandArguments, work: CommandRun) -> d
     path, recorded = loom_file(given), given.flag("recordedGates")
     turn, _ = await asyncio.to_thread(turn_of, path, given.text("turn", ""))
     recipe = await _recipe(server, given, path, "Replay in the circle of which recipe?")
-    work.say("living it again")
+    work.report("living it again")
     files, workspace = server.files(), server.documents.workspace(recipe)
     cantrip = await _trusted(recipe, _circle, server.trusting, recipe, files, workspace)
 
@@ -121,7 +121,7 @@ async def replay(server: Server, given: CommandArguments, work: CommandRun) -> d
         raise CommandFailed("the replay was cancelled", data={"error": "Cancelled"}) from None
     differs = told.divergence
     words = f"{told.turns} turns, all the same" if differs is None else f"went another way at {differs}"
-    work.say(words)
+    work.report(words)
     kind = types.MessageType.Info if differs is None else types.MessageType.Warning
     server.window_show_message(types.ShowMessageParams(kind, f"Replay: {words}"[:1000]))
     where = None if differs is None else {"turn": differs.turn_id, "number": differs.number, "how": differs.how}
@@ -135,7 +135,7 @@ async def reward(server: Server, given: CommandArguments, work: CommandRun) -> d
     if given.has("reward"):
         number = given.number("reward")
     else:
-        number = float(await chosen(server, f"Which reward for turn {turn}?", _REWARDS, "reward", "a number"))
+        number = float(await ask_choice(server, f"Which reward for turn {turn}?", _REWARDS, "reward", "a number"))
     note = given.text("note", "") or None
     told = await asyncio.to_thread(_reward, path, turn, number, note)
     server.looms.hurry()
@@ -206,7 +206,7 @@ async def _recipe(server: Server, given: CommandArguments, loom: Path, question:
     names = {
         str(path.relative_to(workspace) if path.is_relative_to(workspace) else path): path for path in known[:_MOST]
     }
-    return names[await chosen(server, question, tuple(names), "recipe", "its file or name")]
+    return names[await ask_choice(server, question, tuple(names), "recipe", "its file or name")]
 
 
 def _cast_with(server: Server, loom: Path) -> Path | None:
@@ -224,7 +224,7 @@ def _recipes(server: Server, workspace: Path, beside: Path) -> list[Path]:
     return list(dict.fromkeys([*opened, *recipe_files(workspace / ".cantrip"), *recipe_files(beside)]))
 
 
-async def chosen(server: Server, question: str, among: tuple[str, ...], name: str, what: str) -> str:
+async def ask_choice(server: Server, question: str, among: tuple[str, ...], name: str, what: str) -> str:
     """Let the user choose. Raises `DefinitionError` if nothing is chosen."""
     actions = [types.MessageActionItem(each) for each in among]
     asked = types.ShowMessageRequestParams(types.MessageType.Info, question, actions=actions)
@@ -349,9 +349,9 @@ async def view(server: Server, given: CommandArguments, work: CommandRun) -> dic
 async def _written(server: Server, work: CommandRun, path: Path, target: Path) -> dict[str, Any]:
     from cantrip_acp.loom.view import write_html
 
-    work.say("writing the page")
+    work.report("writing the page")
     count = await asyncio.to_thread(write_html, path, target)
-    work.say(f"{count:,} turns")
+    work.report(f"{count:,} turns")
     return {"file": str(target), "uri": target.as_uri(), "turns": count}
 
 
@@ -368,9 +368,9 @@ async def export(server: Server, given: CommandArguments, work: CommandRun) -> d
         name = given.text("format")
     else:
         names = tuple(await asyncio.to_thread(registry.names))
-        name = await chosen(server, "Export in which format?", names, "format", f"one of {', '.join(names)}")
+        name = await ask_choice(server, "Export in which format?", names, "format", f"one of {', '.join(names)}")
     format_ = registry.find(name)
-    target = given.file("output") if given.has("output") else _free(path, name)
+    target = given.file("output") if given.has("output") else _free_path(path, name)
     turn = given.text("turn", "")
     loop = asyncio.get_running_loop()
 
@@ -378,7 +378,7 @@ async def export(server: Server, given: CommandArguments, work: CommandRun) -> d
         if work.cancelled:
             raise _Cancelled
         if done % 20 == 0 or done == of:
-            loop.call_soon_threadsafe(work.say, f"{done:,} of {of:,} threads")
+            loop.call_soon_threadsafe(work.report, f"{done:,} of {of:,} threads")
 
     def run() -> Report:
         from cantrip_acp.files.output_file import output_file
@@ -402,7 +402,7 @@ async def export(server: Server, given: CommandArguments, work: CommandRun) -> d
         report = await asyncio.to_thread(run)
     except _Cancelled:
         raise CommandFailed("the export was cancelled; nothing was written", data={"error": "Cancelled"}) from None
-    work.say(f"{report.rows:,} rows of {report.threads:,} threads")
+    work.report(f"{report.rows:,} rows of {report.threads:,} threads")
     shown = await server.show(target.as_uri()) if not given.flag("hidden") else False
     about = report.record()
     return {
@@ -417,7 +417,7 @@ async def export(server: Server, given: CommandArguments, work: CommandRun) -> d
     }
 
 
-def _free(loom: Path, name: str) -> Path:
+def _free_path(loom: Path, name: str) -> Path:
     """The path of a new file beside the loom."""
     stem = loom.name.removesuffix(".loom.jsonl")
     for number in range(1, 10_000):

@@ -21,7 +21,7 @@ class CastProgress:
         self._message: str | None = None
         self._children: set[str] = set()
 
-    def heard(self, event: events.Event) -> None:
+    def update(self, event: events.Event) -> None:
         """Take one event."""
         if isinstance(event, events.ChildEvent):
             self._child(event)

@@ -35,7 +35,7 @@ def closed(ls: Server, uri: str) -> None:
     ls.looms.closed(uri)
 
 
-async def _told(ls: Server, uri: str, tell: Callable[[LoomDocument], Any]) -> Any:
+async def _read(ls: Server, uri: str, tell: Callable[[LoomDocument], Any]) -> Any:
     """What ``tell`` returns for the loom at a URI. None if the loom cannot be read; its diagnostics then say so."""
     path = path_of(uri)
     if path is None:
@@ -55,27 +55,27 @@ async def _told(ls: Server, uri: str, tell: Callable[[LoomDocument], Any]) -> An
 async def symbols(ls: Server, params: types.DocumentSymbolParams) -> Any:
     from cantrip_acp.lsp.looms import outline
 
-    return await _told(ls, params.text_document.uri, outline.symbols)
+    return await _read(ls, params.text_document.uri, outline.symbols)
 
 
 async def folds(ls: Server, params: types.FoldingRangeParams) -> Any:
     from cantrip_acp.lsp.looms import outline
 
-    return await _told(ls, params.text_document.uri, outline.folds)
+    return await _read(ls, params.text_document.uri, outline.folds)
 
 
 async def lenses(ls: Server, params: types.CodeLensParams) -> Any:
     from cantrip_acp.lsp.looms import outline
 
     uri = params.text_document.uri
-    return await _told(ls, uri, lambda book: outline.lenses(book, uri))
+    return await _read(ls, uri, lambda book: outline.lenses(book, uri))
 
 
 async def links(ls: Server, params: types.DocumentLinkParams) -> Any:
     from cantrip_acp.lsp.looms import links
 
     uri, encoding = params.text_document.uri, ls.documents.encoding
-    return await _told(ls, uri, lambda book: links.links(book, uri, encoding))
+    return await _read(ls, uri, lambda book: links.links(book, uri, encoding))
 
 
 async def hover(ls: Server, params: types.HoverParams) -> Any:
@@ -101,7 +101,7 @@ async def hover(ls: Server, params: types.HoverParams) -> Any:
             return {"contents": {"kind": "plaintext", "value": hovering.unmarked(value)}}
         return {"contents": {"kind": "markdown", "value": value}}
 
-    return await _told(ls, params.text_document.uri, tell)
+    return await _read(ls, params.text_document.uri, tell)
 
 
 async def definition(ls: Server, params: types.DefinitionParams) -> Any:
@@ -118,7 +118,7 @@ async def definition(ls: Server, params: types.DefinitionParams) -> Any:
             found = links.above(book, position)
         return links.locations(uri, [] if found is None else [found])
 
-    return await _told(ls, uri, tell)
+    return await _read(ls, uri, tell)
 
 
 async def references(ls: Server, params: types.ReferenceParams) -> Any:
@@ -139,7 +139,7 @@ async def references(ls: Server, params: types.ReferenceParams) -> Any:
         found = links.references(book, name) if target is not None else []
         return links.locations(uri, [line for line in found if declared or line != target])
 
-    return await _told(ls, uri, tell)
+    return await _read(ls, uri, tell)
 
 
 def diagnostics(ls: Server, params: types.DocumentDiagnosticParams) -> Any:

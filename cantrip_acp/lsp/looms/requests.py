@@ -71,7 +71,7 @@ class RequestParams:
         return slice(offset, offset + self.count("limit", PAGE, LARGEST_PAGE))
 
 
-async def _told(ls: Server, asked: RequestParams, tell: Callable[[LoomDocument], dict[str, Any]]) -> dict[str, Any]:
+async def _read(ls: Server, asked: RequestParams, tell: Callable[[LoomDocument], dict[str, Any]]) -> dict[str, Any]:
     path = asked.path()
     book = await ls.looms.book(path)
 
@@ -98,7 +98,7 @@ async def casts(ls: Server, params: object) -> dict[str, Any]:
         chosen = [labels.cast(book, number) for number in found[page]]
         return {"total": len(found), "offset": page.start, "turns": len(book.index), "casts": chosen}
 
-    return await _told(ls, asked, tell)
+    return await _read(ls, asked, tell)
 
 
 async def turns(ls: Server, params: object) -> dict[str, Any]:
@@ -117,7 +117,7 @@ async def turns(ls: Server, params: object) -> dict[str, Any]:
         told = [labels.turn(book, n, body) for n, body in zip(chosen, book.bodies(chosen), strict=True)]
         return {"total": len(found), "offset": page.start, "turns": told}
 
-    return await _told(ls, asked, tell)
+    return await _read(ls, asked, tell)
 
 
 async def list_looms(ls: Server, params: object) -> dict[str, Any]:

@@ -176,7 +176,7 @@ def linked(ls: Server, held: OpenDocument, params: types.LinkedEditingRangeParam
 def tokens(ls: Server, held: OpenDocument, params: types.SemanticTokensParams) -> types.SemanticTokens:
     from cantrip_acp.lsp.recipes import semantic_tokens
 
-    return semantic_tokens.whole(held)
+    return semantic_tokens.full_tokens(held)
 
 
 @_opened
@@ -203,24 +203,26 @@ def hints(ls: Server, held: OpenDocument, params: types.InlayHintParams) -> list
 
 
 @_opened
-def family(ls: Server, held: OpenDocument, params: types.CallHierarchyPrepareParams) -> list[types.CallHierarchyItem]:
+def prepare_call_hierarchy(
+    ls: Server, held: OpenDocument, params: types.CallHierarchyPrepareParams
+) -> list[types.CallHierarchyItem]:
     from cantrip_acp.lsp.recipes.call_hierarchy import EntityHierarchy
 
     return EntityHierarchy(held, ls.reading(held).data).at(params.position)
 
 
-def family_below(
+def outgoing_calls(
     ls: Server, params: types.CallHierarchyOutgoingCallsParams
 ) -> list[types.CallHierarchyOutgoingCall] | None:
     found = _family(ls, params.item)
-    return found[0].made_by(found[1]) if found is not None else None
+    return found[0].children_of(found[1]) if found is not None else None
 
 
-def family_above(
+def incoming_calls(
     ls: Server, params: types.CallHierarchyIncomingCallsParams
 ) -> list[types.CallHierarchyIncomingCall] | None:
     found = _family(ls, params.item)
-    return found[0].makers_of(found[1]) if found is not None else None
+    return found[0].parents_of(found[1]) if found is not None else None
 
 
 def _family(ls: Server, item: types.CallHierarchyItem) -> tuple[EntityHierarchy, dict[str, Any]] | None:

@@ -36,7 +36,7 @@ class EntityHierarchy:
             return [self._item(path[1], 1)]
         return [self._item(None, 0)]
 
-    def made_by(self, data: dict[str, Any]) -> list[types.CallHierarchyOutgoingCall]:
+    def children_of(self, data: dict[str, Any]) -> list[types.CallHierarchyOutgoingCall]:
         """The children that an entity can make, and the gates that make them."""
         depth = _depth(data)
         gates = self._gates(depth)
@@ -45,7 +45,7 @@ class EntityHierarchy:
         spots = [self._held.text.range(*span) for span in gates]
         return [types.CallHierarchyOutgoingCall(self._item(name, depth + 1), spots) for name in self._choices]
 
-    def makers_of(self, data: dict[str, Any]) -> list[types.CallHierarchyIncomingCall]:
+    def parents_of(self, data: dict[str, Any]) -> list[types.CallHierarchyIncomingCall]:
         """The entities that can make this one, and the gates that make it."""
         depth = _depth(data)
         if depth == 0:

@@ -30,7 +30,7 @@ def actions(
     """The actions of a range. ``diagnostic`` converts a finding for the client; ``creates``: the client can create
     files."""
     out: list[types.CodeAction] = []
-    if _wanted(params, types.CodeActionKind.QuickFix.value):
+    if _kind_requested(params, types.CodeActionKind.QuickFix.value):
         start, end = held.text.offset(params.range.start), held.text.offset(params.range.end)
         for finding in reading.findings:
             if finding.span[0] <= end and finding.span[1] >= start:
@@ -38,8 +38,8 @@ def actions(
                 out += _fixing(held, finding, said)
                 if creates:
                     out += _creating(held, reading, finding, said, workspace)
-    if _wanted(params, FIX_ALL):
-        edits = all_at_once(held, reading)
+    if _kind_requested(params, FIX_ALL):
+        edits = fix_all(held, reading)
         if edits:
             out.append(types.CodeAction("Fix all that is plain", kind=FIX_ALL, edit=_edit(held, edits)))
     return out
@@ -58,7 +58,7 @@ def of(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
             yield fix
 
 
-def all_at_once(held: OpenDocument, reading: Analysis) -> list[tuple[Span, str]]:
+def fix_all(held: OpenDocument, reading: Analysis) -> list[tuple[Span, str]]:
     """The edits of all safe fixes, without those that overlap another edit."""
     taken: list[tuple[Span, str]] = []
     for finding in reading.findings:
@@ -73,7 +73,7 @@ def _touch(one: Span, other: Span) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
-def _wanted(params: types.CodeActionParams, kind: str) -> bool:
+def _kind_requested(params: types.CodeActionParams, kind: str) -> bool:
     """Whether the client wants actions of a kind: it names the kind, a parent of it, or no kind at all."""
     only = params.context.only
     if not only:
@@ -143,16 +143,19 @@ def creations(
         return
     for path, name, kind in file_references.named(reading.data):
         if path == finding.path:
-            file = file_references.beside(held.path.parent, name)
-            yield f"Create {_shown(file, held.path.parent)}", _made(file, _content(held, reading, path, kind))
+            file = file_references.path_beside(held.path.parent, name)
+            yield (
+                f"Create {_shown(file, held.path.parent)}",
+                _create_file_edits(file, _content(held, reading, path, kind)),
+            )
     for path, name in file_references.roots(reading.data):
         if path == finding.path:
-            folder = file_references.beside(workspace, name)
+            folder = file_references.path_beside(workspace, name)
             # The protocol can create files, but not folders.
-            yield f"Create the folder {_shown(folder, workspace)}", _made(folder / ".gitkeep", "")
+            yield f"Create the folder {_shown(folder, workspace)}", _create_file_edits(folder / ".gitkeep", "")
 
 
-def _made(file: Path, content: str) -> list[types.CreateFile | types.TextDocumentEdit]:
+def _create_file_edits(file: Path, content: str) -> list[types.CreateFile | types.TextDocumentEdit]:
     uri = file.as_uri()
     made: list[types.CreateFile | types.TextDocumentEdit] = [
         types.CreateFile(uri, options=types.CreateFileOptions(ignore_if_exists=True))

@@ -11,7 +11,7 @@ from lsprotocol import types
 
 from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.lsp.recipes import hover
-from cantrip_acp.lsp.recipes.file_references import beside
+from cantrip_acp.lsp.recipes.file_references import path_beside
 from cantrip_acp.lsp.recipes.syntax import cursor_context, schema_lookup
 from cantrip_acp.lsp.recipes.syntax.cursor_context import CursorContext
 from cantrip_acp.lsp.server.documents import OpenDocument
@@ -210,7 +210,7 @@ def _base(held: OpenDocument, path: tuple[str | int, ...], workspace: Path) -> t
 def _paths(held: OpenDocument, at: CursorContext, base: Path, wanted: str) -> Iterator[types.CompletionItem]:
     typed = held.text.source[at.word[0] : at.word[1]]
     head = typed.rpartition("/")[0] + "/" if "/" in typed else ""
-    folder = beside(base, head) if head else base
+    folder = path_beside(base, head) if head else base
     if wanted == "/" and not head:
         yield types.CompletionItem("workspace", kind=_KIND.Folder, detail="the session's folder")
     try:

@@ -50,7 +50,7 @@ def roots(data: Any) -> Iterator[tuple[KeyPath, str]]:
             yield ("circle", "gates", index, "root"), gate["root"]
 
 
-def beside(folder: Path, name: str) -> Path:
+def path_beside(folder: Path, name: str) -> Path:
     """The path of a file that a recipe in ``folder`` names."""
     return Path(os.path.normpath(folder / os.path.expanduser(name)))
 
@@ -60,7 +60,7 @@ def problems(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator
     for path, name, kind in named(data):
         if not name.strip() or "\0" in name:
             continue
-        file = beside(folder, name)
+        file = path_beside(folder, name)
         if not file.exists():
             yield LintMessage(path, "missing-file", f"there is no file {file}", "error", mend=Mend("create"))
         elif not file.is_file():
@@ -70,7 +70,7 @@ def problems(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator
     for path, name in roots(data):
         if not name.strip() or "\0" in name:
             continue
-        root = beside(workspace, "." if name == "workspace" else name)
+        root = path_beside(workspace, "." if name == "workspace" else name)
         if not root.is_dir():
             what = "is not a folder" if root.exists() else "is not there"
             text = f"the folder {root} {what}; roots are relative to the session's folder"

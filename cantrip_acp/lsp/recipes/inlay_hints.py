@@ -50,7 +50,7 @@ def _call(held: OpenDocument, data: dict[str, Any]) -> Generator[Hint, None, int
         given, node = call.get(name), held.tree.find(("call", name))
         if not isinstance(given, str) or node is None or node.key_span is None:
             continue
-        text = given if name == "system_prompt" else _file(file_references.beside(held.path.parent, given))
+        text = given if name == "system_prompt" else _file(file_references.path_beside(held.path.parent, given))
         if text is None:
             continue
         tokens = estimated(text)

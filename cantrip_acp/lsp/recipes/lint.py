@@ -314,7 +314,7 @@ def advice(data: Any) -> Iterator[LintMessage]:
     out, mend = " and ".join(way for _, way, _ in ways), " and ".join(dict.fromkeys(mend for _, _, mend in ways))
     text = (
         f"private data ({private[0][1]}), untrusted content and a way to the network ({out}) meet in one circle: what a page "
-        f"says can have your files sent away. Remove one of them: {mend}, or take away {_leg(private)}"
+        f"says can have your files sent away. Remove one of them: {mend}, or take away {_private_data_sources(private)}"
     )
     related = [(at, f"private data: {what}") for at, what in private[:3]]
     related += [(at, f"untrusted content, and a way out: {what}") for at, what, _ in ways[1:]]
@@ -328,7 +328,7 @@ def _open(value: Any) -> bool:
     return value is True or value in ("on", "On", "ON") or bool(texts(value) and value not in OFF)
 
 
-def _leg(private: list[tuple[KeyPath, str]]) -> str:
+def _private_data_sources(private: list[tuple[KeyPath, str]]) -> str:
     gate_names = [what for path, what in private if path[:2] == ("circle", "gates")]
     return "what reads files (" + ", ".join(gate_names[:4]) + ")" if gate_names else private[0][1]
 

@@ -71,7 +71,7 @@ def fixes(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
                 gate = _item(given)
                 yield from removed(held, gate, f"Remove the gate {written_of(gate)}", best=False)
     elif finding.rule == "lethal-trifecta":
-        yield from _leg(held, finding)
+        yield from _remove_network_access(held, finding)
     elif mend.kind == "indent":
         line = held.text.line_of(finding.span[0])
         begin = held.text.starts[line]
@@ -97,7 +97,7 @@ def written_of(node: Node) -> str:
     return named.value if named is not None else ""
 
 
-def _leg(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
+def _remove_network_access(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
     """Break the lethal trifecta: remove every access to the network."""
     places = [finding.path, *finding.removable]
     edits: list[tuple[Span, str]] = []
@@ -126,10 +126,10 @@ def _leg(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
             edits.append((span, ""))
             names.append("remove the server" if path[0] == "mcp_servers" else f"remove {written_of(item)}")
     title = " and ".join(dict.fromkeys(names))
-    yield Fix(title[:1].upper() + title[1:], _apart(edits))
+    yield Fix(title[:1].upper() + title[1:], _without_overlaps(edits))
 
 
-def _apart(edits: list[tuple[Span, str]]) -> tuple[tuple[Span, str], ...]:
+def _without_overlaps(edits: list[tuple[Span, str]]) -> tuple[tuple[Span, str], ...]:
     """Edits that do not overlap: two neighbours of a list that both go share one comma."""
     out: list[tuple[Span, str]] = []
     for (start, end), text in sorted(edits):

@@ -10,7 +10,7 @@ from lsprotocol import types
 
 import cantrip_acp
 from cantrip_acp.gates.registry import ALIASES, BUILT_IN
-from cantrip_acp.lsp.recipes.file_references import beside
+from cantrip_acp.lsp.recipes.file_references import path_beside
 from cantrip_acp.lsp.recipes.hover import is_crystal, is_gate
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
 from cantrip_acp.lsp.server.documents import OpenDocument
@@ -171,9 +171,9 @@ def _file(held: OpenDocument, node: Node) -> Path | None:
         return None
     named = path == ("call", "system_prompt_file") or (path[-1] == "python" and path[0] == "circle")
     if named or (path[-1] == "script" and path[0] in ("crystal", "crystals")):
-        return beside(held.path.parent, node.value)
+        return path_beside(held.path.parent, node.value)
     if is_crystal(path) and node.value.startswith("scripted:"):
-        return beside(held.path.parent, node.value.removeprefix("scripted:"))
+        return path_beside(held.path.parent, node.value.removeprefix("scripted:"))
     return None
 
 

@@ -24,7 +24,7 @@ _OLDER = {"require_done", *ALIASES}
 _NUMBERS = count(1)
 
 
-def whole(held: OpenDocument) -> types.SemanticTokens:
+def full_tokens(held: OpenDocument) -> types.SemanticTokens:
     """The tokens of the whole text. They are kept, so that the next answer can be a difference."""
     data = _numbers(held, _tokens(held))
     held.colored = (str(next(_NUMBERS)), data)
@@ -40,9 +40,9 @@ def part(held: OpenDocument, spot: types.Range) -> types.SemanticTokens:
 def changed(held: OpenDocument, before: str) -> types.SemanticTokens | types.SemanticTokensDelta:
     """What differs from an earlier answer; all tokens if that answer is no longer kept."""
     if held.colored is None or held.colored[0] != before:
-        return whole(held)
+        return full_tokens(held)
     old = held.colored[1]
-    made = whole(held)
+    made = full_tokens(held)
     new = made.data
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:

@@ -142,10 +142,12 @@ def _wanted(
             folders |= {path.parent, workspace / ".cantrip"}
         with contextlib.suppress(ValueError, TypeError):
             files = [
-                file_references.beside(path.parent, name) for _, name, _ in file_references.named(data) if _sound(name)
+                file_references.path_beside(path.parent, name)
+                for _, name, _ in file_references.named(data)
+                if _sound(name)
             ]
             files += [
-                file_references.beside(workspace, name) for _, name in file_references.roots(data) if _sound(name)
+                file_references.path_beside(workspace, name) for _, name in file_references.roots(data) if _sound(name)
             ]
             for file in files:
                 names |= {file, file.parent}

@@ -106,7 +106,7 @@ class CodeSession:
         """
         async with self._lock:
             if self._worker is None and not self.sandbox.policy().absent:
-                worker = await self._ready()
+                worker = await self._get_worker()
                 if not await worker.freeze():
                     self._leave(worker)
 
@@ -135,7 +135,7 @@ class CodeSession:
         report = ProgramEvents(call, turn, "python")
         await report.start(code, self._circle)
         try:
-            worker = await self._ready()
+            worker = await self._get_worker()
         except SandboxMissing:
             raise
         except SandboxError as error:
@@ -153,7 +153,7 @@ class CodeSession:
             await self._attend(cell, worker, code, turn)
         except BaseException as failure:
             once = getattr(turn, "once", False)
-            lost = await self._settle(cell, worker, cancelled=True, once=once)
+            lost = await self._stop_cell(cell, worker, cancelled=True, once=once)
             if isinstance(failure, anyio.get_cancelled_exc_class()):
                 lost = None if once else lost
                 turn.interrupted(report.ordered(self._output(cell, turn, lost, "the cell was stopped by a cancel")))
@@ -166,7 +166,7 @@ class CodeSession:
             raise
         finally:
             self._cell = None
-        lost = await self._settle(cell, worker)
+        lost = await self._stop_cell(cell, worker)
         await cell.report(last=True)
         output = self._output(cell, turn, lost, worker.disk_full() if lost is None else None)
         return await report.end(output)
@@ -182,7 +182,7 @@ class CodeSession:
                 "code": code,
                 "token": cell.token,
             }
-            worker.send({**command, **self._given(turn), "trace": turn.traceparent})
+            worker.send({**command, **self._worker_context(turn), "trace": turn.traceparent})
             cell.begin()
             worker.thaw()
             await cell.wait()
@@ -219,7 +219,9 @@ class CodeSession:
         if self._wire is None:
             return None
         if self._commands is None:
-            self._commands = WireSession(self._wire, self._command, self._beside, lambda: worker.first, self._refused)
+            self._commands = WireSession(
+                self._wire, self._command, self._serve_gate_command, lambda: worker.first, self._refused
+            )
             self._commands.open()
         return self._commands
 
@@ -232,12 +234,14 @@ class CodeSession:
             return "no cell is running: no gate can be called", True
         return await self._cell.gate(name, args)
 
-    def _beside(self, work: Any, *args: Any) -> None:
+    def _serve_gate_command(self, work: Any, *args: Any) -> None:
         """Serve a gate command as part of the running cell."""
         if self._cell is not None:
             self._cell.serve(work, *args)
 
-    async def _settle(self, cell: Cell, worker: Worker, *, cancelled: bool = False, once: bool = False) -> str | None:
+    async def _stop_cell(
+        self, cell: Cell, worker: Worker, *, cancelled: bool = False, once: bool = False
+    ) -> str | None:
         """Bring the worker to rest, also during cancellation.
 
         Returns what was lost if the worker had to be killed, else None.
@@ -325,7 +329,7 @@ class CodeSession:
         stdout, stderr, truncated = self._cell.so_far()
         return Output(stdout=stdout, stderr=stderr, truncated=truncated, unfinished=True)
 
-    def _given(self, turn: TurnContext) -> dict[str, Any]:
+    def _worker_context(self, turn: TurnContext) -> dict[str, Any]:
         """What the worker does not know yet: the cast's context, and how many turns are folded."""
         folded = {"folded": turn.folded} if turn.folded != self._folded else {}
         self._folded = turn.folded
@@ -343,7 +347,7 @@ class CodeSession:
 
     # Workers
 
-    async def _ready(self) -> Worker:
+    async def _get_worker(self) -> Worker:
         """The worker; started if there is none."""
         worker = self._worker
         if worker is not None and (worker.broken is not None or worker.tree.exited):
@@ -417,7 +421,7 @@ class CodeSession:
         async with self._lock:
             if self._worker is None:
                 return Snapshot(cells=self._count)
-            worker = await self._ready()
+            worker = await self._get_worker()
             pieces = worker.collect(LARGEST_SNAPSHOT)
             try:
                 state = await self._taken(worker, began)
@@ -459,7 +463,7 @@ class CodeSession:
             self._count = max(self._count, snapshot.cells)
             if not pieces:
                 return
-            worker = await self._ready()
+            worker = await self._get_worker()
             if _version(worker) != snapshot.python:
                 raise SandboxError(
                     f"the snapshot was made by Python {snapshot.python} and cannot be opened by {_version(worker)}"

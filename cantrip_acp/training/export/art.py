@@ -40,7 +40,7 @@ class Art:
         owners: dict[str, str] = {}
         """The thread that trains a turn, by the turn."""
         for episode in source.episodes(marked=True):
-            for turn_id in source.outline.own(episode.leaf):
+            for turn_id in source.outline.own_path(episode.leaf):
                 owners.setdefault(turn_id, episode.leaf)
             if episode.group is None:
                 alone.append(episode.leaf)

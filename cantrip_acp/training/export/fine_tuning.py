@@ -84,7 +84,7 @@ def _pair(
 def _parting(source: Source, episode: Episode, group: Group) -> tuple[Window, int] | None:
     """The window with a thread's first utterance below the turn where the group parts, and the position of that
     utterance."""
-    path = source.outline.own(episode.leaf)
+    path = source.outline.own_path(episode.leaf)
     if group.turn_id not in path:
         return None
     below = set(path[path.index(group.turn_id) + 1 :])

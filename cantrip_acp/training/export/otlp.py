@@ -56,7 +56,7 @@ class Otlp:
 
 def _spans(source: Source, episode: Episode, told: set[str], *, content: bool) -> Iterator[dict[str, Any]]:
     places = source.outline.places
-    path = [i for i in source.outline.own(episode.leaf) if places[i].role == "crystal"]
+    path = [i for i in source.outline.own_path(episode.leaf) if places[i].role == "crystal"]
     for cast_id, ids in groupby(path, key=lambda i: places[i].cast_id or ""):
         new = [i for i in ids if i not in told]
         if not new:
@@ -114,7 +114,7 @@ def _cast_span(
         "attributes": attributes(about),
     }
     spawner = start.parent_turn_id if start is not None else None
-    spawner = spawner or source.outline.spawner(source.outline.own(first.id)[0])
+    spawner = spawner or source.outline.spawner(source.outline.own_path(first.id)[0])
     if spawner is not None:
         span["parentSpanId"] = span_id("turn", spawner)
     if end is not None and end.reason == "error":

@@ -197,14 +197,14 @@ class Source:
         return None
 
     def _intended(self, episode: Episode, text: str) -> bool:
-        casts = {self.outline.places[i].cast_id for i in self.outline.own(episode.leaf)}
+        casts = {self.outline.places[i].cast_id for i in self.outline.own_path(episode.leaf)}
         starts = (self.outline.starts.get(c) for c in casts if c is not None)
         return any(text.casefold() in (s.intent or "").casefold() for s in starts if s is not None)
 
     def episode(self, leaf: str) -> Episode:
         """The description of the thread that ends in a turn."""
         turn = self.loom.turn(leaf)
-        path = self.outline.own(leaf)
+        path = self.outline.own_path(leaf)
         start = self.outline.starts.get(turn.cast_id) if turn.cast_id is not None else None
         ending = self._endings.thread(turn)
         fork = self.loom.fork_of(turn.entity_id)

@@ -145,7 +145,7 @@ def _thread(source: Source, graph: Graph, episode: Episode) -> tuple[int | None,
 
 
 def _children(source: Source, graph: Graph, episode: Episode, order: list[int]) -> None:
-    for turn_id in source.outline.own(episode.leaf):
+    for turn_id in source.outline.own_path(episode.leaf):
         for begun in source.outline.spawned.get(turn_id, ()):
             leaf = source.outline.tips[begun]
             if source.outline.places[leaf].role == "call":

@@ -29,7 +29,7 @@ from cantrip_acp.loom.records.turn import (
     TurnMetadata,
     Utterance,
 )
-from cantrip_acp.training.importing.importer import Weaver
+from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import ImportProblem, Report, objects, stable
 
 _REASONS = {
@@ -107,7 +107,7 @@ def is_message(data: dict[str, Any]) -> bool:
     return found is not None and found.get("jsonrpc") == "2.0"
 
 
-def take(path: Path, weaver: Weaver) -> Report:
+def import_transcript(path: Path, weaver: RecordWriter) -> Report:
     """Import every session of a transcript. Raises `ImportProblem` with the line."""
     transcript = _Transcript(weaver)
     for where, data in objects(path):
@@ -143,7 +143,7 @@ def _message(data: dict[str, Any]) -> dict[str, Any] | None:
 class _Transcript:
     """The state of a connection, updated message by message."""
 
-    def __init__(self, weaver: Weaver) -> None:
+    def __init__(self, weaver: RecordWriter) -> None:
         self._weaver = weaver
         self._sessions: dict[str, _Session] = {}
         self._asked: dict[str, list[tuple[str, dict[str, Any]]]] = {}

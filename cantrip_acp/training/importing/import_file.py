@@ -11,13 +11,13 @@ from cantrip_acp.loom.records.turn import CantripRecord, CastRecord, LaterRecord
 from cantrip_acp.loom.stores.address import is_address, is_sqlite
 from cantrip_acp.loom.stores.rows import encoded
 from cantrip_acp.training.importing import acp, verifiers
-from cantrip_acp.training.importing.importer import Weaver
+from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import ImportProblem, Report, objects
 
 KINDS = ("loom", "verifiers", "acp")
 
 
-def kind_of(where: str) -> str:
+def detect_format(where: str) -> str:
     """The format of an input, from its address or its first line. Raises `ImportProblem` if it is none of
     `KINDS`."""
     if is_address(where) or is_sqlite(where):
@@ -35,18 +35,18 @@ def kind_of(where: str) -> str:
     raise ImportProblem(where, "there is nothing in it")
 
 
-def take(where: str, into: Loom, kind: str | None = None) -> Report:
+def import_file(where: str, into: Loom, kind: str | None = None) -> Report:
     """Import one input into a loom. Raises `ImportProblem`, and `LoomError` if the loom cannot be written."""
-    match kind or kind_of(where):
+    match kind or detect_format(where):
         case "loom":
             with Loom.open(where, readonly=True) as source:
                 if source.header is None and source.problems and not len(source):
                     raise ImportProblem(where, f"this is no loom: {source.problems[0]}")
                 return merge(source, into)
         case "acp":
-            return acp.take(Path(where), Weaver(into))
+            return acp.import_transcript(Path(where), RecordWriter(into))
         case _:
-            return verifiers.take(Path(where), Weaver(into))
+            return verifiers.import_traces(Path(where), RecordWriter(into))
 
 
 def merge(source: Loom, into: Loom) -> Report:

@@ -18,7 +18,7 @@ from cantrip_acp.training.importing.json_lines import Report, stable
 _R = TypeVar("_R", Turn, CastRecord, ContextRecord, UtteranceRecord)
 
 
-class Weaver:
+class RecordWriter:
     """Adds records to one loom. Secrets that this process knows are masked, as in all recorded data."""
 
     def __init__(self, loom: Loom, redactor: Redactor | None = None) -> None:
@@ -63,7 +63,7 @@ class Weaver:
             return False
         known = self._cantrips.pop(turn.cantrip_id, None)
         if known is not None:
-            self.loom.know(turn.cantrip_id, *known)
+            self.loom.record_cantrip(turn.cantrip_id, *known)
         root = self._roots.get(turn.parent_id or "")
         if root is not None and root.id not in self.loom:
             self.loom.append(root)

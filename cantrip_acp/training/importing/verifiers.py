@@ -29,7 +29,7 @@ from cantrip_acp.loom.records.turn import (
     Utterance,
     UtteranceRecord,
 )
-from cantrip_acp.training.importing.importer import Weaver
+from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import Report, objects, stable
 from cantrip_acp.training.importing.verifiers_trace import Message, ModelCall, Node, Trace, read
 
@@ -52,7 +52,7 @@ _BLOCK = re.compile(r'<context source="([^"]*)" title="([^"]*)"(?: uri="([^"]*)"
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/=]*)\Z")
 
 
-def take(path: Path, weaver: Weaver) -> Report:
+def import_traces(path: Path, weaver: RecordWriter) -> Report:
     """Import every trace of a file. Raises `ImportProblem` with the line."""
     for where, data in objects(path):
         for trace in read(where, data, weaver.report):
@@ -63,7 +63,7 @@ def take(path: Path, weaver: Weaver) -> Report:
 class _Taking:
     """The import of one trace."""
 
-    def __init__(self, trace: Trace, weaver: Weaver) -> None:
+    def __init__(self, trace: Trace, weaver: RecordWriter) -> None:
         self.trace = trace
         self.weaver = weaver
         own = trace.info.get("cantrip")

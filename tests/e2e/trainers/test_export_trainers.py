@@ -12,7 +12,7 @@ from cantrip_acp import Loom
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.rows import write
 from cantrip_acp.training.export.selection import Source, Wanted
-from cantrip_acp.training.importing.import_file import take
+from cantrip_acp.training.importing.import_file import import_file
 from tests.support.export_looms import forked, lived
 from tests.unit.training.test_export_formats import _sampled
 
@@ -75,8 +75,8 @@ async def test_what_verifiers_wrote_itself_is_imported(tmp_path: Path) -> None:
         for episode in read_episodes(tmp_path, WireTrace):
             write_episode(own, episode)
         into, again = Loom.memory(), Loom.memory()
-        first = take(str(own / "traces.jsonl"), into)
-        assert first.turns == take(str(path), again).turns > 0
+        first = import_file(str(own / "traces.jsonl"), into)
+        assert first.turns == import_file(str(path), again).turns > 0
         assert [t.utterance for t in into.turns()] == [t.utterance for t in again.turns()]
         assert not first.notes
 

@@ -26,14 +26,18 @@ async def test_a_tree_is_the_same_when_it_is_opened_again(tmp_path: Path, addres
         spell = parent(TWO, done(), loom=loom, children=[[call("echo", text="b"), done()], [done()]])
         await spell.cast("go")
         turns = list(loom.turns())
-        views = [(loom.path(t.id), loom.own(t.id), loom.acted(t.id), loom.children(t.id)) for t in turns]
+        views = [(loom.path(t.id), loom.own_path(t.id), loom.utterance_ids(t.id), loom.children(t.id)) for t in turns]
         leaves = loom.leaves()
     with Loom.open(where) as loom:
         assert list(loom.turns()) == turns
-        assert [(loom.path(t.id), loom.own(t.id), loom.acted(t.id), loom.children(t.id)) for t in turns] == views
+        assert [
+            (loom.path(t.id), loom.own_path(t.id), loom.utterance_ids(t.id), loom.children(t.id)) for t in turns
+        ] == views
         assert loom.leaves() == leaves
         assert loom.children_until(turns[-1].id)[0] == 2
-        assert loom.acted(turns[-1].id)[0] == tuple(t.id for t in turns if t.id in loom.acted(turns[-1].id)[0])
+        assert loom.utterance_ids(turns[-1].id)[0] == tuple(
+            t.id for t in turns if t.id in loom.utterance_ids(turns[-1].id)[0]
+        )
         # A second cast of the same cantrip begins at the root, and not at a child's.
         again = parent(done(), loom=loom)
         await again.cast("once more")

@@ -21,7 +21,7 @@ from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.loom.records.turn import CantripRecord, CastRecord, RewardRecord, Utterance, UtteranceRecord
 from cantrip_acp.loom.stores import checksum, sqlite
 from cantrip_acp.loom.stores.address import open_store
-from cantrip_acp.loom.view.reader import Reading
+from cantrip_acp.loom.view.reader import LoomReader
 from cantrip_acp.training.importing.import_file import merge
 from tests.support.command_line import run
 from tests.support.loom_stores import Place
@@ -176,7 +176,7 @@ def reseal(rows: list[Row], dice: random.Random) -> list[Row]:
     text = _text(rows[at]).replace(b"words", b"wards", 1)
     ended = text.endswith(b"\n")
     body, before = text.rstrip(b"\n"), checksum.sums(text.rstrip(b"\n"))[0]
-    buffer = bytearray(checksum.bare(body))
+    buffer = bytearray(checksum.strip(body))
     own = checksum.close(buffer, before or "", checksum.place_of(body))
     row = _with(rows[at], bytes(buffer if ended else buffer[:-1]))
     return [*rows[:at], {**row, "sum": own} if "sum" in row else row, *rows[at + 1 :]]
@@ -221,7 +221,7 @@ def unseal(rows: list[Row], dice: random.Random) -> list[Row]:
     """A record without its chain, as if it were an old one."""
     at = dice.randrange(1, len(rows))
     text = _text(rows[at])
-    bare = checksum.bare(text.rstrip(b"\n")) + (b"\n" if text.endswith(b"\n") else b"")
+    bare = checksum.strip(text.rstrip(b"\n")) + (b"\n" if text.endswith(b"\n") else b"")
     row = _with(rows[at], bare)
     return [*rows[:at], {**row, "sum": None, "entity": None} if "sum" in row else row, *rows[at + 1 :]]
 
@@ -333,11 +333,11 @@ def old(place: Place) -> None:
             fill(loom, 3)
         rows = stored(place)
         Path(place.where).unlink()
-        store(place, [{"body": checksum.bare(row["body"].rstrip()) + b"\n"} for row in rows])
+        store(place, [{"body": checksum.strip(row["body"].rstrip()) + b"\n"} for row in rows])
         return
     with place.open() as loom:
         fill(loom, 3)
-    rows = [{**row, "body": _with(row, checksum.bare(_text(row)))["body"]} for row in stored(place)]
+    rows = [{**row, "body": _with(row, checksum.strip(_text(row)))["body"]} for row in stored(place)]
     later = ("entity", "sum", "writer")
     if place.kind == "sqlite":
         path = Path(place.where.removeprefix("sqlite:"))
@@ -468,7 +468,7 @@ def test_records_of_a_later_version_are_kept_named_and_copied(tmp_path: Path) ->
         with Loom.open(where, readonly=True) as copy:
             assert dict(copy.later) == {"dream": 1, "mood": 1}
             assert copy.check() == []
-            kept = [json.loads(checksum.bare(body)) for _, body in copy.stored() if body is not None]
+            kept = [json.loads(checksum.strip(body)) for _, body in copy.stored() if body is not None]
         assert [each for each in kept if each in later] == later
     with Loom.open(path, readonly=True) as loom, Loom.open(f"sqlite:{tmp_path}/all.db") as into:
         into.append(Turn("mine", None, "c", "me", None, role="call"))
@@ -492,7 +492,7 @@ def test_records_of_a_later_version_are_kept_named_and_copied(tmp_path: Path) ->
     notes = json.loads(told.err)["notes"]
     assert any("a turn of a later version" in why for why in json.loads(told.err)["left_out"])
     assert notes["records of kind 'dream' of a later version are left out"] == 1
-    with closing(Reading(str(path))) as reading:
+    with closing(LoomReader(str(path))) as reading:
         reading.load()
         assert reading.about()["later"] == {"dream": 1, "mood": 1}
 

@@ -44,7 +44,7 @@ def test_an_empty_loom(place: Place) -> None:
     loom = place.open()
     assert list(Listing(loom).lines()) == []
     counted = Statistics()
-    counted.take(loom)
+    counted.add(loom)
     assert counted.record()["turns"] == 0
     loom.append(Turn("root", None, "c", "e", None, role="call"))
     assert list(Listing(loom).lines()) == []
@@ -84,7 +84,7 @@ def test_statistics(place: Place) -> None:
     loom.annotate_reward("t3", 0.5)
     loom.annotate_reward("u3", -0.5, kind="shaped")
     counted = Statistics()
-    counted.take(place.again(loom))
+    counted.add(place.again(loom))
     told = counted.record()
     assert told["casts"] == {
         "started": 5,

@@ -14,7 +14,7 @@ from cantrip_acp import GateReply, Loom, Turn
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.crystals.contract import ToolCall, Usage
 from cantrip_acp.loom.records.turn import CastRecord, GateRecord, Observation, Utterance, UtteranceRecord
-from cantrip_acp.loom.recovery import CUT_OFF, ENDED, settle
+from cantrip_acp.loom.recovery import CUT_OFF, ENDED, complete_interrupted
 from cantrip_acp.loom.stores.address import open_store
 from tests.support.fixtures.core import done, echo, make
 from tests.support.loom_stores import Place
@@ -75,7 +75,7 @@ async def test_a_call_that_the_process_died_in(kept: Place) -> None:
     loom = kept.again(loom)
     # Once is enough.
     assert list(loom.records()) == records
-    assert settle(loom) == []
+    assert complete_interrupted(loom) == []
 
 
 async def test_a_loom_of_lines_tells_it_to_everybody_who_may_write(tmp_path: Path) -> None:
@@ -130,13 +130,13 @@ async def test_what_a_living_process_says_is_nobody_elses_to_end(shared: Place) 
     _begun(loom, "fork", "mine.0")
     assert {each.entity_id for each in loom.unfinished()} == {"mine", "child", "grandchild", "other", "fork"}
     for entity in ("mine", "child", "grandchild", "other", "fork"):
-        assert loom.hold_cast(f"{entity}.cast")
+        assert loom.lock_cast(f"{entity}.cast")
     again = shared.open()
     assert len(again.unfinished()) == 5
-    assert settle(again) == []
+    assert complete_interrupted(again) == []
     for entity in ("mine", "child", "grandchild"):
-        loom.release_cast(f"{entity}.cast")
-    assert [turn.id for turn in settle(again)] == ["grandchild.1", "child.1", "mine.1"]
+        loom.unlock_cast(f"{entity}.cast")
+    assert [turn.id for turn in complete_interrupted(again)] == ["grandchild.1", "child.1", "mine.1"]
     assert {each.entity_id for each in again.unfinished()} == {"other", "fork"}
     assert again.turn("mine.1").observation.results[0] == GateRecord(
         "echo", "{not json", ENDED, True, "1", call_id="mine.1.g0"
@@ -155,19 +155,19 @@ async def test_what_a_delegation_had_left(place: Place) -> None:
              gate_calls=("echo", "call_agent"))
     )  # fmt: skip
     loom.append(UtteranceRecord("t2", "t1", "c", "e", "k", 2, Utterance(), names, "python", "t1"))
-    (rest,) = settle(loom)
+    (rest,) = complete_interrupted(loom)
     assert (rest.continues, rest.gate_calls) == ("t1", ("echo",))
     assert [(r.gate, r.result) for r in rest.observation.results] == [("call_agent", CUT_OFF), ("echo", ENDED)]
     assert rest.observation.output is not None
     assert rest.observation.output.error == ENDED
-    assert [len(ids) for ids in loom.acted("t2")] == [2]
+    assert [len(ids) for ids in loom.utterance_ids("t2")] == [2]
 
 
 async def test_what_cannot_be_ended_stays_as_it_is(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     loom = place.open()
     loom.append(Turn("call", None, "c", "e", None, role="call"))
     loom.append(UtteranceRecord("t1", "lost", "c", "e", "k", 1, Utterance("x")))
-    assert settle(loom) == []
+    assert complete_interrupted(loom) == []
     assert "stays unfinished" in caplog.text
     assert [each.id for each in loom.unfinished()] == ["t1"]
     # It went on without it.

@@ -40,7 +40,7 @@ def everywhere(loom: Loom) -> set[tuple[str, str | None]]:
     last = list(loom.cast_starts())[-1]
     cast = Endings(loom).cast(last)
     statistics = Statistics()
-    statistics.take(loom)
+    statistics.add(loom)
     assert statistics.record()["casts"]["outcomes"].get(cast.outcome)
     return {
         (thread.state, thread.reason),
@@ -113,13 +113,13 @@ def test_a_cast_is_active_while_its_process_lives_and_interrupted_after(kept: Pl
 
 def test_a_page_that_is_open_learns_that_the_process_was_killed(kept: Place) -> None:
     """A kill writes no record, so the page's version changes for it by itself."""
-    from cantrip_acp.loom.view.reader import Reading
+    from cantrip_acp.loom.view.reader import LoomReader
 
     process = subprocess.Popen([sys.executable, "-c", KILLED, kept.where], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        with closing(Reading(kept.where)) as reading:
+        with closing(LoomReader(kept.where)) as reading:
             reading.load()
             wait_for(lambda: reading.look(at_once=True) >= 0 and len(reading.about()["running"]) == 1)
             before = reading.version
@@ -133,7 +133,7 @@ def test_a_page_that_is_open_learns_that_the_process_was_killed(kept: Place) -> 
 
 
 def test_the_commands_and_the_page_agree(tmp_path: Path) -> None:
-    from cantrip_acp.loom.view.reader import Reading
+    from cantrip_acp.loom.view.reader import LoomReader
     from cantrip_acp.lsp.looms import labels
     from cantrip_acp.lsp.looms.document import LoomDocument
 
@@ -160,7 +160,7 @@ def test_the_commands_and_the_page_agree(tmp_path: Path) -> None:
         line = labels.cast(book, 1)
         found.add(line["reason"] or line["state"])
         assert found & {"active", "interrupted"}, found
-        reading = Reading(path)
+        reading = LoomReader(path)
         reading.load()
         data = reading.cast(1)
         shown = {data["reason"] or data["state"]}

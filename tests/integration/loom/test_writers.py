@@ -18,7 +18,7 @@ from cantrip_acp import Loom, Turn
 from cantrip_acp.core.errors import LoomLocked
 from cantrip_acp.loom.records.turn import CantripRecord, CastRecord
 from cantrip_acp.loom.stores.address import open_store
-from cantrip_acp.loom.view.reader import Reading
+from cantrip_acp.loom.view.reader import LoomReader
 from cantrip_acp.lsp.looms import labels
 from cantrip_acp.lsp.looms.document import LoomDocument
 from tests.integration.loom.test_recovery import KILLED, killed_in_a_call
@@ -69,7 +69,7 @@ def outcomes(where: str, cwd: Path) -> dict[str, str]:
             found[name] = data["threads"][-1]["outcome"]
     exported = run("loom", "export", where, "--format", "openai", "--include-truncated", cwd=cwd)
     found["export"] = "interrupted" if "I wait." in exported.out else exported.out + exported.err
-    with closing(Reading(where)) as page:
+    with closing(LoomReader(where)) as page:
         page.load()
         cast = page.cast(0)
         found["page"] = cast["reason"]
@@ -125,7 +125,7 @@ def test_readers_show_what_a_dead_process_said_before_a_writer_completes_it(kept
 def test_a_reader_that_follows_sees_a_kill(kept: Place) -> None:
     with waiting(kept.where) as process:
         reader = kept.open(readonly=True)
-        page = Reading(kept.where)
+        page = LoomReader(kept.where)
         page.load()
         assert [(t.state, t.reason) for t in reader.threads()] == []
         assert len(page.about()["running"]) == 1
@@ -240,17 +240,17 @@ def test_two_openers_recover_it_once(kept: Place) -> None:
 
 def test_a_cast_is_held_once(place: Place) -> None:
     loom = place.open()
-    assert loom.hold_cast("k") is True
-    assert loom.hold_cast("k") is False
+    assert loom.lock_cast("k") is True
+    assert loom.lock_cast("k") is False
     if place.kind in ("sqlite", "postgres"):
         other = place.open()
-        assert other.hold_cast("k") is False
-        loom.release_cast("k")
-        assert other.hold_cast("k") is True
+        assert other.lock_cast("k") is False
+        loom.unlock_cast("k")
+        assert other.lock_cast("k") is True
         other.close()
     else:
-        loom.release_cast("k")
-    assert loom.hold_cast("k") is True
+        loom.unlock_cast("k")
+    assert loom.lock_cast("k") is True
 
 
 def test_what_a_living_process_says_is_left_alone(shared: Place) -> None:

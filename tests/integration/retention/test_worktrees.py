@@ -14,7 +14,7 @@ from cantrip_acp.git import file_snapshots, worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord
 from cantrip_acp.retention.rules import DAY, Rules
-from cantrip_acp.training.importing.import_file import take
+from cantrip_acp.training.importing.import_file import import_file
 from tests.support.aged_looms import age, keep, names
 from tests.unit.retention.test_plan import planned, swept
 
@@ -114,7 +114,7 @@ def test_pins_stay_as_long_as_a_copy_tells_of_them(tmp_path: Path, workspace: Pa
     held = refs(workspace)
     target = state / "looms" / into
     with Loom.open(f"sqlite:{target}" if into.endswith(".db") else target) as loom:
-        take(str(state / "looms" / "first.loom.jsonl"), loom, "loom")
+        import_file(str(state / "looms" / "first.loom.jsonl"), loom, "loom")
     assert planned(state, OLD) == ([], {"first": f"{into} goes on from it"})
     swept(state, OLD)
     assert refs(workspace) == held
@@ -129,7 +129,7 @@ def test_a_database_that_was_only_read_grows_old_all_the_same(tmp_path: Path) ->
     keep(state, "first", days=200)
     target = state / "looms" / "all.db"
     with Loom.open(f"sqlite:{target}") as loom:
-        take(str(state / "looms" / "first.loom.jsonl"), loom, "loom")
+        import_file(str(state / "looms" / "first.loom.jsonl"), loom, "loom")
     (state / "looms" / "first.loom.jsonl").unlink()
     age(target, 200)
     for _ in range(2):

@@ -14,9 +14,9 @@ from cantrip_acp import Loom
 from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training.export.fine_tuning import TrlSft
 from cantrip_acp.training.export.selection import Source
-from cantrip_acp.training.importing.acp import take
-from cantrip_acp.training.importing.import_file import kind_of
-from cantrip_acp.training.importing.importer import Weaver
+from cantrip_acp.training.importing.acp import import_transcript
+from cantrip_acp.training.importing.import_file import detect_format
+from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import ImportProblem, Report
 from tests.support.loom_stores import Place
 
@@ -65,7 +65,7 @@ def written(path: Path, messages: list[Any]) -> Path:
 
 
 def imported(path: Path, into: Loom) -> Report:
-    return take(path, Weaver(into))
+    return import_transcript(path, RecordWriter(into))
 
 
 def spoken(loom: Loom) -> list[Turn]:
@@ -113,7 +113,7 @@ def recorded(folder: Path) -> Path:
 
 def test_a_session_of_the_real_agent(tmp_path: Path) -> None:
     path = recorded(tmp_path)
-    assert kind_of(str(path)) == "acp"
+    assert detect_format(str(path)) == "acp"
     loom = Loom.memory()
     report = imported(path, loom)
     turns = spoken(loom)

@@ -59,7 +59,7 @@ async def test_what_it_used_is_told_and_kept_with_the_reward() -> None:
     for looms in ([loom], [loom, judge.loom], [judge.loom, loom]):
         counted = Statistics()
         for each in looms:
-            counted.take(each)
+            counted.add(each)
         data = counted.record()
         assert (data["tokens"]["prompt"], data["cost"]) == (30, 0.5)
         assert data["models"]["scripted"]["cost"] == 0.5
@@ -70,7 +70,7 @@ async def test_a_verifier_whose_usage_is_unknown_costs_an_unknown_sum() -> None:
     judge = make(done(json.dumps({"reward": 1})), loom=Loom.memory(), usage={"prompt_tokens": None, "cost": None})
     await verify(judge, loom, leaf)
     counted = Statistics()
-    counted.take(loom)
+    counted.add(loom)
     data = counted.record()
     assert (data["tokens"]["total"], data["cost"], data["queries_without_usage"]) == (None, None, 1)
 

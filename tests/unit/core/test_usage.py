@@ -102,7 +102,7 @@ async def test_a_query_that_fails_for_good_counts_without_a_turn(tmp_path: Path)
         (line,) = Listing(loom).lines()
         assert line.record()["tokens_prompt"] == 20
         counted = Statistics()
-        counted.take(loom)
+        counted.add(loom)
         assert counted.record()["tokens"]["prompt"] == 20
         assert counted.record()["models"]["scripted"]["tokens_prompt"] == 20
 

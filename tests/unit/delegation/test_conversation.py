@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cantrip_acp import Cantrip
-from cantrip_acp.loom.query.history import lived
+from cantrip_acp.loom.query.history import casts_of
 from tests.support.scripted_children import call, calls, done, of_root, parent, results, turns
 
 
@@ -153,7 +153,7 @@ async def test_what_does_not_fit_spawns_nothing() -> None:
 
 
 async def lived_turns(spell: Cantrip, turn_id: str) -> list[tuple[str, ...]]:
-    return [tuple(r.gate for r in t.observation.results) for part in lived(spell.loom, turn_id) for t in part.turns]
+    return [tuple(r.gate for r in t.observation.results) for part in casts_of(spell.loom, turn_id) for t in part.turns]
 
 
 async def test_what_an_entity_lived_through_is_its_own() -> None:

@@ -40,7 +40,7 @@ def test_a_line_ends_with_its_checksum(tmp_path: Path) -> None:
     for line in path.read_bytes().splitlines():
         body, _, rest = line.rpartition(b',"sum":"')
         assert rest.decode() == f'{xxh3_64_hexdigest(body)}"}}'
-        assert checksum.holds(line) is True
+        assert checksum.is_valid(line) is True
         record = json.loads(line)
         assert list(record)[-1] == "sum"
     with Loom.open(path, readonly=True) as loom:

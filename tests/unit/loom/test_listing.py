@@ -104,7 +104,7 @@ def test_a_damaged_loom(tmp_path: Path) -> None:
         assert (found["t3"].turns, found["t3"].spent.tokens, found["t3"].state) == (2, 220, "terminated")
         assert next(Listing(loom).lines(ThreadFilter(text="needle"))).leaf == "u3"
         counted = Statistics()
-        counted.take(loom)
+        counted.add(loom)
         assert counted.record()["damage"] == len(loom.problems)
         told = difference(loom, "t3", "u3")
         assert told.parted_at is None

@@ -112,7 +112,7 @@ async def test_damage_and_foreign_mediums_leave_a_thread_out_and_say_why() -> No
         if isinstance(record, Turn) and record.id == gone:
             continue
         with suppress(Exception):
-            broken._tree.take(broken._store.append(record), record)
+            broken._tree.add(broken._store.append(record), record)
     source = Source(broken)
     assert list(source.episodes(marked=True)) == []
     assert source.report.left_out == {"a turn above is not in this loom (damaged?)": 1}

@@ -8,7 +8,7 @@ import pytest
 
 from cantrip_acp import Loom, LoomError
 from cantrip_acp.loom.records.turn import LoomHeader, Turn, Utterance
-from cantrip_acp.training.importing.import_file import kind_of, merge, take
+from cantrip_acp.training.importing.import_file import detect_format, import_file, merge
 from cantrip_acp.training.importing.json_lines import ImportProblem
 from tests.support.fixtures.core import done, make
 
@@ -23,7 +23,7 @@ async def test_what_was_added_to_the_source_since_is_added(tmp_path: Path) -> No
             await make(done("x"), loom=source).cast("go")
             if rewarded:
                 source.annotate_reward(source.leaves()[0], 1.0)
-        report = take(str(path), into)
+        report = import_file(str(path), into)
         assert (report.casts, report.rewards) == (1, int(rewarded))
     assert into.turn(into.leaves()[0]).reward == 1.0
 
@@ -38,7 +38,7 @@ async def test_damage_in_the_source_is_told_and_the_rest_taken(tmp_path: Path) -
     lines[broken] = b"x" * (len(lines[broken]) - 1) + b"\n"
     path.write_bytes(b"".join(lines))
     into = Loom.memory()
-    report = take(str(path), into)
+    report = import_file(str(path), into)
     assert len([t for t in into.turns() if t.role == "crystal"]) == 1
     assert any(note.startswith("damage in the source: line") for note in report.notes)
 
@@ -50,7 +50,7 @@ def test_turns_below_a_lost_one_are_told() -> None:
         Turn("b", "gone", "c", "e", None),
         Turn("c", "b", "c", "e", None, utterance=Utterance("x")),
     ):
-        source._tree.take(source._store.append(record), record)
+        source._tree.add(source._store.append(record), record)
     into = Loom.memory()
     report = merge(source, into)
     assert report.turns == 0
@@ -66,10 +66,10 @@ def test_kinds_are_told_by_the_first_line(tmp_path: Path) -> None:
     ):
         path = tmp_path / "x"
         path.write_text(text)
-        assert kind_of(str(path)) == kind
+        assert detect_format(str(path)) == kind
     with Loom.open(f"sqlite:{tmp_path}/a.db") as loom:
         loom.append(LoomHeader("l"))
-    assert kind_of(f"sqlite:{tmp_path}/a.db") == kind_of(str(tmp_path / "a.db")) == "loom"
+    assert detect_format(f"sqlite:{tmp_path}/a.db") == detect_format(str(tmp_path / "a.db")) == "loom"
     for text, words in (
         ("", "there is nothing in it"),
         ('{"a": 1}', ":1: neither a loom's record"),
@@ -78,7 +78,7 @@ def test_kinds_are_told_by_the_first_line(tmp_path: Path) -> None:
         path = tmp_path / "x"
         path.write_text(text)
         with pytest.raises(ImportProblem, match=words):
-            kind_of(str(path))
+            detect_format(str(path))
 
 
 def test_what_is_no_loom_is_refused_and_a_torn_one_is_taken(tmp_path: Path) -> None:
@@ -87,14 +87,14 @@ def test_what_is_no_loom_is_refused_and_a_torn_one_is_taken(tmp_path: Path) -> N
     with Loom.memory() as into:
         for what, says in ((other, "this is no loom"), (tmp_path / "none", "none")):
             with pytest.raises(LoomError, match=says):
-                take(str(what), into, "loom")
+                import_file(str(what), into, "loom")
         with pytest.raises(LoomError, match="no such file"):
-            take(str(tmp_path / "none"), into, "verifiers")
+            import_file(str(tmp_path / "none"), into, "verifiers")
         torn = tmp_path / "torn.loom.jsonl"
         with Loom.open(torn) as loom:
             loom.append(Turn("t0", None, "c", "e", None, role="call"))
         torn.write_bytes(torn.read_bytes() + b'{"type":"tu')
-        assert take(str(torn), into, "loom").turns == 1
+        assert import_file(str(torn), into, "loom").turns == 1
 
 
 def test_records_that_are_there_with_another_content_are_named() -> None:

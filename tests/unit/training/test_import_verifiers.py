@@ -16,9 +16,9 @@ from cantrip_acp.core.errors import LoomError
 from cantrip_acp.text.redaction import Redactor
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.training.export.verifiers import Verifiers
-from cantrip_acp.training.importing.importer import Weaver
+from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import ImportProblem, Report
-from cantrip_acp.training.importing.verifiers import take
+from cantrip_acp.training.importing.verifiers import import_traces
 from tests.support.export_looms import forked, lived, saw
 from tests.unit.training.test_export_children import delegated
 from tests.unit.training.test_export_formats import _sampled, rows
@@ -32,7 +32,7 @@ def written(path: Path, lines: Iterable[Any]) -> Path:
 
 
 def imported(path: Path, into: Loom) -> Report:
-    return take(path, Weaver(into))
+    return import_traces(path, RecordWriter(into))
 
 
 def bare(episode: dict[str, Any]) -> Any:
@@ -271,7 +271,7 @@ async def test_truncated_and_failed_traces_stay_so(tmp_path: Path) -> None:
 async def test_secrets_that_are_known_here_are_masked(tmp_path: Path) -> None:
     loom = Loom.memory()
     trace = json.loads(json.dumps(FOREIGN).replace("It is 4.", "It is my-secret-value-0123."))
-    take(written(tmp_path / "t.jsonl", [trace]), Weaver(loom, Redactor(["my-secret-value-0123"])))
+    import_traces(written(tmp_path / "t.jsonl", [trace]), RecordWriter(loom, Redactor(["my-secret-value-0123"])))
     assert "my-secret-value" not in repr(list(loom.records()))
 
 

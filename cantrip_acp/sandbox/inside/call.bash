@@ -1,4 +1,4 @@
-# A gate as a command, for machines whose only shell is bash: the answer is read up to its NUL, then run.
+# A gate as a shell command, for machines whose only shell is bash. It reads the answer up to a NUL and runs it.
 set -C
 w=/run/cantrip
 i=$(($$ % 64))
@@ -8,7 +8,7 @@ until { printf '%s\0' "${0##*/}" "${CANTRIP_CELL-}" "$@" >"$w/requests/$i"; } 2>
   n=$((n + 1))
   if [ $((n % 64)) -eq 0 ]; then
     if [ "$n" -gt 200000 ]; then
-      echo "${0##*/}: no gate call could be made: too many are under way" >&2
+      echo "${0##*/}: no gate call could be made: too many calls run at the same time" >&2
       exit 1
     fi
     command -p sleep 0.01

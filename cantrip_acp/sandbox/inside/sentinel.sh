@@ -1,11 +1,15 @@
 #!/bin/sh
-# Ends what is left when the process that started it is gone without a goodbye (kill -9, a crash).
+# Kills sandboxes and removes temporary files if the process that started this script (the owner) was killed or crashed.
 #
-# It reads lines from standard input: "~FOLDER" and "=FOLDER" when stand-ins for protected names are and are no longer in a
-# folder, "!FOLDER" for one more folder of ours, "%FOLDER" for the one that our control groups are made in, "." for an owner
-# that has put everything away. The end of input is the owner's end.
-# $1 is the runtime folder to remove, the other arguments are the protected names. Each sandbox of the owner carries the
-# runtime folder's name as the name of its program, so that even one that was only just started is found.
+# The script reads lines from standard input:
+#   ~FOLDER   the folder now has placeholders at protected names
+#   =FOLDER   the folder has no placeholders any more
+#   !FOLDER   a further folder to remove
+#   %FOLDER   the folder in which control groups are created
+#   .         the owner has cleaned up itself
+# The end of the input means that the owner has ended.
+# $1 is the runtime folder to remove. The other arguments are the protected names. The program name of each sandbox begins
+# with the name of the runtime folder. So the script also finds a sandbox that has just started.
 trap '' HUP INT TERM QUIT PIPE
 runtime=$1
 token=${runtime##*/}
@@ -30,8 +34,8 @@ while IFS= read -r line; do
           esac ;;
   esac
 done
-# A sandbox mounts files of this folder when it starts. Rename the folder first: a process that our owner forked, and that
-# has not become a sandbox yet, then fails instead of running a command without an owner.
+# A sandbox mounts files of this folder when it starts. So rename the folder first. Then a process that the owner has forked
+# and that is not a sandbox yet fails, and does not run a command without an owner.
 case $runtime in */cantrip-*) mv "$runtime" "$runtime.ended" 2>/dev/null ;; esac
 kill_sandboxes() {
   for process in /proc/[0-9]*; do
@@ -40,14 +44,14 @@ kill_sandboxes() {
     case $line in "$token"*) kill -9 "${process##*/}" 2>/dev/null ;; esac
   done
 }
-# Several rounds: one may be starting at this instant.
+# Try several times, because a sandbox may be starting now.
 for round in 1 2 3 4; do
   kill_sandboxes
   sleep 0.05
 done
 IFS=$newline
 set -f
-# Again for up to ten seconds: a sandbox that is dying slowly still holds its lock and its mounts.
+# Try for up to ten seconds, because a sandbox that ends slowly still has its lock and its mounts.
 round=0
 while [ $round -lt 100 ]; do
   left=
@@ -60,15 +64,15 @@ while [ $round -lt 100 ]; do
   done
   for folder in $folders; do
     for name in "$@"; do
-      # A stand-in is an empty folder with the sticky bit. Another process may have commands running here: then it stays,
-      # and that process removes it.
+      # A placeholder is an empty folder with the sticky bit. If commands of another process run here, that process has the
+      # lock. Then the placeholder stays, and that process removes it.
       [ -k "$folder/$name" ] || continue
       if command -v flock >/dev/null; then flock -n -x "$folder" rmdir "$folder/$name"; else rmdir "$folder/$name"; fi
       if [ -k "$folder/$name" ]; then left=yes; fi
     done
   done
   [ -n "$left" ] || break
-  # Whatever holds it may have started after the rounds above.
+  # The process that still has the lock may have started after the attempts above.
   set +f
   kill_sandboxes
   set -f

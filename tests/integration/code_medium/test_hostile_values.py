@@ -196,8 +196,8 @@ async def test_a_connection_says_that_there_is_no_network(make, code: str) -> No
     python = await make({"bash_network": True})
     output = await python(code)
     assert (output.error or "").endswith(
-        "[There is no network in this sandbox, not even to this machine; what is outside is reached by the functions that "
-        "you were told of, alone.]"
+        "[There is no network in this sandbox, not even to this machine. Use the functions that were described to you to "
+        "reach anything outside.]"
     )
     assert "no network" not in ((await python("open('/nowhere')")).error or "")
 

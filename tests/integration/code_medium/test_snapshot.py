@@ -274,7 +274,7 @@ NOT_KEPT = {
     ),
     "comes back as something else": (
         "class A:\n    def __reduce__(self): return int, (3,)\nbad = A()",
-        "it would come back as int, and it is A",
+        "it would be restored as int, but it is A",
     ),
     "of a module without a file": (
         "import sys, types\nmade = types.ModuleType('made_here')\n"
@@ -344,7 +344,7 @@ async def test_a_name_that_is_no_text_is_named(make) -> None:
     python = await make()
     await python.value("globals()[3] = 4\ngood = 1")
     kept = await python.session.snapshot()
-    assert (kept.missing, "good" in kept.names) == ((("3", "its name is no text"),), True)
+    assert (kept.missing, "good" in kept.names) == ((("3", "its name is not text"),), True)
 
 
 SLOW = """

@@ -110,8 +110,8 @@ async def test_what_does_not_go_through_says_how_much_does() -> None:
     )
     batch, one, gate = (await spell.cast("go")).result
     assert "9,000,0" in batch
-    assert "8,323,072 go to a child" in batch
-    assert all("8,388,608 go through a gate at once: give less" in said for said in (one, gate))
+    assert "the limit is 8,323,072" in batch
+    assert all("the limit of one gate call is 8,388,608: pass less data" in said for said in (one, gate))
 
 
 async def test_a_batch_of_many_large_parts_goes_in_pages() -> None:

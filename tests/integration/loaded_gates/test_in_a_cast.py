@@ -230,7 +230,7 @@ async def test_a_state_that_holds_them_says_so_where_they_are_not() -> None:
         await second.cast("go")
     output = next(t for t in two.loom.turns() if t.role == "crystal").observation.output
     assert output is not None
-    assert output.stdout.startswith("gate not available: 'count_words' was loaded in another life")
+    assert output.stdout.startswith("gate not available: 'count_words' was loaded before this state was restored")
     assert output.stdout.endswith(" 3 False\n")
 
 

@@ -1,5 +1,6 @@
-"""Code worker: runs a cell's Python inside the sandbox, where this folder is the package ``_cantrip``.
+"""Code worker: runs the Python of cells inside the sandbox, where this folder is the package ``_cantrip``.
 
-It may import the standard library only, and few modules at its start. Entity code shares this process and can break
-it. It then only loses its own worker: the host trusts nothing from here. Start with `worker.py`.
+It may import only the standard library, and only few modules at its start. Code of the entity runs in the same process
+and can break it. The entity then loses only its own worker, because the host trusts nothing from here. Start with
+`worker.py`.
 """

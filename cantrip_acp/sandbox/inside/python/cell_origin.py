@@ -1,9 +1,9 @@
-"""Cell tokens: which cell a thread, a task or a process belongs to, namely the cell that started it.
+"""Cell tokens: tells which cell started a thread, a task or a process.
 
-The host gives each cell a token and answers only gate calls with the token of the running cell. Code left over from
-an earlier cell keeps that cell's token, and so does everything that it starts:
-- a thread, from its start on; a thread pool runs each piece of work for the cell that submitted it;
-- an asyncio task, by the thread whose event loop runs it: it continues only while a cell runs that loop, and a later
+The host gives each cell a token, and answers only gate calls with the token of the running cell. Code that an earlier
+cell left running has the token of that cell, and so has everything that it starts:
+- a thread, from its start on. A thread pool runs each piece of work with the token of the cell that submitted it;
+- an asyncio task, by the thread whose event loop runs it. The task runs only while a cell runs that loop, and a later
   cell may await it;
 - a process, by the variable ``CANTRIP_CELL`` in its environment.
 """
@@ -27,7 +27,7 @@ VARIABLE = "CANTRIP_CELL"
 
 
 class Origins:
-    """Knows the token of the current thread. Create it in the main thread, before any entity code runs."""
+    """Stores the cell token of each thread. Create it in the main thread, before any code of the entity runs."""
 
     def __init__(self) -> None:
         self._of_thread: Any = _thread._local()
@@ -43,7 +43,7 @@ class Origins:
         os.register_at_fork(after_in_child=self._mark)
 
     def begin(self, token: str) -> None:
-        """A cell begins in this thread."""
+        """Begin a cell with this token in the current thread."""
         self._of_thread.cell = token
         self._mark()
 
@@ -101,7 +101,7 @@ class Origins:
 
     def _spawning(self, spawn: Callable[..., Any]) -> Callable[..., Any]:
         def spawned(path: Any, argv: Any, env: Any, /, **named: Any) -> Any:
-            # From Python 3.13 on None stands for the environment of this process.
+            # From Python 3.13 on, None means the environment of this process.
             given = os.environ if env is None else env
             other = {k: v for k, v in given.items() if os.fsdecode(k) != VARIABLE}
             return spawn(path, argv, {**other, VARIABLE: self.token()}, **named)
@@ -115,7 +115,7 @@ class Origins:
                 return system(command)
             import subprocess
 
-            # The process environment is that of the running cell; a process of another cell needs its own
+            # The environment of this process has the token of the running cell. A process of another cell needs another
             # environment.
             status = subprocess.call(command, shell=True)  # noqa: S602 - as os.system does
             return status << 8 if status >= 0 else -status
@@ -125,6 +125,6 @@ class Origins:
 
 
 def _as(function: Any, name: str, module: str) -> None:
-    """Give a function the name of the one it replaces, so that a pickle refers to it by that name."""
+    """Give a function the name of the function that it replaces, so that a pickle refers to it by that name."""
     function.__name__ = function.__qualname__ = name
     function.__module__ = module

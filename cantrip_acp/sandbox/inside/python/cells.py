@@ -1,4 +1,4 @@
-"""Runs one cell: compiles it so that it can be stopped, runs it in the lasting namespace, returns its last value."""
+"""Compiles a cell so that it can be stopped, runs it in the entity's namespace, and returns its last value."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEPT_SOURCES = 500
 
 
 class Sources:
-    """The text of each cell, for tracebacks and ``inspect.getsource``."""
+    """Stores the text of each cell, for tracebacks and ``inspect.getsource``."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
@@ -49,8 +49,8 @@ class Sources:
 
 
 def _entry(name: str, text: str) -> tuple[int, None, list[str], str]:
-    # Like lines of a file: each ends in a line feed (the carets of a traceback need it), and no other character ends
-    # one.
+    # Split as the lines of a file: each line ends in a line feed, which the carets of a traceback need, and no other
+    # character ends a line.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
     return len(text), None, [line + "\n" for line in lines], name
 
@@ -65,14 +65,14 @@ class Cells:
         self._loop: Any = None
 
     def run(self, code: str, name: str) -> Any:
-        """The value of the last expression, None where there is none. Raises what the cell raises."""
+        """Run a cell and return the value of its last expression, or None. Raises the errors of the cell."""
         self.sources.add(name, code)
         tree = compile(code, name, "exec", _TREE | _AWAIT, dont_inherit=True)
         if "except" in code:
             _stoppable(tree)
         last = tree.body[-1] if tree.body else None
         if isinstance(last, _ast.Expr):
-            # Compile one program, so that an await anywhere makes all of it one coroutine.
+            # Assign the value to a name, so that the cell stays one program. With an await, it is one coroutine.
             place = {name: getattr(last, name) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")}
             tree.body[-1] = _ast.Assign([_ast.Name(_VALUE, _ast.Store(), **place)], last.value, **place)
         try:
@@ -82,12 +82,12 @@ class Cells:
             self._scope.pop(_VALUE, None)
 
     def _execute(self, code: CodeType) -> None:
-        result = eval(code, self._scope)  # noqa: S307 - this is what the worker is for
+        result = eval(code, self._scope)  # noqa: S307 - the worker exists to run the entity's code
         if code.co_flags & _COROUTINE:
             self._await(result)
 
     def _await(self, coroutine: Any) -> None:
-        """Run a top-level await on an event loop that lasts as long as the namespace."""
+        """Run a cell with a top-level await. Its event loop exists as long as the namespace."""
         import asyncio
 
         if self._loop is None or self._loop.is_closed():
@@ -102,13 +102,13 @@ class Cells:
                 try:
                     self._loop.run_until_complete(asyncio.wait([task], timeout=1))
                 except (KeyboardInterrupt, Done):
-                    # The original exception is already being raised.
+                    # The original exception is raised below.
                     pass
             raise
 
 
 def _stoppable(tree: Any) -> None:
-    """Put a check at the start of each exception handler, so that no handler outlives a stop."""
+    """Insert a call of `Interrupts.check` at the start of each exception handler, so that no handler can catch a stop."""
     stack = list(tree.body)
     while stack:
         node = stack.pop()
@@ -130,6 +130,6 @@ def _stoppable(tree: Any) -> None:
 
 
 def install(interrupts: Interrupts) -> None:
-    """Put the check into the builtins, so that handlers find it wherever their code runs."""
+    """Add the check to the builtins, so that handlers find it in every namespace."""
     setattr(builtins, CHECK, interrupts.check)
     sys.modules.setdefault("builtins", builtins)

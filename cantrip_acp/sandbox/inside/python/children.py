@@ -1,7 +1,7 @@
-"""Children from values: `Cantrip(...)`, `cast`, `cast_batch`, `summon`, `send` and `dismiss` in a cell.
+"""Child entities as values in a cell: `Cantrip(...)`, `cast`, `cast_batch`, `summon`, `send` and `dismiss`.
 
-All of it is plain data here: what a child may be is judged by the host when it is asked for, and lives there. The part below
-the line is read by Monty too, as it stands: no inheritance, no properties, no generators.
+Here a child is only plain data. The host decides whether such a child is allowed, and runs it. Monty also reads the
+part below the comment "What Monty reads begins here". So that part uses no inheritance, no properties and no generators.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ globals()["__builtins__"] = dict(vars(builtins))
 
 
 def offer(gates: Gates) -> dict[str, Any]:
-    """What there is to call, by name; it asks the host as gates do."""
+    """The functions and the class for cells, by name. They send requests to the host through ``gates``."""
     global _ask, _size
     _ask, _size = gates.call, gates.size
     return {"Cantrip": Cantrip} | {f.__name__: f for f in (cast, cast_batch, summon, send, dismiss)}
@@ -40,11 +40,12 @@ _MOST_AT_ONCE = 8 * 1024 * 1024 - 65536
 
 
 class Cantrip:
-    """A child as a value: nothing runs until it is cast or summoned.
+    """The description of a child. Nothing runs until it is cast or summoned.
 
-    Cantrip(crystal=None, system_prompt=None, medium=None, gates=None, wards=None, max_depth=None). What is left out is this
-    circle's own. crystal is the name of one of the recipe's crystals; gates are names, or {"name": …, "root": …}; wards can
-    only be tighter. call={"system_prompt": …, "temperature": …} and circle={"medium": …, "gates": …, "wards": …} say the same.
+    Cantrip(crystal=None, system_prompt=None, medium=None, gates=None, wards=None, max_depth=None). For arguments that are
+    left out, the child uses the values of this circle. crystal is the name of a crystal in the recipe. gates are names, or
+    {"name": …, "root": …}. wards can only be stricter than those of this circle. You can also write
+    call={"system_prompt": …, "temperature": …} and circle={"medium": …, "gates": …, "wards": …}.
     """
 
     def __init__(
@@ -82,16 +83,16 @@ class Cantrip:
         self.asked = asked
 
     def cast(self, intent: Any, context: Any = ...) -> Any:
-        """Run a child of this kind on an intent, once; its `Result`. Raises GateError where it has none."""
+        """Run a child of this kind once on an intent and return its `Result`. Raises GateError if it fails."""
         return cast(self, intent, context)
 
     def cast_batch(self, intents: Any) -> Any:
-        """Several of this kind beside each other: intents, or (intent, context) pairs."""
+        """Run several children of this kind at the same time. intents: a list of intents, or of (intent, context) pairs."""
         made = [(self, each) if isinstance(each, str) else (self, *each) for each in intents]
         return cast_batch(made)
 
     def summon(self, context: Any = ...) -> Any:
-        """A child of this kind that lives on: `send` it intents."""
+        """Start a child of this kind that stays. Use `send` to give it intents."""
         return summon(self, context)
 
     def invoke(self, context: Any = ...) -> Any:
@@ -103,19 +104,19 @@ class Cantrip:
 
 
 class Result:
-    """How a child's cast ended: result, reason, usage, turns; in a batch is_error and error where it failed."""
+    """The result of a child's cast: result, reason, usage, turns. In a batch also is_error and error if it failed."""
 
-    def __init__(self, told: Any) -> None:
-        self.result = told.get("result")
-        self.reason = told.get("reason")
-        self.usage = told.get("usage") or {}
-        self.turns = told.get("turns") or 0
-        self.entity_id = told.get("entity_id")
-        self.is_error = bool(told.get("is_error"))
-        self.error = told.get("error")
+    def __init__(self, data: Any) -> None:
+        self.result = data.get("result")
+        self.reason = data.get("reason")
+        self.usage = data.get("usage") or {}
+        self.turns = data.get("turns") or 0
+        self.entity_id = data.get("entity_id")
+        self.is_error = bool(data.get("is_error"))
+        self.error = data.get("error")
 
     def keys(self) -> Any:
-        """The names of its parts: dict(result) is plain data."""
+        """The names of the fields, so that dict(result) returns plain data."""
         return ["result", "reason", "usage", "turns", "entity_id", "is_error", "error"]
 
     def __getitem__(self, key: Any) -> Any:
@@ -128,13 +129,13 @@ class Result:
 
 
 class Child:
-    """A child that was summoned. It keeps what it knows and what its medium holds from one send to the next."""
+    """A child that was summoned. It keeps its history and the state of its medium from one send to the next."""
 
     def __init__(self, entity_id: Any) -> None:
         self.entity_id = entity_id
 
     def send(self, intent: Any) -> Any:
-        """Give it an intent and wait; its `Result`. Raises GateError where it has none."""
+        """Give the child an intent, wait, and return its `Result`. Raises GateError if it fails."""
         return send(self, intent)
 
     def cast(self, intent: Any) -> Any:
@@ -142,7 +143,7 @@ class Child:
         return send(self, intent)
 
     def close(self) -> Any:
-        """End it."""
+        """End the child."""
         dismiss(self)
 
     def __enter__(self) -> Any:
@@ -156,13 +157,14 @@ class Child:
 
 
 def cast(cantrip: Any, intent: Any = None, context: Any = ...) -> Any:
-    """Run a child on an intent, once; its `Result`. Raises GateError where it has none.
+    """Run a child once on an intent and return its `Result`. Raises GateError if it fails.
 
-    cast("intent") is a child as this entity is. context is data for the child, which is never in its prompt.
+    cast("intent") runs a child with the same settings as this entity. context is data for the child; it is never in the
+    child's prompt.
     """
     if isinstance(cantrip, Child):
         if context is not ...:
-            raise TypeError("a child that lives has its context already; put what is new into the intent")
+            raise TypeError("a summoned child already has its context; put new data into the intent")
         return send(cantrip, intent)
     if isinstance(cantrip, str) and intent is None:
         cantrip, intent = Cantrip(), cantrip
@@ -170,10 +172,10 @@ def cast(cantrip: Any, intent: Any = None, context: Any = ...) -> Any:
 
 
 def cast_batch(cantrip: Any, intents: Any = None) -> Any:
-    """Run several children beside each other; a list of `Result`, in order, with is_error and error where one failed.
+    """Run several children at the same time and return a list of `Result` in the same order.
 
-    cast_batch(cantrip, [intent, …]), or cast_batch([request, …]), each an intent, (cantrip, intent), (cantrip, intent, context)
-    or {"cantrip": …, "intent": …, "context": …}.
+    If a child fails, its `Result` has is_error and error. Use cast_batch(cantrip, [intent, …]) or cast_batch([request, …]).
+    A request is an intent, (cantrip, intent), (cantrip, intent, context) or {"cantrip": …, "intent": …, "context": …}.
     """
     if intents is not None:
         return cantrip.cast_batch(intents)
@@ -185,8 +187,8 @@ def cast_batch(cantrip: Any, intents: Any = None) -> Any:
         more = _size(request) if request is not None else 0
         if more > _MOST_AT_ONCE:
             raise ValueError(
-                f"the request of child {len(results) + len(page)} is {more:,} bytes as JSON, and {_MOST_AT_ONCE:,} go to a "
-                "child: give it a smaller part of the data"
+                f"the request of child {len(results) + len(page)} is {more:,} bytes as JSON, and the limit is "
+                f"{_MOST_AT_ONCE:,}: give the child a smaller part of the data"
             )
         if page and (request is None or size + more > _MOST_AT_ONCE):
             results = results + _answered(page, len(results))
@@ -198,17 +200,17 @@ def cast_batch(cantrip: Any, intents: Any = None) -> Any:
 
 def _answered(page: Any, before: Any) -> Any:
     try:
-        told = _ask("cantrip.cast_batch", {"requests": page})
+        answers = _ask("cantrip.cast_batch", {"requests": page})
     except GateError as error:
         if not before:
             raise
-        # What came before has been done and paid for.
-        told = [{"is_error": True, "error": str(error)}] * len(page)
-    return [Result(each) for each in told]
+        # Return the earlier results, because those children have run and were paid for.
+        answers = [{"is_error": True, "error": str(error)}] * len(page)
+    return [Result(each) for each in answers]
 
 
 def summon(cantrip: Any = None, context: Any = ...) -> Any:
-    """A child that lives on until it is dismissed, or this entity ends; give it intents by `send`."""
+    """Start a child that stays until it is dismissed or this entity ends. Use `send` to give it intents."""
     asked = dict(_value(cantrip).asked)
     if context is not ...:
         asked["context"] = context
@@ -216,14 +218,14 @@ def summon(cantrip: Any = None, context: Any = ...) -> Any:
 
 
 def send(child: Any, intent: Any) -> Any:
-    """Give a child that was summoned an intent and wait; its `Result`. Raises GateError where it has none."""
+    """Give a summoned child an intent, wait, and return its `Result`. Raises GateError if it fails."""
     if not isinstance(child, Child):
-        raise TypeError("send takes a child that was summoned: child = summon(Cantrip(...))")
+        raise TypeError("send needs a summoned child: child = summon(Cantrip(...))")
     return Result(_ask("cantrip.send", {"child": child.entity_id, "intent": intent}))
 
 
 def dismiss(child: Any) -> Any:
-    """End a child that was summoned; one that has ended already stays so."""
+    """End a summoned child. Does nothing if it has already ended."""
     _ask("cantrip.dismiss", {"child": child.entity_id})
 
 
@@ -233,13 +235,15 @@ def _value(cantrip: Any) -> Any:
     if isinstance(cantrip, dict):
         return Cantrip(**cantrip)
     if not isinstance(cantrip, Cantrip):
-        raise TypeError(f"a child is described by a Cantrip(...), not by {cantrip!r}")
+        raise TypeError(f"describe a child by a Cantrip(...), not by {cantrip!r}")
     return cantrip
 
 
 def _request(cantrip: Any, intent: Any, context: Any) -> Any:
     if not isinstance(intent, str):
-        raise TypeError(f"intent is required, as text that says what the child is to do (INTENT-1), not {intent!r}")
+        raise TypeError(
+            f"intent is required and must be text that says what the child has to do (INTENT-1), not {intent!r}"
+        )
     made = {"intent": intent, **_value(cantrip).asked}
     if context is not ...:
         made["context"] = context

@@ -1,8 +1,8 @@
-"""Gates as Python functions in a cell, with real names, signatures and docstrings; the host answers the calls.
+"""Gates as Python functions in a cell, and the entity's own history as ``loom``. The host answers the calls.
 
-A call takes keywords, positional arguments in the schema's order, or one mapping of all arguments. It returns plain
-data. If a gate fails, it raises a `GateError` with the gate's own text. The host checks the arguments, as for every
-medium.
+The functions have the names, signatures and docstrings of the gates. A call takes keywords, positional arguments in
+the order of the schema, or one mapping of all arguments. It returns plain data. If a gate fails, the function raises a
+`GateError` with the gate's text. The host checks the arguments, as for every medium.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool
 
 
 class GateError(Exception):
-    """A gate's failure. Its text is what the gate said."""
+    """A gate has failed. The text is that of the gate."""
 
 
-# Set the module, because errors and pickles show it: to an entity, GateError is a builtin.
+# For the entity, GateError is a builtin. Errors and pickles show the module, so set it.
 GateError.__module__ = "builtins"
 builtins.GateError = GateError  # type: ignore[attr-defined]
 
 
 class _LeftOut:
-    """The default of an argument for which None is a value; ``help`` shows it as what one writes for it."""
+    """The default of an optional argument that accepts None as a value. ``help`` shows it as ``...``."""
 
     def __repr__(self) -> str:
         return "..."
@@ -44,7 +44,7 @@ LEFT_OUT = _LeftOut()
 
 
 class Gates:
-    """The gate functions of one circle by name, and the gate of each function."""
+    """Makes the gate functions of one circle. ``functions``: the functions by name."""
 
     def __init__(
         self, specs: list[dict[str, Any]], wire: Wire, interrupts: Interrupts, flush: Callable[[], None]
@@ -67,7 +67,10 @@ class Gates:
         when_imported("inspect", self._sign)
 
     def set_added(self, specs: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-        """Replace the added gates (the circle's own stay): returns the functions by name, and the removed names."""
+        """Replace the gates that were added to those of the circle.
+
+        Returns the functions by name, and the names of removed functions.
+        """
         for name in self._gained:
             del self.functions[name], self._specs[name]
         gone = [n for n in self._gained if all(n != spec["shown"] for spec in specs)]
@@ -80,7 +83,7 @@ class Gates:
         return {name: self.functions[name] for name in self._gained}, gone
 
     def name_of(self, value: Any) -> str | None:
-        """The name of a value that is one of these functions."""
+        """The name of one of these functions; None for any other value."""
         name = getattr(value, "__name__", None)
         return name if isinstance(name, str) and self.functions.get(name) is value else None
 
@@ -99,13 +102,15 @@ class Gates:
         self._specs[shown] = spec
 
     def size(self, data: Any) -> int:
-        """Bytes of the data as JSON. Raises TypeError, ValueError for data without a JSON form."""
+        """The number of bytes of the data as JSON. Raises TypeError or ValueError if it has no JSON form."""
         return self._wire.size(data)
 
     def call(self, gate: str, args: dict[str, Any]) -> Any:
-        """Ask the host to call a gate. Raises `GateError`, and the cell's stop once ``done`` succeeded."""
+        """Ask the host to call a gate and return its result. Raises `GateError`, and `Done` if ``done`` has succeeded."""
         if not self._wire.here:
-            raise GateError(f"{gate} cannot be called from a forked process; call it in the cell, or run its command")
+            raise GateError(
+                f"{gate} cannot be called from a forked process; call it in the cell, or run its shell command"
+            )
         self._flush()
         try:
             reply = self._wire.ask({"t": "call", "gate": gate, "args": args})
@@ -120,7 +125,7 @@ class Gates:
         return reply.get("result")
 
     def _sign(self, inspect: Any) -> None:
-        """Set real signatures as soon as `inspect` is loaded."""
+        """Set the signatures of the functions. Called when `inspect` is imported."""
         for name, function in self.functions.items():
             parameters = self._specs[name]["parameters"]
             required = parameters.get("required") or ()
@@ -128,7 +133,7 @@ class Gates:
             for each, schema in (parameters.get("properties") or {}).items():
                 if not each.isidentifier():
                     break
-                # Python requires a default after an optional parameter. The argument can still be passed by name.
+                # After an optional parameter, Python requires a default for all parameters.
                 optional = optional or each not in required
                 kind = _TYPES.get(schema.get("type")) if isinstance(schema.get("type"), str) else None
                 made.append(
@@ -148,6 +153,7 @@ class Gates:
 def arguments(
     shown: str, properties: dict[str, Any], required: frozenset[str], args: tuple[Any, ...], named: dict[str, Any]
 ) -> dict[str, Any]:
+    """Make a gate's arguments from those of a function call. Raises TypeError. ``shown``: the function's name."""
     order = list(properties)
     if len(args) == 1 and not named and isinstance(args[0], dict) and _is_all(args[0], properties, required):
         return dict(args[0])
@@ -168,7 +174,7 @@ def arguments(
 
 
 def _is_all(value: dict[Any, Any], properties: dict[str, Any], required: frozenset[str]) -> bool:
-    """Whether one mapping holds all arguments, and is not itself the first of them."""
+    """Whether a single argument is a mapping of all arguments, and not the first argument."""
     if not all(isinstance(key, str) for key in value):
         return False
     if not properties or (value and set(value) <= set(properties) and required <= set(value)):
@@ -178,14 +184,14 @@ def _is_all(value: dict[Any, Any], properties: dict[str, Any], required: frozens
 
 
 def _default(schema: dict[str, Any]) -> Any:
-    """The default that a signature shows for an optional argument. Passing it equals omitting the argument."""
+    """The default that a signature shows for an optional argument. To pass it has the same effect as to omit it."""
     if "default" in schema:
         return schema["default"]
     return LEFT_OUT if _takes_null(schema) else None
 
 
 def _takes_null(schema: dict[str, Any]) -> bool:
-    """Whether None is a real value of this argument, and does not mean that it was omitted."""
+    """Whether None is a value of this argument, and does not mean that the argument was omitted."""
     if "type" not in schema and "anyOf" not in schema and "enum" not in schema:
         return True
     kinds = schema.get("type")
@@ -197,9 +203,10 @@ _TURNS_AT_ONCE = 50
 
 
 class LoomView:
-    """Turns of this entity, oldest first, each a dict as it stands in the loom. What is read is a copy.
+    """The turns of this entity, oldest first, read-only (LOOM-11): ``loom[0]``, ``len(loom)``, ``for turn in loom``.
 
-    With ``upto``, only so many of the first.
+    Each turn is a dict with the fields of the turn's record. It is a copy. With ``upto``, only the first ``upto`` turns
+    are visible.
     """
 
     def __init__(self, wire: Wire, upto: int | None = None) -> None:
@@ -209,12 +216,12 @@ class LoomView:
     def _page(self, start: int, count: int) -> dict[str, Any]:
         if self._upto is not None:
             count = max(0, min(count, self._upto - start))
-        found = self._asked(start, count)
+        found = self._request(start, count)
         if self._upto is not None:
             found["length"] = min(found["length"], self._upto)
         return found
 
-    def _asked(self, start: int, count: int) -> dict[str, Any]:
+    def _request(self, start: int, count: int) -> dict[str, Any]:
         while True:
             reply = self._wire.ask({"t": "loom", "start": start, "count": count})
             found: dict[str, Any] | str = reply["result"]
@@ -222,7 +229,7 @@ class LoomView:
                 return found
             if count <= 1:
                 raise RuntimeError(f"turn {start} of the loom cannot be read: {found}")
-            # Turns may be large, and the size of an answer is limited.
+            # Turns may be large, and the size of an answer is limited. So ask for fewer turns.
             count //= 2
 
     def __len__(self) -> int:
@@ -244,7 +251,7 @@ class LoomView:
             start += len(turns)
 
     def turns(self) -> list[Any]:
-        """All of them."""
+        """All turns as a list."""
         return list(self)
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
-"""Interrupts of a cell: they never cut a frame in two, and a cell cannot catch a final stop.
+"""Interrupts of a cell: they never stop the transfer of a frame, and a cell cannot catch a final stop.
 
 SIGINT raises KeyboardInterrupt in the main thread. While that thread reads or writes a frame, the interrupt waits
-until the frame is complete. A final stop (``done`` succeeded, a second interrupt) is raised again in every handler of
-the cell that catches it: `cells` puts a call of `check` at the start of each.
+until the frame is complete. A final stop (``done`` succeeded, or a second interrupt) is raised again in every exception
+handler of the cell: `cells` inserts a call of `check` at the start of each handler.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
 globals()["__builtins__"] = dict(vars(builtins))
-"""A copy, so that an entity's changes to its builtins do not affect ours."""
+"""A copy, so that changes of the builtins by the entity do not affect this module."""
 
 
 class Done(BaseException):
-    """``done`` has succeeded. No ``except Exception`` catches it."""
+    """The gate ``done`` has succeeded. ``except Exception`` does not catch this."""
 
 
 class DoneInThread(Done, SystemExit):
-    """The same in a thread of the entity's: a thread that ends by SystemExit prints nothing."""
+    """`Done` in a thread of the entity. A thread that ends with SystemExit prints no error."""
 
 
 class Interrupts:
-    """Decides whether the cell must stop. Use it in ``with`` around code that must not be interrupted."""
+    """Decides whether the cell must stop. Use ``with interrupts:`` for code that must not be interrupted."""
 
     def __init__(self) -> None:
         self._main = _thread.get_ident()
@@ -39,7 +39,7 @@ class Interrupts:
         self.stop: type[BaseException] | None = None
 
     def begin(self) -> None:
-        """Start a cell. Sets the handler again, because an entity may have set its own."""
+        """Start a cell. Sets the signal handler again, because the entity may have replaced it."""
         self._seen = 0
         self._pending = False
         self.stop = None
@@ -55,13 +55,13 @@ class Interrupts:
         return _thread.get_ident() == self._main
 
     def finish(self) -> None:
-        """``done`` has succeeded, in any thread: stop the main thread too."""
+        """Stop the main thread, because ``done`` has succeeded in any thread."""
         self.stop = Done
         if _thread.get_ident() != self._main:
             _signal.raise_signal(_signal.SIGINT)
 
     def check(self) -> None:
-        """Raise the current stop, if any. Called first in each of a cell's exception handlers."""
+        """Raise the current stop, if there is one. Every exception handler of a cell calls this first."""
         if self.stop is not None:
             if _thread.get_ident() == self._main:
                 raise self.stop

@@ -1,4 +1,4 @@
-"""Lazy imports: callbacks for modules that most cells never import, and a last-resort search for packages."""
+"""Lazy imports: calls functions when a module is first imported, and finds editable installs only when needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ globals()["__builtins__"] = dict(vars(builtins))
 
 
 class _NotifyingLoader:
-    """A module's own loader, which also calls the callbacks after loading."""
+    """Wraps the loader of a module and calls the callbacks after the module was loaded."""
 
     def __init__(self, loader: Any, actions: list[Callable[[Any], None]]) -> None:
         self._loader = loader
@@ -36,7 +36,7 @@ class _NotifyingLoader:
 
 
 class _ImportWatcher:
-    """First on ``sys.meta_path``: notices the first import of modules that have callbacks."""
+    """First finder on ``sys.meta_path``: notices the first import of modules that have callbacks."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[Callable[[Any], None]]] = {}
@@ -60,7 +60,7 @@ sys.meta_path.insert(0, _import_watcher)
 
 
 def when_imported(name: str, action: Callable[[Any], None]) -> None:
-    """Call ``action`` with the module as soon as it is imported; now, if it already is."""
+    """Call ``action`` with the module when it is imported, or now if it is already imported."""
     if name in sys.modules:
         action(sys.modules[name])
     else:
@@ -68,9 +68,9 @@ def when_imported(name: str, action: Callable[[Any], None]) -> None:
 
 
 class PathFileFinder:
-    """Last on ``sys.meta_path``: reads path files of the runtime's package folders (editable installs).
+    """Last finder on ``sys.meta_path``: reads the path files (.pth, of editable installs) in the package folders.
 
-    They are read only when a module was found nowhere else, because reading them costs as much as a whole start.
+    They are read only if a module was not found elsewhere, because that takes as long as the start of the worker.
     """
 
     def __init__(self, folders: list[str]) -> None:

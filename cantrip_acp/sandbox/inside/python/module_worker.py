@@ -1,7 +1,9 @@
-"""Worker of modules that an entity wrote: compiles them, lists their functions, and calls these.
+"""Worker for modules that an entity wrote: compiles them, lists their public functions, and calls the functions.
 
-It handles one module or call at a time; nothing runs between two of them. Only here modules are named
-``cantrip_acp.hot.*``; the two packages above them are empty ones of this process.
+The worker handles one module or call at a time, and no code runs between them. The modules are named
+``cantrip_acp.hot.*`` only in this process, where the two packages above them are empty. The description of a function
+has its signature, its docstring, and the JSON Schema of its arguments. The host does not trust this description: it
+reads only the parts that it understands, and checks names itself.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ globals()["__builtins__"] = dict(vars(builtins))
 
 _OURS = os.path.dirname(__file__)
 _LARGEST = 1_048_576
-"""Bytes of a result."""
+"""The maximum size of a result in bytes of JSON."""
 _MOST_TEXT = 12_000
 
 
 def main(inward: int, outward: int) -> None:
-    """Serve the host on two descriptors. Never returns."""
+    """Serve the host: read commands from ``inward`` and write to ``outward``, two descriptors. Never returns."""
     interrupts = Interrupts()
     interrupts.begin()
     codec = Codec()
@@ -52,7 +54,7 @@ class ModuleWorker:
         self._streams = _Streams()
         self._sources = Sources()
         self._functions: dict[str, dict[str, ModuleFunction]] = {}
-        # There are no gates here, so nothing can raise it.
+        # There are no gates in this worker, so no code can raise GateError.
         del builtins.GateError  # type: ignore[attr-defined]
         self._builtins = dict(vars(builtins))
         sys.argv[:] = [""]
@@ -82,11 +84,11 @@ class ModuleWorker:
                 work = self._load if command.get("t") == "load" else self._call
                 self._answer(command, work)
             except KeyboardInterrupt:
-                # The interrupt came too late for its call.
+                # The interrupt came after the end of its call.
                 continue
 
     def _answer(self, command: dict[str, Any], work: Any) -> None:
-        """Run a command and send the result. Whatever a module raises is reported as its error."""
+        """Run a command and send the result. Every error that a module raises is reported."""
         self._streams.restore()
         interrupts = self._interrupts
         interrupts.begin()
@@ -99,7 +101,7 @@ class ModuleWorker:
                 interrupts.running = False
         except ModuleError as problem:
             said = {"error": str(problem)}
-        except BaseException as failure:  # noqa: BLE001 - a module may leave, be interrupted, or raise anything
+        except BaseException as failure:  # noqa: BLE001 - a module may exit, be interrupted, or raise anything
             interrupts.running = False
             said = {"error": self._error_text(failure)}
         restore_builtins(self._builtins)
@@ -118,12 +120,12 @@ class ModuleWorker:
                 return describe(failure, _OURS)
             finally:
                 self._interrupts.running = False
-        except BaseException:  # noqa: BLE001 - the error itself is what there is to say
+        except BaseException:  # noqa: BLE001 - only the type of the first error is left to report
             self._interrupts.running = False
             return type(failure).__name__
 
     def _load(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Load a module. It replaces an older one only if loading succeeds."""
+        """Load a module. It replaces a module of the same name only if it can be loaded."""
         name: str = command["module"]
         file = f"<{name}>"
         *above, _ = name.split(".")
@@ -134,7 +136,7 @@ class ModuleWorker:
         module.__package__ = ".".join(above)
         before = sys.modules.get(name)
         if hasattr(before, "__path__"):
-            # Submodules may exist inside of it.
+            # The old module may have submodules. Keep those.
             module.__path__ = []
             vars(module).update({k: v for k, v in vars(before).items() if sys.modules.get(f"{name}.{k}") is v})
         texts = self._sources.all()
@@ -160,9 +162,9 @@ class ModuleWorker:
         try:
             size = len(self._codec.encode(result))
         except (TypeError, ValueError, RecursionError) as problem:
-            return {"error": f"{function.name} returned what is no JSON data: {problem}"}
+            return {"error": f"{function.name} returned a value that is not JSON data: {problem}"}
         if size > _LARGEST:
-            return {"error": f"{function.name} returned {size:,} bytes of JSON; a result may have {_LARGEST:,}"}
+            return {"error": f"{function.name} returned {size:,} bytes of JSON; the limit is {_LARGEST:,}"}
         return {"result": result}
 
 
@@ -174,11 +176,11 @@ _DEEPEST = 6
 
 
 class ModuleError(Exception):
-    """A module's list of functions is invalid; the text says why."""
+    """A function of a module cannot be a gate, or there is none. The text says why."""
 
 
 class ModuleFunction:
-    """One function. ``call`` takes its arguments as a mapping."""
+    """One function of a module that is offered as a gate."""
 
     def __init__(self, name: str, function: Any) -> None:
         self.name = name
@@ -192,7 +194,7 @@ class ModuleFunction:
 
     def _parameter(self, parameter: inspect.Parameter, hints: dict[str, Any]) -> dict[str, Any]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise ModuleError(f"function {self.name} takes *args or **kwargs; a gate names its parameters")
+            raise ModuleError(f"function {self.name} takes *args or **kwargs; a gate needs parameters with names")
         made: dict[str, Any] = {
             "name": parameter.name,
             "schema": schema(hints.get(parameter.name)),
@@ -208,7 +210,7 @@ class ModuleFunction:
         return {"name": self.name, "doc": doc[:_MOST_DOC], "parameters": self._parameters}
 
     def call(self, args: dict[str, Any]) -> Any:
-        """Call the function. Raises what it raises."""
+        """Call the function with the arguments by name. Raises the errors of the function."""
         positional, named = [], {}
         for parameter in self._signature.parameters.values():
             if parameter.name not in args:
@@ -226,9 +228,9 @@ class ModuleFunction:
 
 
 def module_functions(module: types.ModuleType, taken: dict[str, str]) -> list[ModuleFunction]:
-    """The functions in ``__all__``, else each public function defined in the module.
+    """The functions in ``__all__``, or else all public functions that the module defines.
 
-    ``taken`` are names that cannot be used, with the reasons. Raises `ModuleError`.
+    ``taken``: the names that cannot be used, each with the reason. Raises `ModuleError`.
     """
     scope = vars(module)
     listed = scope.get("__all__")
@@ -242,15 +244,15 @@ def module_functions(module: types.ModuleType, taken: dict[str, str]) -> list[Mo
     for name in names:
         value = scope.get(name)
         if not isinstance(value, types.FunctionType):
-            raise ModuleError(f"__all__ names {name!r}, which is no function of the module")
+            raise ModuleError(f"__all__ names {name!r}, which is not a function of the module")
         why = taken.get(name) or (
-            None if name.isascii() and name[:7] != "cantrip" else "names are ASCII, and not cantrip…"
+            None if name.isascii() and name[:7] != "cantrip" else "a name must be ASCII and must not begin with cantrip"
         )
         if why is not None:
             raise ModuleError(f"function {name} cannot be a gate: {why}; rename it, or leave it out of __all__")
         found.append(ModuleFunction(name, value))
     if not found:
-        raise ModuleError("the module offers nothing: define public functions, or name functions in __all__")
+        raise ModuleError("the module offers no functions: define public functions, or name functions in __all__")
     return found
 
 
@@ -259,7 +261,7 @@ def _is_own(value: Any, module: str) -> bool:
 
 
 def schema(hint: Any, depth: int = 0) -> dict[str, Any]:
-    """Convert a type hint to the small JSON Schema subset of the host; {} for anything else."""
+    """Convert a type hint to the subset of JSON Schema that the host accepts; {} for any other hint."""
     if depth > _DEEPEST:
         return {}
     if isinstance(hint, type) and hint in _NAMES:

@@ -1,10 +1,11 @@
-"""The restricted worker: it speaks to the host like the code worker, and lets Monty's interpreter run the cells.
+"""Worker of the monty medium: has the same protocol with the host as the code worker, but Monty's interpreter runs cells.
 
-Monty's process is a child of this one, in the same sandbox. It has no authority: it can compute, print, and ask; whatever
-it asks for comes here and is a gate, or is refused. What it hands over is decoded here too, never on the host.
+The interpreter is a child process of this process, in the same sandbox. It has no authority: it can compute, print and
+send requests to this process. A request is a gate call, or it is refused. The data of the interpreter are decoded here
+and never on the host.
 
-There is no way to interrupt Monty but to end its process, so its state is kept before each cell, and a cell that was
-stopped is undone.
+A cell in Monty can only be stopped by killing the interpreter. So its state is saved before each cell. If a cell is
+stopped, its changes are undone.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ if TYPE_CHECKING:
 
 _NAMES = 200
 _STARTED = "GateError = RuntimeError\ncontext = []"
-"""The language has no inheritance, so no exception of one's own: a gate's failure has another name for an error it knows."""
+"""Monty has no inheritance and so no new exception classes. So `GateError` is another name of RuntimeError."""
 _CONSTRUCTED = ("Cantrip", "Child", "Result", "cast", "cast_batch", "summon", "send", "dismiss")
 _INPUT = re.compile(r"<python-input-(\d+)>")
 _BINDS = re.compile(r"=|\b(?:def|class|import|for|as|exec|eval)\b")
-"""What there is in every cell that gives a name to something."""
-_MOST_KEPT = 256 * 1024 * 1024
-"""Bytes of state up to which a stopped cell can be undone."""
+"""Matches every cell that can assign a name."""
+_MAX_SAVED = 256 * 1024 * 1024
+"""The maximum size of a state in bytes. If the state is larger, a stopped cell cannot be undone."""
 
 
 def main(inward: int, outward: int) -> None:
-    """Serve the host on two descriptors. Never returns."""
-    # Blocked in all threads but the one that waits for it, so that nothing here is ever torn by an interrupt.
+    """Serve the host: read commands from ``inward`` and write to ``outward``, two descriptors. Never returns."""
+    # Block SIGINT in all threads except the one that waits for it, so that an interrupt never stops a transfer.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     wire = Wire(_move(inward), _move(outward), Codec(), Interrupts())
     settings = wire.command()
@@ -52,7 +53,7 @@ def main(inward: int, outward: int) -> None:
 
 
 class MontyWorker:
-    """Monty's session, and what is done with it."""
+    """The session of Monty's interpreter, and the commands of the host for it."""
 
     def __init__(self, wire: Wire, settings: dict[str, Any]) -> None:
         import pydantic_monty
@@ -69,11 +70,11 @@ class MontyWorker:
         self._memory = settings["heap"]
         self._pool: Any = pydantic_monty.Monty(binary_path=settings["binary"], min_processes=1, max_processes=1)
         self._pool.__enter__()
-        self._session: Any = None  # of the pool, or None where its process was lost
+        self._session: Any = None  # of the pool, or None if its process was lost
         self._pid = 0
         self._fresh = b""
-        self._kept: bytes | None = None
-        self._feeds = self._feeds_kept = 0
+        self._saved: bytes | None = None
+        self._feeds = self._feeds_saved = 0
         self._cells: dict[int, int] = {}
         self._last_names: list[str] = []
         self._guard = threading.Lock()
@@ -92,11 +93,11 @@ class MontyWorker:
         threading.Thread(target=self._import_watcher, daemon=True).start()
 
     def _set_added_gates(self, specs: list[dict[str, Any]]) -> None:
-        """Gates beside the circle's: the language asks for a name when it meets it."""
+        """Replace the gates that were added to those of the circle. Monty asks for a name when a cell uses it."""
         self._gates = {**{spec["shown"]: spec for spec in specs}, **self._own}
 
     def serve(self) -> None:
-        """Until the host is gone, which ends the process where it reads."""
+        """Serve commands. When the host is gone, reading a command ends the process."""
         while True:
             command = self._wire.command()
             kind = command.get("t")
@@ -116,14 +117,14 @@ class MontyWorker:
         self._pid = self._session.worker_pid
 
     def _drop(self) -> None:
-        """Give up the interpreter: it is gone, or has to go."""
+        """Kill the interpreter if it still runs, and close its session."""
         session, self._session = self._session, None
         if session is not None:
             self._end()
             try:
                 session.__exit__(None, None, None)
             except self._monty.MontyError:
-                # It says that its process is gone, which is why we are here.
+                # The error says that the process has ended, which is expected here.
                 return
 
     def _end(self) -> None:
@@ -133,22 +134,22 @@ class MontyWorker:
                 self._pid = 0
 
     def _ready(self, state: bytes | None = None) -> None:
-        """An interpreter that can take a cell, with the state of before where it was lost."""
+        """Resume the interpreter. If it was lost, start a new one and load ``state`` or the last saved state."""
         if self._session is None:
             self._open()
             session: Any = self._session
-            session.load_session(state or self._kept or self._fresh)
-            self._feeds = self._feeds_kept if self._kept is not None else self._feeds_fresh
+            session.load_session(state or self._saved or self._fresh)
+            self._feeds = self._feeds_saved if self._saved is not None else self._feeds_fresh
             return
         _signal(self._pid, signal.SIGCONT)
 
     def _rest(self) -> None:
-        """Nothing of it runs between cells."""
+        """Stop the interpreter (SIGSTOP), so that it does not run between cells."""
         if self._session is not None:
             _signal(self._pid, signal.SIGSTOP)
 
     def _import_watcher(self) -> None:
-        """The thread that is interrupted in the place of a cell."""
+        """The thread that receives SIGINT. Kills the interpreter if a cell runs."""
         while True:
             signal.sigwait({signal.SIGINT})
             if self._running:
@@ -161,12 +162,12 @@ class MontyWorker:
         value = error = None
         self._done = False
         self._refused = ""
-        # Nothing of the language runs on after its cell.
+        # No code of a cell runs after its end, so this is the token of every call.
         self._wire.cell = lambda: str(command["token"])
         self._stopped.clear()
         self._running = True
         try:
-            self._keep()
+            self._save()
             inputs = {"context": command["context"]} if "context" in command else None
             self._cells[self._feeds] = command["cell"]
             result = self._run(command["code"], inputs)
@@ -180,16 +181,16 @@ class MontyWorker:
             if not _is_exit(raised):
                 error = self._error_text(failure)
             if isinstance(raised, MemoryError):
-                # It may have been ended for that, or have no room left to go on with.
+                # The interpreter may have been killed for that, or may have too little memory to continue.
                 self._drop()
                 error = f"{error}\n\n{self._undone('')}"
         except MemoryError:
-            error = "MemoryError: the cell's last value is too large to be shown; keep it in a variable"
+            error = "MemoryError: the cell's last value is too large to be shown; assign it to a variable"
         except ValueError as failure:
             error = f"the cell's last value cannot be shown: {failure}"
         self._running = False
         if self._stopped.is_set():
-            # It was stopped while we were between two of its steps.
+            # The cell was stopped between two of its steps.
             self._drop()
             value, error = None, error or self._undone("")
         names = self._names() if _BINDS.search(command["code"]) else None
@@ -203,19 +204,19 @@ class MontyWorker:
             {"t": "end", "cell": command["cell"], "value": value, "error": error, "done": self._done, **told}
         )
 
-    def _keep(self) -> None:
-        """An interpreter that can take a cell, its state kept beside it."""
+    def _save(self) -> None:
+        """Prepare the interpreter for a cell, and save its state."""
         try:
             self._ready()
-            kept = self._state()
+            saved = self._state()
         except self._monty.MontyError:
-            # What a cell left has no room to be written down: back to what was kept last.
+            # The state after the last cell is too large to be saved. So go back to the state that was saved last.
             self._drop()
             self._ready()
-            kept = self._state()
-            self._say("[the variables had grown too large to go on with; they are as they were before the last cell]\n")
-        self._kept = kept if len(kept) <= _MOST_KEPT else None
-        self._feeds_kept = self._feeds
+            saved = self._state()
+            self._say("[the variables were too large to continue; they have the values from before the last cell]\n")
+        self._saved = saved if len(saved) <= _MAX_SAVED else None
+        self._feeds_saved = self._feeds
 
     def _state(self) -> bytes:
         state: bytes = self._session.dump()
@@ -225,16 +226,16 @@ class MontyWorker:
         what = (
             "KeyboardInterrupt: the cell was stopped" if self._stopped.is_set() else f"the interpreter ended: {crash}"
         )
-        if self._kept is None:
-            return f"{what}. Its state was too large to be kept beside it: all variables are lost"
-        return f"{what}. What it did to variables is undone; they are as they were before this cell"
+        if self._saved is None:
+            return f"{what}. The state was too large to be saved before the cell: all variables are lost"
+        return f"{what}. Its changes of variables are undone; they have the values from before this cell"
 
     def _feed(self, code: str) -> Any:
         self._feeds += 1
         return self._session.feed_run(code)
 
     def _run(self, code: str, inputs: dict[str, Any] | None) -> Any:
-        """The value of the last expression. Every step of the cell that leaves the language comes by here."""
+        """Run a cell and return the value of its last expression. Handles each request of the interpreter."""
         monty = self._monty
         self._feeds += 1
         step = self._session.feed_start(code, inputs=inputs, print_callback=self._print)
@@ -244,7 +245,7 @@ class MontyWorker:
             elif isinstance(step, monty.FunctionSnapshot):
                 step = self._called(step)
             else:
-                gone = {"exc_type": "RuntimeError", "message": "nothing is waited for here: gates answer at once"}
+                gone = {"exc_type": "RuntimeError", "message": "await is not needed here: gates answer at once"}
                 step = step.resume(dict.fromkeys(step.pending_call_ids, gone))
         return None if self._done else step.output
 
@@ -254,14 +255,14 @@ class MontyWorker:
             return step.resume()
 
         def gate() -> None:
-            """Stands for the gate; only its name goes in."""
+            """Replaces the gate in the interpreter, which needs only its name."""
 
         gate.__name__ = gate.__qualname__ = name
         return step.resume(value=gate)
 
     def _called(self, step: Any) -> Any:
         if self._done:
-            # Whatever catches the end of a finished cast meets it again at its next step.
+            # Raise the end of the cast again, because the cell may have caught it.
             return step.resume({"exception": SystemExit("done")})
         name = step.function_name
         if step.is_os_function:
@@ -283,13 +284,13 @@ class MontyWorker:
         return self._answered(step, spec["name"], args)
 
     def _asked(self, step: Any, name: str) -> Any:
-        """What children from values come to: how large a request is, or the request itself."""
+        """Handle a call of `children`: return the size of a request, or send the request."""
         try:
             if name == "_size":
                 return step.resume({"return_value": self._wire.size(step.args[0])})
             gate, args = step.args
         except (TypeError, ValueError, IndexError, RecursionError) as error:
-            return self._failed(step, f"what a child is given is not JSON data: {error}")
+            return self._failed(step, f"the data for a child are not JSON data: {error}")
         return self._answered(step, gate, args)
 
     def _answered(self, step: Any, gate: str, args: Any) -> Any:
@@ -330,7 +331,7 @@ class MontyWorker:
         return text
 
     def _names(self) -> list[str] | None:
-        """What the namespace holds; None where it cannot be asked now."""
+        """The names in the namespace; None if they cannot be read now."""
         if self._session is None:
             return None
         try:
@@ -339,7 +340,7 @@ class MontyWorker:
             self._drop()
             return None
         except self._monty.MontyError:
-            # A cell may have given `locals` another meaning.
+            # A cell may have assigned another value to `locals`.
             return None
         hidden = {"context", "GateError", *self._gates, *(_CONSTRUCTED if self._constructs else ())}
         return [n[:100] for n in found if isinstance(n, str) and n[:1] != "_" and n not in hidden][:_NAMES]
@@ -347,7 +348,7 @@ class MontyWorker:
     # Snapshots
 
     def _snapshot(self) -> None:
-        """Send the state in pieces, then what it is."""
+        """Send the state in pieces, and then its description."""
         try:
             self._ready()
             head = json.dumps({"feeds": self._feeds, "cells": self._cells}).encode()
@@ -362,7 +363,7 @@ class MontyWorker:
         self._wire.send({"t": "state", "error": None, "size": len(data), "names": names or []})
 
     def _restore(self) -> None:
-        """Go on from a state that came in pieces before this command."""
+        """Continue with the state whose pieces came before this command."""
         data = b"".join(self._wire.blobs)
         self._wire.blobs.clear()
         names: list[str] = []
@@ -382,13 +383,13 @@ class MontyWorker:
 
 
 def _construction() -> str:
-    """The part of `children` that the language reads."""
+    """The source of `children` below the comment, which Monty reads."""
     with open(os.path.join(os.path.dirname(__file__), "children.py"), encoding="utf-8") as file:
         return file.read().partition("# What Monty reads begins here.\n")[2]
 
 
 def _is_exit(failure: BaseException) -> bool:
-    """Whether a cell has just left, which ends it and is no error."""
+    """Whether a cell has called exit() without an error status."""
     return isinstance(failure, SystemExit) and failure.code in (None, "", 0, "0")
 
 

@@ -1,7 +1,7 @@
-"""Snapshots: pickles the whole namespace at once, so that shared objects stay shared, for a fresh worker to load.
+"""Makes snapshots: pickles the whole namespace at once, so that shared objects stay shared. A new worker loads it.
 
-Functions use the live namespace as their globals on both sides. Names that cannot be pickled are reported, never
-silently dropped. Such a pickle is only ever loaded inside a sandbox.
+The globals of functions are the namespace of the worker, before and after loading. Names that cannot be pickled are
+reported and never dropped silently. Such a pickle is only loaded inside a sandbox.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 globals()["__builtins__"] = dict(vars(builtins))
 
 PIECE = 1 << 20
-"""Bytes of the pickle in one frame."""
+"""The maximum number of bytes of the pickle in one frame."""
 
 
 class _Live:
-    """Stands for the namespace itself, which is not pickled."""
+    """Replaces the namespace, which is not pickled."""
 
     def __reduce__(self) -> Any:
         return live, ()
 
 
 def _view(owner: Any, shape: Any, dtype: Any, offset: int, strides: Any) -> Any:
-    """An array over another one's memory."""
+    """Make an array that uses the memory of another array."""
     return sys.modules["numpy"].ndarray(shape, dtype, owner, offset, strides)
 
 
 def _viewed(array: Any, numpy: Any) -> Any:
-    """How to restore an array that is a view of another one's memory; None for any other array."""
+    """How to restore an array that is a view of the memory of another array; None for any other array."""
     owner = array.base
     if type(owner) is not numpy.ndarray or owner.base is not None or not owner.flags.c_contiguous:
         return None
@@ -59,7 +59,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: Any, worker: WorkerState) -> None:
         super().__init__(file, protocol=5)
         self._scope = worker.scope
-        # If nobody has imported numpy, there is no array.
+        # If numpy was not imported, there are no arrays.
         self._numpy = sys.modules.get("numpy")
         self._array = getattr(self._numpy, "ndarray", None)
         self._fixed = {id(value): name for name, value in worker.fixed.items() if not isinstance(value, type)}
@@ -67,10 +67,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is _MODULE:
             make, args = self.dispatch_table[_MODULE](obj)[:2]
-            # The most common case; without it, loading would need cloudpickle's own functions.
+            # This is the most common case. Without it, loading would have to import cloudpickle.
             return (imported, args) if make is cloudpickle.subimport else NotImplemented
         if type(obj) is _CACHE and obj.__module__ == "__main__":
-            # Pickled directly, it would be a name in ``__main__``, which is another module when it is loaded.
+            # Without this, it would be pickled as a name in ``__main__``, which is another module when it is loaded.
             how = obj.cache_parameters()
             return cached, (obj.__wrapped__, how["maxsize"], how["typed"])
         name = self._fixed.get(id(obj))
@@ -97,10 +97,10 @@ _LIVE = _Live()
 
 
 class _Unframed:
-    """Collects a pickler's output without its frames.
+    """Collects the output of a pickler without its frames.
 
-    Frames begin every 64 KB at any position, so one more byte at the beginning would change the whole output. A
-    pickle needs no frames.
+    A new frame begins about every 64 KB. So one more byte at the beginning would change the whole output. A pickle
+    does not need frames.
     """
 
     def __init__(self) -> None:
@@ -118,8 +118,10 @@ class _Unframed:
         return len(piece)
 
     def _is_payload(self, piece: bytes) -> bool:
-        """Whether this is the content of a large object, whose header was written just before. It can contain any
-        bytes."""
+        """Whether this piece is the content of a large object, which can contain any bytes.
+
+        The header of such an object is the end of the piece before.
+        """
         before = self._pieces[-1] if self._pieces else b""
         return any(
             before[-1 - width :][:1] in kinds and int.from_bytes(before[-width:], "little") == len(piece)
@@ -131,20 +133,20 @@ class _Unframed:
 
 
 def snapshot(worker: WorkerState, command: dict[str, Any]) -> None:
-    """Fork a process that makes, checks and sends the snapshot of the current state; this process need not wait.
+    """Fork a process that makes, checks and sends the snapshot of the current state. This process does not wait.
 
-    Until the host's next command only the forked process writes to the host.
+    Until the next command of the host, only the forked process writes to the host.
     """
     set_worker(worker)
     worker.wire.pause_writing()
     try:
         child = os.fork()
-    except Exception as error:  # noqa: BLE001 - a cell may have put anything in its place
+    except Exception as error:  # noqa: BLE001 - a cell may have replaced os.fork
         worker.wire.resume_writing()
         worker.wire.send(
             {
                 "t": "state",
-                "error": f"no process can be started for it: {type(error).__name__}: {error}"[:WHY],
+                "error": f"no process can be started to make the snapshot: {type(error).__name__}: {error}"[:WHY],
                 "size": 0,
             }
         )
@@ -154,7 +156,7 @@ def snapshot(worker: WorkerState, command: dict[str, Any]) -> None:
         return
     try:
         sys.settrace(None)
-        # A garbage collection would touch, and so copy, every memory page of the state.
+        # A garbage collection would write to every memory page of the state, and the kernel would have to copy the page.
         gc.disable()
         worker.wire.become_writer()
         worker.wire.send({"t": "began"})
@@ -167,7 +169,7 @@ def snapshot(worker: WorkerState, command: dict[str, Any]) -> None:
 
 
 def _send(worker: WorkerState) -> None:
-    """Send the pickle in pieces, then its description."""
+    """Send the pickle in pieces, and then its description."""
     try:
         bindings = {
             name: value
@@ -175,7 +177,7 @@ def _send(worker: WorkerState) -> None:
             if type(name) is str and name != "__builtins__" and worker.fixed.get(name, worker) is not value
         }
         state = {"scope": bindings, "sources": worker.cells.sources.all(), "path": list(sys.path), "folder": _folder()}
-        nameless = [[repr(name)[:200], "its name is no text"] for name in worker.scope if type(name) is not str]
+        nameless = [[repr(name)[:200], "its name is not text"] for name in worker.scope if type(name) is not str]
         data, missing = check_state(worker, state, lambda what: _pickled(what, worker))
         modules = sorted({name.partition(".")[0] for name in sys.modules.keys() - worker.modules})
     except BaseException as error:  # noqa: BLE001
@@ -210,7 +212,7 @@ def _folder() -> str:
 
 
 def _by_value() -> None:
-    """Include modules that the entity wrote into a private folder: the next worker does not have those files."""
+    """Pickle modules in private folders with their content, because the next worker does not have their files."""
     devices = temporary()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -219,4 +221,4 @@ def _by_value() -> None:
 
 
 _live, _fixed = live, fixed
-"""Names used by snapshots in older looms."""
+"""Names that snapshots in older looms use."""

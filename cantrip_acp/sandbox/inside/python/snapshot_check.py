@@ -1,8 +1,8 @@
-"""Snapshot check: pickles a state and loads it again in a forked, temporary process before anybody relies on it.
+"""Snapshot check: pickles a state and loads it again in a temporary, forked process, to prove that it can be loaded.
 
-After pickling, that process is turned into a fresh worker: a new ``__main__`` and namespace, no classes from earlier
+After pickling, that process is changed into a new worker: a new ``__main__`` and namespace, no classes from earlier
 loads, and no modules without a file. An object may raise, end the process or hang when it is pickled or loaded. That
-happens there, never in the worker.
+happens in the temporary process, never in the worker.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from .snapshot_load import WorkerState
 
     Say = Callable[..., None]
-    """Called with a kind, and with bytes or with a name's number and a text."""
+    """Sends a message to the worker: a kind, and either bytes, or the number of a name and a text."""
 
 globals()["__builtins__"] = dict(vars(builtins))
 
 WHOLE = 10.0
-"""Seconds allowed to pickle a whole state, and again to load it."""
+"""The time limit in seconds to pickle a whole state, and the same to load it."""
 NAME = 3.0
-"""Seconds for both, for one name."""
+"""The time limit in seconds to pickle and load one name."""
 ALL_NAMES = 30.0
-"""Seconds for finding the names that fail."""
+"""The time limit in seconds to find all names that fail."""
 _ROUNDS = 5
 _KILL = 9
 _PICKLE, _UNPICKLABLE, _DIFFERENT, _BEGUN, _FAILED, _DONE = b"d", b"p", b"o", b"b", b"!", b"."
@@ -42,10 +42,10 @@ _PICKLE, _UNPICKLABLE, _DIFFERENT, _BEGUN, _FAILED, _DONE = b"d", b"p", b"o", b"
 def check_state(
     worker: WorkerState, state: dict[str, Any], dump: Callable[[Any], bytes]
 ) -> tuple[bytes, list[list[str]]]:
-    """The pickle of everything that can be restored; and the names that cannot, each with the reason.
+    """Pickle a state. Returns the pickle, and the names that cannot be restored as [name, reason].
 
-    Those names are removed from the state's scope. Raises RuntimeError where the whole cannot be loaded and no
-    failing name was found.
+    Those names are removed from the scope of the state. Raises RuntimeError if the state cannot be loaded and no name
+    that fails was found.
     """
     bindings: dict[str, Any] = state["scope"]
     missing: list[list[str]] = []
@@ -57,18 +57,18 @@ def check_state(
             rest = [name for name in names if name not in bad]
             blamed = _blamed(worker, state, dump, rest)
             if not blamed and not bad:
-                raise RuntimeError(f"it cannot be opened again: {problem}")
+                raise RuntimeError(f"the state cannot be loaded again: {problem}")
             bad |= blamed
         missing += [[name[:200], why] for name, why in bad.items()]
         for name in bad:
             del bindings[name]
         if problem is None and not any(kind == _DIFFERENT for kind, _ in heard):
             return next(body for kind, body in heard if kind == _PICKLE), missing
-    raise RuntimeError("what is left of it cannot be opened again")
+    raise RuntimeError("the rest of the state cannot be loaded again")
 
 
 def _whole(worker: WorkerState, state: dict[str, Any], dump: Callable[[Any], bytes]) -> Callable[[Say], None]:
-    """The work of pickling a state, loading it as a fresh worker, and comparing."""
+    """Make the function that pickles a state, loads it as a new worker, and compares the types of the values."""
 
     def work(say: Say) -> None:
         bindings: dict[str, Any] = state["scope"]
@@ -90,7 +90,7 @@ def _pickled(state: dict[str, Any], dump: Callable[[Any], bytes], say: Say) -> b
     """The pickle of a state without the names that cannot be pickled."""
     try:
         return dump(state)
-    except Exception:  # noqa: BLE001 - whatever an object raises when it is pickled
+    except Exception:  # noqa: BLE001 - an object may raise anything when it is pickled
         bindings = state["scope"]
         for number, name in enumerate(list(bindings)):
             try:
@@ -104,7 +104,7 @@ def _pickled(state: dict[str, Any], dump: Callable[[Any], bytes], say: Say) -> b
 def _blamed(
     worker: WorkerState, state: dict[str, Any], dump: Callable[[Any], bytes], names: list[str]
 ) -> dict[str, str]:
-    """The names that cannot be kept, each with the reason."""
+    """Find the names that cannot be restored, each with the reason."""
     bindings, end = state["scope"], time.monotonic() + ALL_NAMES
 
     def alone(name: str) -> bytes:
@@ -114,14 +114,17 @@ def _blamed(
     rest = {name: bindings[name] for name in names if name not in suspects}
 
     def beside(name: str) -> bytes:
-        # Alone, it lacks the other names that it refers to.
+        # Pickle the name together with all good names, because it may refer to them.
         return dump({**state, "scope": {**rest, name: bindings[name]}})
 
     return _failing(worker, list(suspects), beside, end)
 
 
 def _failing(worker: WorkerState, names: list[str], dumped: Callable[[str], bytes], end: float) -> dict[str, str]:
-    """The names that cannot be restored, with reasons. If one ends its process or hangs, another process continues."""
+    """Find the names that cannot be restored, each with the reason.
+
+    If a name ends the forked process or hangs, another process continues with the next name.
+    """
     bad: dict[str, str] = {}
     first = 0
     while first < len(names) and time.monotonic() < end:
@@ -137,7 +140,7 @@ def _failing(worker: WorkerState, names: list[str], dumped: Callable[[str], byte
                     data = dumped(names[number])
                     _fresh(worker)
                     load_pickle(data)["scope"]
-                except BaseException as failure:  # noqa: BLE001 - it has its word, whatever it is
+                except BaseException as failure:  # noqa: BLE001 - an object may raise anything
                     say(_DIFFERENT, number, f"{type(failure).__name__}: {_line(failure)}")
 
         heard, stopped = _forked(worker, each, NAME)
@@ -148,7 +151,7 @@ def _failing(worker: WorkerState, names: list[str], dumped: Callable[[str], byte
                 bad[names[number]] = why
         if stopped is None:
             break
-        bad.setdefault(names[last], f"when it is pickled and opened again, {stopped}")
+        bad.setdefault(names[last], f"when it is pickled and loaded again, {stopped}")
         first = last + 1
     return bad
 
@@ -168,18 +171,18 @@ def _kind(value: Any) -> tuple[str, str]:
 
 
 def _differs(value: Any, kind: tuple[str, str]) -> str:
-    return f"it would come back as {type(value).__qualname__}, and it is {kind[1]}"
+    return f"it would be restored as {type(value).__qualname__}, but it is {kind[1]}"
 
 
 def _line(failure: BaseException) -> str:
     try:
         return " ".join(str(failure).split())[:WHY]
-    except BaseException:  # noqa: BLE001 - its own code may fail too
+    except BaseException:  # noqa: BLE001 - the entity's code may fail too
         return "it has no text"
 
 
 def _fresh(worker: WorkerState) -> None:
-    """Turn this process into a worker that has run nothing."""
+    """Change this process into a worker that has not run any cell."""
     for name in _without_file(worker):
         sys.modules.pop(name, None)
     main = type(sys)("__main__")
@@ -193,7 +196,7 @@ def _fresh(worker: WorkerState) -> None:
 
 
 def _without_file(worker: WorkerState) -> list[str]:
-    """Modules that were created in this worker: a fresh worker has none of them."""
+    """The names of modules that were created in this worker. A new worker does not have them."""
     found = []
     for name, module in list(sys.modules.items()):
         if name in worker.modules or name == "__main__":
@@ -209,9 +212,9 @@ def _without_file(worker: WorkerState) -> list[str]:
 def _forked(
     worker: WorkerState, work: Callable[[Say], None], silence: float
 ) -> tuple[list[tuple[bytes, bytes]], str | None]:
-    """Run ``work`` in a forked process: its messages, and the reason if it did not finish (None if it did).
+    """Run ``work`` in a forked process. Returns its messages, and the reason if it did not finish, else None.
 
-    ``silence`` is how many seconds may pass between two messages.
+    ``silence``: the maximum time in seconds between two messages.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -249,7 +252,7 @@ def _forked(
     while len(text) - at >= 9:
         size = int.from_bytes(rest[at + 1 : at + 9], "big")
         if len(text) - at < 9 + size:
-            # It ended in the middle of a message.
+            # The process ended in the middle of a message.
             break
         heard.append((bytes(rest[at : at + 1]), bytes(rest[at + 9 : at + 9 + size])))
         at += 9 + size

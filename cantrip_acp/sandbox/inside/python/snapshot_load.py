@@ -1,11 +1,11 @@
-"""Loads a snapshot in a worker, and resolves what its pickle refers to there.
+"""Loads a snapshot in a worker, and resolves the references in its pickle.
 
-Separate from `snapshot`, which makes snapshots: loading must not wait for the imports that only making needs.
+This is separate from `snapshot`, which makes snapshots, so that loading does not wait for imports that only making needs.
 """
 
 from __future__ import annotations
 
-import _pickle as pickle  # as pickle.loads, without the import of what nothing here needs
+import _pickle as pickle  # the C part of pickle, because importing all of pickle is slow
 import builtins
 import os
 import sys
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .wire import Wire
 
     class WorkerState(Protocol):
-        """What a snapshot needs of the worker."""
+        """The attributes of a worker that a snapshot needs."""
 
         wire: Wire
         interrupts: Interrupts
@@ -46,9 +46,9 @@ class _SnapshotUnderFormerName(type(sys)):  # type: ignore[misc]
 
 
 def register_former_names() -> None:
-    """Let snapshots of earlier versions refer to this module and to `snapshot` by their former names.
+    """Let snapshots of earlier versions refer to modules by their former names.
 
-    Not done at import: another process that imports this module cannot import `snapshot`.
+    This is not done at import, because another process that imports this module cannot import `snapshot`.
     """
     sys.modules.setdefault(f"{__package__}.opened", sys.modules[__name__])
     sys.modules.setdefault(f"{__package__}.state", _SnapshotUnderFormerName(f"{__package__}.state"))
@@ -56,25 +56,26 @@ def register_former_names() -> None:
 
 
 def set_worker(worker: WorkerState) -> None:
-    """Set the worker that the functions below use."""
+    """Set the worker that the functions of this module use."""
     global _worker
     _worker = worker
     register_former_names()
 
 
 def live() -> dict[str, Any]:
+    """The namespace of the worker that loads the snapshot."""
     assert _worker is not None
     return _worker.scope
 
 
 def imported(name: str) -> Any:
-    """A module by its full name."""
+    """Import a module by its full name."""
     __import__(name)
     return sys.modules[name]
 
 
 def cached(function: Any, maxsize: int | None, typed: bool) -> Any:
-    """A function with an empty cache (``functools.lru_cache``)."""
+    """Make a function with an empty cache (``functools.lru_cache``)."""
     import functools
 
     return functools.lru_cache(maxsize, typed)(function)
@@ -87,17 +88,19 @@ def fixed(name: str) -> Any:
 
 
 def _absent(name: str) -> Any:
-    """A replacement for a gate that existed where the snapshot was made, but does not exist now."""
+    """A replacement for a gate that existed when the snapshot was made, but does not exist now."""
 
     def function(*args: Any, **named: Any) -> Any:
-        raise GateError(f"gate not available: {name!r} was loaded in another life of this state; load its module again")
+        raise GateError(
+            f"gate not available: {name!r} was loaded before this state was restored; load its module again"
+        )
 
     function.__name__ = function.__qualname__ = name
     return function
 
 
 _TEMPORARY = ("/tmp", "/dev/shm", "~")
-"""Folders that are private to a worker; each is a separate file system."""
+"""Folders that are private to a worker. Each is a separate file system."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _ACTS = frozenset({
     "os.chflags", "os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.removexattr", "os.rename", "os.rmdir",
@@ -111,8 +114,10 @@ _guarded = False
 
 
 def temporary() -> set[int]:
-    """The file systems (device numbers) of those folders. Names are not enough: a virtual environment may be below
-    /tmp."""
+    """The device numbers of the private file systems.
+
+    Folder names are not enough, because a virtual environment of the host may be mounted below /tmp.
+    """
     return {found for folder in _TEMPORARY if (found := device(os.path.expanduser(folder))) is not None}
 
 
@@ -124,7 +129,7 @@ def device(path: Any) -> int | None:
 
 
 def load_pickle(data: bytes) -> Any:
-    """Load a pickle. Meanwhile no file that outlives the worker can be changed, and no process can be started."""
+    """Load a pickle. While it is loaded, no process can be started, and only private files can be changed."""
     global _opening, _guarded
     if not _guarded:
         # An audit hook cannot be removed.
@@ -138,7 +143,7 @@ def load_pickle(data: bytes) -> Any:
 
 
 _EPERM = 1
-"""With a number an `OSError` keeps its text also where the caller adds the file's name, as `shutil.rmtree` does."""
+"""With an error number, an `OSError` keeps its text also if the caller adds a file name, as `shutil.rmtree` does."""
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
@@ -146,27 +151,27 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         return
     if event == "open":
         if isinstance(args[2], int) and args[2] & _WRITES and not _private(args[0]):
-            raise PermissionError(_EPERM, f"a snapshot that is opened may not write files ({event})")
+            raise PermissionError(_EPERM, f"a snapshot may not write files while it is loaded ({event})")
     elif event in _ACTS:
         if not _private(args[0]) or (event in ("os.rename", "os.link") and not _private(args[1])):
-            raise PermissionError(_EPERM, f"a snapshot that is opened may not change files ({event})")
+            raise PermissionError(_EPERM, f"a snapshot may not change files while it is loaded ({event})")
     elif event in _STARTS:
-        raise PermissionError(_EPERM, f"a snapshot that is opened may not start processes ({event})")
+        raise PermissionError(_EPERM, f"a snapshot may not start processes while it is loaded ({event})")
 
 
 def _private(path: Any) -> bool:
-    """Whether a path is in a file system that disappears with this worker, or is a device."""
+    """Whether a path is in a private file system of this worker, or in /dev."""
     try:
         folder = os.path.realpath(os.path.dirname(os.path.abspath(os.fsdecode(path))))
     except (TypeError, ValueError):
-        # A descriptor: its file is unknown.
+        # The path is a descriptor, and its file is unknown.
         return False
     target = device(path)
     return folder == "/dev" or (device(folder) in temporary() and target in (None, *temporary()))
 
 
 def restore(worker: WorkerState, command: dict[str, Any]) -> None:
-    """Load the snapshot whose pieces came before this command, and continue from its state."""
+    """Load the snapshot whose pieces came before this command, and continue with its state."""
     set_worker(worker)
     data = b"".join(worker.wire.blobs)
     worker.wire.blobs.clear()
@@ -185,7 +190,7 @@ def restore(worker: WorkerState, command: dict[str, Any]) -> None:
         finally:
             worker.interrupts.running = False
         error = None
-    except BaseException as failure:  # noqa: BLE001 - the host must hear of it, whatever it is
+    except BaseException as failure:  # noqa: BLE001 - every error must be reported to the host
         error = f"{type(failure).__name__}: {failure}"[:WHY]
     worker.interrupts.end()
     names = [n[:200] for n in worker.scope if not n.startswith("__") and n not in worker.fixed][:2000]

@@ -1,4 +1,4 @@
-"""Text of values and errors for an entity: short ones in full, long ones as type, size and beginning."""
+"""Makes the text of values and errors for an entity. A long value is shown as type, size and beginning."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ WHOLE = 2_000
 """Characters up to which a value is shown in full."""
 PREVIEW = 600
 _ALL_SHOWN = 1_000
-"""Up to this many items, an array or a frame is shown in full."""
+"""The maximum number of items of an array or a data frame that is shown in full."""
 _COLUMNS = 20
 _NAME = 100
-"""Characters of a class's name, which can be long too."""
+"""The maximum length of a class name."""
 _UNREACHABLE = (97, 99, 101, 111, 113)
 """EAFNOSUPPORT, EADDRNOTAVAIL, ENETUNREACH, ECONNREFUSED, EHOSTUNREACH."""
 ERROR = 12_000
-"""Characters of a traceback."""
+"""The maximum length of a traceback in characters."""
 
 
 def show(value: Any) -> str:
-    """A value as text. An error in a ``__repr__`` is reported in the text, not raised; interrupts are raised."""
+    """The text of a value. An error in a ``__repr__`` is reported in the text. Interrupts are raised."""
     pieces = _Pieces(WHOLE)
     pieces.add(value, 0)
     large = _large(value)
@@ -40,16 +40,16 @@ def show(value: Any) -> str:
 
 
 def _shape(value: Any) -> tuple[Any, ...] | None:
-    """The shape of an array or a frame of any library; these shorten their own repr."""
+    """The shape of an array or a data frame of any library, or None. Such values shorten their own repr."""
     try:
         shape = getattr(value, "shape", None)
-    except Exception:  # noqa: BLE001 - an entity's own class may do anything in there
+    except Exception:  # noqa: BLE001 - a class of the entity may do anything here
         return None
     return shape if isinstance(shape, tuple) and not isinstance(value, type) else None
 
 
 def _large(value: Any) -> str:
-    """A heading for an array or a frame that does not show all of its items; empty for others."""
+    """A heading for an array or a data frame that does not show all of its items; empty for other values."""
     shape = _shape(value)
     if not shape:
         return ""
@@ -68,7 +68,7 @@ def _large(value: Any) -> str:
         )
         more = f", and {len(columns) - _COLUMNS:,} more" if columns is not None and len(columns) > _COLUMNS else ""
         return f"{type(value).__name__[:_NAME]} of shape {tuple(shape)}, {kinds[:PREVIEW]}{more}:\n"
-    except Exception:  # noqa: BLE001 - no array after all
+    except Exception:  # noqa: BLE001 - the value is not an array
         return ""
 
 
@@ -93,7 +93,7 @@ def _preview(value: Any) -> str:
 
 
 class _Pieces:
-    """Builds a repr that stops at a limit, however large the value is."""
+    """Builds the repr of a value of any size, and stops at a limit."""
 
     def __init__(self, most: int) -> None:
         self.parts: list[str] = []
@@ -147,7 +147,7 @@ def _repr(value: Any) -> str:
         text = repr(value)
         return text if type(text) is str else str(text)
     except Exception as error:  # noqa: BLE001
-        # An entity's own class may do anything in its repr.
+        # A class of the entity may do anything in its repr.
         return f"<{type(value).__name__[:_NAME]} object, whose repr failed with {type(error).__name__}>"
 
 
@@ -158,7 +158,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def describe(error: BaseException, ours: str) -> str:
-    """A traceback without the worker's own frames (files that begin with ``ours``)."""
+    """The traceback of an error without the frames of the worker. ``ours``: the folder of the worker's files."""
     try:
         import traceback
 
@@ -167,13 +167,13 @@ def describe(error: BaseException, ours: str) -> str:
         while seen:
             each = seen.pop()
             frames = [f for f in each.stack if not f.filename.startswith(ours)]
-            # Frames between us and the cell (an event loop) are not the entity's either.
+            # Also leave out the frames of an event loop between the worker and the cell.
             first = next((n for n, f in enumerate(frames) if f.filename.startswith("<")), 0)
             each.stack = traceback.StackSummary.from_list(frames[first:])
             seen += [e for e in (each.__cause__, each.__context__, *(getattr(each, "exceptions", None) or ())) if e]
         return _cut("".join(shown.format()).rstrip("\n"), ERROR) + _no_network(error)
     except Exception:  # noqa: BLE001
-        # The entity may have broken the modules used here.
+        # The entity may have changed the modules that are used here.
         try:
             return f"{type(error).__name__}: {error}"
         except Exception:  # noqa: BLE001
@@ -181,22 +181,22 @@ def describe(error: BaseException, ours: str) -> str:
 
 
 def _no_network(error: BaseException) -> str:
-    """A hint for errors that come from a network connection, which is impossible here."""
+    """A hint for errors of network connections, which are not possible here; empty for other errors."""
     seen: set[int] = set()
     each: BaseException | None = error
     while each is not None and id(each) not in seen:
         seen.add(id(each))
         if isinstance(each, OSError) and (each.errno in _UNREACHABLE or type(each).__name__ == "gaierror"):
             return (
-                "\n[There is no network in this sandbox, not even to this machine; what is outside is reached by the "
-                "functions that you were told of, alone.]"
+                "\n[There is no network in this sandbox, not even to this machine. Use the functions that were described "
+                "to you to reach anything outside.]"
             )
         each = each.__cause__ or each.__context__
     return ""
 
 
 class Help:
-    """``help(x)``, which a start without ``site`` does not have."""
+    """The builtin ``help``, which does not exist in a start without ``site``."""
 
     def __call__(self, *things: Any) -> None:
         import pydoc
@@ -205,21 +205,21 @@ class Help:
             print(pydoc.render_doc(thing, "%s", renderer=pydoc.plaintext))  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
-        return "Call help(x) for what is known of x."
+        return "Call help(x) to read the documentation of x."
 
 
 class Exit:
-    """``exit()`` and ``quit()``, which a start without ``site`` does not have: they end the cell."""
+    """The builtins ``exit`` and ``quit``, which do not exist in a start without ``site``. They end the cell."""
 
     def __call__(self, code: Any = None) -> None:
         raise SystemExit(code)
 
     def __repr__(self) -> str:
-        return "Call exit() to end the cell; the task ends with done(answer)."
+        return "Call exit() to end the cell. Call done(answer) to end the task."
 
 
 def restore_builtins(saved: dict[str, Any]) -> None:
-    """Put back deleted builtins: the standard library cannot work without them."""
+    """Restore deleted builtins, because the standard library does not work without them."""
     real = vars(builtins)
     if not saved.keys() <= real.keys():
         for name, value in saved.items():

@@ -1,7 +1,7 @@
-"""Frames to and from the host, worker side: a length, a kind, and JSON or bytes.
+"""Sends and receives frames on the worker's side: a length, a kind, and JSON or bytes.
 
-Any thread may send a request to the host and wait for its answer. The first waiting thread reads for all of them, so
-that we need no thread of our own.
+Any thread may send a request to the host and wait for the answer. The first waiting thread reads for all of them, so
+that the worker needs no extra thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ globals()["__builtins__"] = dict(vars(builtins))
 _HEAD = 5
 _READ = 1 << 18
 LARGEST = 8 * 1024 * 1024
-"""Bytes of one frame from here. The host kills a worker that sends a larger one."""
+"""The maximum size in bytes of a frame to the host. The host kills a worker that sends a larger frame."""
 
 
 class _Waiting:
@@ -37,7 +37,7 @@ class _Waiting:
 
 
 class Wire:
-    """Two descriptors, and the threads that wait for answers. ``codec`` turns data into JSON text and back."""
+    """The connection to the host over two descriptors. ``codec`` converts data to JSON and back."""
 
     def __init__(self, inward: int, outward: int, codec: Any, interrupts: Interrupts) -> None:
         self._in = inward
@@ -58,11 +58,11 @@ class Wire:
         self.cell: Callable[[], str] = str
         """Returns the token of the calling cell."""
         self.gained: Any = None
-        """Called with newly gained gates as soon as any thread reads the message."""
+        """Called with the added gates as soon as any thread reads the message."""
 
     @property
     def here(self) -> bool:
-        """Whether this is the worker's own process, not a fork of it."""
+        """Whether this is the worker process and not a fork of it."""
         return os.getpid() == self._owner
 
     def size(self, data: Any) -> int:
@@ -75,7 +75,7 @@ class Wire:
         self._write(b"b", data)
 
     def pause_writing(self) -> None:
-        """Let only a forked process write, until `resume_writing`. Other threads wait until then."""
+        """Let only a forked process write until `resume_writing`. Threads of this process wait until then."""
         with self._interrupts:
             self._writing.acquire()
 
@@ -86,12 +86,12 @@ class Wire:
                 self._writing.release()
 
     def become_writer(self) -> None:
-        """In a forked process, after `move_to`: allow it to write."""
+        """Allow a forked process to write, after `pause_writing` in its parent."""
         self._writing = _thread.allocate_lock()
         self._owner = os.getpid()
 
     def shut(self) -> None:
-        """In a forked process that must not use the wire: close it, so that every request to the host fails."""
+        """Close the connection in a forked process that must not use it. Then every request to the host fails."""
         os.close(self._in)
         os.close(self._out)
 
@@ -102,7 +102,10 @@ class Wire:
                 data = data[os.write(self._out, data) :]
 
     def ask(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Send a request with a new number and wait for the answer with that number."""
+        """Send a request with a new number and return the answer with that number.
+
+        Raises ValueError if the request is too large, and TypeError for data without a JSON form.
+        """
         waiting = _Waiting()
         body: bytes | None = None
         number = 0
@@ -115,7 +118,7 @@ class Wire:
                 body = self._codec.encode({**data, "id": number, "cell": self.cell()})
                 if len(body) > LARGEST:
                     raise ValueError(
-                        f"they are {len(body):,} bytes as JSON, and {LARGEST:,} go through a gate at once: give less"
+                        f"they are {len(body):,} bytes as JSON, and the limit of one gate call is {LARGEST:,}: pass less data"
                     )
                 self._write(b"j", body)
             return self._await(waiting)
@@ -124,7 +127,7 @@ class Wire:
                 self._forget(number, waiting)
 
     def command(self) -> dict[str, Any]:
-        """The host's next command."""
+        """Wait for the next command of the host and return it."""
         waiting = _Waiting()
         with self._guard:
             if self._commands:
@@ -141,7 +144,7 @@ class Wire:
             if self._leader is waiting:
                 self._leader = None
             if self._leader is None:
-                # One of the waiting threads must read from now on. A thread that was woken for this may have left.
+                # One of the waiting threads must read from now on. Wake one that still waits.
                 for other in self._waiting.values():
                     if other.reply is None:
                         if other.wake.locked():
@@ -156,7 +159,7 @@ class Wire:
                 if self._leader is None:
                     self._leader = waiting
                 leads = self._leader is waiting
-            # Only here an interrupt is raised at once: nothing has been taken from the pipe.
+            # Only here an interrupt is raised at once, because no bytes were read from the pipe.
             if leads:
                 self._poll.poll()
                 self._read()
@@ -189,7 +192,7 @@ class Wire:
         with self._guard:
             waiting = self._waiting.get(number)
             if waiting is None or waiting.reply is not None:
-                # Nobody waits for this answer any more; a command is kept for later.
+                # Store a command for later. Ignore an answer for which no thread waits any more.
                 if not number:
                     self._commands.append(data)
                 return
@@ -199,7 +202,7 @@ class Wire:
 
 
 class _Rules:
-    """The settings that the C scanner reads."""
+    """The settings that the C scanner of `_json` needs."""
 
     strict = False
     object_hook = None
@@ -213,7 +216,7 @@ class _Rules:
 
 
 def json_like(value: Any) -> Any:
-    """Convert a value without a JSON form to a similar one that has one. Raises TypeError."""
+    """Convert a value without a JSON form to a similar value that has one. Raises TypeError."""
     kind = type(value)
     if isinstance(value, (set, frozenset)):
         try:
@@ -223,18 +226,20 @@ def json_like(value: Any) -> Any:
     if isinstance(value, (range, type({}.keys()), type({}.values()), type({}.items()))):
         return list(value)
     for method in ("tolist", "item", "__fspath__", "isoformat"):
-        # For numpy's arrays and scalars, paths, dates. Looked up on the class, so that no instance can fake it.
+        # For arrays and scalars of numpy, paths and dates. Search in the class, so that no instance can fake a method.
         if callable(getattr(kind, method, None)):
             return getattr(value, method)()
     if isinstance(value, dict) or hasattr(kind, "keys"):
         return dict(value)
-    raise TypeError(f"a {kind.__name__} is not JSON data; give text, numbers, booleans, None, lists or dicts")
+    raise TypeError(f"a {kind.__name__} is not JSON data; use text, numbers, booleans, None, lists or dicts")
 
 
 class Codec:
-    """Data to UTF-8 JSON and back, on the interpreter's own C functions.
+    """Converts data to UTF-8 JSON and back, with the C functions of the interpreter.
 
-    Importing ``json`` would take a third of the start time. Raises TypeError and ValueError for data without a JSON form."""
+    The import of ``json`` would take a third of the start time. Raises TypeError or ValueError for data without a JSON
+    form.
+    """
 
     def __init__(self) -> None:
         self._scan = _json.make_scanner(_Rules())  # type: ignore[arg-type]

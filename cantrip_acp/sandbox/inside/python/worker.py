@@ -1,5 +1,6 @@
-"""Main loop of the code worker: reads a command from the host, runs it, sends the result, until the host closes the
-pipe.
+"""Main loop of the code worker: reads a command from the host, runs it, and sends the result.
+
+The loop ends when the host closes the pipe.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 globals()["__builtins__"] = dict(vars(builtins))
 
 _HIGH = 400
-"""Our descriptors are above this, because some programs close all low ones."""
+"""Our descriptors have higher numbers than this, because some programs close all low descriptors."""
 _NAMES = 200
 _OURS = os.path.dirname(__file__)
 
 
 def main(inward: int, outward: int) -> None:
-    """Serve the host on two descriptors. Never returns."""
+    """Serve the host: read commands from ``inward`` and write to ``outward``, two descriptors. Never returns."""
     interrupts = Interrupts()
     interrupts.begin()
     wire = Wire(_move(inward), _move(outward), Codec(), interrupts)
@@ -67,7 +68,7 @@ class Worker:
         if settings.get("construction"):
             from .children import offer
 
-            # A gate of the circle with such a name takes precedence: its presentation describes it.
+            # A gate of the circle with such a name has precedence, because the prompt describes the gate.
             self.fixed = {**offer(self.gates), **self.fixed}
         if settings.get("loom"):
             self.fixed["loom"] = LoomView(wire)
@@ -81,18 +82,18 @@ class Worker:
         _find_packages(settings)
         self._last_names: list[str] = []
         self.snapshot_pid: int | None = None
-        """The process that makes a snapshot; it has ended when the host's next command comes."""
+        """The ID of the process that makes a snapshot. It has ended when the next command of the host comes."""
         self.modules = frozenset(sys.modules)
 
     def _set_added_gates(self, specs: list[dict[str, Any]]) -> None:
-        """Add the functions that the entity has gained, also to a cell that runs."""
+        """Replace the functions of gates that were added later, also in a cell that runs."""
         functions, gone = self.gates.set_added(specs)
         for name in gone:
             value = self.fixed.pop(name, None)
             if self.scope.get(name) is value:
                 del self.scope[name]
         for name, function in functions.items():
-            # Do not overwrite a name that the entity has rebound since.
+            # Do not overwrite a name to which the entity has assigned another value.
             if name not in self.fixed or self.scope.get(name) is self.fixed[name]:
                 self.scope[name] = function
             self.fixed[name] = function
@@ -116,7 +117,7 @@ class Worker:
 
                     restore(self, command)
             except (KeyboardInterrupt, Done):
-                # The interrupt came too late for its cell.
+                # The interrupt came after the end of its cell.
                 continue
 
     def _reap_snapshot_process(self) -> None:
@@ -126,7 +127,7 @@ class Worker:
             try:
                 os.waitpid(snapshot_pid, 0)
             except OSError:
-                # A cell may have told the kernel to reap ended processes at once.
+                # A cell may have set SIGCHLD to be ignored. Then the kernel has already removed the process.
                 return
 
     def _cell(self, command: dict[str, Any]) -> None:
@@ -158,7 +159,7 @@ class Worker:
             interrupts.running = False
             if leaving.code not in (None, 0):
                 error = f"SystemExit: {leaving.code} (the cell ended, its state is kept)"
-        except BaseException as failure:  # noqa: BLE001 - whatever a cell raises is what it has to show
+        except BaseException as failure:  # noqa: BLE001 - a cell may raise anything
             interrupts.running = False
             error = self._error_text(failure)
         restore_builtins(self._builtins)
@@ -178,20 +179,20 @@ class Worker:
         self.wire.send(body)
 
     def _error_text(self, failure: BaseException) -> str:
-        """The error's text. Making it may run the entity's code, which may hang, so it can be interrupted too."""
+        """The text of an error. This may run code of the entity that does not end, so it can be interrupted too."""
         try:
             self.interrupts.running = True
             try:
                 return describe(failure, _OURS)
             finally:
                 self.interrupts.running = False
-        except BaseException:  # noqa: BLE001 - the error itself is what there is to say
+        except BaseException:  # noqa: BLE001 - only the type of the first error is left to report
             self.interrupts.running = False
             return type(failure).__name__
 
 
 class _Streams:
-    """Standard output and error: restores the host's pipes after a cell closes or replaces them."""
+    """Standard output and error: restores the pipes to the host after a cell has closed or replaced them."""
 
     def __init__(self) -> None:
         self._saved = {fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH) for fd in (1, 2)}
@@ -213,7 +214,7 @@ class _Streams:
             try:
                 file.flush()
             except (OSError, ValueError):
-                # Closed by the cell; it is restored for the next one.
+                # The cell has closed the file. It is restored for the next cell.
                 continue
 
 
@@ -226,7 +227,7 @@ def _identity(fd: int) -> tuple[int, int] | None:
 
 
 def _find_packages(settings: dict[str, Any]) -> None:
-    """Find package folders, the only part of ``site`` that is needed."""
+    """Add the folders of installed packages to ``sys.path``. This is the only part of ``site`` that is needed."""
     prefix = settings.get("prefix") or sys.base_prefix
     sys.prefix = sys.exec_prefix = prefix
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"

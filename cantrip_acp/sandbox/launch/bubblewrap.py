@@ -24,7 +24,7 @@ class HostPaths:
 
 
 NAMESPACES = ("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try")
-_ENVELOPE = 4096
+_EMPTY_SIZE = 4096
 """The size in bytes of the empty, read-only file system that is mounted over missing paths."""
 
 
@@ -70,7 +70,7 @@ def arguments(
         add(policy.home, 0, "--bind", policy.home_source, policy.home)
         # The home folder lasts longer than the turn, and commands can write there. So folders that lead to mount points
         # must exist, and commands must not replace them.
-        for below in kept_folders(policy):
+        for below in mount_point_parents(policy):
             add(f"{policy.home}/{below}", 0, "--bind", f"{policy.home_source}/{below}", f"{policy.home}/{below}")
     else:
         add(policy.home, 0, "--perms", "0700", "--size", str(limits.temporary), "--tmpfs", policy.home)
@@ -95,10 +95,10 @@ def arguments(
     for path in policy.protected:
         add(path, 5, "--ro-bind", source_of(path, copies), path)
     for path in policy.absent:
-        add(path, 5, "--perms", "0555", "--size", str(_ENVELOPE), "--tmpfs", path)
+        add(path, 5, "--perms", "0555", "--size", str(_EMPTY_SIZE), "--tmpfs", path)
     for path in policy.hidden:
         if path in folders:
-            add(path, 6, "--perms", "0555", "--size", str(_ENVELOPE), "--tmpfs", path)
+            add(path, 6, "--perms", "0555", "--size", str(_EMPTY_SIZE), "--tmpfs", path)
         else:
             add(path, 6, "--ro-bind", host_paths.note, path)
     for path, source in policy.replaced:
@@ -113,7 +113,7 @@ def arguments(
     return args
 
 
-def kept_folders(policy: Policy) -> list[str]:
+def mount_point_parents(policy: Policy) -> list[str]:
     """The folders in a lasting home that lead to a mount point. Paths are relative to the home, outermost first."""
     found: set[str] = set()
     for path in (*policy.tools, *(link for link, _ in policy.links), *policy.readable, *policy.writable):

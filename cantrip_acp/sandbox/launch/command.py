@@ -370,7 +370,7 @@ class Running:
 def _prepare_home(policy: Policy) -> None:
     """Create the folders in a lasting home that lead to mount points. A link that a command left there is removed."""
     assert policy.home_source is not None
-    for below in bubblewrap.kept_folders(policy):
+    for below in bubblewrap.mount_point_parents(policy):
         path = os.path.join(policy.home_source, below)
         if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
             os.unlink(path)

@@ -91,7 +91,7 @@ async def test_a_failure_has_the_modules_own_lines(loader: Loader) -> None:
         ("def context(): ...", "mediums use that name"),
         ("def submit_answer(x): ...", "mediums use that name"),
         ("def cantrip_done(x): ...", "must not begin with cantrip"),
-        ("def gonе(): ...", "names are ASCII"),
+        ("def gonе(): ...", "a name must be ASCII"),
         ("import os; os._exit(3)", "exit status 3"),
         ("raise SystemExit", "SystemExit"),
         ("import cantrip_acp.core.casting.loop", "No module named 'cantrip_acp.core'"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 globals()["__builtins__"] = dict(vars(builtins))
 
 
-def offer(gates: Gates) -> dict[str, Any]:
+def child_functions(gates: Gates) -> dict[str, Any]:
     """The functions and the class for cells, by name. They send requests to the host through ``gates``."""
     global _ask, _size
     _ask, _size = gates.call, gates.size
@@ -191,14 +191,14 @@ def cast_batch(cantrip: Any, intents: Any = None) -> Any:
                 f"{_MOST_AT_ONCE:,}: give the child a smaller part of the data"
             )
         if page and (request is None or size + more > _MOST_AT_ONCE):
-            results = results + _answered(page, len(results))
+            results = results + _batch_results(page, len(results))
             page, size = [], 0
         page.append(request)
         size += more + 1
     return results
 
 
-def _answered(page: Any, before: Any) -> Any:
+def _batch_results(page: Any, before: Any) -> Any:
     try:
         answers = _ask("cantrip.cast_batch", {"requests": page})
     except GateError as error:

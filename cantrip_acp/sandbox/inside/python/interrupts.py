@@ -32,15 +32,15 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._main = _thread.get_ident()
-        self._held = 0
+        self._depth = 0
         self._pending = False
-        self._seen = 0
+        self._interrupt_count = 0
         self.running = False
         self.stop: type[BaseException] | None = None
 
     def begin(self) -> None:
         """Start a cell. Sets the signal handler again, because the entity may have replaced it."""
-        self._seen = 0
+        self._interrupt_count = 0
         self._pending = False
         self.stop = None
         _signal.signal(_signal.SIGINT, self._on_signal)
@@ -71,27 +71,27 @@ class Interrupts:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self.running:
             return
-        if self._held:
+        if self._depth:
             self._pending = True
             return
         self._raise()
 
     def _raise(self) -> None:
-        self._seen += 1
-        if self.stop is None and self._seen > 1:
+        self._interrupt_count += 1
+        if self.stop is None and self._interrupt_count > 1:
             self.stop = KeyboardInterrupt
         raise self.stop or KeyboardInterrupt
 
     def __enter__(self) -> None:
         if _thread.get_ident() == self._main:
-            self._held += 1
+            self._depth += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if _thread.get_ident() == self._main:
-            self._held -= 1
-            if self._pending and not self._held:
+            self._depth -= 1
+            if self._pending and not self._depth:
                 self._pending = False
                 if self.running:
                     self._raise()

@@ -61,10 +61,10 @@ class MontyWorker:
         self._monty = pydantic_monty
         self.version = f"monty {pydantic_monty.__version__}"
         self._wire = wire
-        self._own: dict[str, dict[str, Any]] = {spec["shown"]: spec for spec in settings["gates"]}
-        if "done" in self._own:
-            self._own["submit_answer"] = self._own["done"]
-        self._gates = self._own
+        self._circle_gates: dict[str, dict[str, Any]] = {spec["shown"]: spec for spec in settings["gates"]}
+        if "done" in self._circle_gates:
+            self._circle_gates["submit_answer"] = self._circle_gates["done"]
+        self._gates = self._circle_gates
         self._set_added_gates(settings.get("gained") or [])
         wire.gained = self._set_added_gates
         self._memory = settings["heap"]
@@ -72,7 +72,7 @@ class MontyWorker:
         self._pool.__enter__()
         self._session: Any = None  # of the pool, or None if its process was lost
         self._pid = 0
-        self._fresh = b""
+        self._initial_state = b""
         self._saved: bytes | None = None
         self._feeds = self._feeds_saved = 0
         self._cells: dict[int, int] = {}
@@ -81,20 +81,20 @@ class MontyWorker:
         self._running = False
         self._stopped = threading.Event()
         self._done = False
-        self._refused = ""
-        self._open()
+        self._last_failure = ""
+        self._start_interpreter()
         self._feed(_STARTED)
         self._constructs = bool(settings.get("construction"))
         if self._constructs:
             self._feed(_construction())
-        self._feeds_fresh = self._feeds
-        self._fresh = self._state()
-        self._rest()
-        threading.Thread(target=self._import_watcher, daemon=True).start()
+        self._initial_feeds = self._feeds
+        self._initial_state = self._state()
+        self._stop_interpreter()
+        threading.Thread(target=self._wait_for_interrupts, daemon=True).start()
 
     def _set_added_gates(self, specs: list[dict[str, Any]]) -> None:
         """Replace the gates that were added to those of the circle. Monty asks for a name when a cell uses it."""
-        self._gates = {**{spec["shown"]: spec for spec in specs}, **self._own}
+        self._gates = {**{spec["shown"]: spec for spec in specs}, **self._circle_gates}
 
     def serve(self) -> None:
         """Serve commands. When the host is gone, reading a command ends the process."""
@@ -110,58 +110,58 @@ class MontyWorker:
 
     # The interpreter's process
 
-    def _open(self) -> None:
+    def _start_interpreter(self) -> None:
         limits = {"max_memory": self._memory, "max_suspensions": 2**53}
         session = self._pool.checkout(limits=limits, os_policy={"sleep": "call_host"})
         self._session = session.__enter__()
         self._pid = self._session.worker_pid
 
-    def _drop(self) -> None:
+    def _discard_interpreter(self) -> None:
         """Kill the interpreter if it still runs, and close its session."""
         session, self._session = self._session, None
         if session is not None:
-            self._end()
+            self._kill_interpreter()
             try:
                 session.__exit__(None, None, None)
             except self._monty.MontyError:
                 # The error says that the process has ended, which is expected here.
                 return
 
-    def _end(self) -> None:
+    def _kill_interpreter(self) -> None:
         with self._guard:
             if self._pid:
                 _signal(self._pid, signal.SIGKILL)
                 self._pid = 0
 
-    def _ready(self, state: bytes | None = None) -> None:
+    def _resume_interpreter(self, state: bytes | None = None) -> None:
         """Resume the interpreter. If it was lost, start a new one and load ``state`` or the last saved state."""
         if self._session is None:
-            self._open()
+            self._start_interpreter()
             session: Any = self._session
-            session.load_session(state or self._saved or self._fresh)
-            self._feeds = self._feeds_saved if self._saved is not None else self._feeds_fresh
+            session.load_session(state or self._saved or self._initial_state)
+            self._feeds = self._feeds_saved if self._saved is not None else self._initial_feeds
             return
         _signal(self._pid, signal.SIGCONT)
 
-    def _rest(self) -> None:
+    def _stop_interpreter(self) -> None:
         """Stop the interpreter (SIGSTOP), so that it does not run between cells."""
         if self._session is not None:
             _signal(self._pid, signal.SIGSTOP)
 
-    def _import_watcher(self) -> None:
+    def _wait_for_interrupts(self) -> None:
         """The thread that receives SIGINT. Kills the interpreter if a cell runs."""
         while True:
             signal.sigwait({signal.SIGINT})
             if self._running:
                 self._stopped.set()
-                self._end()
+                self._kill_interpreter()
 
     # Cells
 
     def _cell(self, command: dict[str, Any]) -> None:
         value = error = None
         self._done = False
-        self._refused = ""
+        self._last_failure = ""
         # No code of a cell runs after its end, so this is the token of every call.
         self._wire.cell = lambda: str(command["token"])
         self._stopped.clear()
@@ -174,16 +174,16 @@ class MontyWorker:
             if result is not None:
                 value = show(result)
         except self._monty.MontyCrashedError as crash:
-            self._drop()
-            error = self._undone(str(crash))
+            self._discard_interpreter()
+            error = self._undone_text(str(crash))
         except self._monty.MontyError as failure:
             raised = failure.exception()
             if not _is_exit(raised):
                 error = self._error_text(failure)
             if isinstance(raised, MemoryError):
                 # The interpreter may have been killed for that, or may have too little memory to continue.
-                self._drop()
-                error = f"{error}\n\n{self._undone('')}"
+                self._discard_interpreter()
+                error = f"{error}\n\n{self._undone_text('')}"
         except MemoryError:
             error = "MemoryError: the cell's last value is too large to be shown; assign it to a variable"
         except ValueError as failure:
@@ -191,10 +191,10 @@ class MontyWorker:
         self._running = False
         if self._stopped.is_set():
             # The cell was stopped between two of its steps.
-            self._drop()
-            value, error = None, error or self._undone("")
+            self._discard_interpreter()
+            value, error = None, error or self._undone_text("")
         names = self._names() if _BINDS.search(command["code"]) else None
-        self._rest()
+        self._stop_interpreter()
         told: dict[str, Any] = {}
         if names is not None and names != self._last_names:
             self._last_names = names
@@ -207,12 +207,12 @@ class MontyWorker:
     def _save(self) -> None:
         """Prepare the interpreter for a cell, and save its state."""
         try:
-            self._ready()
+            self._resume_interpreter()
             saved = self._state()
         except self._monty.MontyError:
             # The state after the last cell is too large to be saved. So go back to the state that was saved last.
-            self._drop()
-            self._ready()
+            self._discard_interpreter()
+            self._resume_interpreter()
             saved = self._state()
             self._say("[the variables were too large to continue; they have the values from before the last cell]\n")
         self._saved = saved if len(saved) <= _MAX_SAVED else None
@@ -222,7 +222,7 @@ class MontyWorker:
         state: bytes = self._session.dump()
         return state
 
-    def _undone(self, crash: str) -> str:
+    def _undone_text(self, crash: str) -> str:
         what = (
             "KeyboardInterrupt: the cell was stopped" if self._stopped.is_set() else f"the interpreter ended: {crash}"
         )
@@ -241,15 +241,15 @@ class MontyWorker:
         step = self._session.feed_start(code, inputs=inputs, print_callback=self._print)
         while not isinstance(step, monty.MontyComplete):
             if isinstance(step, monty.NameLookupSnapshot):
-                step = self._looked_up(step)
+                step = self._on_name_lookup(step)
             elif isinstance(step, monty.FunctionSnapshot):
-                step = self._called(step)
+                step = self._on_function_call(step)
             else:
                 gone = {"exc_type": "RuntimeError", "message": "await is not needed here: gates answer at once"}
                 step = step.resume(dict.fromkeys(step.pending_call_ids, gone))
         return None if self._done else step.output
 
-    def _looked_up(self, step: Any) -> Any:
+    def _on_name_lookup(self, step: Any) -> Any:
         name = step.variable_name
         if step.object_id is not None or not (name in self._gates or (self._constructs and name in ("_ask", "_size"))):
             return step.resume()
@@ -260,7 +260,7 @@ class MontyWorker:
         gate.__name__ = gate.__qualname__ = name
         return step.resume(value=gate)
 
-    def _called(self, step: Any) -> Any:
+    def _on_function_call(self, step: Any) -> Any:
         if self._done:
             # Raise the end of the cast again, because the cell may have caught it.
             return step.resume({"exception": SystemExit("done")})
@@ -271,7 +271,7 @@ class MontyWorker:
                 return step.resume({"return_value": None})
             return step.resume_not_handled()
         if self._constructs and name in ("_ask", "_size"):
-            return self._asked(step, name)
+            return self._on_child_call(step, name)
         spec = self._gates.get(name) if step.object_id is None else None
         if spec is None:
             return step.resume({"exc_type": "NameError", "message": f"name {name!r} is not defined"})
@@ -281,33 +281,33 @@ class MontyWorker:
             args = arguments(name, properties, frozenset(schema.get("required") or ()), step.args, step.kwargs)
         except TypeError as error:
             return step.resume({"exc_type": "TypeError", "message": str(error)})
-        return self._answered(step, spec["name"], args)
+        return self._resume_with_gate_result(step, spec["name"], args)
 
-    def _asked(self, step: Any, name: str) -> Any:
+    def _on_child_call(self, step: Any, name: str) -> Any:
         """Handle a call of `children`: return the size of a request, or send the request."""
         try:
             if name == "_size":
                 return step.resume({"return_value": self._wire.size(step.args[0])})
             gate, args = step.args
         except (TypeError, ValueError, IndexError, RecursionError) as error:
-            return self._failed(step, f"the data for a child are not JSON data: {error}")
-        return self._answered(step, gate, args)
+            return self._resume_with_error(step, f"the data for a child are not JSON data: {error}")
+        return self._resume_with_gate_result(step, gate, args)
 
-    def _answered(self, step: Any, gate: str, args: Any) -> Any:
+    def _resume_with_gate_result(self, step: Any, gate: str, args: Any) -> Any:
         try:
             reply = self._wire.ask({"t": "call", "gate": gate, "args": args})
         except (TypeError, ValueError, RecursionError) as error:
-            return self._failed(step, f"arguments of {gate} are not JSON data: {error}")
+            return self._resume_with_error(step, f"arguments of {gate} are not JSON data: {error}")
         if reply.get("stop"):
             self._done = True
             return step.resume({"exception": SystemExit("done")})
         result = reply.get("result")
         if reply.get("error"):
-            return self._failed(step, result if isinstance(result, str) else str(result))
+            return self._resume_with_error(step, result if isinstance(result, str) else str(result))
         return step.resume({"return_value": result})
 
-    def _failed(self, step: Any, text: str) -> Any:
-        self._refused = text
+    def _resume_with_error(self, step: Any, text: str) -> Any:
+        self._last_failure = text
         return step.resume({"exc_type": "RuntimeError", "message": text})
 
     def _print(self, stream: str, text: str) -> None:
@@ -323,9 +323,9 @@ class MontyWorker:
     def _error_text(self, failure: Any) -> str:
         text: str = failure.display() if hasattr(failure, "display") else str(failure)
         text = _INPUT.sub(lambda found: f"<cell {self._cells.get(int(found[1]), 0)}>", text)
-        plain = f"RuntimeError: {self._refused}"
-        if self._refused and text.endswith(plain):
-            text = text[: -len(plain)] + f"GateError: {self._refused}"
+        plain = f"RuntimeError: {self._last_failure}"
+        if self._last_failure and text.endswith(plain):
+            text = text[: -len(plain)] + f"GateError: {self._last_failure}"
         if len(text) > ERROR:
             text = f"{text[: ERROR * 2 // 3]}\n[… {len(text) - ERROR:,} characters left out …]\n{text[-ERROR // 3 :]}"
         return text
@@ -337,7 +337,7 @@ class MontyWorker:
         try:
             found = self._feed(f"[*locals()][:{2 * _NAMES}]")
         except self._monty.MontyCrashedError:
-            self._drop()
+            self._discard_interpreter()
             return None
         except self._monty.MontyError:
             # A cell may have assigned another value to `locals`.
@@ -350,14 +350,14 @@ class MontyWorker:
     def _snapshot(self) -> None:
         """Send the state in pieces, and then its description."""
         try:
-            self._ready()
+            self._resume_interpreter()
             head = json.dumps({"feeds": self._feeds, "cells": self._cells}).encode()
             data = len(head).to_bytes(4, "big") + head + self._state()
             names = self._names()
         except self._monty.MontyError as error:
             self._wire.send({"t": "state", "error": str(error)[:300], "size": 0})
             return
-        self._rest()
+        self._stop_interpreter()
         for start in range(0, len(data), PIECE):
             self._wire.send_bytes(data[start : start + PIECE])
         self._wire.send({"t": "state", "error": None, "size": len(data), "names": names or []})
@@ -371,12 +371,12 @@ class MontyWorker:
         try:
             end = 4 + int.from_bytes(data[:4], "big")
             head = json.loads(data[4:end])
-            self._drop()
-            self._ready(data[end:])
+            self._discard_interpreter()
+            self._resume_interpreter(data[end:])
             self._feeds = int(head["feeds"])
             self._cells = {int(feed): int(cell) for feed, cell in head["cells"].items()}
             names = self._names() or []
-            self._rest()
+            self._stop_interpreter()
         except (self._monty.MontyError, ValueError, KeyError, TypeError, AttributeError) as failure:
             error = f"{type(failure).__name__}: {failure}"[:300]
         self._wire.send({"t": "state", "error": error, "size": len(data), "names": names})

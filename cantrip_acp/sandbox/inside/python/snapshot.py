@@ -40,7 +40,7 @@ def _view(owner: Any, shape: Any, dtype: Any, offset: int, strides: Any) -> Any:
     return sys.modules["numpy"].ndarray(shape, dtype, owner, offset, strides)
 
 
-def _viewed(array: Any, numpy: Any) -> Any:
+def _view_reduction(array: Any, numpy: Any) -> Any:
     """How to restore an array that is a view of the memory of another array; None for any other array."""
     owner = array.base
     if type(owner) is not numpy.ndarray or owner.base is not None or not owner.flags.c_contiguous:
@@ -77,7 +77,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if name is not None:
             return fixed, (name,)
         if type(obj) is self._array and obj.base is not None:
-            reduced = _viewed(obj, self._numpy)
+            reduced = _view_reduction(obj, self._numpy)
             if reduced is not None:
                 return reduced
         return super().reducer_override(obj)

@@ -51,23 +51,25 @@ def check_state(
     missing: list[list[str]] = []
     for _ in range(_ROUNDS):
         names = list(bindings)
-        heard, problem = _forked(worker, _whole(worker, state, dump), WHOLE)
-        bad = {names[number]: why for kind, number, why in _numbered(heard) if kind in (_UNPICKLABLE, _DIFFERENT)}
+        received, problem = _run_forked(worker, _check_whole(worker, state, dump), WHOLE)
+        failing = {
+            names[number]: why for kind, number, why in _name_messages(received) if kind in (_UNPICKLABLE, _DIFFERENT)
+        }
         if problem is not None:
-            rest = [name for name in names if name not in bad]
-            blamed = _blamed(worker, state, dump, rest)
-            if not blamed and not bad:
+            rest = [name for name in names if name not in failing]
+            found = _find_failing_names(worker, state, dump, rest)
+            if not found and not failing:
                 raise RuntimeError(f"the state cannot be loaded again: {problem}")
-            bad |= blamed
-        missing += [[name[:200], why] for name, why in bad.items()]
-        for name in bad:
+            failing |= found
+        missing += [[name[:200], why] for name, why in failing.items()]
+        for name in failing:
             del bindings[name]
-        if problem is None and not any(kind == _DIFFERENT for kind, _ in heard):
-            return next(body for kind, body in heard if kind == _PICKLE), missing
+        if problem is None and not any(kind == _DIFFERENT for kind, _ in received):
+            return next(body for kind, body in received if kind == _PICKLE), missing
     raise RuntimeError("the rest of the state cannot be loaded again")
 
 
-def _whole(worker: WorkerState, state: dict[str, Any], dump: Callable[[Any], bytes]) -> Callable[[Say], None]:
+def _check_whole(worker: WorkerState, state: dict[str, Any], dump: Callable[[Any], bytes]) -> Callable[[Say], None]:
     """Make the function that pickles a state, loads it as a new worker, and compares the types of the values."""
 
     def work(say: Say) -> None:
@@ -76,12 +78,12 @@ def _whole(worker: WorkerState, state: dict[str, Any], dump: Callable[[Any], byt
         data = _pickled(state, dump, say)
         say(_PICKLE, data)
         kinds = {number: _kind(bindings[name]) for number, name in enumerate(names) if name in bindings}
-        _fresh(worker)
+        _become_new_worker(worker)
         scope = load_pickle(data)["scope"]
         for number, kind in kinds.items():
             name = names[number]
             if name not in scope or _kind(scope[name]) != kind:
-                say(_DIFFERENT, number, _differs(scope.get(name), kind))
+                say(_DIFFERENT, number, _difference_text(scope.get(name), kind))
 
     return work
 
@@ -96,36 +98,38 @@ def _pickled(state: dict[str, Any], dump: Callable[[Any], bytes], say: Say) -> b
             try:
                 dump(bindings[name])
             except Exception as failure:  # noqa: BLE001
-                say(_UNPICKLABLE, number, f"{type(failure).__name__}: {_line(failure)}")
+                say(_UNPICKLABLE, number, f"{type(failure).__name__}: {_one_line(failure)}")
                 del bindings[name]
         return dump(state)
 
 
-def _blamed(
+def _find_failing_names(
     worker: WorkerState, state: dict[str, Any], dump: Callable[[Any], bytes], names: list[str]
 ) -> dict[str, str]:
     """Find the names that cannot be restored, each with the reason."""
     bindings, end = state["scope"], time.monotonic() + ALL_NAMES
 
-    def alone(name: str) -> bytes:
+    def only_this_name(name: str) -> bytes:
         return dump({**state, "scope": {name: bindings[name]}})
 
-    suspects = _failing(worker, names, alone, end)
+    suspects = _test_each_name(worker, names, only_this_name, end)
     rest = {name: bindings[name] for name in names if name not in suspects}
 
-    def beside(name: str) -> bytes:
+    def with_good_names(name: str) -> bytes:
         # Pickle the name together with all good names, because it may refer to them.
         return dump({**state, "scope": {**rest, name: bindings[name]}})
 
-    return _failing(worker, list(suspects), beside, end)
+    return _test_each_name(worker, list(suspects), with_good_names, end)
 
 
-def _failing(worker: WorkerState, names: list[str], dumped: Callable[[str], bytes], end: float) -> dict[str, str]:
+def _test_each_name(
+    worker: WorkerState, names: list[str], dumped: Callable[[str], bytes], end: float
+) -> dict[str, str]:
     """Find the names that cannot be restored, each with the reason.
 
     If a name ends the forked process or hangs, another process continues with the next name.
     """
-    bad: dict[str, str] = {}
+    failing: dict[str, str] = {}
     first = 0
     while first < len(names) and time.monotonic() < end:
 
@@ -138,27 +142,27 @@ def _failing(worker: WorkerState, names: list[str], dumped: Callable[[str], byte
                 say(_BEGUN, number, "")
                 try:
                     data = dumped(names[number])
-                    _fresh(worker)
+                    _become_new_worker(worker)
                     load_pickle(data)["scope"]
                 except BaseException as failure:  # noqa: BLE001 - an object may raise anything
-                    say(_DIFFERENT, number, f"{type(failure).__name__}: {_line(failure)}")
+                    say(_DIFFERENT, number, f"{type(failure).__name__}: {_one_line(failure)}")
 
-        heard, stopped = _forked(worker, each, NAME)
+        received, stopped = _run_forked(worker, each, NAME)
         last = first
-        for kind, number, why in _numbered(heard):
+        for kind, number, why in _name_messages(received):
             last = number
             if kind == _DIFFERENT:
-                bad[names[number]] = why
+                failing[names[number]] = why
         if stopped is None:
             break
-        bad.setdefault(names[last], f"when it is pickled and loaded again, {stopped}")
+        failing.setdefault(names[last], f"when it is pickled and loaded again, {stopped}")
         first = last + 1
-    return bad
+    return failing
 
 
-def _numbered(heard: list[tuple[bytes, bytes]]) -> list[tuple[bytes, int, str]]:
+def _name_messages(received: list[tuple[bytes, bytes]]) -> list[tuple[bytes, int, str]]:
     found = []
-    for kind, body in heard:
+    for kind, body in received:
         if kind in (_UNPICKLABLE, _DIFFERENT, _BEGUN):
             number, _, text = body.decode("utf-8", "replace").partition(" ")
             found.append((kind, int(number), text[:WHY]))
@@ -170,18 +174,18 @@ def _kind(value: Any) -> tuple[str, str]:
     return str(kind.__module__), str(kind.__qualname__)
 
 
-def _differs(value: Any, kind: tuple[str, str]) -> str:
+def _difference_text(value: Any, kind: tuple[str, str]) -> str:
     return f"it would be restored as {type(value).__qualname__}, but it is {kind[1]}"
 
 
-def _line(failure: BaseException) -> str:
+def _one_line(failure: BaseException) -> str:
     try:
         return " ".join(str(failure).split())[:WHY]
     except BaseException:  # noqa: BLE001 - the entity's code may fail too
         return "it has no text"
 
 
-def _fresh(worker: WorkerState) -> None:
+def _become_new_worker(worker: WorkerState) -> None:
     """Change this process into a worker that has not run any cell."""
     for name in _without_file(worker):
         sys.modules.pop(name, None)
@@ -209,7 +213,7 @@ def _without_file(worker: WorkerState) -> list[str]:
     return found
 
 
-def _forked(
+def _run_forked(
     worker: WorkerState, work: Callable[[Say], None], silence: float
 ) -> tuple[list[tuple[bytes, bytes]], str | None]:
     """Run ``work`` in a forked process. Returns its messages, and the reason if it did not finish, else None.
@@ -236,33 +240,33 @@ def _forked(
                 say(_DONE, b"")
                 status = 0
             except BaseException as failure:  # noqa: BLE001
-                say(_FAILED, f"{type(failure).__name__}: {_line(failure)}".encode("utf-8", "replace"))
+                say(_FAILED, f"{type(failure).__name__}: {_one_line(failure)}".encode("utf-8", "replace"))
         finally:
             os._exit(status)
     os.close(writing)
     why: str | None = None
     try:
-        text, why = _heard(reading, silence)
+        text, why = _read_messages(reading, silence)
     finally:
         os.close(reading)
         if why is not None:
             os.kill(child, _KILL)
         _, status = os.waitpid(child, 0)
-    heard, at, rest = [], 0, memoryview(text)
+    received, at, rest = [], 0, memoryview(text)
     while len(text) - at >= 9:
         size = int.from_bytes(rest[at + 1 : at + 9], "big")
         if len(text) - at < 9 + size:
             # The process ended in the middle of a message.
             break
-        heard.append((bytes(rest[at : at + 1]), bytes(rest[at + 9 : at + 9 + size])))
+        received.append((bytes(rest[at : at + 1]), bytes(rest[at + 9 : at + 9 + size])))
         at += 9 + size
-    failed = [body.decode("utf-8", "replace") for kind, body in heard if kind == _FAILED]
-    if why is None and not failed and (status or at < len(text) or not heard or heard[-1][0] != _DONE):
+    failed = [body.decode("utf-8", "replace") for kind, body in received if kind == _FAILED]
+    if why is None and not failed and (status or at < len(text) or not received or received[-1][0] != _DONE):
         why = "its process ends"
-    return heard, why or (failed[0] if failed else None)
+    return received, why or (failed[0] if failed else None)
 
 
-def _heard(reading: int, silence: float) -> tuple[bytearray, str | None]:
+def _read_messages(reading: int, silence: float) -> tuple[bytearray, str | None]:
     text = bytearray()
     poll = select.poll()
     poll.register(reading, select.POLLIN | select.POLLHUP)

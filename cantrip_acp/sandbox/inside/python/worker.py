@@ -66,10 +66,10 @@ class Worker:
         self.gates = Gates(settings["gates"], wire, interrupts, self._streams.flush)
         self.fixed: dict[str, Any] = {**self.gates.functions, "GateError": GateError}
         if settings.get("construction"):
-            from .children import offer
+            from .children import child_functions
 
             # A gate of the circle with such a name has precedence, because the prompt describes the gate.
-            self.fixed = {**offer(self.gates), **self.fixed}
+            self.fixed = {**child_functions(self.gates), **self.fixed}
         if settings.get("loom"):
             self.fixed["loom"] = LoomView(wire)
         self.scope.update(self.fixed)

@@ -164,9 +164,9 @@ async def test_results_are_plain_data(loader: Loader, body: str, result: object)
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("return object()", "no JSON data"),
-        ("return float('nan')", "no JSON data"),
-        ("a = []; a.append(a); return a", "no JSON data"),
+        ("return object()", "not JSON data"),
+        ("return float('nan')", "not JSON data"),
+        ("a = []; a.append(a); return a", "not JSON data"),
         ("return 'x' * 2_000_000", "the limit is 1,048,576"),
         ("import sys; sys.exit(3)", "SystemExit: 3"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),

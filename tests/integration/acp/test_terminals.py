@@ -190,7 +190,7 @@ def test_cwd_stays_within_reach(start: Start, folder: Path, terminals: Terminals
     agent = start([run("true", cwd=".."), run("true", cwd="file"), run("true", cwd="absent"), END], **LENDS)
     terminals.lend(agent)
     agent.prompt(agent.session(folder))
-    assert ["outside" in results(agent)[0], *("no folder" in r for r in results(agent)[1:])] == [True] * 3
+    assert ["outside" in results(agent)[0], *("not a folder" in r for r in results(agent)[1:])] == [True] * 3
     assert terminals.asked == []
 
 

@@ -1,10 +1,10 @@
-"""Output files: writes to a path that a user names, and decides what may be replaced, written into or refused.
+"""Output files: writes to a path that a user names. What happens depends on what is at the path:
 
-    a plain file, or nothing there   written beside it, and renamed over it when all is written
-    a link                           followed once, and only to a plain file
+    a regular file, or nothing       a new file is written in the same folder and then renamed to the path
+    a symbolic link                  followed once, and only to a regular file
     a FIFO, a character device       written into, never replaced
     one of our own descriptors       written into: /dev/stdout, /dev/fd/3, the shell's >(command)
-    a loom, also a damaged one       refused, as are a folder, a socket and a disk
+    a loom, also a damaged loom      refused, like a folder, a socket and a disk
 
 Each decision is made on an opened descriptor. The rename exchanges the new file with the file that was checked. If
 another file took its place in between, the exchange is undone and the command fails.
@@ -32,10 +32,10 @@ _INTO = os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OWN_DESCRIPTORS = re.compile(r"/(proc/(self|thread-self|[0-9]+|self/task/[0-9]+)/fd|dev/fd)/?\Z")
 _HEAD = 1 << 16
-"""Number of bytes at the start of a file that are searched for a loom's first records."""
+"""Bytes at the start of a file in which the first records of a loom are searched."""
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _COMPANIONS = ("-wal", "-shm", "-journal")
-"""Files that SQLite keeps beside a database. Replacing one damages the database."""
+"""Suffixes of the files that belong to a SQLite database. Replacing such a file damages the database."""
 _NOREPLACE, _EXCHANGE = 1, 2
 
 
@@ -52,7 +52,7 @@ def output_file(path: Path | str, *, mode: int = 0o666, overwrite: bool = True) 
         place = _find(path)
     try:
         if not overwrite and place.kind is not None:
-            raise OutputError(f"cannot write {path}: it is there already; name another file")
+            raise OutputError(f"cannot write {path}: it exists already; name another file")
         if place.kind in (None, stat.S_IFREG):
             with _replaced(place, mode) as file:
                 yield file
@@ -77,7 +77,7 @@ def check_appendable(path: Path | str) -> None:
 
 @dataclass
 class _Place:
-    """Where the output goes.
+    """The path of the output and what is there.
 
     ``kind`` is the file type, None if nothing is there; ``fd`` is open on the existing file.
     """
@@ -102,12 +102,12 @@ def _errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if isinstance(error, BrokenPipeError):
-            raise OutputError(f"cannot write {path}: whoever read from it has closed it") from error
+            raise OutputError(f"cannot write {path}: the program that reads from it has closed it") from error
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _find(path: Path) -> _Place:
-    """Find out what is at a path, by descriptor."""
+    """Open what is at a path and determine its type."""
     place = _at(path, os.open(path.parent, _LOOK | os.O_DIRECTORY | os.O_CLOEXEC), path.name)
     try:
         if place.kind == stat.S_IFLNK:
@@ -148,7 +148,7 @@ def _at(path: Path, folder: int, name: str) -> _Place:
 
 
 def _followed(link: _Place) -> _Place:
-    """What a link leads to: a plain file, or one of our own descriptors."""
+    """The target of a link: a regular file, or one of our own descriptors."""
     if _is_own_descriptors(link.folder):
         return _own(link.path, link.name, link)
     text = os.readlink(link.name, dir_fd=link.folder)
@@ -170,8 +170,8 @@ def _followed(link: _Place) -> _Place:
     }.get(place.kind, "a device")
     place.close()
     raise OutputError(
-        f"cannot write {link.path}: it is a link to {what} ({text}), and a link is only followed to a plain file. "
-        f"Name the target itself"
+        f"cannot write {link.path}: it is a link to {what} ({text}), and links are followed only to regular files. "
+        f"Name the target instead of the link"
     )
 
 
@@ -187,14 +187,14 @@ def _is_own_descriptors(folder: int) -> bool:
 def _own(path: Path, name: str, link: _Place) -> _Place:
     """One of our own descriptors, such as the pipe of the shell's ``>(command)``."""
     if not name.isdigit():
-        raise OutputError(f"cannot write {path}: no descriptor has that name")
+        raise OutputError(f"cannot write {path}: there is no such open descriptor")
     place = _Place(path, -1, name, os.dup(int(name)), 0)
     link.close()
     return place
 
 
 def _opened_into(place: _Place) -> BinaryIO:
-    """The device or pipe itself, opened for writing. As with a shell's ``>``, opening a FIFO waits for its reader."""
+    """Open a device or a pipe for writing. Like ``>`` of a shell, opening a FIFO waits for a reader."""
     if place.kind == 0:
         descriptor, place.fd = place.fd, -1
         return os.fdopen(descriptor, "wb")
@@ -207,7 +207,7 @@ def _opened_into(place: _Place) -> BinaryIO:
 
 def _changed(place: _Place) -> NoReturn:
     raise OutputError(
-        f"cannot write {place.path}: another file took its place meanwhile; nothing was replaced. Try again"
+        f"cannot write {place.path}: the file was replaced by another one at the same time; nothing was changed. Try again"
     )
 
 
@@ -248,10 +248,7 @@ def _take_over(descriptor: int, old: os.stat_result) -> None:
 
 
 def _rename(place: _Place, draft: str) -> None:
-    """Rename the new file to its final name.
-
-    Afterwards its temporary name holds the old file, which the caller deletes.
-    """
+    """Rename the new file to its final name. After that, the temporary name is the old file, which the caller deletes."""
     if place.status is None:
         try:
             done = _renameat2(place.folder, draft, place.name, _NOREPLACE)
@@ -268,7 +265,7 @@ def _rename(place: _Place, draft: str) -> None:
     except FileNotFoundError:
         _changed(place)
     if not done:
-        # An older kernel or file system: check once more, and rename.
+        # The kernel or the file system cannot exchange files, so check again and rename.
         if not _same(place, place.name):
             _changed(place)
         os.replace(draft, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
@@ -308,7 +305,7 @@ def _refuse_loom(place: _Place) -> None:
         descriptor = os.open(place.name, _READ, dir_fd=place.folder)
     except PermissionError:
         raise OutputError(
-            f"cannot write {place.path}: it may not be read, and it could be a loom; remove it first or name another file"
+            f"cannot write {place.path}: it cannot be read, so it could be a loom; remove it first or name another file"
         ) from None
     try:
         if place.status is None or not os.path.samestat(os.fstat(descriptor), place.status):
@@ -326,7 +323,7 @@ def _refuse_loom(place: _Place) -> None:
 
 
 def _refuse_companion(place: _Place) -> None:
-    """A database's log is part of the database, so refuse it."""
+    """Raise `OutputError` if the file is the log of a database, because the log is part of the database."""
     for ending in _COMPANIONS:
         if place.name.endswith(ending):
             with suppress(OSError):
@@ -340,14 +337,14 @@ def _refuse_companion(place: _Place) -> None:
 
 
 def _is_loom(descriptor: int) -> bool:
-    """Whether a file begins like a loom. One readable record near the start is enough: the header may be damaged."""
+    """Whether a file begins like a loom. One valid record near the start is enough, because the header may be damaged."""
     import msgspec
 
     from cantrip_acp.loom.records import record_heads
 
     data = os.pread(descriptor, _HEAD, 0)
     if data.startswith(_SQLITE_MAGIC):
-        # Refuse every database: the data that would identify it as a loom may be only in its log.
+        # Every database may be a loom: the data that identifies it may be only in its log.
         return True
     lines = data.split(b"\n")
     for line in lines:

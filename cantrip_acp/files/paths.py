@@ -1,4 +1,4 @@
-"""Paths: the user's own folders, where state, recipes and settings are kept."""
+"""Paths of the user's folders for state (looms, sessions, trust) and for configuration (recipes, settings)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ APP = "cantrip"
 
 _BY_XDG = ("linux",)
 _XDG = {"state": "~/.local/state", "config": "~/.config"}
-_SAID = ("CANTRIP_STATE_DIR", "CANTRIP_CONFIG_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME")
+_VARIABLES = ("CANTRIP_STATE_DIR", "CANTRIP_CONFIG_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME")
 _named: set[str] = set()
-"""State folders that were passed explicitly. They belong to the program like the one from the environment."""
+"""State folders that options named explicitly. They are protected like the state folder from the environment."""
 
 
 def state_dir(chosen: str | os.PathLike[str] | None = None) -> Path:
-    """``chosen``, else ``$CANTRIP_STATE_DIR``, else the platform's state folder. Absolute; it is not created here."""
+    """The state folder: ``chosen``, else ``$CANTRIP_STATE_DIR``, else the platform's. Absolute. It is not created here."""
     folder = _folder(chosen, "CANTRIP_STATE_DIR", "state")
     if chosen is not None:
         _named.add(str(folder))
@@ -25,7 +25,7 @@ def state_dir(chosen: str | os.PathLike[str] | None = None) -> Path:
 
 
 def config_dir(chosen: str | os.PathLike[str] | None = None) -> Path:
-    """``chosen``, else ``$CANTRIP_CONFIG_DIR``, else the platform's configuration folder."""
+    """The configuration folder: ``chosen``, else ``$CANTRIP_CONFIG_DIR``, else the platform's."""
     return _folder(chosen, "CANTRIP_CONFIG_DIR", "config")
 
 
@@ -49,18 +49,18 @@ def own() -> tuple[frozenset[str], str]:
     Their content decides what is allowed elsewhere (which recipes are trusted, what was allowed in a session, keys).
     So an entity must not reach them, even through a folder that contains them.
     """
-    said = tuple(os.environ.get(name) for name in _SAID)
-    return _own(frozenset(_named), said)
+    values = tuple(os.environ.get(name) for name in _VARIABLES)
+    return _own(frozenset(_named), values)
 
 
 @lru_cache(maxsize=8)
-def _own(named: frozenset[str], said: tuple[str | None, ...]) -> tuple[frozenset[str], str]:
+def _own(named: frozenset[str], values: tuple[str | None, ...]) -> tuple[frozenset[str], str]:
     folders = frozenset(os.path.realpath(folder) for folder in (*named, str(state_dir())))
     return folders, os.path.realpath(config_dir())
 
 
 def private(folder: Path) -> Path:
-    """The folder, created if missing, for this user alone."""
+    """Create a folder that only this user can read, if it does not exist. Returns the folder."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
@@ -71,10 +71,7 @@ def private_folders() -> tuple[str, ...]:
 
 
 def persistent_home(workspace: Path | None) -> str:
-    """The folder that is the home of a workspace's commands where the ward ``bash_home`` is ``persistent``.
-
-    It is created if missing.
-    """
+    """The home folder of a workspace's commands, if the ward ``bash_home`` is ``persistent``. Created if missing."""
     import hashlib
 
     path = os.path.realpath(workspace) if workspace is not None else ""

@@ -1,11 +1,10 @@
-"""Protected and hidden paths: what gates and commands never write, and never show, in any spelling of the path.
+"""Protected and hidden paths: the files that gates and commands must not write, and the files that they must not read.
 
-**Protected** (`PROTECTED_FILES`, one row each with its reason): files that another program executes just because
-somebody opens the folder, enters it, or runs a read-only command there. Whoever writes them has code run later,
-outside of every sandbox. Files that a person runs on purpose (a Makefile, a test, a package's own code) are not
-included.
-**Hidden**: environment files, keys and credentials, and the copies of them that editors leave.
-Gates use these lists directly; the sandbox finds the same names on the disk (`cantrip_acp.sandbox.policy.protected`).
+**Protected** (`PROTECTED_FILES`, each with its reason) are files that another program executes only because somebody
+opens or enters the folder, or runs a read-only command there. An entity that writes such a file can run code outside
+the sandbox later. Files that a person runs on purpose (a Makefile, a test, a package's own code) are not protected.
+**Hidden** are environment files, keys and credentials, and the copies of them that editors make.
+Gates use these lists directly. The sandbox searches the same names on the disk (`cantrip_acp.sandbox.policy.protected`).
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """One row: a name or a pattern, at any depth; with a slash, the name of its folder comes first.
+    """A protected name or pattern, at any depth. With a slash, the part before it is the name of the file's folder.
 
-    ``first``: a command cannot create it at the top of a writable folder either. ``always``: no recipe can allow it.
+    If ``first``, commands also cannot create it at the top of a writable folder. If ``always``, no recipe can allow it.
     """
 
     name: str
@@ -147,9 +146,7 @@ PROTECTED_FILES: tuple[Protected, ...] = (
     Protected("site-packages/sitecustomize.py", "the interpreter runs it at every start"),
     Protected("site-packages/usercustomize.py", "the interpreter runs it at every start"),
 )
-"""Files that may run code without a request. The interpreter rows belong together: allowing ``pyvenv.cfg`` allows all
-of them.
-"""
+"""Files that may run code without a request. If ``pyvenv.cfg`` is allowed, all files of a Python interpreter are allowed."""
 
 _PLAIN = {row.name: row for row in PROTECTED_FILES if not set(row.name) & set("/*[")}
 _IN_FOLDER: dict[str, list[tuple[re.Pattern[str], Protected]]] = {}
@@ -176,19 +173,19 @@ HIDDEN_SUFFIXES = (
     ".p12", ".pfx", ".ppk", ".kdbx", ".keytab", ".jks", ".keystore", ".tfvars", ".tfvars.json", ".tfstate",
 )  # fmt: skip
 KEY_SUFFIXES = (".pem", ".key")
-"""Hidden if only the owner may read them, as for every private key that a tool makes; a test's fixture is readable to
-all.
+"""Suffixes of files that are hidden if only the owner may read them. Tools make private keys with such permissions, but
+the keys of test data can usually be read by all.
 """
 
 EXAMPLES = frozenset({".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults"})
-"""Environment files that are meant to be read."""
+"""Environment files that may be read, because they are examples without secrets."""
 
 _KEY_FILE = re.compile(
     # SSH keys (id_ed25519, id_rsa_work), and the service keys of cloud providers.
     r"id_[^.]*\Z|(?:.*[-_.])?service[-_.]?account[^/]*\.json\Z|client_secret[^/]*\.json\Z"
 )
 _COPY = re.compile(
-    # An editor's copy of a file: swap files, backups, locks, autosaves, and what a merge or an installer left.
+    # Copies of a file from editors, merges and installers: swap files, backups, locks, autosaves.
     r"(?P<swap>\.sw[a-p][a-z]?|\.un~|~+|\.~\d+~)\Z|#\Z"
     r"|\.(?:bak|back|backup|orig|old|save|saved|tmp|temp|copy|rej|new|prev|dpkg-\w+|rpm(?:save|new|orig)|\d+)\Z"
     r"|[ _-](?:copy|backup|old)(?: ?\(?\d*\)?)?\Z| \(\d+\)\Z"
@@ -198,10 +195,10 @@ _MOST_COPIES = 6
 
 @lru_cache(maxsize=4096)
 def plain(name: str) -> str:
-    """The form of a name that file systems with several spellings compare.
+    """Normalize a file name, so that all spellings that some file system accepts for a name are equal.
 
-    Case (macOS, Windows drives), invisible characters (HFS+), dots and spaces at the end and ``git~1`` (Windows
-    drives) all lead to the same ``.git`` on some system.
+    Examples are upper case (macOS, Windows drives), invisible characters (HFS+), dots and spaces at the end, and
+    ``git~1`` for ``.git`` (Windows drives).
     """
     if name.isascii():
         folded = name.lower()
@@ -213,7 +210,7 @@ def plain(name: str) -> str:
 
 
 def protected_by(name: str, folder: str = "") -> Protected | None:
-    """The row that protects a name in a folder, both names in the form of `plain`."""
+    """The entry that protects a name in a folder, or None. Both names must be normalized with `plain`."""
     row = _PLAIN.get(name)
     if row is not None:
         return row
@@ -227,14 +224,14 @@ def protected_by(name: str, folder: str = "") -> Protected | None:
 
 
 def is_allowed(row: Protected, allowed: Collection[str]) -> bool:
-    """Whether the ward ``allow_protected`` allows a row."""
+    """Whether the names in the ward ``allow_protected`` allow this entry."""
     return not row.always and (row.name in allowed or (row.reason == _PYTHON and "pyvenv.cfg" in allowed))
 
 
 def why_protected(parts: Sequence[str], allowed: Collection[str] = ()) -> str | None:
-    """Why nothing may be written there, as text to follow the path; None where writing is allowed.
+    """The reason why a path must not be written, as text that follows the path. None if writing is allowed.
 
-    ``parts``: names below the root; ``allowed``: the names in the ward ``allow_protected``.
+    ``parts`` are the names in the path below the root. ``allowed`` are the names in the ward ``allow_protected``.
     """
     folder = ""
     for part in parts:
@@ -250,9 +247,9 @@ def why_protected(parts: Sequence[str], allowed: Collection[str] = ()) -> str | 
 
 
 def why_hidden(parts: Sequence[str], mode: int | None = None) -> str | None:
-    """Why this may not be read, as text to follow the path; None where reading is allowed.
+    """The reason why a path must not be read, as text that follows the path. None if reading is allowed.
 
-    ``mode`` is the file's: a folder is not an environment file, and a key is recognized by who may read it.
+    ``mode`` is the mode of the file: a folder is never an environment file, and a key is recognized by its permissions.
     """
     if not parts:
         return None
@@ -267,7 +264,7 @@ def why_hidden(parts: Sequence[str], mode: int | None = None) -> str | None:
 
 @lru_cache(maxsize=4096)
 def is_secret_file(name: str, mode: int | None = None) -> bool:
-    """Whether a file of this name (in the form of `plain`) holds secrets, or is an editor's copy of one that does."""
+    """Whether a file with this name (normalized with `plain`) contains secrets, or is an editor's copy of such a file."""
     for _ in range(_MOST_COPIES):
         if _is_secret_name(name):
             return True
@@ -276,10 +273,10 @@ def is_secret_file(name: str, mode: int | None = None) -> bool:
         ending = _COPY.search(name)
         copied = name[: ending.start()] if ending is not None else name
         if ending is None and name.startswith((".#", "#")):
-            # Emacs: a lock, an autosave.
+            # A lock or an autosave of Emacs.
             copied = name.lstrip(".").lstrip("#")
         elif ending is not None and ending["swap"] and name.startswith(".") and not _is_secret_name(copied):
-            # vim puts a dot before the name, unless there is one.
+            # Vim puts a dot before the name, if the name does not begin with a dot.
             copied = copied.removeprefix(".")
         if copied == name or not copied:
             return False
@@ -294,7 +291,7 @@ def _is_secret_name(name: str) -> bool:
 
 
 def is_git_config(parts: Sequence[str]) -> bool:
-    """Whether this file holds a repository's settings, which may include credentials."""
+    """Whether this file contains the settings of a git repository, which may include credentials."""
     return bool(parts) and plain(parts[-1]) in ("config", "config.worktree") and ".git" in map(plain, parts[:-1])
 
 
@@ -309,8 +306,8 @@ _SECRET_QUERY = re.compile(r'([?&][\w-]*(?:token|key|secret|password|auth)[\w-]*
 
 
 def without_credentials(config: str) -> str:
-    """Git settings without credentials: headers, passwords, helpers, and user names in addresses.
+    """Remove credentials from git settings: headers, passwords, helpers, and user names in addresses.
 
-    The checkout may have left a token there, as in continuous integration.
+    Continuous integration often writes a token there.
     """
     return _SECRET_QUERY.sub(r"\1", _SECRET_URL.sub("", _SECRET_LINE.sub(r"\1", config)))

@@ -1,7 +1,7 @@
-"""Scratch copies: redirects writes from folders to copies of them.
+"""Scratch copies: redirects writes from folders to temporary copies of them.
 
-While copies are in force (`in_force`), every new sandbox and every gate that writes a file uses them. So recorded
-code can run again without changing the user's files. They apply to the task that sets them and to the tasks it
+A replay runs recorded code again without changing the user's files. Inside the block `in_force`, every new sandbox and
+every gate that writes a file uses the copies. This applies to the task that entered the block and to the tasks that it
 starts.
 """
 
@@ -22,17 +22,17 @@ LARGEST_COPY = 2 << 30
 
 
 def source_of(path: str, copies: Mapping[str, str]) -> str:
-    """The path in its folder's copy, if there is one; else the path itself."""
+    """The path in the copy of its folder. If the folder has no copy, the path itself."""
     for root in sorted(copies, key=len, reverse=True):
         if path == root or path.startswith(root.rstrip("/") + "/"):
             return copies[root] + path[len(root.rstrip("/")) :]
     return path
 
 
-def copied(roots: Iterable[str], folder: str, first: int = 0) -> dict[str, str]:
-    """Copy folders into another folder.
+def copy_folders(roots: Iterable[str], folder: str, first: int = 0) -> dict[str, str]:
+    """Copy folders into another folder. Returns a mapping from each folder to its copy.
 
-    Maps each folder to its copy. A folder inside another one is part of that copy.
+    A folder that is inside another one of the folders is only in the copy of that folder.
 
     Blocking. Raises `SandboxError` if they are larger than `LARGEST_COPY`, or one cannot be read.
     """
@@ -40,8 +40,8 @@ def copied(roots: Iterable[str], folder: str, first: int = 0) -> dict[str, str]:
     size = sum(_size(root) for root in outer)
     if size > LARGEST_COPY:
         raise SandboxError(
-            f"the writable folders are {size >> 20:,} MiB; code is run again only in a copy of them, which may "
-            f"have {LARGEST_COPY >> 20:,} MiB"
+            f"the writable folders have {size >> 20:,} MiB, but code runs again only in a copy of them, which may "
+            f"have at most {LARGEST_COPY >> 20:,} MiB"
         )
     made: dict[str, str] = {}
     for number, root in enumerate(outer, first):
@@ -49,19 +49,19 @@ def copied(roots: Iterable[str], folder: str, first: int = 0) -> dict[str, str]:
         try:
             shutil.copytree(root, copy, symlinks=True, ignore=_no_files)
         except (OSError, shutil.Error) as error:
-            raise SandboxError(f"{root} cannot be copied, so no code is run again in it: {error}") from error
+            raise SandboxError(f"{root} cannot be copied, so the code does not run again: {error}") from error
         made[root] = copy
     return made
 
 
 def outermost(roots: Iterable[str]) -> list[str]:
-    """These folders without those that are inside another of them."""
+    """The folders that are not inside another one of them."""
     given = list(dict.fromkeys(roots))
     return [p for p in given if not any(o != p and p.startswith(o.rstrip("/") + "/") for o in given)]
 
 
 class Copies:
-    """Copies in a folder. Each is made when it is first needed, and then used by all."""
+    """The copies of writable folders. A copy is made when it is needed for the first time, and then reused."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -78,10 +78,10 @@ class Copies:
         with self._lock:
             real = [os.path.realpath(root) for root in roots]
             new = [p for p in real if source_of(p, self._made) == p and os.path.isdir(p)]
-            self._made.update(copied(new, self.folder, len(self._made)))
+            self._made.update(copy_folders(new, self.folder, len(self._made)))
 
     def at(self, path: str) -> str:
-        """Where to open a path: in its copy if there is one, else as given."""
+        """The path to open in place of ``path``: in the copy of its folder if there is one, else ``path``."""
         real = os.path.realpath(path)
         found = source_of(real, self._made)
         return path if found == real else found
@@ -91,13 +91,13 @@ _IN_FORCE: ContextVar[Copies | None] = ContextVar("copies", default=None)
 
 
 def current() -> Copies | None:
-    """The copies that are in force in this task."""
+    """The copies that this task uses, or None."""
     return _IN_FORCE.get()
 
 
 @contextmanager
 def in_force(copies: Copies | None) -> Iterator[None]:
-    """Let everything that begins in this block write to copies. With None, it writes to the folders themselves."""
+    """Use the copies for everything that starts in this block. With None, the original folders are used."""
     token = _IN_FORCE.set(copies)
     try:
         yield
@@ -115,7 +115,7 @@ def _size(root: str) -> int:
 
 
 def _no_files(folder: str, names: list[str]) -> list[str]:
-    """Names that are not a file, a folder or a link. They are not copied."""
+    """The names that are not copied, because they are not a file, a folder or a link."""
     left = []
     for name in names:
         mode = os.lstat(os.path.join(folder, name)).st_mode

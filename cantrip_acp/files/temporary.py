@@ -1,7 +1,7 @@
-"""Temporary folders, with cleanup of those that a killed process left behind (at the next start, or by `cantrip gc`).
+"""Temporary folders, and the deletion of temporary folders of killed processes (at the next start, or by `cantrip gc`).
 
-A folder's name holds the id and start time of the process that made it, and that process holds a lock on it while it
-runs. A folder counts as left behind only if it belongs to this user, its process has ended and nobody has locked it.
+The name of a folder contains the id and the start time of the process that made it. The process locks the folder while
+it runs. A folder is deleted only if it belongs to this user, its process has ended and nobody has locked it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from collections.abc import Iterator
 PREFIXES = ("cantrip-git-", "cantrip-canary-", "cantrip-copies-")
 _NAME = re.compile(rf"({'|'.join(PREFIXES)})(?:([0-9]+)-([0-9]+)-)?[^/]*\Z")
 _OLD = 3600.0
-"""Age in seconds after which a folder without a process in its name counts as left behind."""
+"""Age in seconds after which a folder without a process id in its name may be deleted."""
 _cleaned = False
 
 
 class TemporaryFolder:
-    """A new temporary folder, until `close`. The first one in a process also removes folders that others left behind."""
+    """A new temporary folder, until `close`. The first one in a process also removes folders of killed processes."""
 
     def __init__(self, prefix: str) -> None:
         global _cleaned
@@ -33,11 +33,11 @@ class TemporaryFolder:
             for path in leftovers():
                 remove(path)
         pid = os.getpid()
-        name = f"{prefix}{pid}-{started(pid) or 0}-"
+        name = f"{prefix}{pid}-{process_start_time(pid) or 0}-"
         self._lock = -1
         while self._lock < 0:
             self.path = os.path.realpath(tempfile.mkdtemp(prefix=name))
-            self._lock = _locked(self.path)
+            self._lock = _lock(self.path)
 
     def close(self) -> None:
         """Remove the folder. Safe to call twice."""
@@ -57,24 +57,24 @@ def leftovers() -> Iterator[str]:
     for name in names:
         if name.startswith(PREFIXES):
             path = os.path.join(base, name)
-            with _claimed(path) as left:
+            with _lock_if_left(path) as left:
                 pass
             if left:
                 yield path
 
 
 def remove(path: str) -> bool:
-    """Remove such a folder after a second check. Returns whether it is gone."""
-    with _claimed(path) as left:
+    """Remove a folder of an ended process, after another check. Returns whether the folder is gone."""
+    with _lock_if_left(path) as left:
         if left:
             shutil.rmtree(path, ignore_errors=True)
     return not os.path.lexists(path)
 
 
-def _locked(path: str) -> int:
+def _lock(path: str) -> int:
     """Lock a new folder. Returns a descriptor, or -1 if another process removed the folder first.
 
-    A process in another container cannot see ours, so it takes a folder that is not locked yet for one left behind.
+    A process in another container cannot see our process. So it may remove the folder before it is locked.
     """
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -94,8 +94,8 @@ def _locked(path: str) -> int:
 
 
 @contextlib.contextmanager
-def _claimed(path: str) -> Iterator[bool]:
-    """Whether a folder was left behind. Nobody else can start to use it inside the block."""
+def _lock_if_left(path: str) -> Iterator[bool]:
+    """Yield whether the process of a folder has ended. If so, the folder is locked inside the block."""
     match = _NAME.match(os.path.basename(path))
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -116,7 +116,7 @@ def _is_left(folder: int, match: re.Match[str]) -> bool:
         if match[2] is None:
             if time.time() - status.st_mtime < _OLD:
                 return False
-        elif started(int(match[2])) == int(match[3]):
+        elif process_start_time(int(match[2])) == int(match[3]):
             return False
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -124,7 +124,7 @@ def _is_left(folder: int, match: re.Match[str]) -> bool:
     return True
 
 
-def started(pid: int) -> int | None:
+def process_start_time(pid: int) -> int | None:
     """When a process started, in clock ticks since boot. None if there is no such process, or if it is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:

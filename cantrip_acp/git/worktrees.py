@@ -14,7 +14,7 @@ import shutil
 from dataclasses import dataclass
 
 from cantrip_acp.core.errors import GitError
-from cantrip_acp.files.temporary import started
+from cantrip_acp.files.temporary import process_start_time
 from cantrip_acp.git.repository import Repository, SafeGitFolder
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
@@ -89,7 +89,7 @@ def make(
 def reason(text: str) -> str:
     """Make a lock reason that includes the id and start time of this process."""
     pid = os.getpid()
-    return f"{text} by process {pid} of {started(pid) or 0}"
+    return f"{text} by process {pid} of {process_start_time(pid) or 0}"
 
 
 def name_loom(folder: str, loom: str) -> None:

@@ -82,7 +82,7 @@ def _check(path: Path, shown: str, source: Source, workspace: Path | None) -> Re
     for name, each in recipe.data.get("crystals", {}).items():
         if crystal_factory.options_of(each)["provider"] == "scripted":
             try:
-                crystals.named(recipe, name)
+                crystals.make_named_crystal(recipe, name)
             except RecipeError as error:
                 problems += error.places
             except DefinitionError as error:

@@ -191,10 +191,10 @@ def powers(recipe: Recipe) -> Iterator[str]:
         yield f"run the Python file {circle['score']['python']} on this machine, outside the sandbox, as you"
     for ward in circle["wards"]:
         for name, value in ward.items():
-            said = _WARD_POWERS.get(name)
-            if said is not None and value not in (False, [], (), "private"):
+            power = _WARD_POWERS.get(name)
+            if power is not None and value not in (False, [], (), "private"):
                 listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else ""
-                yield f"{said}{': ' + listed if listed else ''} ({name})"
+                yield f"{power}{': ' + listed if listed else ''} ({name})"
     for server in data.get("mcp_servers", ()):
         name = server.get("name", "a server")
         if "url" in server:

@@ -29,7 +29,7 @@ _FINISHES = {"tool_calls": "tool_call", "refusal": "content_filter"}
 
 
 class SpannedEntity(Protocol):
-    """What spans tell of an entity (`core.state.EntityState`)."""
+    """The part of an entity that spans describe (`core.state.EntityState` has it)."""
 
     @property
     def id(self) -> str: ...
@@ -71,7 +71,7 @@ def _asked_for(entity: SpannedEntity) -> dict[str, Any]:
 
 
 def _used(usage: Usage) -> dict[str, Any]:
-    """Usage attributes. Cache and reasoning tokens only if there were any, because not every provider counts them."""
+    """Usage attributes. Cache and reasoning tokens are included only if they are not 0: not every provider counts them."""
     return {
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,
@@ -96,15 +96,15 @@ class AgentSpan:
         self._redactor = redactor
 
     def ended(self, reason: str, usage: Usage, result: Any) -> None:
-        """Record how the cast ended, by itself or by a ward."""
+        """Record the reason for the end of the cast, the usage and the result."""
         _set(self._span, {"cantrip.reason": reason, **_used(usage)})
         if tracing.content_wanted() and isinstance(result, str):
-            said = {
+            message = {
                 "role": "assistant",
                 "parts": [{"type": "text", "content": self._redactor.text(result)}],
                 "finish_reason": "stop",
             }
-            self._span.set_attribute("gen_ai.output.messages", _json([said]))
+            self._span.set_attribute("gen_ai.output.messages", _json([message]))
 
 
 @contextmanager
@@ -160,8 +160,8 @@ class ChatSpan:
         )
         if tracing.content_wanted():
             parts = _parts(response.content, response.thinking, response.tool_calls)
-            said = {"role": "assistant", "parts": parts, "finish_reason": finish}
-            self._span.set_attribute("gen_ai.output.messages", _json(self._redactor.data([said])))
+            message = {"role": "assistant", "parts": parts, "finish_reason": finish}
+            self._span.set_attribute("gen_ai.output.messages", _json(self._redactor.data([message])))
 
 
 _NOBODY: AbstractContextManager[None] = nullcontext()
@@ -282,5 +282,5 @@ def _json(value: Any) -> str:
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, UnicodeError):
-        # A lone surrogate, or a gate's value that is not plain data.
+        # The text has a lone surrogate, or a gate's value is not plain data.
         return msgspec.json.encode(repr(value)).decode()

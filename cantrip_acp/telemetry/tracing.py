@@ -1,7 +1,7 @@
-"""Telemetry: trace ids, and OpenTelemetry spans if they are collected.
+"""Trace ids, and OpenTelemetry spans if they are collected.
 
-The OpenTelemetry API alone makes spans without ids and slows the start. So it is imported only if the environment
-configures an exporter (``OTEL_*``) or the embedding program has imported OpenTelemetry.
+OpenTelemetry is slow to import. So it is imported only if the environment configures an exporter (``OTEL_*``), or if
+the embedding program has already imported it.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def prepare() -> None:
 
 
 def prepared() -> bool:
-    """Whether nothing is left to prepare."""
+    """Whether `prepare` has run or is not needed."""
     return _tracer is not None or not collecting()
 
 
@@ -150,7 +150,7 @@ def _configure_exporter(trace: Any) -> None:
         "OTEL_RESOURCE_ATTRIBUTES", ""
     ):
         about["service.name"] = "cantrip-acp"
-    # The provider's own shutdown waits for a collector that does not answer, and would delay the end of the process.
+    # The provider's own shutdown can wait long for a collector, and delay the end of the process.
     provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
@@ -171,7 +171,7 @@ def _exporter() -> Any:
     if os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "console":
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
-        # Standard output is used for the protocol, or for a command's result.
+        # Spans must not go to standard output: the protocol or the result of a command is written there.
         return ConsoleSpanExporter(out=sys.stderr)
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
     if protocol == "grpc":
@@ -236,7 +236,7 @@ def failed(current: Any, kind: str, words: str = "") -> None:
 
 
 def traceparent(trace: Trace) -> str:
-    """W3C ``traceparent`` for what starts now: below the current span if that is of this trace."""
+    """The W3C ``traceparent`` for an operation that starts now. Its parent is the current span, if that is in this trace."""
     if collecting() and _tracer is not None:
         from opentelemetry import trace as otel
 

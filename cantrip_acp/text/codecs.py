@@ -1,8 +1,8 @@
-"""Decoders: makes Structs from data, with one shared msgspec decoder per type.
+"""Decoders from JSON, MessagePack and plain data to msgspec Structs, with one shared decoder for each type.
 
-msgspec collects a Struct's fields on first use and lets other threads run meanwhile. A second thread with the same
-Struct then finds half of them, and the process ends with a segmentation fault (seen with msgspec 0.22). So all code
-that makes Structs from data must use this module; a test checks that.
+All code that makes Structs from data must use this module; a test checks that. The reason is a bug of msgspec (seen in
+0.22): it collects the fields of a Struct on first use. If a second thread uses the Struct at the same time, it finds
+only some of the fields, and the process ends with a segmentation fault. Here a lock prevents that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def json_decoder(shape: type[T]) -> msgspec.json.Decoder[T]: ...
 @overload
 def json_decoder(shape: Any) -> msgspec.json.Decoder[Any]: ...
 def json_decoder(shape: Any) -> msgspec.json.Decoder[Any]:
-    """The JSON decoder for a type: a Struct, a union of Structs, a generic."""
+    """The JSON decoder for a type, such as a Struct, a union of Structs or a generic type."""
     found = _json.get(shape)
     if found is None:
         with _lock:

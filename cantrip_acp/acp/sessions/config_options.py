@@ -47,7 +47,7 @@ class SessionOptions:
 
         metadata, entity = session.metadata, session.entity
         crystal = self._next_crystals.get(session.id, entity.crystal)
-        choices = {c.value: c for c in choosing.offered(session.opened.recipe, crystal)}
+        choices = {c.value: c for c in choosing.list_choices(session.opened.recipe, crystal)}
         chosen = metadata.crystal if metadata.crystal in choices else choosing.value_of(crystal)
         found = [
             acp.ConfigOption(
@@ -176,12 +176,12 @@ class SessionOptions:
                 "the program that embeds this agent sets the crystal; it cannot be changed here", "configId"
             )
         new_crystal = await anyio.to_thread.run_sync(
-            choosing.chosen, recipe, crystal, effort if option == EFFORT else None
+            choosing.make_chosen_crystal, recipe, crystal, effort if option == EFFORT else None
         )
         if option == MODEL and effort is not None:
             # Keep the effort for the new model, if that model supports it.
             if effort in choosing.efforts_of(new_crystal):
-                new_crystal = await anyio.to_thread.run_sync(choosing.chosen, recipe, crystal, effort)
+                new_crystal = await anyio.to_thread.run_sync(choosing.make_chosen_crystal, recipe, crystal, effort)
             else:
                 effort = None
         self._factory.recipes.require_signed_in(new_crystal)

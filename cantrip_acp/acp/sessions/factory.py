@@ -147,7 +147,11 @@ class Recipes:
             found = recipes.load(chosen, workspace, state_dir=self._state_dir)
             if chosen != self.named or not self._by_path:
                 trust.require(found, workspace, self._state_dir)
-        other = crystal_choices.chosen(found, crystal, effort) if crystal is not None or effort is not None else None
+        other = (
+            crystal_choices.make_chosen_crystal(found, crystal, effort)
+            if crystal is not None or effort is not None
+            else None
+        )
         return build.build(found, workspace=workspace, crystal=other), found
 
     @property

@@ -60,21 +60,21 @@ class ClientCommands:
             "resume": lambda rest: self._headless.reopen(resume=rest or "last"),
         }
         if name not in known:
-            self._say(f"{unknown_name('command', name, list(known))}; :help lists them", "yellow")
+            self._print(f"{unknown_name('command', name, list(known))}; :help lists them", "yellow")
             return
         try:
             known[name](rest)
         except AgentRefused as refused:
             # The full error text includes the agent's stderr, which is too long for a typing error.
-            self._say(str(refused).splitlines()[0], "yellow")
+            self._print(str(refused).splitlines()[0], "yellow")
 
-    def _say(self, words: str, style: str = "") -> None:
+    def _print(self, words: str, style: str = "") -> None:
         self._screen.line((clean_line(words, 400), style), indent=2)
 
     def _help(self, rest: str) -> None:
         for name, words in COMMANDS.items():
             self._screen.line((f":{name:<14}", "bold"), words, indent=2)
-        self._say("All other lines go to the agent, also the agent's own /commands.", "dim")
+        self._print("All other lines go to the agent, also the agent's own /commands.", "dim")
 
     def _modes(self, rest: str) -> None:
         modes = self._headless.session.modes
@@ -82,14 +82,14 @@ class ClientCommands:
             if isinstance(each, Mapping):
                 self._choice(get_text(each, "id"), get_text(modes, "currentModeId"), each)
         if not get_list(modes, "availableModes"):
-            self._say("this session has no modes", "dim")
+            self._print("this session has no modes", "dim")
 
     def _mode(self, rest: str) -> None:
         if not rest:
             self._modes(rest)
             return
         self._headless.set_mode(rest)
-        self._say(f"mode {rest}", "dim")
+        self._print(f"mode {rest}", "dim")
 
     def _options(self, rest: str) -> None:
         options = [each for each in self._headless.session.config_options if isinstance(each, Mapping)]
@@ -103,15 +103,15 @@ class ClientCommands:
             values = [get_text(value, "value") for value in _values(option)]
             self._screen.line((clean_line(", ".join(filter(None, values)), 400), "dim"), indent=4)
         if not options:
-            self._say("this session has no config options", "dim")
+            self._print("this session has no config options", "dim")
 
     def _set(self, rest: str) -> None:
         option, equals, value = rest.partition("=")
         if not equals or not option.strip():
-            self._say("write :set ID=VALUE; :options lists the options", "yellow")
+            self._print("write :set ID=VALUE; :options lists the options", "yellow")
             return
         self._headless.set_option(option.strip(), value.strip())
-        self._say(f"{option.strip()} = {value.strip()}", "dim")
+        self._print(f"{option.strip()} = {value.strip()}", "dim")
 
     def _sessions(self, rest: str) -> None:
         found = sorted(self._headless.sessions(), key=lambda each: each.updated_at, reverse=True)
@@ -121,7 +121,7 @@ class ClientCommands:
                 f"{mark} ", (clean_line(each.id, 100), "bold"), f"  {clean_line(each.title, 80)}", indent=2
             )
         if not found:
-            self._say("no sessions", "dim")
+            self._print("no sessions", "dim")
 
     def _choice(self, name: str, current: str, about: Mapping[str, Any]) -> None:
         mark = "*" if name == current else " "
@@ -352,7 +352,7 @@ def _turns(
 
     interactive = not prompts and at_terminal
     status = 0
-    for words in _typed(headless, screen) if interactive else _given(headless, prompts):
+    for words in _read_prompts_from_terminal(headless, screen) if interactive else _read_prompts(headless, prompts):
         if not interactive:
             output.show_prompt(words)
         try:
@@ -371,7 +371,7 @@ def _turns(
     return 0 if interactive else status
 
 
-def _given(headless: ClientSession, prompts: Sequence[str]) -> Iterator[str]:
+def _read_prompts(headless: ClientSession, prompts: Sequence[str]) -> Iterator[str]:
     """Yield the prompts of the command line, or one prompt from each line of stdin."""
     if prompts:
         for words in prompts:
@@ -390,7 +390,7 @@ def _given(headless: ClientSession, prompts: Sequence[str]) -> Iterator[str]:
             yield line.rstrip("\n")
 
 
-def _typed(headless: ClientSession, screen: Screen) -> Iterator[str]:
+def _read_prompts_from_terminal(headless: ClientSession, screen: Screen) -> Iterator[str]:
     """Yield prompts from the terminal. A backslash at the end of a line continues the prompt on the next line."""
     import contextlib
 

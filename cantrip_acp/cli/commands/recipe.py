@@ -101,7 +101,7 @@ def check(targets: tuple[str, ...], as_json: bool, cwd: Path) -> int:
     from cantrip_acp.cli.errors import DONE, USAGE
     from cantrip_acp.recipes import inspect
 
-    reports = [inspect.check(path, file=label, workspace=cwd.resolve()) for path, label in _chosen(targets, cwd)]
+    reports = [inspect.check(path, file=label, workspace=cwd.resolve()) for path, label in _find_targets(targets, cwd)]
     for report in reports:
         if as_json:
             click.echo(json.dumps(_as_json(report)))
@@ -110,7 +110,7 @@ def check(targets: tuple[str, ...], as_json: bool, cwd: Path) -> int:
     return DONE if all(report.ok for report in reports) else USAGE
 
 
-def _chosen(targets: tuple[str, ...], cwd: Path) -> list[tuple[Path, str]]:
+def _find_targets(targets: tuple[str, ...], cwd: Path) -> list[tuple[Path, str]]:
     from cantrip_acp.recipes.recipe import is_path, names, recipe_files
 
     found: list[tuple[Path, str]] = []

@@ -427,11 +427,11 @@ def policy(
         }
         click.echo(json.dumps(data, indent=2))
         return
-    for line in _described(found):
+    for line in _policy_lines(found):
         click.echo(line)
     click.echo("\nBack end:")
     click.echo(f"  {made.program}")
-    for line in _grouped(made.arguments()):
+    for line in _option_lines(made.arguments()):
         click.echo(f"    {clean_line(line, _LONGEST_NAME)}")
 
 
@@ -477,7 +477,7 @@ def _circle(
     return circle
 
 
-def _described(policy: Policy) -> list[str]:
+def _policy_lines(policy: Policy) -> list[str]:
     """The policy as lines of text, with the reason for each part."""
     from cantrip_acp.sandbox.policy.policy import reasons
 
@@ -538,7 +538,7 @@ def _network(policy: Policy) -> list[str]:
     return [f"{host} (HTTP and HTTPS, through the filtering proxy)" for host in policy.hosts] or ["none"]
 
 
-def _grouped(arguments: list[str]) -> list[str]:
+def _option_lines(arguments: list[str]) -> list[str]:
     """Put each option and its values on one line, quoted for a shell."""
     lines: list[list[str]] = []
     for argument in arguments:

@@ -76,42 +76,42 @@ def trust(
     if as_list:
         return _list(ledger, as_json=as_json)
     if mcp:
-        return _command(ledger, words, revoke=revoke, yes=yes, as_json=as_json)
+        return _trust_command(ledger, words, revoke=revoke, yes=yes, as_json=as_json)
     if len(words) > 1:
         raise click.UsageError("name only one folder, or write --mcp -- before the command of an MCP server")
     folder = Path(words[0]) if words else Path()
     shown = _line(folder.resolve())
     if revoke:
         was = ledger.revoke(folder)
-        _say(f"{'no longer trusted' if was else 'was not trusted'}: {shown}", as_json, folder=shown, revoked=was)
+        _print(f"{'no longer trusted' if was else 'was not trusted'}: {shown}", as_json, folder=shown, revoked=was)
         return 0
     if not (folder / FOLDER).is_dir():
         raise DefinitionError(f"has no {FOLDER} folder, so there is nothing to trust", where=str(folder))
     if not recipe_files(folder / FOLDER):
         raise DefinitionError("contains no recipe, so there is nothing to trust", where=str(folder / FOLDER))
     what = content(folder, Files())
-    recipes = _described(folder, what)
+    recipes = _describe_files(folder, what)
     if not as_json:
         click.echo(f"This folder would be trusted in its present form: {shown}")
-        for line in _lines(recipes):
+        for line in _file_lines(recipes):
             click.echo(line)
-    granted = _agreed(f"Trust the recipes of {shown}?", yes=yes, as_json=as_json)
+    granted = _confirm(f"Trust the recipes of {shown}?", yes=yes, as_json=as_json)
     if granted and not ledger.grant_seen(folder, what):
         raise DefinitionError(
             "is not trusted, because it changed after it was shown; run the command again", where=str(folder / FOLDER)
         )
     verdict = "trusted" if granted else "not trusted"
-    _say(f"{verdict}: {shown}", as_json, folder=shown, trusted=granted, recipes=recipes)
+    _print(f"{verdict}: {shown}", as_json, folder=shown, trusted=granted, recipes=recipes)
     return 0 if granted else 1
 
 
-def _command(ledger: Ledger, words: tuple[str, ...], *, revoke: bool, yes: bool, as_json: bool) -> int:
+def _trust_command(ledger: Ledger, words: tuple[str, ...], *, revoke: bool, yes: bool, as_json: bool) -> int:
     if not words:
         raise click.UsageError("--mcp needs the server's command: cantrip trust --mcp -- COMMAND ARGS…")
     shown = _line(shlex.join(words))
     if revoke:
         was = ledger.revoke_command(words)
-        _say(f"{'no longer trusted' if was else 'was not trusted'}: {shown}", as_json, command=shown, revoked=was)
+        _print(f"{'no longer trusted' if was else 'was not trusted'}: {shown}", as_json, command=shown, revoked=was)
         return 0
     if not as_json:
         click.echo(
@@ -121,15 +121,15 @@ def _command(ledger: Ledger, words: tuple[str, ...], *, revoke: bool, yes: bool,
             "network and the variables that the editor gives it, and do everything that you can do on this machine:"
         )
         click.echo(f"  {shown}")
-    granted = _agreed("Let it run outside the sandbox?", yes=yes, as_json=as_json)
+    granted = _confirm("Let it run outside the sandbox?", yes=yes, as_json=as_json)
     if granted:
         ledger.grant_command(words)
     verdict = "may run" if granted else "may not run"
-    _say(f"{verdict} outside the sandbox as an MCP server: {shown}", as_json, command=shown, trusted=granted)
+    _print(f"{verdict} outside the sandbox as an MCP server: {shown}", as_json, command=shown, trusted=granted)
     return 0 if granted else 1
 
 
-def _agreed(question: str, *, yes: bool, as_json: bool) -> bool:
+def _confirm(question: str, *, yes: bool, as_json: bool) -> bool:
     """Whether the user agrees, by ``--yes`` or by an answer on the terminal."""
     if yes:
         return True
@@ -139,7 +139,7 @@ def _agreed(question: str, *, yes: bool, as_json: bool) -> bool:
     return click.confirm(question, default=False)
 
 
-def _say(text: str, as_json: bool, **data: Any) -> None:
+def _print(text: str, as_json: bool, **data: Any) -> None:
     click.echo(json.dumps(data) if as_json else text)
 
 
@@ -166,7 +166,7 @@ def _list(ledger: Ledger, *, as_json: bool) -> int:
     return 0
 
 
-def _described(folder: Path, what: Content) -> list[dict[str, Any]]:
+def _describe_files(folder: Path, what: Content) -> list[dict[str, Any]]:
     """The files that would be trusted. A recipe also has what it could do, and which of its lines need trust."""
     from cantrip_acp.recipes.parse.document import SUFFIXES
     from cantrip_acp.recipes.recipe import load
@@ -191,7 +191,7 @@ def _described(folder: Path, what: Content) -> list[dict[str, Any]]:
     return found
 
 
-def _lines(recipes: list[dict[str, Any]]) -> list[str]:
+def _file_lines(recipes: list[dict[str, Any]]) -> list[str]:
     lines = []
     for about in recipes:
         lines.append(f"  {about['file']}")

@@ -98,7 +98,7 @@ def show(name: str | None, as_json: bool, state_dir: Path | None) -> None:
     from cantrip_acp.cli.loom.show import LoomView, as_data
     from cantrip_acp.cli.render.terminal import Screen
 
-    with _opened(name, state_dir) as held:
+    with _open(name, state_dir) as held:
         if as_json:
             click.echo(json.dumps(as_data(held), default=str))
         else:
@@ -127,7 +127,7 @@ def thread(name: str | None, turn: str | None, as_json: bool, full: bool, state_
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.loom.find_loom import find_turn
 
-    with _opened(name, state_dir) as held:
+    with _open(name, state_dir) as held:
         path = held.thread(find_turn(held, turn))
         if not as_json:
             LoomView(Screen(), held, full=full).thread(path)
@@ -148,11 +148,11 @@ def tree(name: str | None, state_dir: Path | None) -> None:
     from cantrip_acp.cli.loom.show import draw
     from cantrip_acp.cli.render.terminal import Screen
 
-    with _opened(name, state_dir) as held:
+    with _open(name, state_dir) as held:
         draw(Screen(), held)
 
 
-def _opened(name: str | None, state_dir: Path | None) -> Loom:
+def _open(name: str | None, state_dir: Path | None) -> Loom:
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import open_by_name
 
@@ -192,8 +192,8 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
         problems = held.check()
         running = held.running_casts()
         unfinished = [
-            {"entity": said.entity_id, "turn": said.id, "running": said.cast_id in running}
-            for said in held.unfinished()
+            {"entity": utterance.entity_id, "turn": utterance.id, "running": utterance.cast_id in running}
+            for utterance in held.unfinished()
         ]
         endless = [start.id for start, end in held.casts() if end is None and start.id not in running]
         turns, where, later = len(held), str(held.location), dict(held.later)

@@ -186,7 +186,7 @@ def compare(
     from cantrip_acp.loom.find_loom import open_by_name
 
     with open_by_name(name, paths.state_dir(state_dir)) as held:
-        compared = _compared(held, turn, basis, method, alike=alike)
+        compared = _compare_groups(held, turn, basis, method, alike=alike)
         if as_json:
             click.echo(json.dumps({"groups": [_data(*one) for one in compared]}, default=str))
             return
@@ -232,7 +232,7 @@ def rank(
 
     state = paths.state_dir(state_dir)
     with Loom.open(find_loom(name, state)) if write else open_by_name(name, state) as held:
-        compared = _compared(held, turn, basis, method, alike=alike)
+        compared = _compare_groups(held, turn, basis, method, alike=alike)
         written = 0
         skipped: list[str] = []
         for group, found, standings, _ in compared if write else ():
@@ -241,20 +241,22 @@ def rank(
                 continue
             written += rewards.record_relative(held, group, standings, by=f"rank:{method}", note=f"compared by {found}")
         if as_json:
-            groups = [_data(group, found, _ordered(standings), lines) for group, found, standings, lines in compared]
+            groups = [
+                _data(group, found, _sort_standings(standings), lines) for group, found, standings, lines in compared
+            ]
             click.echo(json.dumps({"groups": groups, "written": written}, default=str))
             return
-        _tables([(group, found, _ordered(standings), lines) for group, found, standings, lines in compared])
+        _tables([(group, found, _sort_standings(standings), lines) for group, found, standings, lines in compared])
         if write:
             click.echo(f"{written} relative reward{'' if written == 1 else 's'} written")
         for turn_id in skipped:
             click.echo(f"not ranked: fewer than two of the threads that separate at {turn_id} have a reward", err=True)
 
 
-_Compared = tuple["Group", str, "list[Standing]", "dict[str, dict[str, Any]]"]
+_Comparison = tuple["Group", str, "list[Standing]", "dict[str, dict[str, Any]]"]
 
 
-def _compared(loom: Loom, turn: str | None, basis: str, method: str, *, alike: bool) -> list[_Compared]:
+def _compare_groups(loom: Loom, turn: str | None, basis: str, method: str, *, alike: bool) -> list[_Comparison]:
     from cantrip_acp.loom import rewards
     from cantrip_acp.loom.find_loom import find_turn
     from cantrip_acp.loom.query.listing import Listing
@@ -265,7 +267,7 @@ def _compared(loom: Loom, turn: str | None, basis: str, method: str, *, alike: b
         at = find_turn(loom, turn or None)
         above = [i for i in reversed(listing.outline.path(at)) if len(listing.outline.next.get(i, ())) > 1]
         at = above[0] if above else at
-    compared: list[_Compared] = []
+    compared: list[_Comparison] = []
     for group in rewards.groups(loom, at, alike=alike, outline=listing.outline):
         found, standings = rewards.ranked(loom, group, by=basis, method=method, outline=listing.outline)  # type: ignore[arg-type]
         compared.append(
@@ -297,7 +299,7 @@ def _facts(loom: Loom, listing: Listing, group: Group, leaf_id: str) -> dict[str
     }
 
 
-def _ordered(standings: list[Standing]) -> list[Standing]:
+def _sort_standings(standings: list[Standing]) -> list[Standing]:
     return sorted(standings, key=lambda s: (s.rank is None, s.rank or 0))
 
 
@@ -308,7 +310,7 @@ def _data(group: Group, found: str, standings: list[Standing], facts: dict[str, 
     return {"group": group.id, "turn": group.turn_id, "intent": group.intent, "by": found, "threads": threads}
 
 
-def _tables(compared: list[_Compared]) -> None:
+def _tables(compared: list[_Comparison]) -> None:
     from cantrip_acp.cli.render.table import Cell, mark_incomplete, money, number, print_table, tokens
     from cantrip_acp.cli.render.terminal import Screen
 

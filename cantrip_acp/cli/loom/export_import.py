@@ -139,7 +139,7 @@ def export(
         else:
             with output_file(output) as file:
                 report = write(chosen, source, file, raw=raw)
-    _tell(report, output, as_json=as_json)
+    _print_report(report, output, as_json=as_json)
     return 0 if report.rows else 1
 
 
@@ -168,20 +168,20 @@ def _progress() -> Callable[[int, int], None] | None:
         return None
     import time
 
-    said = time.monotonic()
+    last_shown = time.monotonic()
 
-    def tell(done: int, of: int) -> None:
-        nonlocal said
-        if of >= _PROGRESS_FROM and time.monotonic() - said > 0.5:
-            said = time.monotonic()
+    def show(done: int, of: int) -> None:
+        nonlocal last_shown
+        if of >= _PROGRESS_FROM and time.monotonic() - last_shown > 0.5:
+            last_shown = time.monotonic()
             click.echo(f"\r{done:,} of {of:,} threads", nl=False, err=True)
         if done == of and of >= _PROGRESS_FROM:
             click.echo("\r\033[K", nl=False, err=True)
 
-    return tell
+    return show
 
 
-def _tell(report: Report, output: Path | None, *, as_json: bool) -> None:
+def _print_report(report: Report, output: Path | None, *, as_json: bool) -> None:
     import json
 
     from cantrip_acp.text.sanitize import clean_line

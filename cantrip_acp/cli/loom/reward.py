@@ -76,18 +76,18 @@ def reward(
     if verifier is not None:
         if note is not None or by is not None:
             raise click.UsageError("--note and --by cannot be used with --verifier: the verifier writes both")
-        _judged(path, turn, verifier, _bounds(bounds), cwd, state_dir, as_json=as_json)
+        _judge(path, turn, verifier, _bounds(bounds), cwd, state_dir, as_json=as_json)
     elif implicit:
-        _computed(path, turn, by or "implicit", as_json=as_json)
+        _compute_implicit(path, turn, by or "implicit", as_json=as_json)
     elif reward is not None:
-        _given(path, turn, reward, note, by, as_json=as_json)
+        _give(path, turn, reward, note, by, as_json=as_json)
     elif note is not None or by is not None:
         raise click.UsageError("the reward is missing: cantrip loom reward FILE TURN REWARD")
     else:
-        _shown(path, turn, as_json=as_json)
+        _show(path, turn, as_json=as_json)
 
 
-def _given(
+def _give(
     path: Path | str, turn: str | None, reward: float, note: str | None, by: str | None, *, as_json: bool
 ) -> None:
     import getpass
@@ -102,7 +102,7 @@ def _given(
     click.echo(json.dumps(_data(given)) if as_json else f"{rewarded}  reward {reward:g}")
 
 
-def _computed(path: Path | str, turn: str | None, by: str, *, as_json: bool) -> None:
+def _compute_implicit(path: Path | str, turn: str | None, by: str, *, as_json: bool) -> None:
     from cantrip_acp.loom import rewards
     from cantrip_acp.loom.find_loom import find_turn
     from cantrip_acp.loom.loom import Loom
@@ -118,7 +118,7 @@ def _computed(path: Path | str, turn: str | None, by: str, *, as_json: bool) -> 
     click.echo(f"{len(written)} implicit reward{'' if len(written) == 1 else 's'} written")
 
 
-def _judged(
+def _judge(
     path: Path | str,
     turn: str | None,
     verifier: str,
@@ -173,7 +173,7 @@ def _bounds(text: str | None) -> tuple[float, float]:
     raise click.UsageError(f"--range must be LOW..HIGH, such as 0..1 or -1..1, not {text!r}")
 
 
-def _shown(path: Path | str, turn: str | None, *, as_json: bool) -> None:
+def _show(path: Path | str, turn: str | None, *, as_json: bool) -> None:
     from cantrip_acp.cli.render.table import number, print_table
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.loom.find_loom import find_turn, open_readonly

@@ -193,13 +193,13 @@ class LoomView:
         screen = self._screen
         name = "fold" if turn.role == "fold" else f"turn {turn.sequence}"
         screen.line((name, "bold"), (f"  {turn.id}  {self._facts(turn)}", "dim"))
-        said = turn.utterance
-        if said.thinking:
-            self._flow(screen.marks.thought, said.thinking, style="dim italic", mark_style="dim")
-        if said.content:
-            self._flow(screen.marks.message, said.content, mark_style="cyan")
-        if said.code:
-            for n, line in enumerate(said.code.rstrip("\n").split("\n")):
+        utterance = turn.utterance
+        if utterance.thinking:
+            self._flow(screen.marks.thought, utterance.thinking, style="dim italic", mark_style="dim")
+        if utterance.content:
+            self._flow(screen.marks.message, utterance.content, mark_style="cyan")
+        if utterance.code:
+            for n, line in enumerate(utterance.code.rstrip("\n").split("\n")):
                 screen.line(("$ " if n == 0 else "  ", "dim"), (line, "bold"), indent=2)
         for output in turn.observation.programs:
             value = "" if output.value is None else f"=> {as_text(output.value)}"
@@ -372,10 +372,10 @@ def _walk(children: dict[str | None, list[str]]) -> Iterator[tuple[str, str, str
 
 
 def _summary(turn: Turn) -> str:
-    said = turn.utterance
+    utterance = turn.utterance
     parts = [", ".join(turn.gate_calls)] if turn.gate_calls else []
-    if said.code:
-        parts.append(said.code)
-    elif said.content:
-        parts.append(said.content)
+    if utterance.code:
+        parts.append(utterance.code)
+    elif utterance.content:
+        parts.append(utterance.content)
     return "  ".join(parts) or "…"

@@ -116,7 +116,7 @@ class ClientSession:
         The history of a loaded session is shown before this returns. `last` is the most recently active session.
         """
         self._about = self.initialize(auth)
-        session = self._opened(load, resume)
+        session = self._open_session(load, resume)
         if mode is not None:
             session = self.set_mode(mode)
         for option, value in (options or {}).items():
@@ -126,7 +126,7 @@ class ClientSession:
 
     def reopen(self, *, load: str | None = None, resume: str | None = None) -> None:
         """Switch to another session of the same agent: a new one or an earlier one."""
-        session = self._opened(load, resume)
+        session = self._open_session(load, resume)
         self._output.show_session(self._about, session)
 
     @property
@@ -147,7 +147,7 @@ class ClientSession:
         self._session = replace(session, config_options=options)
         return self._session
 
-    def _opened(self, load: str | None, resume: str | None) -> Session:
+    def _open_session(self, load: str | None, resume: str | None) -> Session:
         limit = self._timeout or 120
         wanted = load or resume
         if wanted == "last":

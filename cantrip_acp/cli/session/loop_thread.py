@@ -90,7 +90,7 @@ class EntityThread:
             options: dict[str, Any] = {} if intent is None else {"context": context}
             async with self.entity.stream(intent, **options) as stream:
                 async for event in stream:
-                    lost = _shown(output, event)
+                    lost = _show_event(output, event)
                     if lost is not None:
                         break  # nobody sees the output, so end the cast
             if lost is not None:
@@ -104,7 +104,7 @@ class EntityThread:
             self._scope.cancel()
 
 
-def _shown(output: EventOutput, event: Event) -> OSError | None:
+def _show_event(output: EventOutput, event: Event) -> OSError | None:
     """Show an event. Returns the error if that fails because the reader is gone or the disk is full."""
     try:
         output.show_event(event)

@@ -211,14 +211,14 @@ def describe_allowed(cantrip: Cantrip, circle: Circle, hosts: Sequence[str] = ()
     if ask:
         free = [program] if program and not _asked_about(circle) else []
         if fetching and hosts:
-            free.append(f"calls of fetch to {_listed(hosts)}")
+            free.append(f"calls of fetch to {_join_names(hosts)}")
         without = f"; {'; '.join(free)} without asking" if free else ""
         return f"asks before each write and each command{without}"
-    parts = [part for part in (program, f"calls of {_listed(gates)}" if gates else "") if part]
+    parts = [part for part in (program, f"calls of {_join_names(gates)}" if gates else "") if part]
     if fetching:
-        parts.append(f"calls of {_listed(fetching)} to {_hosts(circle, hosts)}")
+        parts.append(f"calls of {_join_names(fetching)} to {_hosts(circle, hosts)}")
     if servers:
-        parts.append(f"tools of the MCP server{'s' if len(servers) > 1 else ''} {_listed(servers)}")
+        parts.append(f"tools of the MCP server{'s' if len(servers) > 1 else ''} {_join_names(servers)}")
     if not parts:
         return "allows nothing that changes files or reaches the network"
     return f"allows without asking: {'; '.join(parts)} (--ask asks before each write and command)"
@@ -230,7 +230,7 @@ def _hosts(circle: Circle, hosts: Sequence[str]) -> str:
     if network is True:
         return "any public host"
     further = [*(network or ()), *hosts]
-    return "hosts that the intent names by their address" + (f", and to {_listed(further)}" if further else "")
+    return "hosts that the intent names by their address" + (f", and to {_join_names(further)}" if further else "")
 
 
 def _program(circle: Circle) -> str:
@@ -242,7 +242,7 @@ def _program(circle: Circle) -> str:
         return "restricted Python in the sandbox, without files and network"
     if medium.name == "bash":
         network = wards.bash_network
-        where = "the network" if network is True else f"the hosts {_listed(network)}" if network else "no network"
+        where = "the network" if network is True else f"the hosts {_join_names(network)}" if network else "no network"
         return f"commands in the sandbox, {_writing(circle, wards.bash_writable_paths)}, with {where}"
     what = "Python in the sandbox" if medium.name == "code" else f"programs of the medium {medium.name}"
     return f"{what}, {_writing(circle, wards.code_writable_paths)}, with no network"
@@ -251,7 +251,7 @@ def _program(circle: Circle) -> str:
 def _writing(circle: Circle, paths: Iterable[str]) -> str:
     own = str(circle.workspace)
     named = [f"{path} (the workspace)" if path == own else path for path in paths]
-    return f"writing in {_listed(named)}" if named else "writing no files of yours"
+    return f"writing in {_join_names(named)}" if named else "writing no files of yours"
 
 
 def _asked_about(circle: Circle) -> bool:
@@ -259,7 +259,7 @@ def _asked_about(circle: Circle) -> bool:
     return circle.medium.name == "bash" or bool(circle.wards.code_writable_paths)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     return ", ".join(names)
 
 
@@ -282,7 +282,7 @@ class TerminalQuestions:
                 with terminal() as typed:
                     while True:
                         words = (await typed.line("    which? ")).strip().lower()
-                        chosen = _chosen(words)
+                        chosen = _parse_answer(words)
                         if chosen is not None:
                             return chosen
                         self._screen.line(("type 1, 2 or 3; Ctrl-C cancels the cast", "dim"), indent=4)
@@ -322,7 +322,7 @@ class TerminalQuestions:
         screen.flush()
 
 
-def _chosen(words: str) -> Answer | None:
+def _parse_answer(words: str) -> Answer | None:
     """The answer that the user typed, as a number or the beginning of a word. None if it is neither."""
     if not words:
         return None

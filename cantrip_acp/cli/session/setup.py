@@ -231,7 +231,7 @@ def open_session(
     crystal = None
     if recipe is None and (note.crystal is not None or note.effort is not None):
         try:
-            crystal = crystal_choices.chosen(found, note.crystal, note.effort)
+            crystal = crystal_choices.make_chosen_crystal(found, note.crystal, note.effort)
         except MissingKey:
             raise
         except DefinitionError as problem:

@@ -75,7 +75,7 @@ def build(
             loom_settings=_loom_settings(recipe),
             folding=_folding(recipe),
             contributors=_memory(recipe, workspace),
-            crystals=crystals.Named(recipe),
+            crystals=crystals.NamedCrystals(recipe),
             sources=_servers(recipe),
         )
     except DefinitionError as error:
@@ -273,7 +273,7 @@ def _folding(recipe: Recipe) -> Folding:
         if name not in known:
             listed = ", ".join(known) or "none"
             raise recipe.error(("folding", "summarizer"), f"the recipe's crystals have no {name!r} (known: {listed})")
-        folding["summarizer"] = crystals.named(recipe, name)
+        folding["summarizer"] = crystals.make_named_crystal(recipe, name)
     return Folding.of(folding)
 
 

@@ -22,7 +22,7 @@ from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
 from cantrip_acp.recipes.recipe import Recipe
 
-OFFERED = 12
+MAX_MODELS = 12
 """Maximum models of one provider in the list. The catalog lists the newest models first."""
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -37,7 +37,7 @@ class Choice:
     description: str | None = None
 
 
-def offered(recipe: Recipe | None, current: Crystal) -> list[Choice]:
+def list_choices(recipe: Recipe | None, current: Crystal) -> list[Choice]:
     """The crystals that a session can switch to. The recipe's own crystal is the first.
 
     The keyring is not asked, because the start of a session waits for this list.
@@ -58,13 +58,13 @@ def offered(recipe: Recipe | None, current: Crystal) -> list[Choice]:
         from cantrip_acp.crystals.catalog import lookup
 
         models = (model for _, model, info in lookup.listed(provider) if not lookup.is_retired(info))
-        for model in itertools.islice(models, OFFERED):
+        for model in itertools.islice(models, MAX_MODELS):
             value = f"{provider}:{model}"
             found.setdefault(value, Choice(value, model, provider))
     from cantrip_acp.crystals.local import discovery
 
     for server in discovery.known():
-        for served in server.models[:OFFERED]:
+        for served in server.models[:MAX_MODELS]:
             value = f"{server.provider}:{served.name}"
             found.setdefault(value, Choice(value, served.name, f"{server.provider}, on this machine"))
     found.setdefault(now, Choice(now, current.model, current.name))
@@ -97,7 +97,7 @@ def efforts_of(crystal: Crystal) -> tuple[str, ...]:
     return (info.efforts or EFFORTS) if info.reasoning else ()
 
 
-def chosen(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
+def make_chosen_crystal(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
     """Make the crystal of a choice. If ``value`` is None, it is the recipe's own crystal.
 
     Raises `DefinitionError` if the choice names no crystal, and `MissingKey` if the provider's key is missing.
@@ -124,7 +124,7 @@ def chosen(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
         return DefinitionError(message, where=f"the crystal {value or options.get('model', '')}")
 
     limited = any("max_cost_usd" in ward for ward in recipe.data["circle"]["wards"])
-    return crystals.made(options, FactoryContext(where, Files(), recipe.state_dir, error, limited))
+    return crystals.make_crystal(options, FactoryContext(where, Files(), recipe.state_dir, error, limited))
 
 
 def _of_environment(*, ask: bool = True) -> tuple[dict[str, Any], Path]:

@@ -42,7 +42,7 @@ def crystal_for(recipe: Recipe) -> Crystal:
             lambda path, message: recipe.error(("crystal", *(() if isinstance(given, str) else path)), message),
             _cost_limited(recipe),
         )
-        return made(options_of(given), need)
+        return make_crystal(options_of(given), need)
     from cantrip_acp.crystals import keys
 
     chosen = keys.setting(VARIABLE)
@@ -55,7 +55,7 @@ def crystal_for(recipe: Recipe) -> Crystal:
             message, where=f"the crystal {options['provider']}:{options['model']}, chosen by default"
         )
 
-    return made(options, FactoryContext(Path.cwd(), Files(), recipe.state_dir, error, _cost_limited(recipe)))
+    return make_crystal(options, FactoryContext(Path.cwd(), Files(), recipe.state_dir, error, _cost_limited(recipe)))
 
 
 def default_options(*, ask: bool = True) -> dict[str, Any]:
@@ -88,17 +88,17 @@ def _cost_limited(recipe: Recipe) -> bool:
     return any("max_cost_usd" in ward for ward in recipe.data["circle"]["wards"])
 
 
-def named(recipe: Recipe, name: str) -> Crystal:
+def make_named_crystal(recipe: Recipe, name: str) -> Crystal:
     """Make one of the recipe's ``crystals`` by its name."""
     given = recipe.data["crystals"][name]
 
     def error(path: KeyPath, message: str) -> DefinitionError:
         return recipe.error(("crystals", name, *(() if isinstance(given, str) else path)), message)
 
-    return made(options_of(given), FactoryContext(recipe.folder, recipe.files, recipe.state_dir, error))
+    return make_crystal(options_of(given), FactoryContext(recipe.folder, recipe.files, recipe.state_dir, error))
 
 
-class Named(Mapping[str, Crystal]):
+class NamedCrystals(Mapping[str, Crystal]):
     """The recipe's ``crystals`` for children. Each crystal is made when a child uses it for the first time.
 
     So a provider's key may be missing if no child uses the crystal (COMP-7).
@@ -114,7 +114,7 @@ class Named(Mapping[str, Crystal]):
             raise KeyError(name)
         found = self._made.get(name)
         if found is None:
-            found = self._made[name] = named(self._recipe, name)
+            found = self._made[name] = make_named_crystal(self._recipe, name)
         return found
 
     def __contains__(self, name: object) -> bool:
@@ -127,12 +127,12 @@ class Named(Mapping[str, Crystal]):
         return len(self._names)
 
 
-def made(options: Mapping[str, Any], need: FactoryContext) -> Crystal:
+def make_crystal(options: Mapping[str, Any], need: FactoryContext) -> Crystal:
     """Make a crystal from its mapping. Raises `DefinitionError` if this version does not have the provider."""
     rest = dict(options)
     provider = str(rest.pop("provider"))
     if provider == "scripted":
-        return scripted(rest, need)
+        return make_scripted_crystal(rest, need)
     if provider in BUILT_IN:
         from cantrip_acp.recipes.build import providers
 
@@ -149,7 +149,7 @@ def made(options: Mapping[str, Any], need: FactoryContext) -> Crystal:
     )
 
 
-def scripted(options: Mapping[str, Any], need: FactoryContext) -> Crystal:
+def make_scripted_crystal(options: Mapping[str, Any], need: FactoryContext) -> Crystal:
     """The crystal factory for ``provider: scripted``."""
     from cantrip_acp.crystals.scripted import ScriptedCrystal
     from cantrip_acp.recipes import cache
@@ -196,7 +196,7 @@ def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
         )
     # A path is relative to the folder in which the program started, like every path that the user gives.
     need = FactoryContext(Path.cwd(), Files(), recipe.state_dir, error, _cost_limited(recipe))
-    return made(options_of(chosen), need)
+    return make_crystal(options_of(chosen), need)
 
 
 def _how_to_get_one(servers: Sequence[LocalServer] = ()) -> str:

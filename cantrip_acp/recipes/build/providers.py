@@ -114,7 +114,7 @@ def endpoint(provider: str, options: Mapping[str, Any], need: FactoryContext, *,
         found = keys.find((API_KEY,), keyring=False)
         hint = f"no provider's key is sent to {BASE_URL}; set {API_KEY}" if found is None else ""
     elif given is not None:
-        found = _found(provider, (variable,)) if variable else None
+        found = _find_key(provider, (variable,)) if variable else None
         hint = "no key is sent to a recipe's base_url; name a key with api_key_env" if found is None else ""
     else:
         signed = any(name.lower() in _SIGNING for name in headers)
@@ -174,7 +174,7 @@ def _key(provider: str, variable: str | None, *, needed: bool) -> keys.Found | N
     """The key of a provider, for the provider's own address or the address that the environment names for it."""
     if variable or needed:
         names = (variable,) if variable else key_names(provider)
-        return _found(provider, names) if names else None
+        return _find_key(provider, names) if names else None
     # The user's own server may need no key, so the keyring is not asked.
     return keys.find(key_names(provider), keyring=False)
 
@@ -185,7 +185,7 @@ def key_names(provider: str) -> tuple[str, ...]:
     return KEYS.get(provider, (preset.key,) if preset is not None else ())
 
 
-def _found(provider: str, names: tuple[str, ...]) -> keys.Found:
+def _find_key(provider: str, names: tuple[str, ...]) -> keys.Found:
     found = keys.find(names)
     if found is None:
         raise MissingKey(no_key(provider, names))
@@ -240,16 +240,16 @@ def _headers(given: Mapping[str, str], need: FactoryContext, *, environment: boo
         problem = _header_problem(name, value)
         if problem:
             raise need.error(("headers", name), problem)
-        merged[name.lower()] = (name, _kept_secret(value))
+        merged[name.lower()] = (name, _register_secret(value))
     for name, value in environment_headers().items():
         # Register the secret even if it is not sent: it must be masked everywhere.
-        secret = _kept_secret(value)
+        secret = _register_secret(value)
         if environment:
             merged[name.lower()] = (name, secret)
     return dict(merged.values())
 
 
-def _kept_secret(value: str) -> Secret:
+def _register_secret(value: str) -> Secret:
     # In "Bearer abc" the second word is the secret, and may appear without the first.
     shared().add(value.partition(" ")[2])
     return Secret(value)

@@ -22,7 +22,7 @@ _PASSWORD = re.compile(r"(:/*[^/\s:@]*:)\S*@")
 """A password in an address, even if the address is not valid."""
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """The text of a wrong value in an error: short, without passwords, and without the content of lists and mappings."""
     if isinstance(value, dict):
         return "a mapping"
@@ -38,7 +38,7 @@ def shown(value: Any) -> str:
 
 def wrong(wanted: str, value: Any, *mend: str) -> PydanticCustomError:
     """The error for a value of the wrong kind. ``mend`` are the arguments of the `source_map.Mend` that fixes it."""
-    context: dict[str, Any] = {"wanted": f"must be {wanted}", "value": shown(value)}
+    context: dict[str, Any] = {"wanted": f"must be {wanted}", "value": show_value(value)}
     return PydanticCustomError("value", "{wanted}, not {value}", context | ({"mend": mend} if mend else {}))
 
 
@@ -162,10 +162,10 @@ def unknown(value: Any, words: tuple[str, ...], what: str = "") -> PydanticCusto
     """The error for a word that is not in ``words``."""
     if not isinstance(value, str):
         return wrong(f"one of {', '.join(words)}", value)
-    told: dict[str, Any] = {"text": f"unknown {what}{shown(value)}{nearest(value, words)}"}
+    context: dict[str, Any] = {"text": f"unknown {what}{show_value(value)}{nearest(value, words)}"}
     found = near(value, words)
     return PydanticCustomError(
-        "unknown", "{text}", told | ({"mend": ("rename", found, value)} if found is not None else {})
+        "unknown", "{text}", context | ({"mend": ("rename", found, value)} if found is not None else {})
     )
 
 
@@ -254,7 +254,7 @@ class Model(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _tell(cls, data: Any, info: ValidationInfo) -> Any:
+    def _record_known_keys(cls, data: Any, info: ValidationInfo) -> Any:
         if isinstance(data, dict) and info.context is not None:
             info.context[id(data)] = (cls.noun, _fields(cls))
         return data

@@ -29,9 +29,9 @@ def recipe_schema() -> dict[str, Any]:
     parts["Circle"]["properties"]["gates"] |= cross_field.gates_schema()
     parts["Circle"]["properties"]["wards"] |= cross_field.WARDS_SCHEMA
     parts["Ward"] |= cross_field.ONE_WARD
-    schema_docs.worded(schema["properties"], "")
+    schema_docs.add_descriptions(schema["properties"], "")
     for name, part in parts.items():
-        schema_docs.worded(part.get("properties", {}), name)
+        schema_docs.add_descriptions(part.get("properties", {}), name)
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": ID,

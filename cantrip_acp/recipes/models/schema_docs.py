@@ -264,7 +264,7 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
 }
 
 
-def worded(properties: dict[str, Any], part: str) -> None:
+def add_descriptions(properties: dict[str, Any], part: str) -> None:
     """Add the descriptions and examples of this module to the keys of a part. The name of the root is empty."""
     for key, schema in properties.items():
         if key in DESCRIBED.get(part, {}):

@@ -14,7 +14,7 @@ from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.recipes.models import field_types
 from cantrip_acp.recipes.models.crystal import Script
-from cantrip_acp.recipes.models.field_types import TAG, nearest, shown
+from cantrip_acp.recipes.models.field_types import TAG, nearest, show_value
 from cantrip_acp.recipes.models.recipe import Recipe
 from cantrip_acp.recipes.parse import cross_field
 from cantrip_acp.recipes.parse.document import Document
@@ -43,7 +43,7 @@ def problems(document: Document) -> list[Problem]:
     """Every problem of a recipe, in the order of the file. Empty if the recipe is valid."""
     if not isinstance(document.data, dict):
         wanted = "a recipe must be a mapping with the keys name, crystal, call and circle"
-        return [document.problem((), f"{wanted}, not {shown(document.data)}")]
+        return [document.problem((), f"{wanted}, not {show_value(document.data)}")]
     found = list(_structure(document))
     for path, text, at_key, rule, mend in cross_field.breaches(document.data):
         found.append(document.problem(path, text, at_key=at_key, rule=rule, mend=mend))
@@ -55,7 +55,7 @@ def script(document: Document) -> dict[str, Any]:
     data = document.data
     if not isinstance(data, list | dict):
         wanted = "a script must be a list of responses, or a mapping with responses"
-        raise RecipeError(problems=[document.problem((), f"{wanted}, not {shown(data)}")])
+        raise RecipeError(problems=[document.problem((), f"{wanted}, not {show_value(data)}")])
     known: dict[int, tuple[str, tuple[str, ...]]] = {}
     try:
         # In a recipe, union tags choose between a list and a mapping. For a script file the choice is made here.
@@ -91,7 +91,7 @@ def _translate(
         if kind == "extra_forbidden":
             name = str(path[-1])
             what = "ward" if noun == "ward" else f"key in {noun}:"
-            text, near = f"unknown {what} {shown(name)}{nearest(name, keys)}", field_types.near(name, keys)
+            text, near = f"unknown {what} {show_value(name)}{nearest(name, keys)}", field_types.near(name, keys)
             mend = Mend("rename", near, name) if near is not None else None
             yield document.problem(path, text, at_key=True, rule="unknown-key", mend=mend)
         elif kind == "missing":
@@ -118,8 +118,8 @@ def _mend(kind: str, item: Mapping[str, Any]) -> Mend | None:
     """The fix that an error suggests."""
     if kind == "list_type":
         return Mend("list")
-    said = (item.get("ctx") or {}).get("mend")
-    return Mend(*said) if said is not None else None
+    mend = (item.get("ctx") or {}).get("mend")
+    return Mend(*mend) if mend is not None else None
 
 
 def _message(kind: str, item: Mapping[str, Any]) -> str:
@@ -131,7 +131,7 @@ def _message(kind: str, item: Mapping[str, Any]) -> str:
     }.get(kind)
     if wanted is None:
         return str(item["msg"])
-    return f"{wanted if kind == 'literal_error' else f'must be {wanted}'}, not {shown(item['input'])}"
+    return f"{wanted if kind == 'literal_error' else f'must be {wanted}'}, not {show_value(item['input'])}"
 
 
 def _at(data: Any, path: KeyPath) -> Any:

@@ -132,7 +132,7 @@ def tree(text: str, name: str) -> YamlNode | None:
             elif isinstance(event, MappingStartEvent | SequenceStartEvent):
                 kind = "mapping" if isinstance(event, MappingStartEvent) else "list"
                 if event.tag not in (None, "!", f"{_TAG}map" if kind == "mapping" else f"{_TAG}seq"):
-                    raise broken(name, *place, f"the tag {_shown(event.tag)} has no meaning in a recipe; remove it")
+                    raise broken(name, *place, f"the tag {_short_tag(event.tag)} has no meaning in a recipe; remove it")
                 if len(stack) >= MAX_DEPTH:  # before the levels below are read
                     raise broken(name, *place, f"nested more than {MAX_DEPTH} levels deep")
                 if event.anchor is not None:
@@ -178,7 +178,7 @@ def _scalar(event: ScalarEvent, name: str, place: Place) -> Any:
     if event.tag in ("!", f"{_TAG}str"):
         return text
     if event.tag is not None:
-        raise broken(name, *place, f"the tag {_shown(event.tag)} has no meaning in a recipe; remove it")
+        raise broken(name, *place, f"the tag {_short_tag(event.tag)} has no meaning in a recipe; remove it")
     if event.style is not None:
         return text
     if text in _NULL:
@@ -219,7 +219,7 @@ def _paired(text: str, name: str, place: Place) -> str:
         ) from None
 
 
-def _shown(tag: Any) -> str:
+def _short_tag(tag: Any) -> str:
     text = str(tag)
     return "!!" + text.removeprefix(_TAG) if text.startswith(_TAG) else text
 

@@ -23,7 +23,7 @@ from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, SandboxError
 from cantrip_acp.files import paths as folders
 from cantrip_acp.files import scratch_copy
-from cantrip_acp.files.scratch_copy import copied, source_of
+from cantrip_acp.files.scratch_copy import copy_folders, source_of
 from cantrip_acp.sandbox.gate_ipc.server import Call, GateWire, WireSession
 from cantrip_acp.sandbox.launch import availability, bubblewrap, process_tree, seccomp
 from cantrip_acp.sandbox.launch.command import Listener, Outcome, Prepared, Running, Tap, control_groups
@@ -122,7 +122,7 @@ class Sandbox:
         Returns False if nothing is writable. Blocks. Raises `SandboxError` if a folder cannot be read or is larger
         than `scratch_copy.LARGEST_COPY`.
         """
-        self._copies = copied(self._prepare().policy.writable, folder)
+        self._copies = copy_folders(self._prepare().policy.writable, folder)
         self._prepared = None
         return bool(self._copies)
 

@@ -227,7 +227,7 @@ def test_a_folder_is_refused_and_what_was_there_survives_a_failure(tmp_path: Pat
         out.write(b"half")
         raise KeyError
     assert file.read_text() == "old"
-    with pytest.raises(OutputError, match="there already"), output_file(file, overwrite=False):
+    with pytest.raises(OutputError, match="exists already"), output_file(file, overwrite=False):
         pass
     if os.geteuid() == 0:
         os.chown(file, 12345, 54321)
@@ -257,7 +257,7 @@ def test_what_takes_the_place_meanwhile_is_not_replaced(tmp_path: Path) -> None:
         if before is not None:
             file.write_text(before)
         os.mkfifo(fifo)
-        with pytest.raises(OutputError, match="took its place meanwhile"), output_file(file) as out:  # noqa: PT012
+        with pytest.raises(OutputError, match="replaced by another one at the same time"), output_file(file) as out:  # noqa: PT012
             out.write(b"new")
             fifo.rename(file)
         assert stat.S_ISFIFO(file.lstat().st_mode)

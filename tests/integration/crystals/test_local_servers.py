@@ -316,9 +316,9 @@ def test_a_preset_knows_its_address_and_its_key(provider: str, monkeypatch: pyte
     preset = PRESETS[provider]
     monkeypatch.delenv(preset.key, raising=False)
     with pytest.raises(MissingKey, match=preset.key):
-        recipe_crystals.made({"provider": provider, "model": "m"}, need())
+        recipe_crystals.make_crystal({"provider": provider, "model": "m"}, need())
     monkeypatch.setenv(preset.key, "sk-test-0123456789abcdefghij")
-    crystal: Any = recipe_crystals.made({"provider": provider, "model": "m"}, need())
+    crystal: Any = recipe_crystals.make_crystal({"provider": provider, "model": "m"}, need())
     assert (crystal.name, crystal.base_url) == (provider, preset.base_url)
     assert crystal.endpoint.api_key.reveal() == "sk-test-0123456789abcdefghij"
     assert crystal_choices.value_of(crystal) == f"{provider}:m"
@@ -337,7 +337,7 @@ async def test_a_refused_connection_to_this_machine_fails_at_once(
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     for names in KEYS.values():
         monkeypatch.setenv(names[0], "sk-test-0123456789abcdefghij")
-    crystal: Any = recipe_crystals.made({"provider": provider, "model": "m"}, need())
+    crystal: Any = recipe_crystals.make_crystal({"provider": provider, "model": "m"}, need())
     with pytest.raises(CrystalError) as caught:
         await crystal.query(Query([Message("user", "Hello")]), ignored)
     await crystal.aclose()

@@ -154,7 +154,7 @@ def everything_sent(wire: Wire) -> str:
 
 async def asked(provider: str, options: Mapping[str, Any] | None = None) -> str:
     """What a server gets that stands in a provider's place; its answer is an error. The error's text comes back."""
-    crystal = crystals.made({"provider": provider, "model": "m", **(options or {})}, need())
+    crystal = crystals.make_crystal({"provider": provider, "model": "m", **(options or {})}, need())
     try:
         await crystal.query(Query([Message("user", "Hello")]), ignored)
     except CrystalError as error:
@@ -303,7 +303,7 @@ def test_making_a_crystal_imports_no_sdk(provider: str, tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from cantrip_acp.recipes.build import crystal_factory, crystals; "
         "from cantrip_acp.recipes.build.python_files import Files\n"
         "need = crystal_factory.FactoryContext(Path('.'), Files(), None, lambda p, m: RuntimeError(m))\n"
-        f"crystal = crystals.made({{'provider': {provider!r}, 'model': 'm'}}, need)\n"
+        f"crystal = crystals.make_crystal({{'provider': {provider!r}, 'model': 'm'}}, need)\n"
         "assert crystal.model, crystal\n"
         "print(*{n.partition('.')[0] for n in sys.modules})"
     )

@@ -80,7 +80,7 @@ def test_a_folder_is_never_removed_under_a_process_that_cannot_be_seen(
     """In another container no process of ours is to be seen, and there is a moment before a new folder is locked."""
     made: list[temporary.TemporaryFolder] = []
     lost: list[str] = []
-    seen = temporary.started
+    seen = temporary.process_start_time
     ended = threading.Event()
 
     def make() -> None:

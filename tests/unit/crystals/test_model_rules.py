@@ -33,7 +33,7 @@ def made(**options: Any) -> Any:
     def error(path: Any, message: str) -> DefinitionError:
         return DefinitionError(message)
 
-    return crystals.made(options, FactoryContext(Path.cwd(), Files(), None, error))
+    return crystals.make_crystal(options, FactoryContext(Path.cwd(), Files(), None, error))
 
 
 async def ask(crystal: Crystal, *messages: Message) -> Response:

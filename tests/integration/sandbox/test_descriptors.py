@@ -142,8 +142,8 @@ def test_what_cannot_be_looked_at_is_not_taken_for_harmless(workspace: Path) -> 
     (workspace / "sub" / ".env").write_text("KEY=1\n")
     program = """
 from cantrip_acp.sandbox.policy.protected import Survey
-from cantrip_acp.sandbox.policy.git_repositories import scrubbed
-for look in (lambda: Survey(sys.argv[1]).refresh(), lambda: scrubbed(sys.argv[1])):
+from cantrip_acp.sandbox.policy.git_repositories import redacted_config
+for look in (lambda: Survey(sys.argv[1]).refresh(), lambda: redacted_config(sys.argv[1])):
     with Room(0):
         try:
             found = repr(look())

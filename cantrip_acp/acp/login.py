@@ -40,7 +40,7 @@ def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] 
         status = " (a key is set)" if keys.find((variable,)) is not None else ""
         out.write(f"  {number}  {name}{status}\n")
     local: dict[str, str] = {}
-    for server in discovery.running():
+    for server in discovery.find_running():
         crystal = f"{server.provider}:{server.models[0].name}"
         number = len(providers) + len({*local.values()}) + 1
         local |= {str(number): crystal, server.provider: crystal}

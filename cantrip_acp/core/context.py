@@ -21,7 +21,7 @@ from cantrip_acp.core.folding.policy import (
     tokens_of,
 )
 from cantrip_acp.crystals.contract import Attachment, Message
-from cantrip_acp.gates.contract import observed
+from cantrip_acp.gates.contract import render_record
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.loom.records.turn import GateRecord, Output, Turn, UtteranceRecord
 
@@ -472,7 +472,7 @@ class Context:
         return out
 
     def _observed(self, record: GateRecord, *, fresh: bool) -> str:
-        return EPHEMERAL.format(gate=record.gate) if self._expired(record, fresh=fresh) else observed(record)
+        return EPHEMERAL.format(gate=record.gate) if self._expired(record, fresh=fresh) else render_record(record)
 
     def _images(self, record: GateRecord, *, fresh: bool) -> tuple[Attachment, ...]:
         return () if self._expired(record, fresh=fresh) else record.attachments or ()

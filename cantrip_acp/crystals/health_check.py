@@ -34,7 +34,7 @@ _LISTED = ("", "/models")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CheckResult:
     """The result of a check. ``ok``: the provider answers and accepts the key. ``text`` says what happened; it contains
     no secrets."""
 
@@ -44,7 +44,7 @@ class Answer:
     status: int | None = None
 
 
-class _Staying(urllib.request.HTTPRedirectHandler):
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Follows no redirect, because a redirect could send the key to another server."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
@@ -58,21 +58,21 @@ def probe(
     headers: Mapping[str, Secret],
     *,
     timeout: float = TIMEOUT_S,
-) -> Answer:
+) -> CheckResult:
     """Send one request and report the result. Blocks for at most ``timeout`` seconds for each step of the connection.
     Errors of the network or the server become a result; they are not raised."""
     own, path = _ASKED.get(provider, _LISTED)
     request = urllib.request.Request((base_url or own).rstrip("/") + path, headers={"accept": "application/json"})
     request.add_header("user-agent", "cantrip-acp")
-    for name, value in _signed(provider, key).items():
+    for name, value in _auth_headers(provider, key).items():
         request.add_header(name, value)
     for name, secret in headers.items():
         request.add_header(name, secret.reveal())
-    opener = urllib.request.build_opener(_Staying, urllib.request.HTTPSHandler(context=_trusting()))
+    opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=_tls_context()))
     begun = time.monotonic()
 
-    def answer(ok: bool, text: str, status: int | None = None) -> Answer:
-        return Answer(ok, text, time.monotonic() - begun, status)
+    def answer(ok: bool, text: str, status: int | None = None) -> CheckResult:
+        return CheckResult(ok, text, time.monotonic() - begun, status)
 
     try:
         with opener.open(request, timeout=timeout) as reply:
@@ -80,7 +80,7 @@ def probe(
             return answer(True, "answers", reply.status)
     except urllib.error.HTTPError as error:
         with error:
-            words = provider_errors.said(error.read(_BYTES).decode("utf-8", "replace"))
+            words = provider_errors.error_text(error.read(_BYTES).decode("utf-8", "replace"))
         if error.code in (401, 403):
             return answer(False, f"refuses the key ({error.code}): {words}", error.code)
         if error.code in (404, 405):
@@ -91,10 +91,10 @@ def probe(
         reason = getattr(error, "reason", error)
         if isinstance(reason, TimeoutError):
             return answer(False, f"no answer within {timeout:g} seconds")
-        return answer(False, f"cannot be reached: {provider_errors.said(reason) or type(reason).__name__}")
+        return answer(False, f"cannot be reached: {provider_errors.error_text(reason) or type(reason).__name__}")
 
 
-def _signed(provider: str, key: Secret | None) -> dict[str, str]:
+def _auth_headers(provider: str, key: Secret | None) -> dict[str, str]:
     """The authentication headers of a provider."""
     if key is None:
         return {}
@@ -105,7 +105,7 @@ def _signed(provider: str, key: Secret | None) -> dict[str, str]:
     return {"authorization": f"Bearer {key.reveal()}"}
 
 
-def _trusting() -> ssl.SSLContext:
+def _tls_context() -> ssl.SSLContext:
     """Trust the certificates of ``certifi``, as the SDKs do; without ``certifi``, those of the system."""
     try:
         import certifi

@@ -26,7 +26,7 @@ MOST_LINES = 1000
 """The most lines of one event, which normally has two. The SDKs copy the whole event for each line."""
 
 TAIL = "cantrip.tail"
-"""The key in a response's extensions under which `watch` stores the end of the body."""
+"""The key in a response's extensions under which `limit_response_size` stores the end of the body."""
 _TAIL = 16 * 1024
 
 Client = TypeVar("Client")
@@ -57,7 +57,7 @@ class ClientPerLoop(Generic[Client]):
             await self._close(client)
 
 
-async def watch(response: Any) -> None:
+async def limit_response_size(response: Any) -> None:
     """Stop a response whose event or error body is too large. This is a response hook for an HTTP client."""
     read = response.aiter_bytes
     streamed = response.status_code == 200

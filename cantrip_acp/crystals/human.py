@@ -65,22 +65,22 @@ class HumanCrystal:
             same += 1
         note = "── what came before has changed; /all shows it\n" if same < len(before) else ""
         fresh = [m for m in now[same:] if m.role != "assistant"]
-        return f"\n{note}{_told(fresh)}{_tool_line(query.tools)}"
+        return f"\n{note}{_format_messages(fresh)}{_tool_line(query.tools)}"
 
     async def _answer(self, query: Query, terminal: Terminal) -> Response:
-        typing = Typing(query.tools)
+        typing = InputParser(query.tools)
         words: list[str] = []
         calls: list[ToolCall] = []
         while True:
             said = typing.add(await terminal.line("… " if typing.inside else "you ❯ "))
             if said.kind == "show":
-                terminal.write(_shown(said.text, query))
+                terminal.write(_format_command(said.text, query))
             elif said.kind == "problem":
                 terminal.write(f"   {said.text}\n")
             elif said.kind == "refusal":
                 return Response(said.text or "[declined]", stop_reason="refusal", model=self.model, refused=True)
             elif said.kind in ("text", "call"):
-                problem = _unwanted(said, query, bool(calls))
+                problem = _rejection(said, query, bool(calls))
                 if problem:
                     terminal.write(f"   {problem}\n")
                     continue
@@ -95,7 +95,7 @@ class HumanCrystal:
                     return Response(content, tool_calls=tuple(calls), stop_reason=stop, model=self.model)
 
 
-def _unwanted(said: Said, query: Query, called: bool) -> str | None:
+def _rejection(said: UserInput, query: Query, called: bool) -> str | None:
     if said.kind == "call" and query.tool_choice == "none":
         return "no tool may be called here: say something"
     if said.kind == "text" and not said.hold and not called and query.tool_choice == "required":
@@ -103,11 +103,11 @@ def _unwanted(said: Said, query: Query, called: bool) -> str | None:
     return None
 
 
-def _shown(what: str, query: Query) -> str:
+def _format_command(what: str, query: Query) -> str:
     if what == "tools":
         return _tool_list(query.tools)
     if what == "all":
-        return _told(query.messages, whole=True)
+        return _format_messages(query.messages, whole=True)
     return "".join(f"   {line}\n" for line in HELP.splitlines())
 
 
@@ -151,7 +151,7 @@ class Terminal:
             while data:
                 data = data[os.write(self._fd, data) :]
         except OSError as error:
-            raise _gone(error) from None
+            raise _terminal_closed(error) from None
 
     async def line(self, prompt: str) -> str:
         """Read the next line, without its line end. Raises `CrystalError` at the end of input, or if the terminal is closed."""
@@ -162,7 +162,7 @@ class Terminal:
             try:
                 data = os.read(self._fd, 65536)
             except OSError as error:
-                raise _gone(error) from None
+                raise _terminal_closed(error) from None
             if not data:
                 self.write("\n")
                 raise CrystalError("end of input: nobody answers for the model any more", retryable=False)
@@ -171,7 +171,7 @@ class Terminal:
         return line.decode("utf-8", "replace").removesuffix("\r")
 
 
-def _gone(error: OSError) -> CrystalError:
+def _terminal_closed(error: OSError) -> CrystalError:
     return CrystalError(f"the terminal has gone: {error.strerror}", retryable=False)
 
 
@@ -196,7 +196,7 @@ END = "."
 
 
 @dataclass(frozen=True)
-class Said:
+class UserInput:
     """One input: text, a call (tool and arguments as JSON text), a refusal, or a command such as ``/help`` (``show``).
 
     The kind is ``more`` if the input is not complete, and ``problem`` if it is invalid; ``text`` then says why. An input
@@ -211,7 +211,7 @@ class Said:
 
 
 @dataclass
-class Typing:
+class InputParser:
     """Collects typed lines until they form one input. ``tools`` are the tools of the query."""
 
     tools: Sequence[ToolDefinition]
@@ -223,12 +223,12 @@ class Typing:
         """Whether the next line continues an input."""
         return bool(self._lines)
 
-    def add(self, line: str) -> Said:
+    def add(self, line: str) -> UserInput:
         """Add one line without its end. Returns ``more`` while the input is not complete."""
         if self._lines and self._until == "block":
             if line != END:
                 self._lines.append(line)
-                return Said("more")
+                return UserInput("more")
             head, *body = self._take()
             return self._command(head, "\n".join(body))
         if self._lines and self._until == "json":
@@ -238,32 +238,32 @@ class Typing:
         if line.endswith("\\") and not line.endswith("\\\\"):
             self._lines.append(line[:-1])
             self._until = "line"
-            return Said("more")
+            return UserInput("more")
         return self._read("\n".join([*self._take(), line]), final=False)
 
     def _take(self) -> list[str]:
         lines, self._lines, self._until = self._lines, [], "line"
         return lines
 
-    def _wait(self, lines: list[str], until: Literal["block", "json"]) -> Said:
+    def _wait(self, lines: list[str], until: Literal["block", "json"]) -> UserInput:
         self._lines, self._until = lines, until
-        return Said("more")
+        return UserInput("more")
 
-    def _read(self, typed: str, *, final: bool) -> Said:
+    def _read(self, typed: str, *, final: bool) -> UserInput:
         words = typed.strip()
         hold = words.startswith("+")
         plain = words[1:].lstrip() if hold else words
         if not plain:
-            return Said("nothing")
+            return UserInput("nothing")
         if not plain.startswith("/"):
-            return Said("text", text=plain if hold else typed.strip("\n"), hold=hold)
+            return UserInput("text", text=plain if hold else typed.strip("\n"), hold=hold)
         name, _, rest = plain[1:].partition(" ")
         name, newline, more = name.partition("\n")
         rest = more + (" " + rest if rest else "") if newline else rest.strip()
         if name in ("help", "tools", "all"):
-            return Said("show", text=name)
+            return UserInput("show", text=name)
         if name == "refuse":
-            return Said("refusal", text=rest)
+            return UserInput("refusal", text=rest)
         if name == "gate":
             name, _, rest = rest.partition(" ")
             rest = rest.strip()
@@ -273,36 +273,40 @@ class Typing:
             return self._wait(typed.split("\n"), "json")
         return self._called(name, rest, hold)
 
-    def _command(self, head: str, body: str) -> Said:
+    def _command(self, head: str, body: str) -> UserInput:
         """Parse a command and the block of lines after it."""
         hold = head.startswith("+")
         name = head.lstrip("+ ").lstrip("/").removeprefix("gate ").strip()
         if name == "say":
-            return Said("text", text=body, hold=hold) if body.strip() else Said("nothing")
+            return UserInput("text", text=body, hold=hold) if body.strip() else UserInput("nothing")
         return self._called(name, body, hold)
 
-    def _called(self, name: str, rest: str, hold: bool) -> Said:
+    def _called(self, name: str, rest: str, hold: bool) -> UserInput:
         tool = self._tool(name)
         if tool is None:
             near = difflib.get_close_matches(name, [t.name for t in self.tools] + list(COMMANDS), n=1)
             hint = f"did you mean /{near[0]}?" if near else "/tools lists them"
-            return Said("problem", text=f"no tool {name!r} here; {hint} (prose that begins with / goes behind /say)")
+            return UserInput(
+                "problem", text=f"no tool {name!r} here; {hint} (prose that begins with / goes behind /say)"
+            )
         if rest.lstrip().startswith("{"):
             try:
                 value = json.loads(rest)
             except ValueError as error:
-                return Said("problem", text=f"nothing was sent: this is not valid JSON: {error}")
+                return UserInput("problem", text=f"nothing was sent: this is not valid JSON: {error}")
             if isinstance(value, dict):
-                return Said("call", tool=tool.name, args=rest.strip(), hold=hold)
+                return UserInput("call", tool=tool.name, args=rest.strip(), hold=hold)
         if not rest.strip():
-            return Said("call", tool=tool.name, args="{}", hold=hold)
+            return UserInput("call", tool=tool.name, args="{}", hold=hold)
         first = _first(tool)
         if first is None:
-            return Said(
+            return UserInput(
                 "problem", text=f"nothing was sent: {tool.name} takes its arguments as JSON: /{tool.name} {{…}}"
             )
         name, kind = first
-        return Said("call", tool=tool.name, args=json.dumps({name: _value(rest, kind)}, ensure_ascii=False), hold=hold)
+        return UserInput(
+            "call", tool=tool.name, args=json.dumps({name: _value(rest, kind)}, ensure_ascii=False), hold=hold
+        )
 
     def _tool(self, name: str) -> ToolDefinition | None:
         return next((tool for tool in self.tools if tool.name == name), None)
@@ -357,7 +361,7 @@ def clean(text: str) -> str:
     return _UNSAFE.sub("\ufffd", text)
 
 
-def _told(shown: Sequence[Message], *, whole: bool = False) -> str:
+def _format_messages(shown: Sequence[Message], *, whole: bool = False) -> str:
     """Format the messages for the terminal."""
     return "".join(f"{head}\n{_indented(text, whole=whole)}" for head, text in _parts(shown))
 

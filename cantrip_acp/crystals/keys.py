@@ -49,18 +49,18 @@ def find(names: Sequence[str], *, keyring: bool = True) -> Found | None:
     """Find the first of these variables that is set. All names are searched in one place before the next place."""
     found = _set_here(names)
     if found is None and keyring:
-        held = in_keyring(names)
+        held = find_in_keyring(names)
         return next((held[name] for name in names if name in held), None)
     return found
 
 
-def first(providers: Mapping[str, Sequence[str]]) -> tuple[str, Found] | None:
+def find_first_provider(providers: Mapping[str, Sequence[str]]) -> tuple[str, Found] | None:
     """Find the first provider with a key. The keyring is used once, and only if no other place has a key for any provider."""
     for provider, names in providers.items():
         found = _set_here(names)
         if found is not None:
             return provider, found
-    held = in_keyring([name for names in providers.values() for name in names])
+    held = find_in_keyring([name for names in providers.values() for name in names])
     for provider, names in providers.items():
         for name in names:
             if name in held:
@@ -68,7 +68,7 @@ def first(providers: Mapping[str, Sequence[str]]) -> tuple[str, Found] | None:
     return None
 
 
-def in_keyring(names: Sequence[str]) -> dict[str, Found]:
+def find_in_keyring(names: Sequence[str]) -> dict[str, Found]:
     """Find the keys with these names in the keyring."""
     return {name: Found(name, Secret(value), KEYRING) for name, value in _asked(names).items()}
 
@@ -121,7 +121,7 @@ def dotenv() -> dict[str, str]:
         if _read is not None and _read[:2] == (path, version):
             return _read[2]
         text = file.read(MAX_BYTES).decode("utf-8-sig", "replace")
-    problem = exposed(state.st_mode)
+    problem = permission_problem(state.st_mode)
     if problem:
         _log.warning("%s %s", path, problem)
     held = parse(text)
@@ -130,7 +130,7 @@ def dotenv() -> dict[str, str]:
     return held
 
 
-def exposed(mode: int) -> str | None:
+def permission_problem(mode: int) -> str | None:
     """Say what is wrong with the permissions of a file with keys; None if they are safe."""
     if not mode & 0o077:
         return None

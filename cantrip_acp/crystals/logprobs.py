@@ -40,7 +40,7 @@ class SampledTokens(msgspec.Struct, frozen=True, omit_defaults=True):
         return list(found) if found is not None else list(self.texts[place].encode("utf-8", "replace"))
 
 
-class Tokens:
+class TokenCollector:
     """Collects the token data of a streamed response. Data of a wrong shape are ignored."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ def _ids(value: Any) -> list[int]:
     return list(value) if good else []
 
 
-def common(one: Sequence[int], other: Sequence[int]) -> int:
+def common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
     """The length of the common beginning of two token sequences."""
     most = min(len(one), len(other))
     if one[:most] == other[:most]:

@@ -40,7 +40,7 @@ _MENDS = {
 }
 
 
-def refused(
+def status_error(
     who: str,
     status: int,
     message: str,
@@ -56,10 +56,10 @@ def refused(
     as ``context_length_exceeded``, ``insufficient_quota``, ``overloaded_error``). ``refusal_hint`` replaces the advice
     for a 401 or 403 (`Endpoint.refusal_hint`). ``name_hint`` replaces the advice for a 404.
     """
-    words = said(message)
+    words = error_text(message)
     if 300 <= status < 400:
         # A redirect is not followed: it could send the conversation, and the keys in its headers, to another server.
-        to = said((headers or {}).get("location", "elsewhere"))
+        to = error_text((headers or {}).get("location", "elsewhere"))
         return CrystalError(f"{who} answered {status}, a redirect to {to}; set base_url to it", status=status)
     if status in (400, 413, 422, 500) and _TOO_LONG.search(f"{code or ''} {message}"):
         return ContextLimitError(f"{who}: the messages do not fit the model's context window: {words}")
@@ -75,34 +75,37 @@ def refused(
     )
 
 
-def broken(who: str, error: BaseException, *, sent: bool = False, address: str | None = None) -> CrystalError:
+def connection_error(who: str, error: BaseException, *, sent: bool = False, address: str | None = None) -> CrystalError:
     """Make the error for a connection that failed or was lost. ``sent``: part of a response was already received.
 
     ``address`` is the target of the request. A refused connection to this machine is not retried.
     """
     if not sent and type(error).__name__ == "ConnectError" and is_loopback(address or ""):
         return CrystalError(
-            f"{who}: no server answers at {address}; start it, or change the address ({said(error)})", retryable=False
+            f"{who}: no server answers at {address}; start it, or change the address ({error_text(error)})",
+            retryable=False,
         )
-    words = said(str(error)) or type(error).__name__
+    words = error_text(str(error)) or type(error).__name__
     what = "the stream was cut before the response's end" if sent else "no connection, or the connection was lost"
     return CrystalError(f"{who}: {what}: {words}", retryable=True)
 
 
-def silent(who: str, seconds: float | None = None) -> CrystalError:
+def timeout_error(who: str, seconds: float | None = None) -> CrystalError:
     """Make the error for a time-out."""
     after = f" for {seconds:g} seconds" if seconds else ""
     return CrystalError(f"{who}: no answer{after} (time-out)", retryable=True)
 
 
-def unreadable(who: str, what: str) -> CrystalError:
+def invalid_response(who: str, what: str) -> CrystalError:
     """Make the error for a response that does not follow the provider's protocol. A retry may help."""
-    return CrystalError(f"{who} sent a response that cannot be read: {said(what)}", retryable=True)
+    return CrystalError(f"{who} sent a response that cannot be read: {error_text(what)}", retryable=True)
 
 
-def no_answer(who: str, kind: str, body: str) -> CrystalError:
+def unexpected_content(who: str, kind: str, body: str) -> CrystalError:
     """Make the error for a success status with other content, such as a sign-in page. ``kind`` is the media type."""
-    return unreadable(who, f"{kind or 'nothing'} instead of an answer (check base_url): {without_markup(body)[:200]}")
+    return invalid_response(
+        who, f"{kind or 'nothing'} instead of an answer (check base_url): {without_markup(body)[:200]}"
+    )
 
 
 def without_markup(text: str) -> str:
@@ -118,7 +121,7 @@ _SENT = frozenset({"ReadTimeout", "ReadError", "RemoteProtocolError"})
 
 
 @contextmanager
-def opening(meter: Meter) -> Iterator[None]:
+def sending_request(meter: Meter) -> Iterator[None]:
     """Context for sending one request until its response begins. It tells the meter whether the request may be billed."""
     meter.sent()
     try:
@@ -171,7 +174,7 @@ def is_loopback(url: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def said(message: Any) -> str:
+def error_text(message: Any) -> str:
     """Format a provider's error text: on one line, shortened, with secrets masked."""
     text = " ".join(str(message).split())
     return shared().diagnostic(text if len(text) <= _LONGEST else text[:_LONGEST] + " …")

@@ -33,7 +33,7 @@ _ELEMENT = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9:_-]*+)(?:\s[^<>]*+)?>")
 _NAMED = re.compile(r"""["']name["']\s*:\s*["']([\w.-]+)["']""")
 _GIVEN = re.compile(r"""["'](?:arguments|parameters)["']\s*:\s*""")
 
-Found = tuple[str, str]
+WrittenCall = tuple[str, str]
 """A tool's name as the model wrote it, and its arguments as JSON text (malformed if the model wrote malformed JSON)."""
 
 
@@ -95,7 +95,7 @@ class TextCalls:
     """The parts of an answer: ``words`` is the text without the calls (None if it is empty), ``calls`` are in order."""
 
     words: str | None
-    calls: tuple[Found, ...]
+    calls: tuple[WrittenCall, ...]
 
 
 def read_calls(text: str) -> TextCalls:
@@ -107,14 +107,14 @@ def read_calls(text: str) -> TextCalls:
     said = without_invented_results(normalized(text))
     if FENCE not in said or len(said) > LONGEST:
         return unchanged
-    calls: list[Found] = []
+    calls: list[WrittenCall] = []
     left: list[str] = []
     at = 0
     blocks = top_level_blocks(said)
     for block in blocks:
         if len(calls) >= _MOST:
             break
-        if not _asked_for(block) or in_comment(said, block.start) or around(said, blocks, block) is not None:
+        if not _asked_for(block) or in_comment(said, block.start) or enclosing_element(said, blocks, block) is not None:
             continue
         found = _calls(block.body.strip())
         if found:
@@ -130,7 +130,7 @@ def _asked_for(block: Block) -> bool:
     return block.kind == "fence" and block.info.partition(" ")[0].lower() == FENCE
 
 
-def words_beside(text: str, calls: Collection[Found]) -> str | None:
+def text_without_calls(text: str, calls: Collection[WrittenCall]) -> str | None:
     """Return the text without these calls, and without a code block that is the program of one of them."""
     reading = read_calls(text)
     if reading.calls:
@@ -151,7 +151,7 @@ def in_comment(text: str, at: int) -> bool:
     return text.rfind("<!--", 0, at) > text.rfind("-->", 0, at)
 
 
-def around(text: str, blocks: Collection[Block], block: Block) -> str | None:
+def enclosing_element(text: str, blocks: Collection[Block], block: Block) -> str | None:
     """The name of an HTML element around a block, such as ``think``, ``details`` or ``example``; None if there is none."""
     opened = list[str]()
     for each in blocks:
@@ -169,13 +169,13 @@ def around(text: str, blocks: Collection[Block], block: Block) -> str | None:
     return next((name for name in opened if name in ended), None)
 
 
-def _calls(body: str) -> list[Found]:
+def _calls(body: str) -> list[WrittenCall]:
     return _of_json(body) or _broken(body)
 
 
-def _of_json(body: str) -> list[Found]:
+def _of_json(body: str) -> list[WrittenCall]:
     """Parse calls from JSON: an object, a list, or several objects one after another. Empty if any of them is not a call."""
-    out: list[Found] = []
+    out: list[WrittenCall] = []
     decoder = json.JSONDecoder(strict=False)
     at = 0
     while True:
@@ -209,7 +209,7 @@ def _loose(body: str) -> Any:
         return None
 
 
-def _call(value: Any) -> Found | None:
+def _call(value: Any) -> WrittenCall | None:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
         return None
     # Some models are trained to write "parameters".
@@ -225,7 +225,7 @@ def _call(value: Any) -> Found | None:
         return value["name"], str(args)
 
 
-def _broken(body: str) -> list[Found]:
+def _broken(body: str) -> list[WrittenCall]:
     """Find a call whose JSON is broken but whose name is readable. The entity then gets an error about its arguments."""
     named = _NAMED.search(body)
     if named is None:
@@ -273,7 +273,9 @@ def presentation(tools: Sequence[ToolDefinition], *, required: bool = False) -> 
     return "\n".join(lines)
 
 
-def as_text(messages: Sequence[Message], tools: Sequence[ToolDefinition], *, required: bool = False) -> list[Message]:
+def render_as_text(
+    messages: Sequence[Message], tools: Sequence[ToolDefinition], *, required: bool = False
+) -> list[Message]:
     """Render calls and their results in the messages as text, and describe the tools after the system messages."""
     out: list[Message] = []
     start = 0
@@ -372,7 +374,7 @@ class StreamedTextFilter:
             out += self._show(fresh)
         return out
 
-    def finish(self) -> tuple[list[Delta], str | None, str | None, tuple[Found, ...]]:
+    def finish(self) -> tuple[list[Delta], str | None, str | None, tuple[WrittenCall, ...]]:
         """End the answer. Returns the rest to show, and the whole thinking, the whole text, and the calls in the text."""
         out: list[Delta] = []
         if self._state == "thinking":
@@ -386,7 +388,7 @@ class StreamedTextFilter:
             self._thoughts.append(lost.group(1))
             text = text[lost.end() :]
         words: str | None = text
-        calls: tuple[Found, ...] = ()
+        calls: tuple[WrittenCall, ...] = ()
         if self._names:
             reading = read_calls(text)
             words, calls = reading.words, reading.calls

@@ -429,6 +429,6 @@ def as_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def observed(record: GateRecord) -> str:
+def render_record(record: GateRecord) -> str:
     """Render a gate record for the crystal."""
     return as_text(record.result)

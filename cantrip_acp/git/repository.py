@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cantrip_acp.core.errors import GitError
 from cantrip_acp.files.temporary import TemporaryFolder
-from cantrip_acp.git.run import TIMEOUT, Ran, run
+from cantrip_acp.git.run import TIMEOUT, GitResult, run
 
 _LARGEST_LINK = 4096
 
@@ -63,7 +63,7 @@ class Repository:
         timeout: float = TIMEOUT,
         statuses: Sequence[int] = (0,),
         users: bool = False,
-    ) -> Ran:
+    ) -> GitResult:
         """Run git on refs and objects, with the repository's settings overridden as `run.run` does.
 
         Commands that read or write files of the worktree must use `SafeGitFolder` instead.
@@ -217,7 +217,7 @@ class SafeGitFolder:
         timeout: float = TIMEOUT,
         statuses: Sequence[int] = (0,),
         env: dict[str, str] | None = None,
-    ) -> Ran:
+    ) -> GitResult:
         """Run git on files and objects. The repository's refs are not visible here; for those use `Repository.git`.
 
         ``index`` is the index to work with, by default `index`.

@@ -71,7 +71,7 @@ SETTINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class GitResult:
     """The result of a run: exit status, standard output as bytes, error output as text (its first 64 KiB)."""
 
     status: int
@@ -137,7 +137,7 @@ def run(
     timeout: float = TIMEOUT,
     statuses: Sequence[int] = (0,),
     users: bool = False,
-) -> Ran:
+) -> GitResult:
     """Run ``git ARGS`` and wait. ``args[0]`` is one of `COMMANDS`; ``env`` is added to `environment`.
 
     Blocking: call it in a thread (`anyio.to_thread.run_sync`). Raises `GitError` for an exit status that is not in
@@ -183,7 +183,7 @@ class _Process:
         if stdin:
             self._threads.append(threading.Thread(target=self._write, args=(stdin,), daemon=True))
 
-    def ran(self) -> Ran:
+    def ran(self) -> GitResult:
         timer = threading.Timer(self._timeout, self._kill, (True,))
         timer.daemon = True
         out = self._process.stdout
@@ -205,7 +205,7 @@ class _Process:
             out.close()
         if self._late:
             raise GitError(f"git {self._name} took longer than {self._timeout:g} seconds and was stopped")
-        return Ran(status, data, self._err.decode("utf-8", "replace"))
+        return GitResult(status, data, self._err.decode("utf-8", "replace"))
 
     def _kill(self, late: bool) -> None:
         if self._process.poll() is None:

@@ -39,7 +39,7 @@ class Worktree:
             _fill(plain, self.commit)
             left = plain.git("ls-files", "-z", "-o", "--exclude-standard", timeout=_TIMEOUT).out.split(b"\0")[:-1]
             for name in left:
-                _take_away(os.path.join(os.fsencode(self.folder), name))
+                _delete(os.path.join(os.fsencode(self.folder), name))
 
     def finish(self) -> None:
         """Unlock the worktree when it is complete. `make` locked it."""
@@ -81,7 +81,7 @@ def make(
             # This makes the next git status fast.
             plain.git("update-index", "-q", "--refresh", index=own.index, statuses=(0, 1), timeout=_TIMEOUT)
     except BaseException:
-        _give_up(repository, where)
+        _remove_unfinished(repository, where)
         raise
     return Worktree(repository, where, commit)
 
@@ -144,7 +144,7 @@ def _own(folder: str) -> Repository:
     return found
 
 
-def _take_away(path: bytes) -> None:
+def _delete(path: bytes) -> None:
     if path.endswith(b"/"):
         # It is a nested repository.
         shutil.rmtree(path.rstrip(b"/"), ignore_errors=True)
@@ -157,7 +157,7 @@ def _take_away(path: bytes) -> None:
             return
 
 
-def _give_up(repository: Repository, where: str) -> None:
+def _remove_unfinished(repository: Repository, where: str) -> None:
     """Remove an unfinished worktree."""
     shutil.rmtree(where, ignore_errors=True)
     try:

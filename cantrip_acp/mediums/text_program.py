@@ -95,7 +95,7 @@ class TextPrograms:
 
     def _problem(self, text: str, every: list[Block], blocks: list[Block]) -> str | None:
         """Why it is not clear what to run, and what the crystal can do about it."""
-        from cantrip_acp.crystals.text_tools import around, in_comment
+        from cantrip_acp.crystals.text_tools import enclosing_element, in_comment
 
         again = (
             f"To run a program, send a message with exactly one closed ```{self.tag} block; to show code, use ```text."
@@ -106,7 +106,7 @@ class TextPrograms:
             return f"Nothing was run: the ```{self.tag} block is not closed, so the program may be incomplete. {again}"
         if in_comment(text, blocks[0].start):
             return f"Nothing was run: the ```{self.tag} block stands behind `<!--`, in a comment. {again}"
-        element = around(text, every, blocks[0])
+        element = enclosing_element(text, every, blocks[0])
         if element is not None:
             return f"Nothing was run: the ```{self.tag} block stands inside <{element}>. {again}"
         return None

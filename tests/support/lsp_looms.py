@@ -77,7 +77,7 @@ def large(path: Path, megabytes: int) -> Path:
             data = line({**began, "intent": f"Job {number}", "timestamp": now()})
             for step in range(50):
                 name = f"t_{number}_{step}"
-                body = {
+                body: dict[str, Any] = {
                     "type": "turn",
                     "id": name,
                     "parent_id": above,

@@ -287,8 +287,8 @@ class SessionOptions:
         """Search for models of local servers. The client gets an update if there are new ones."""
         from cantrip_acp.crystals.local import discovery
 
-        before = discovery.known()
-        found = await anyio.to_thread.run_sync(discovery.running, abandon_on_cancel=True)
+        before = discovery.last_found()
+        found = await anyio.to_thread.run_sync(discovery.find_running, abandon_on_cancel=True)
         # If they were known before, the reply that opened the session has them.
         if found != before and not session.closing and session.opened.recipe is not None:
             session.send_now(acp.ConfigOptionsChanged(self.option_list(session)))

@@ -29,7 +29,7 @@ def check_providers(*, probe: bool) -> Iterator[Finding]:
     found = {provider: keys.find(names, keyring=False) for provider, names in crystal_factory.KEYS.items()}
     missing = {p: names for p, names in crystal_factory.KEYS.items() if found[p] is None}
     if missing:
-        in_keyring = keys.in_keyring([name for names in missing.values() for name in names])
+        in_keyring = keys.find_in_keyring([name for names in missing.values() for name in names])
         found |= {p: next((in_keyring[n] for n in names if n in in_keyring), None) for p, names in missing.items()}
     for provider, key in found.items():
         if key is not None:
@@ -61,7 +61,7 @@ def _settings_files() -> Iterator[Finding]:
     path = keys.dotenv_file()
     try:
         mode = os.stat(path).st_mode
-        problem = keys.exposed(mode)
+        problem = keys.permission_problem(mode)
         names = ", ".join(keys.dotenv()) or "nothing"
         if problem:
             yield Finding("keys.file", "note", f"{path} {problem.partition(';')[0]}", f"Run: chmod 600 {path}")
@@ -71,13 +71,13 @@ def _settings_files() -> Iterator[Finding]:
         pass
     except OSError as error:
         yield Finding("keys.file", "note", f"{path} cannot be read: {error.strerror}", "Correct its permissions.")
-    if lookup.users_file().exists():
+    if lookup.user_table_path().exists():
         try:
-            own = lookup.users_own()
+            own = lookup.user_table()
             count = sum(len(models) for models in own.values())
-            yield Finding("models", "ok", f"{lookup.users_file()} has entries for {count} models")
+            yield Finding("models", "ok", f"{lookup.user_table_path()} has entries for {count} models")
             if odd := sorted(set(own) - set(crystal_factory.available())):
-                text = f"{lookup.users_file()} has entries for unknown providers, which are not used: {', '.join(odd)}"
+                text = f"{lookup.user_table_path()} has entries for unknown providers, which are not used: {', '.join(odd)}"
                 mend = f"Use one of these providers: {', '.join(crystal_factory.available())}."
                 yield Finding("models.provider", "note", text, mend)
         except CantripError as error:

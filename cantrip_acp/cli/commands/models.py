@@ -43,14 +43,16 @@ def models(provider: str | None, as_json: bool) -> int:
 
     name, _, model = (provider or "").partition(":")
     rows = (
-        list(lookup.listed(name or None)) if not model else [(name, model, lookup.look_up(name, model, remark=False))]
+        list(lookup.list_models(name or None))
+        if not model
+        else [(name, model, lookup.look_up(name, model, remark=False))]
     )
-    known = sorted({*MODEL_PROVIDERS, *(row[0] for row in lookup.listed())})
+    known = sorted({*MODEL_PROVIDERS, *(row[0] for row in lookup.list_models())})
     if name and name not in known:
         raise click.UsageError(unknown_name("provider", name, known))
     if name == "local" or name in LOCAL:
         return _local(LOCAL if name == "local" else (name,), model, as_json)
-    about = lookup.about()
+    about = lookup.table_info()
     defaults = {p: m for p in known if (m := lookup.default(p))}
     if as_json:
         data: dict[str, Any] = {"date": about["date"], "defaults": defaults, "notes": about["notes"]}
@@ -150,7 +152,7 @@ def _show(rows: list[tuple[str, str, ModelInfo]], about: Any, defaults: dict[str
         screen.line("no model of this provider is listed; all its models can be used, with default values")
     screen.blank()
     screen.line((f"As of {about['date']}; prices in US dollars for a million tokens. * is the default model.", "dim"))
-    screen.line((f"Your own values: {lookup.users_file()}", "dim"), whole=True)
+    screen.line((f"Your own values: {lookup.user_table_path()}", "dim"), whole=True)
 
 
 def _count(tokens: int | None) -> str:

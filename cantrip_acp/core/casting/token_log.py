@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cantrip_acp.crystals.logprobs import SampledTokens, common
+from cantrip_acp.crystals.logprobs import SampledTokens, common_prefix_length
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Message
@@ -44,7 +44,7 @@ class TokenLog:
         if secret or not sampled.prompt_ids:
             self._sequence = ()
             return msgspec.structs.replace(sampled, prompt_ids=(), prompt_from=0)
-        shared = common(self._sequence, sampled.prompt_ids)
+        shared = common_prefix_length(self._sequence, sampled.prompt_ids)
         self._sequence = whole
         return msgspec.structs.replace(sampled, prompt_ids=sampled.prompt_ids[shared:], prompt_from=shared)
 

@@ -19,15 +19,20 @@ import msgspec
 
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals import provider_errors
-from cantrip_acp.crystals.anthropic.messages import FAMILY, cached
+from cantrip_acp.crystals.anthropic.messages import FAMILY, with_cache_points
 from cantrip_acp.crystals.anthropic.request import check, request
-from cantrip_acp.crystals.anthropic.response import Reading, Unreadable
+from cantrip_acp.crystals.anthropic.response import InvalidEvent, ResponseReader
 from cantrip_acp.crystals.catalog.types import priced
-from cantrip_acp.crystals.catalog.unsupported_params import Effort, RefusedReplay, not_taken, without
+from cantrip_acp.crystals.catalog.unsupported_params import (
+    EffortFallback,
+    RefusedReplay,
+    drop_parameters,
+    unsupported_parameter,
+)
 from cantrip_acp.crystals.contract import Emit, Meter, Query, RequestParameters, Response
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
-from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, watch
-from cantrip_acp.crystals.openai.tool_names import names_back
+from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, limit_response_size
+from cantrip_acp.crystals.openai.tool_names import original_names
 
 _CLOSE_S = 2.0
 _REST_S = 0.25
@@ -82,7 +87,7 @@ class AnthropicCrystal:
         """The trusted certificates. They are loaded once for all event loops, because loading is slow."""
         self._lock = threading.Lock()
         self._refused_thinking = RefusedReplay(FAMILY)
-        self._effort = Effort(self._who)
+        self._effort = EffortFallback(self._who)
         self._dropped: set[str] = set()
         """Names of parameters that the model refused."""
 
@@ -103,7 +108,7 @@ class AnthropicCrystal:
         try:
             await anyio.to_thread.run_sync(self.prepare, abandon_on_cancel=True)
         except Exception as error:
-            words = provider_errors.said(f"{type(error).__name__}: {error}")
+            words = provider_errors.error_text(f"{type(error).__name__}: {error}")
             raise CrystalError(f"{self._who}: Anthropic's SDK cannot be loaded: {words}", retryable=False) from error
 
     async def aclose(self) -> None:
@@ -127,7 +132,7 @@ class AnthropicCrystal:
         info = self._endpoint.info
         body = request(query, self.model, info, self._endpoint.options)
         headers = self._headers(query, body)
-        reading = Reading()
+        reading = ResponseReader()
         for _ in range(_PAUSES):
             sent = await self._ask(body, headers, reading, emit, query.meter)
             if not reading.paused:
@@ -139,7 +144,7 @@ class AnthropicCrystal:
                 messages = messages[:-1]
             body = {**body, "messages": [*messages, {"role": "assistant", "content": said}]}
         asked = RequestParameters(sent.get("temperature"), sent.get("top_p"), None, sent["max_tokens"])
-        response = reading.response(names_back(query.tools), self.model, info.price, asked)
+        response = reading.response(original_names(query.tools), self.model, info.price, asked)
         notices = self._effort.notices()
         return msgspec.structs.replace(response, notices=notices) if notices else response
 
@@ -152,7 +157,7 @@ class AnthropicCrystal:
         return headers
 
     async def _ask(
-        self, body: dict[str, Any], headers: Mapping[str, str], reading: Reading, emit: Emit, meter: Meter
+        self, body: dict[str, Any], headers: Mapping[str, str], reading: ResponseReader, emit: Emit, meter: Meter
     ) -> dict[str, Any]:
         """Send one request until it is accepted, and return the accepted body.
 
@@ -160,7 +165,7 @@ class AnthropicCrystal:
         replaced.
         """
         while True:
-            sent = self._effort.applied(without(body, self._dropped))
+            sent = self._effort.applied(drop_parameters(body, self._dropped))
             try:
                 await self._stream(sent, headers, reading, emit, meter)
                 return sent
@@ -174,18 +179,18 @@ class AnthropicCrystal:
                     raise
 
     def _not_taken(self, error: CrystalError, sent: Mapping[str, Any]) -> str | None:
-        name = not_taken(error, {key: sent[key] for key in _SAMPLING if key in sent})
+        name = unsupported_parameter(error, {key: sent[key] for key in _SAMPLING if key in sent})
         if name is not None or error.status not in (400, 422) or "thinking" not in sent:
             return name
         asked = {"effort", "thinking_budget"} & set(self._endpoint.options)
         return "thinking" if not asked and "thinking" in str(error) and not _UNSIGNED.search(str(error)) else None
 
     async def _stream(
-        self, body: dict[str, Any], headers: Mapping[str, str], reading: Reading, emit: Emit, meter: Meter
+        self, body: dict[str, Any], headers: Mapping[str, str], reading: ResponseReader, emit: Emit, meter: Meter
     ) -> None:
         before = reading.events
-        with provider_errors.opening(meter):
-            stream = await self._sdk(self._post({**cached(body), "stream": True}, headers))
+        with provider_errors.sending_request(meter):
+            stream = await self._sdk(self._post({**with_cache_points(body), "stream": True}, headers))
         try:
             while not reading.done:
                 event = await self._sdk(anext(stream, _END), sent=True)
@@ -205,8 +210,8 @@ class AnthropicCrystal:
                 # The error came before any content, for example because the service is overloaded.
                 meter.refused()
             raise
-        except Unreadable as problem:
-            raise provider_errors.unreadable(self._who, str(problem)) from None
+        except InvalidEvent as problem:
+            raise provider_errors.invalid_response(self._who, str(problem)) from None
         finally:
             # Also after a cancel: do not leave a connection open whose response nobody reads.
             with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_S):
@@ -214,7 +219,7 @@ class AnthropicCrystal:
         if not reading.done:
             if reading.events == before:
                 raise self._no_event(stream.response)
-            raise provider_errors.broken(self._who, EOFError("it ended without message_stop"), sent=True)
+            raise provider_errors.connection_error(self._who, EOFError("it ended without message_stop"), sent=True)
 
     def _no_event(self, response: Any) -> CrystalError:
         """Make the error for a response with status 200 without events: an API error in the body, or other content."""
@@ -226,11 +231,11 @@ class AnthropicCrystal:
         error = found.get("error") if isinstance(found, dict) else None
         if isinstance(error, dict) and isinstance(error.get("message"), str):
             kind = str(error.get("type"))
-            return provider_errors.refused(self._who, _STATUSES.get(kind, 500), error["message"], code=kind)
+            return provider_errors.status_error(self._who, _STATUSES.get(kind, 500), error["message"], code=kind)
         kind = response.headers.get("content-type", "nothing")
         if not body.strip():
-            return provider_errors.unreadable(self._who, f"no event of the Messages API ({kind})")
-        return provider_errors.no_answer(self._who, kind, body)
+            return provider_errors.invalid_response(self._who, f"no event of the Messages API ({kind})")
+        return provider_errors.unexpected_content(self._who, kind, body)
 
     async def _post(self, body: Any, headers: Mapping[str, str]) -> Any:
         """Send a request and return its stream of events as plain JSON. The SDK's own types are slower, and they drop
@@ -265,20 +270,22 @@ class AnthropicCrystal:
             raise self._refused(error) from None
         except (anthropic.APITimeoutError, httpx2.TimeoutException) as error:
             connecting = isinstance(error.__cause__ or error, httpx2.ConnectTimeout | httpx2.PoolTimeout)
-            raise provider_errors.silent(who, endpoint.connect_s if connecting else endpoint.silence_s) from None
+            raise provider_errors.timeout_error(who, endpoint.connect_s if connecting else endpoint.silence_s) from None
         except anthropic.APIConnectionError as error:
             if isinstance(error.__cause__, CrystalError):
                 raise error.__cause__ from None
-            raise provider_errors.broken(who, error.__cause__ or error, sent=sent, address=endpoint.address()) from None
+            raise provider_errors.connection_error(
+                who, error.__cause__ or error, sent=sent, address=endpoint.address()
+            ) from None
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
-            raise provider_errors.broken(who, error, sent=sent) from None
+            raise provider_errors.connection_error(who, error, sent=sent) from None
         except Exception as error:  # noqa: BLE001
             # The SDK parses while it reads. For other content than the API's JSON, it may raise any error of its parser.
             words = f"{type(error).__name__}: {error}"
             if sent:
-                raise provider_errors.unreadable(who, words) from None
+                raise provider_errors.invalid_response(who, words) from None
             raise CrystalError(
-                f"{who}: the request cannot be made: {provider_errors.said(words)}", retryable=False
+                f"{who}: the request cannot be made: {provider_errors.error_text(words)}", retryable=False
             ) from None
 
     def _refused(self, error: Any) -> CrystalError:
@@ -291,7 +298,7 @@ class AnthropicCrystal:
         if "spend_limit" in (error.error_code or "") or "credit balance is too low" in message:
             # Its status is 429 (or 400), but waiting does not help.
             code = "insufficient_quota"
-        return provider_errors.refused(
+        return provider_errors.status_error(
             self._who,
             status,
             message,
@@ -339,7 +346,7 @@ class AnthropicCrystal:
                 # A redirect could send the conversation, and keys in headers, to another server.
                 follow_redirects=False,
                 verify=self._tls,
-                event_hooks={"response": [watch]},
+                event_hooks={"response": [limit_response_size]},
                 **straight,
             ),
         )

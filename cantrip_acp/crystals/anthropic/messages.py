@@ -1,7 +1,7 @@
 """Anthropic messages: renders our messages as content blocks of the Messages API, and sets cache points. It needs no SDK.
 
 The rendering of earlier messages does not change when messages are added, so Anthropic's prompt cache works. Only the
-cache points move (`cached`), and they are not part of the cached content.
+cache points move (`with_cache_points`), and they are not part of the cached content.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _verbatim(message: Message, model: str, calls: list[dict[str, Any]]) -> list
     return [next(left) if b["type"] == "tool_use" else dict(b) for b in blocks if b.get("type")]
 
 
-def kept_blocks(blocks: Sequence[Mapping[str, Any]], model: str) -> dict[str, Any] | None:
+def replay_data(blocks: Sequence[Mapping[str, Any]], model: str) -> dict[str, Any] | None:
     """Make ``Response.provider`` from these blocks. None if content and calls are enough to make the same blocks.
 
     Of a call only its position is stored, because the response's ``tool_calls`` have the rest.
@@ -230,7 +230,7 @@ def _input(args: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {"arguments": found}
 
 
-def cached(request: dict[str, Any]) -> dict[str, Any]:
+def with_cache_points(request: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of the request with at most four cache points.
 
     They are after the tools, after the system prompt, at the end of the previous query (already in the cache), and at the

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, MalformedResponse
-from cantrip_acp.crystals.anthropic.messages import THINKING, kept_blocks
+from cantrip_acp.crystals.anthropic.messages import THINKING, replay_data
 from cantrip_acp.crystals.catalog.types import Price, priced
 from cantrip_acp.crystals.contract import NO_USAGE, Delta, Emit, RequestParameters, Response, ToolCall, Usage
 from cantrip_acp.crystals.retry import MAX_RESPONSE_CHARS
@@ -28,7 +28,7 @@ _STOPS = {
 _COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
-class Unreadable(Exception):
+class InvalidEvent(Exception):
     """An event does not follow the protocol. The text says why."""
 
 
@@ -46,7 +46,7 @@ class _Block:
         """Whether a text block contains more than blanks."""
 
 
-class Reading:
+class ResponseReader:
     """Collects the events of a response. ``stopped`` is the provider's stop reason. ``done``: the stream has ended.
 
     A paused response continues in another stream. Call `resume` before that stream.
@@ -76,7 +76,7 @@ class Reading:
         )
 
     async def take(self, event: Any, emit: Emit) -> None:
-        """Process one event. Raises `Unreadable`."""
+        """Process one event. Raises `InvalidEvent`."""
         kind = _text(event, "type")
         if kind == "content_block_delta":
             await self._delta(event, emit)
@@ -96,7 +96,7 @@ class Reading:
         elif kind == "message_stop":
             self.done = True
         elif kind is None:
-            raise Unreadable(f"an event without a type: {str(event)[:80]}")
+            raise InvalidEvent(f"an event without a type: {str(event)[:80]}")
         self.events += 1
 
     def resume(self) -> list[dict[str, Any]]:
@@ -138,18 +138,18 @@ class Reading:
             raise CrystalError(f"anthropic:{model}: the answer is empty (stop reason {stop})", retryable=True)
         if stop is None:
             stop = "tool_calls" if calls else "stop"
-        kept = kept_blocks(self._wire_blocks(), model)
+        kept = replay_data(self._wire_blocks(), model)
         return Response(content, thought, calls, usage, stop, served, provider=kept, id=self._id, request=request)
 
     async def _start(self, event: Any, emit: Emit) -> None:
         given = _part(event, "content_block")
         kind = _text(given, "type")
         if kind is None:
-            raise Unreadable("a block of content without a type")
+            raise InvalidEvent("a block of content without a type")
         block = _Block(kind, {})
         index = event.get("index")
         if not isinstance(index, int):
-            raise Unreadable("a block of content without an index")
+            raise InvalidEvent("a block of content without an index")
         first = ""
         if kind in ("text", "thinking"):
             first = _text(given, kind) or ""
@@ -160,7 +160,7 @@ class Reading:
         elif kind == "tool_use":
             block.fields = {"id": _text(given, "id") or "", "name": _text(given, "name") or ""}
             if not block.fields["name"]:
-                raise Unreadable("a tool_use block without a name")
+                raise InvalidEvent("a tool_use block without a name")
             start = given.get("input")
             # The API always starts with an empty input. Other servers send the whole input here.
             if start and isinstance(start, dict):
@@ -177,7 +177,7 @@ class Reading:
         index = event.get("index")
         block = self._open.get(index) if isinstance(index, int) else None
         if block is None:
-            raise Unreadable("a delta for a block of content that was not started")
+            raise InvalidEvent("a delta for a block of content that was not started")
         delta = _part(event, "delta")
         kind = _text(delta, "type")
         if kind == "text_delta" and block.kind == "text":

@@ -58,7 +58,7 @@ def look_up(provider: str, model: str, *, remark: bool = True) -> ModelInfo:
 
     With ``remark``, an unknown model is logged once. Raises `DefinitionError` if the user's table cannot be read.
     """
-    shipped, users = _entry(_shipped()["models"], provider, model), _entry(users_own(), provider, model)
+    shipped, users = _entry(_shipped()["models"], provider, model), _entry(user_table(), provider, model)
     retired = _entry(_shipped()["retired"], provider, model) if shipped is None else None
     known = not (shipped is None and retired is None and users is None)
     found = {**(_of_family(provider, model) if shipped is None else shipped), **(retired or {}), **(users or {})}
@@ -107,11 +107,11 @@ def remark(provider: str, model: str) -> str:
         if days <= 0:
             return f"{provider}:{model} was retired on {info.retired}{instead}"
         return f"{provider}:{model} will be retired on {info.retired}{instead}" if days <= SOON_DAYS else ""
-    near = None if info.known else meant(provider, model)
+    near = None if info.known else suggest_model(provider, model)
     return f"no model {provider}:{model} is known; did you mean {near!r}?" if near else ""
 
 
-def meant(provider: str, model: str) -> str | None:
+def suggest_model(provider: str, model: str) -> str | None:
     """The known model whose name is probably misspelled here; None if there is none.
 
     A name that differs from a known name only in digits is not a misspelling, but a version that is missing in the table.
@@ -137,16 +137,16 @@ def _letters(name: str) -> str:
 
 def _all_names(provider: str) -> list[str]:
     """All names of a provider's models in the tables. OpenRouter also serves the models of other providers."""
-    found = [name for _, name, _ in listed(provider)]
+    found = [name for _, name, _ in list_models(provider)]
     if provider == "openrouter":
         for vendor, maker in _VENDORS.items():
-            found += [f"{vendor}/{re.sub(r'(?<=[0-9])-(?=[0-9])', '.', name)}" for _, name, _ in listed(maker)]
+            found += [f"{vendor}/{re.sub(r'(?<=[0-9])-(?=[0-9])', '.', name)}" for _, name, _ in list_models(maker)]
     return found
 
 
-def listed(provider: str | None = None) -> Iterator[tuple[str, str, ModelInfo]]:
+def list_models(provider: str | None = None) -> Iterator[tuple[str, str, ModelInfo]]:
     """List the models of both tables as (provider, name, data)."""
-    shipped, users = _shipped()["models"], users_own()
+    shipped, users = _shipped()["models"], user_table()
     for name in (n for n in dict.fromkeys((*shipped, *users)) if provider in (None, n)):
         for model in dict.fromkeys((*shipped.get(name, {}), *users.get(name, {}))):
             yield name, model, look_up(name, model)
@@ -158,12 +158,12 @@ def default(provider: str) -> str | None:
     return str(chosen) if chosen else None
 
 
-def about() -> Mapping[str, Any]:
-    """Data about the shipped table: ``date``, ``about``, ``sources``, ``notes`` and ``defaults``."""
+def table_info() -> Mapping[str, Any]:
+    """Data about the shipped table: ``date``, ``table_info``, ``sources``, ``notes`` and ``defaults``."""
     return {key: value for key, value in _shipped().items() if key not in ("families", "retired", "models")}
 
 
-def users_file() -> Path:
+def user_table_path() -> Path:
     """The path of the user's own table."""
     return config_dir() / FILE
 
@@ -202,7 +202,7 @@ def _entry(table: Mapping[str, Any], provider: str, model: str) -> Mapping[str, 
             plain = _entry(table, maker, name)
             return plain if plain is not None else _entry(table, maker, name.replace(".", "-"))
     if provider == "local" or provider in LOCAL[1:]:
-        return _entry(table, "ollama", model) if table is not users_own() else None
+        return _entry(table, "ollama", model) if table is not user_table() else None
     return None
 
 
@@ -212,7 +212,7 @@ def _shipped() -> dict[str, Any]:
     return data
 
 
-def users_own() -> dict[str, Any]:
+def user_table() -> dict[str, Any]:
     """The user's table, by provider and model. Raises `DefinitionError` if it cannot be read."""
     return {name: models for name, models in _file().items() if name != DEFAULTS}
 
@@ -222,7 +222,7 @@ _read: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
 
 def _file() -> dict[str, Any]:
     """The content of the user's file. It is read again after a change."""
-    path = users_file()
+    path = user_table_path()
     try:
         state = path.stat()
     except OSError:
@@ -303,7 +303,7 @@ def _remark(provider: str, model: str, family: str) -> None:
             provider,
             model,
             family,
-            users_file(),
+            user_table_path(),
         )
         return
     _log.warning(
@@ -311,5 +311,5 @@ def _remark(provider: str, model: str, family: str) -> None:
         "not known. To correct this, edit %s or the recipe (context_window, price).",
         provider,
         model,
-        users_file(),
+        user_table_path(),
     )

@@ -43,7 +43,7 @@ _NOT_TAKEN = re.compile(
 )
 
 
-def not_taken(error: CrystalError, body: Mapping[str, Any]) -> str | None:
+def unsupported_parameter(error: CrystalError, body: Mapping[str, Any]) -> str | None:
     """The parameter of ``body`` that is not supported according to ``error``; None if ``error`` is about something else."""
     if error.status not in (400, 403, 422):
         return None
@@ -60,7 +60,7 @@ def not_taken(error: CrystalError, body: Mapping[str, Any]) -> str | None:
     return None
 
 
-def without(body: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
+def drop_parameters(body: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
     """Return the body without the ``dropped`` parameters. A dropped token limit is sent under its other name instead."""
     out = dict(body)
     for name in dropped:
@@ -102,7 +102,7 @@ _EFFORT_PLACES = (("reasoning", "effort"), ("reasoning_effort",), ("output_confi
 _QUOTED = re.compile(r"[`'\"\u2018\u2019\u201c\u201d](\w+)[`'\"\u2018\u2019\u201c\u201d]")
 
 
-class Effort:
+class EffortFallback:
     """Replaces an effort that the model refused by one that the error message names."""
 
     def __init__(self, who: str) -> None:

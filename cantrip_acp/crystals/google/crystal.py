@@ -23,10 +23,10 @@ from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.contract import Emit, Query, RequestParameters, Response
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.google.messages import body_of, signatures
-from cantrip_acp.crystals.google.request import check, with_less
-from cantrip_acp.crystals.google.response import Reading
-from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, watch
-from cantrip_acp.crystals.openai.tool_names import names_back
+from cantrip_acp.crystals.google.request import check, drop_refused_parameter
+from cantrip_acp.crystals.google.response import ResponseReader
+from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, limit_response_size
+from cantrip_acp.crystals.openai.tool_names import original_names
 
 BASE_URL = "https://generativelanguage.googleapis.com"
 API_VERSION = "v1beta"
@@ -96,11 +96,11 @@ class GoogleCrystal:
             asked = body.get("generationConfig", {})
             while (taken := self._taken.get(repr(asked))) is not None:
                 body["generationConfig"] = asked = taken
-            reading = Reading(
+            reading = ResponseReader(
                 self._who,
                 self.model,
                 known,
-                names_back(query.tools),
+                original_names(query.tools),
                 emit,
                 query.meter,
                 self._endpoint.info.price,
@@ -118,7 +118,7 @@ class GoogleCrystal:
                     # The signature is too old, or belongs to another project's key. Send such messages as plain text and calls.
                     self._refused_signatures |= signed
                     continue
-                less = with_less(self._who, asked, error)
+                less = drop_refused_parameter(self._who, asked, error)
                 if less is None:
                     raise
                 # Remember it for later queries. Otherwise each query would be refused once.
@@ -132,7 +132,7 @@ class GoogleCrystal:
         )
         return msgspec.structs.replace(reading.response(), request=asked, notices=notices)
 
-    async def _read(self, body: dict[str, Any], request_id: str, reading: Reading) -> None:
+    async def _read(self, body: dict[str, Any], request_id: str, reading: ResponseReader) -> None:
         """Send one request and process its whole stream."""
         responses: list[Any] = []
         token = _responses.set(responses)
@@ -202,7 +202,7 @@ class GoogleCrystal:
         request.extensions["timeout"] = {"connect": connect, "read": silence, "write": silence, "pool": connect}
 
     @contextlib.asynccontextmanager
-    async def _errors_mapped(self, reading: Reading, responses: list[Any]) -> AsyncIterator[None]:
+    async def _errors_mapped(self, reading: ResponseReader, responses: list[Any]) -> AsyncIterator[None]:
         """Turn all errors of the SDK and its HTTP client into `CrystalError`."""
         import httpx2
         from google.genai import errors
@@ -217,25 +217,27 @@ class GoogleCrystal:
         except errors.APIError as error:
             raise self._refused(error) from None
         except httpx2.ConnectTimeout:
-            raise provider_errors.silent(who, self._endpoint.connect_s) from None
+            raise provider_errors.timeout_error(who, self._endpoint.connect_s) from None
         except httpx2.TimeoutException:
-            raise provider_errors.silent(who, self._endpoint.silence_s) from None
+            raise provider_errors.timeout_error(who, self._endpoint.silence_s) from None
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
-            raise provider_errors.broken(who, error, sent=reading.begun, address=self._endpoint.address()) from None
+            raise provider_errors.connection_error(
+                who, error, sent=reading.begun, address=self._endpoint.address()
+            ) from None
         except Exception as error:  # noqa: BLE001
             # The SDK parses while it reads. For other content than Gemini's JSON, it may raise any error of its parser.
             status = responses[-1].status_code if responses else None
             if status is None:
-                words = provider_errors.said(error)
+                words = provider_errors.error_text(error)
                 raise CrystalError(f"{who}: the request cannot be made: {words}", retryable=False) from None
             if status != 200:
                 headers = responses[-1].headers
-                raise provider_errors.refused(who, status, "a body that cannot be read", headers=headers) from None
+                raise provider_errors.status_error(who, status, "a body that cannot be read", headers=headers) from None
             kind = responses[-1].headers.get("content-type", "")
             if kind.partition(";")[0] != "text/event-stream":
                 body = responses[-1].extensions.get(TAIL, b"").decode("utf-8", "replace")
-                raise provider_errors.no_answer(who, kind, body) from None
-            raise provider_errors.unreadable(who, f"{type(error).__name__}: {error}") from None
+                raise provider_errors.unexpected_content(who, kind, body) from None
+            raise provider_errors.invalid_response(who, f"{type(error).__name__}: {error}") from None
 
     def _check_error(self, response: Any) -> None:
         """Raise the error inside a success response. Servers that imitate Google's API answer like this."""
@@ -247,7 +249,7 @@ class GoogleCrystal:
         if isinstance(error, dict) and isinstance(error.get("message"), str):
             code = error.get("code")
             status = code if isinstance(code, int) and 400 <= code <= 599 else 500
-            raise provider_errors.refused(self._who, status, error["message"])
+            raise provider_errors.status_error(self._who, status, error["message"])
 
     def _refused(self, error: Any) -> CrystalError:
         headers = dict(error.response.headers) if hasattr(error.response, "headers") else {}
@@ -257,7 +259,7 @@ class GoogleCrystal:
         if delay is not None and provider_errors.retry_after(headers) is None:
             headers["retry-after"] = f"{delay:g}"
         code = "insufficient_quota" if spent else error.status if isinstance(error.status, str) else None
-        return provider_errors.refused(
+        return provider_errors.status_error(
             self._who,
             status,
             message,
@@ -281,10 +283,10 @@ class _Reader:
 
     __slots__ = ("_reading",)
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: ResponseReader) -> None:
         self._reading = reading
 
-    def __enter__(self) -> Reading:
+    def __enter__(self) -> ResponseReader:
         return self._reading
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -302,7 +304,7 @@ async def _noted(response: Any) -> None:
     responses = _responses.get()
     if responses is not None:
         responses.append(response)
-    await watch(response)
+    await limit_response_size(response)
 
 
 def _finish_message(response: Any) -> str | None:

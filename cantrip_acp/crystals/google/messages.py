@@ -14,7 +14,7 @@ import msgspec
 
 from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, takes
 from cantrip_acp.crystals.contract import Attachment, Message, Query, ToolCall
-from cantrip_acp.crystals.google.request import accepted, thinking
+from cantrip_acp.crystals.google.request import convert_schema, thinking
 from cantrip_acp.crystals.openai.tool_names import wire_name
 
 FAMILY = "google"
@@ -40,7 +40,11 @@ def body_of(
         body["systemInstruction"] = {"parts": system}
     if query.tools:
         declared = [
-            {"name": wire_name(t.name), "description": t.description, "parametersJsonSchema": accepted(t.parameters)}
+            {
+                "name": wire_name(t.name),
+                "description": t.description,
+                "parametersJsonSchema": convert_schema(t.parameters),
+            }
             for t in query.tools
         ]
         body["tools"] = [{"functionDeclarations": declared}]

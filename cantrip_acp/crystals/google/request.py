@@ -1,6 +1,6 @@
 """Gemini request: sets how much the model thinks, and converts JSON Schemas of tools to the form that Gemini supports.
 
-`thinking` sets a level from Gemini 3 on, and a token budget for earlier models. `accepted` converts a schema for
+`thinking` sets a level from Gemini 3 on, and a token budget for earlier models. `convert_schema` converts a schema for
 ``parametersJsonSchema``: an unsupported keyword is replaced if possible (``const`` becomes an enum), else dropped. This is
 safe, because the arguments are checked against the full schema when the gate is called.
 """
@@ -84,7 +84,9 @@ def thinking(model: str, info: ModelInfo, options: Mapping[str, Any]) -> dict[st
     return config
 
 
-def with_less(who: str, generation: Mapping[str, Any], error: CrystalError) -> tuple[dict[str, Any], str] | None:
+def drop_refused_parameter(
+    who: str, generation: Mapping[str, Any], error: CrystalError
+) -> tuple[dict[str, Any], str] | None:
     """Return ``generationConfig`` without the parameter that ``error`` refuses, and a note for the user.
 
     The note is empty if the user does not need to know. Returns None if the error is about something else. Only parameters
@@ -153,7 +155,7 @@ _LISTS = ("prefixItems", "anyOf", "oneOf")
 _NAMED = ("properties", "$defs", "definitions")
 
 
-def accepted(schema: Mapping[str, Any]) -> dict[str, Any]:
+def convert_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a JSON Schema to the keywords that Gemini supports. The order of keys stays the same."""
     if "$ref" in schema:
         # Next to a $ref, Gemini allows only keys that start with $.
@@ -164,14 +166,14 @@ def accepted(schema: Mapping[str, Any]) -> dict[str, Any]:
             if key in _KEPT:
                 out[key] = value
             elif key in _SCHEMAS:
-                out[key] = accepted(value) if isinstance(value, Mapping) else value
+                out[key] = convert_schema(value) if isinstance(value, Mapping) else value
             elif key in _LISTS and isinstance(value, list | tuple):
-                out[key] = [accepted(each) for each in value if isinstance(each, Mapping)]
+                out[key] = [convert_schema(each) for each in value if isinstance(each, Mapping)]
     for key in _NAMED:
         if isinstance(value := schema.get(key), Mapping):
             name = "$defs" if key == "definitions" else key
             if name == "$defs" or "$ref" not in out:
-                out[name] = {each: accepted(v) for each, v in value.items() if isinstance(v, Mapping)}
+                out[name] = {each: convert_schema(v) for each, v in value.items() if isinstance(v, Mapping)}
     if "$ref" not in out:
         _say_otherwise(schema, out)
     return out
@@ -194,7 +196,7 @@ def _say_otherwise(schema: Mapping[str, Any], out: dict[str, Any]) -> None:
     if isinstance(whole, list | tuple):
         for each in whole:
             if isinstance(each, Mapping):
-                _join(out, accepted(each))
+                _join(out, convert_schema(each))
 
 
 def _join(out: dict[str, Any], more: Mapping[str, Any]) -> None:

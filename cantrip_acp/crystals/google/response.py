@@ -14,7 +14,7 @@ from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.catalog.types import Price, priced
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Delta, Emit, Meter, Response, ToolCall, Usage
 from cantrip_acp.crystals.google.messages import FAMILY
-from cantrip_acp.crystals.logprobs import Tokens
+from cantrip_acp.crystals.logprobs import TokenCollector
 
 _REFUSED = frozenset(
     {
@@ -45,7 +45,7 @@ _STOPS = {"STOP": "stop", "MAX_TOKENS": "length", "FUNCTION_CALL": "stop"}
 """``FUNCTION_CALL`` comes from servers that imitate Google's."""
 
 
-class Reading:
+class ResponseReader:
     """Collects the chunks of a response. Call ``add`` with the SDK's chunks in order, then ``response``."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Reading:
         self._finish_message: str | None = None
         self._blocked: str | None = None
         self._blocked_message: str | None = None
-        self._tokens = Tokens()
+        self._tokens = TokenCollector()
         self.begun = False
 
     async def add(self, chunk: Any) -> None:
@@ -165,16 +165,16 @@ class Reading:
             return self._refusal(f"the prompt was blocked: {self._blocked}", self._blocked_message, usage)
         finish = self._finish
         if finish is None or finish == "FINISH_REASON_UNSPECIFIED":
-            raise provider_errors.broken(self._who, EOFError("finishReason is missing"), sent=True)
+            raise provider_errors.connection_error(self._who, EOFError("finishReason is missing"), sent=True)
         if finish in _REFUSED:
             return self._refusal(f"stopped by {finish}", self._finish_message, usage)
         if finish in _AGAIN:
-            detail = f" ({provider_errors.said(self._finish_message)})" if self._finish_message else ""
+            detail = f" ({provider_errors.error_text(self._finish_message)})" if self._finish_message else ""
             raise CrystalError(f"{self._who}: {_AGAIN[finish]} ({finish}){detail}", retryable=True)
         stop = _STOPS.get(finish)
         if stop is None and not self._calls and not self._text:
             raise CrystalError(
-                f"{self._who} ended with {finish}: {provider_errors.said(self._finish_message or 'no explanation')}",
+                f"{self._who} ended with {finish}: {provider_errors.error_text(self._finish_message or 'no explanation')}",
                 retryable=False,
             )
         text = "".join(self._text)

@@ -17,7 +17,7 @@ from cantrip_acp.crystals.local.presets import LOCAL, PRESETS, Preset, ollama_ad
 from cantrip_acp.crystals.openai.chat_completions import ChatCrystal
 from cantrip_acp.crystals.openai.chat_messages import Dialect
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
-from cantrip_acp.crystals.openai.client import shown
+from cantrip_acp.crystals.openai.client import public_address
 
 _CUT_FROM = 1000
 """Ignore smaller token counts, because old versions of Ollama do not count tokens in their cache."""
@@ -52,7 +52,7 @@ class LocalCrystal(ChatCrystal):
             else:
                 start = f"start it with: {server.start.format(model=self.model)}"
             return CrystalError(
-                f"{self.sdk.who}: no server answers at {shown(self.base_url)}; {start}; or set crystal.base_url to its "
+                f"{self.sdk.who}: no server answers at {public_address(self.base_url)}; {start}; or set crystal.base_url to its "
                 f"address ({text.rpartition(': ')[2].partition(';')[0]})",
                 retryable=error.may_retry(None),
             )

@@ -84,7 +84,7 @@ _lock = Lock()
 _cache: tuple[float, tuple[str, ...], tuple[LocalServer, ...]] | None = None
 
 
-def running(providers: Sequence[str] = LOCAL, *, timeout: float = TIMEOUT_S) -> tuple[LocalServer, ...]:
+def find_running(providers: Sequence[str] = LOCAL, *, timeout: float = TIMEOUT_S) -> tuple[LocalServer, ...]:
     """Find the servers that run now and have a model. They are requested in parallel, and the result is cached for
     `FRESH_S` seconds. Never raises."""
     global _cache
@@ -106,8 +106,8 @@ def running(providers: Sequence[str] = LOCAL, *, timeout: float = TIMEOUT_S) -> 
     return found
 
 
-def known() -> tuple[LocalServer, ...]:
-    """The last result of `running`, without a request; empty if it was not called yet."""
+def last_found() -> tuple[LocalServer, ...]:
+    """The last result of `find_running`, without a request; empty if it was not called yet."""
     with _lock:
         return _cache[2] if _cache is not None else ()
 
@@ -115,7 +115,7 @@ def known() -> tuple[LocalServer, ...]:
 # --- one server ---------------------------------------------------------------------------------------------------------
 
 
-class _Staying(urllib.request.HTTPRedirectHandler):
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Follows no redirects, because they could lead to another machine."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
@@ -132,7 +132,7 @@ class _Getter:
             self._headers["authorization"] = f"Bearer {found.secret.reveal()}"
         self._timeout = timeout
         # Use no proxy, because a proxy cannot reach this machine's own ports.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Staying)
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
 
     def __call__(self, url: str, body: Mapping[str, Any] | None = None) -> Any:
         data = json.dumps(body).encode() if body is not None else None
@@ -213,8 +213,8 @@ def _of_lmstudio(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iter
 def _of_ollama(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iterable[ServedModel | None]:
     """Describe models of Ollama. It reports the abilities of each model, and the window of each loaded model."""
     listed = get.maybe(f"{root}/api/ps")
-    running = listed.get("models") if isinstance(listed, dict) else None
-    loaded = {m.get("name"): m for m in running if isinstance(m, dict)} if isinstance(running, list) else {}
+    find_running = listed.get("models") if isinstance(listed, dict) else None
+    loaded = {m.get("name"): m for m in find_running if isinstance(m, dict)} if isinstance(find_running, list) else {}
 
     def one(entry: dict[str, Any]) -> ServedModel | None:
         name = entry["id"]

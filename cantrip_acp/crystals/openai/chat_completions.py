@@ -20,8 +20,8 @@ from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.openai.chat_messages import Dialect, render, render_tools
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 from cantrip_acp.crystals.openai.client import OpenAISdk
-from cantrip_acp.crystals.openai.tool_names import minted, names_back, wire_name
-from cantrip_acp.crystals.text_tools import RESULT, StreamedTextFilter, as_text
+from cantrip_acp.crystals.openai.tool_names import make_tool_calls, original_names, wire_name
+from cantrip_acp.crystals.text_tools import RESULT, StreamedTextFilter, render_as_text
 
 PATH = "/chat/completions"
 TOOLS = ("auto", "native", "text")
@@ -82,7 +82,7 @@ class ChatCrystal:
         self.endpoint = endpoint
         self.sdk = OpenAISdk(endpoint, base_url, headers)
         self._dropped: set[str] = set()
-        self._effort = unsupported_params.Effort(self.sdk.who)
+        self._effort = unsupported_params.EffortFallback(self.sdk.who)
         tools = endpoint.options.get("tools", "auto")
         if tools not in TOOLS:
             raise DefinitionError(f"tools is {tools!r}; it is one of {', '.join(TOOLS)}", where="crystal.tools")
@@ -107,11 +107,13 @@ class ChatCrystal:
         check_window(self.endpoint, query)
         while True:
             by_text = self._by_text
-            body = self._effort.applied(unsupported_params.without(self.body(query, by_text=by_text), self._dropped))
+            body = self._effort.applied(
+                unsupported_params.drop_parameters(self.body(query, by_text=by_text), self._dropped)
+            )
             try:
                 return await self._answer(body, query, emit, by_text=by_text)
             except CrystalError as error:
-                name = unsupported_params.not_taken(error, body)
+                name = unsupported_params.unsupported_parameter(error, body)
                 if self._finds_out and not by_text and query.tools and _NO_TOOLS.search(str(error)):
                     self._by_text = True
                 elif name is not None and name not in self._dropped:
@@ -130,7 +132,7 @@ class ChatCrystal:
         stop = list(params.stop)
         if by_text:
             offered = query.tools if query.tool_choice != "none" else ()
-            messages = as_text(messages, offered, required=query.tool_choice == "required")
+            messages = render_as_text(messages, offered, required=query.tool_choice == "required")
             if offered and len(stop) < _MOST_STOPS:
                 # Stop a model that starts to invent the results of its calls.
                 stop.append(RESULT)
@@ -189,11 +191,15 @@ class ChatCrystal:
                 await self._feed(answer, whole, query)
         finish = answer.chat.finish
         if finish in ("error", "abort"):
-            raise provider_errors.broken(self.sdk.who, EOFError(f"the finish_reason is {finish!r}"), sent=True)
+            raise provider_errors.connection_error(
+                self.sdk.who, EOFError(f"the finish_reason is {finish!r}"), sent=True
+            )
         if not answer.chat.ended:
             if whole is not None:
-                raise provider_errors.unreadable(self.sdk.who, f"JSON that is not an answer: {whole!r}"[:200])
-            raise provider_errors.broken(self.sdk.who, EOFError("it ended without a finish_reason"), sent=True)
+                raise provider_errors.invalid_response(self.sdk.who, f"JSON that is not an answer: {whole!r}"[:200])
+            raise provider_errors.connection_error(
+                self.sdk.who, EOFError("it ended without a finish_reason"), sent=True
+            )
         response = await self._response(answer, query)
         asked = RequestParameters(
             body.get("temperature"),
@@ -203,7 +209,7 @@ class ChatCrystal:
         )
         query.meter.report(response.usage, complete=True)
         self.check_usage(response.usage, query)
-        return said_something(self.sdk.who, msgspec.structs.replace(response, request=asked))
+        return require_content(self.sdk.who, msgspec.structs.replace(response, request=asked))
 
     async def _feed(self, answer: _Answer, chunk: Mapping[str, Any], query: Query) -> None:
         if isinstance(chunk.get("usage"), Mapping) or isinstance(chunk.get("x_groq"), Mapping):
@@ -223,7 +229,7 @@ class ChatCrystal:
         if content and not chat.calls and not found:
             self._remark(content)
         given = [(c.id, c.name, c.text or "{}") for c in chat.calls] or [("", name, args) for name, args in found]
-        calls = minted(given, names_back(query.tools))
+        calls = make_tool_calls(given, original_names(query.tools))
         stop = chat.stop_reason()
         filtered = stop == "content_filter" and not content and not calls
         return Response(
@@ -265,7 +271,7 @@ class ChatCrystal:
         return UNKNOWN_USAGE if usage is None else priced(usage, self.endpoint.info.price)
 
 
-def said_something(who: str, response: Response) -> Response:
+def require_content(who: str, response: Response) -> Response:
     """Return the response if it has text, calls or a refusal. Otherwise raise `CrystalError` with the reason."""
     if response.tool_calls or response.refused or (response.content and response.content.strip()):
         return response
@@ -276,7 +282,7 @@ def said_something(who: str, response: Response) -> Response:
             retryable=False,
         )
     # Some models do this sometimes, often small ones. A retry usually helps.
-    raise provider_errors.unreadable(who, "an empty answer: no text and no tool call")
+    raise provider_errors.invalid_response(who, "an empty answer: no text and no tool call")
 
 
 def cache_key(query: Query) -> str:

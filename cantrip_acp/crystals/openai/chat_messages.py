@@ -37,7 +37,7 @@ def render(messages: Sequence[Message], info: ModelInfo, model: str, dialect: Di
     return _Rendering(info, model, dialect).of(messages)
 
 
-def as_words(attachment: Attachment, info: ModelInfo, model: str, *, only_pdf: bool) -> str | None:
+def attachment_text(attachment: Attachment, info: ModelInfo, model: str, *, only_pdf: bool) -> str | None:
     """The text to send instead of an attachment: a text document itself, or a note why the attachment is left out.
 
     None if it can be sent as an attachment. ``only_pdf``: PDF is the only accepted document type.
@@ -180,7 +180,7 @@ class _Rendering:
             self._images = []
 
     def _part(self, attachment: Attachment) -> dict[str, Any]:
-        written = as_words(attachment, self._info, self._model, only_pdf=True)
+        written = attachment_text(attachment, self._info, self._model, only_pdf=True)
         if written is not None:
             return {"type": "text", "text": written}
         if attachment.kind == "image":

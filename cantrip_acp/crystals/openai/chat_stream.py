@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.crystals.contract import Delta, Usage
-from cantrip_acp.crystals.logprobs import Tokens
+from cantrip_acp.crystals.logprobs import TokenCollector
 
 STOP_REASONS = {
     "stop": "stop",
@@ -63,7 +63,7 @@ class ChatAnswer:
     model: str | None = None
     fingerprint: str | None = None
     id: str | None = None
-    tokens: Tokens = field(default_factory=Tokens)
+    tokens: TokenCollector = field(default_factory=TokenCollector)
     _slots: dict[int, PartialCall] = field(default_factory=dict)
 
     def feed(self, chunk: Mapping[str, Any]) -> list[Delta]:

@@ -20,7 +20,7 @@ from cantrip_acp.core.errors import CrystalError, MalformedResponse
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.contract import Query
 from cantrip_acp.crystals.endpoint import Endpoint, environment_address
-from cantrip_acp.crystals.http_clients import ClientPerLoop, watch
+from cantrip_acp.crystals.http_clients import ClientPerLoop, limit_response_size
 
 if TYPE_CHECKING:
     import openai
@@ -65,7 +65,7 @@ class OpenAISdk:
             headers["Authorization"] = openai.Omit()
         # A redirect could send the request's secret headers to another server.
         options: Any = {"headers": headers, "follow_redirects": False}
-        with provider_errors.opening(query.meter):
+        with provider_errors.sending_request(query.meter):
             try:
                 try:
                     stream = await self._post(client, path, dict(body), options)
@@ -77,7 +77,9 @@ class OpenAISdk:
                 raise self.failure(error) from None
             except (ValueError, TypeError, OSError, RuntimeError) as error:
                 # The HTTP library raises these for an invalid address or header.
-                raise CrystalError(f"{self.who}: the request cannot be made: {provider_errors.said(error)}") from None
+                raise CrystalError(
+                    f"{self.who}: the request cannot be made: {provider_errors.error_text(error)}"
+                ) from None
         try:
             yield Events(self, stream)
         finally:
@@ -102,10 +104,10 @@ class OpenAISdk:
 
         if isinstance(error, openai.APIStatusError):
             message, code = explanation(error.body)
-            return provider_errors.refused(
+            return provider_errors.status_error(
                 self.who,
                 error.status_code,
-                message or provider_errors.said(error),
+                message or provider_errors.error_text(error),
                 headers=error.response.headers,
                 code=code,
                 refusal_hint=self._endpoint.refusal_hint,
@@ -113,7 +115,7 @@ class OpenAISdk:
             )
         if isinstance(error, openai.APITimeoutError):
             connecting = type(error.__cause__).__name__ == "ConnectTimeout"
-            return provider_errors.silent(
+            return provider_errors.timeout_error(
                 self.who, self._endpoint.connect_s if connecting else self._endpoint.silence_s
             )
         if isinstance(error, openai.APIConnectionError):
@@ -123,27 +125,28 @@ class OpenAISdk:
             if not sent and type(cause).__name__ == "ConnectError":
                 local = provider_errors.is_loopback(self.base_url)
                 hint = "; start the server there, or change the address" if local else ""
+                words = provider_errors.error_text(cause) or "refused"
                 return CrystalError(
-                    f"{self.who}: no connection to {shown(self.base_url)}: {provider_errors.said(cause) or 'refused'}{hint}",
+                    f"{self.who}: no connection to {public_address(self.base_url)}: {words}{hint}",
                     # Waiting does not start a server on this machine.
                     retryable=not local,
                 )
-            return provider_errors.broken(self.who, cause, sent=sent)
+            return provider_errors.connection_error(self.who, cause, sent=sent)
         if isinstance(error, openai.APIError):
             return self.refused_midway(error.body, str(error.message))
         # While a stream is read, versions of the SDK before 3 do not wrap errors of the HTTP library.
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if "TimeoutException" in kinds:
-            return provider_errors.silent(self.who, self._endpoint.silence_s)
+            return provider_errors.timeout_error(self.who, self._endpoint.silence_s)
         if "TransportError" in kinds:
-            return provider_errors.broken(self.who, error, sent=sent)
-        return provider_errors.unreadable(self.who, f"{type(error).__name__}: {error}")
+            return provider_errors.connection_error(self.who, error, sent=sent)
+        return provider_errors.invalid_response(self.who, f"{type(error).__name__}: {error}")
 
     def refused_midway(self, error: Any, message: str = "") -> CrystalError:
         """Make the error for an error inside a stream or a 200 response. Its status is derived from its text."""
         words, code = explanation(error)
         kind = error.get("type") if isinstance(error, Mapping) else None
-        return provider_errors.refused(
+        return provider_errors.status_error(
             self.who, status_of(code, kind, words or message), words or message or "an error without a text", code=code
         )
 
@@ -209,7 +212,9 @@ class Events:
             if isinstance(event, dict):
                 return event
             if event is not None:
-                raise provider_errors.unreadable(self._sdk.who, f"an event that is not an object: {event!r}"[:200])
+                raise provider_errors.invalid_response(
+                    self._sdk.who, f"an event that is not an object: {event!r}"[:200]
+                )
 
     async def afterwards(self) -> dict[str, Any] | None:
         """Read the next event after the end of an answer (for example its usage). None if no event comes soon.
@@ -249,7 +254,7 @@ class Events:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
-            raise provider_errors.no_answer(self._sdk.who, kind, text) from None
+            raise provider_errors.unexpected_content(self._sdk.who, kind, text) from None
         if isinstance(value, dict) and value.get("error") and not value.get("choices"):
             raise self._sdk.refused_midway(value["error"])
         return value
@@ -312,7 +317,7 @@ _KINDS = tuple(
 )
 
 
-def shown(url: str) -> str:
+def public_address(url: str) -> str:
     """Return the address without parts that may be secret (user, password, query)."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port else ""
@@ -335,7 +340,7 @@ def _http(endpoint: Endpoint, url: str) -> Any:
     return openai.DefaultAsyncHttpxClient(
         timeout=openai.Timeout(endpoint.silence_s, connect=endpoint.connect_s),
         follow_redirects=False,
-        event_hooks={"response": [watch]},
+        event_hooks={"response": [limit_response_size]},
         **straight,
     )
 

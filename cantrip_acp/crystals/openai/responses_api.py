@@ -32,12 +32,12 @@ from cantrip_acp.crystals.contract import (
     ToolDefinition,
 )
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
-from cantrip_acp.crystals.logprobs import SampledTokens, Tokens
-from cantrip_acp.crystals.openai.chat_completions import ChatCrystal, cache_key, said_something
-from cantrip_acp.crystals.openai.chat_messages import as_words, file_name
+from cantrip_acp.crystals.logprobs import SampledTokens, TokenCollector
+from cantrip_acp.crystals.openai.chat_completions import ChatCrystal, cache_key, require_content
+from cantrip_acp.crystals.openai.chat_messages import attachment_text, file_name
 from cantrip_acp.crystals.openai.chat_stream import usage_of
 from cantrip_acp.crystals.openai.client import OpenAISdk, address, is_own
-from cantrip_acp.crystals.openai.tool_names import minted, names_back, wire_args, wire_id, wire_name
+from cantrip_acp.crystals.openai.tool_names import make_tool_calls, original_names, wire_args, wire_id, wire_name
 
 PATH = "/responses"
 APIS = ("responses", "chat")
@@ -122,7 +122,7 @@ class ResponsesCrystal:
         self.endpoint = endpoint
         self.sdk = OpenAISdk(endpoint, base_url)
         self._dropped: set[str] = set()
-        self._effort = unsupported_params.Effort(self.sdk.who)
+        self._effort = unsupported_params.EffortFallback(self.sdk.who)
         self._refused_reasoning = unsupported_params.RefusedReplay(FAMILY)
         self._no_logprobs = False
 
@@ -134,14 +134,14 @@ class ResponsesCrystal:
         check_window(self.endpoint, query)
         while True:
             messages = self._refused_reasoning.without(query.messages)
-            body = unsupported_params.without(
+            body = unsupported_params.drop_parameters(
                 self.body(msgspec.structs.replace(query, messages=messages)), self._dropped
             )
             body = self._effort.applied(body)
             try:
                 answer = await self._answer(body, query, emit)
             except CrystalError as error:
-                name = unsupported_params.not_taken(error, body)
+                name = unsupported_params.unsupported_parameter(error, body)
                 if _LOGPROBS in body.get("include", ()) and error.status == 400 and "logprob" in str(error):
                     # Reasoning models report no log-probabilities. Leave out only this field of ``include``.
                     self._no_logprobs = True
@@ -224,14 +224,16 @@ class ResponsesCrystal:
             raise self.sdk.refused_midway(answer.error)
         if answer.final is None:
             if whole is not None:
-                raise provider_errors.unreadable(self.sdk.who, f"JSON that is not a response: {whole!r}"[:200])
-            raise provider_errors.broken(self.sdk.who, EOFError("it ended without response.completed"), sent=True)
+                raise provider_errors.invalid_response(self.sdk.who, f"JSON that is not a response: {whole!r}"[:200])
+            raise provider_errors.connection_error(
+                self.sdk.who, EOFError("it ended without response.completed"), sent=True
+            )
         return answer
 
     def _response(self, answer: ResponsesAnswer, query: Query, asked: RequestParameters) -> Response:
         content = answer.content()
         given = answer.calls()
-        calls = minted(given, names_back(query.tools))
+        calls = make_tool_calls(given, original_names(query.tools))
         raw = answer.usage
         usage = UNKNOWN_USAGE if raw is None else priced(usage_of(raw), self.endpoint.info.price)
         stop = answer.stop_reason()
@@ -245,13 +247,13 @@ class ResponsesCrystal:
             stop_reason=stop,
             model=model if isinstance(model, str) and model else self.endpoint.model,
             refused=answer.refused or (stop == "content_filter" and not content and not calls),
-            provider=keep(answer.items()) if answer.complete and as_given else None,
+            provider=replay_data(answer.items()) if answer.complete and as_given else None,
             id=own_id if isinstance(own_id, str) and own_id else None,
             sampled=answer.tokens() if self.endpoint.options.get("logprobs") else None,
             notices=self._effort.notices(),
             request=asked,
         )
-        return said_something(self.sdk.who, response)
+        return require_content(self.sdk.who, response)
 
 
 FAMILY = "openai-responses"
@@ -300,7 +302,7 @@ def render_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     ]
 
 
-def keep(items: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def replay_data(items: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Make ``Response.provider`` from the items of an answer. None if they cannot be sent back in later queries."""
     kept = []
     for item in items:
@@ -360,7 +362,7 @@ def _user(message: Message, info: ModelInfo, model: str) -> str | list[dict[str,
 
 def _part(attachment: Attachment, info: ModelInfo, model: str) -> dict[str, Any]:
     url = f"data:{attachment.mime};base64,{attachment.data}"
-    written = as_words(attachment, info, model, only_pdf=False)
+    written = attachment_text(attachment, info, model, only_pdf=False)
     if written is not None:
         return {"type": "input_text", "text": written}
     if attachment.kind == "image":
@@ -487,7 +489,7 @@ class ResponsesAnswer:
 
     def tokens(self) -> SampledTokens | None:
         """The tokens of the answer's text, with their log-probabilities."""
-        tokens = Tokens()
+        tokens = TokenCollector()
         for item in self.items():
             if item.get("type") == "message":
                 for part in _parts(item.get("content")):

@@ -26,7 +26,7 @@ def wire_name(name: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[: LONGEST_NAME - 9]}_{_digest(name)}"
 
 
-def names_back(tools: Iterable[ToolDefinition]) -> Mapping[str, str]:
+def original_names(tools: Iterable[ToolDefinition]) -> Mapping[str, str]:
     """Map the converted names back to the tools' own names. Names that do not change are left out."""
     return {sent: tool.name for tool in tools if (sent := wire_name(tool.name)) != tool.name}
 
@@ -51,7 +51,7 @@ def wire_args(args: str) -> str:
     return msgspec.json.encode({"malformed_arguments": args.encode("utf-8", "replace").decode()}).decode()
 
 
-def minted(calls: Iterable[tuple[str, str, str]], back: Mapping[str, str]) -> tuple[ToolCall, ...]:
+def make_tool_calls(calls: Iterable[tuple[str, str, str]], back: Mapping[str, str]) -> tuple[ToolCall, ...]:
     """Make tool calls from (id, name, args). A missing or repeated id is replaced by a new one (CRYSTAL-4)."""
     seen: set[str] = set()
     out: list[ToolCall] = []

@@ -140,7 +140,7 @@ class LoadedModules:
             if why is None and offer.name in gates:
                 why = "it is offered twice"
             if why is None:
-                why = _unfit(offer)
+                why = _argument_problem(offer)
             if why is not None:
                 # A correct worker never offers such a function, so the module has manipulated the worker.
                 self._process.close()
@@ -197,7 +197,7 @@ class LoadedModules:
         self._process.close()
 
 
-def _unfit(offer: messages.OfferedFunction) -> str | None:
+def _argument_problem(offer: messages.OfferedFunction) -> str | None:
     """Say what is wrong with a function's arguments; None if they can be used as a gate's arguments."""
     names = [each.name for each in offer.parameters]
     if len(set(names)) < len(names) or not all(n.isidentifier() and n.isascii() for n in names):

@@ -79,7 +79,7 @@ def _is_same_site(before: _Address, after: _Address) -> bool:
 
 def check(url: str, private: AllowedHosts) -> None:
     """Raise `GateError` for an address that is always refused. Names are not resolved here."""
-    target = target_of(url)
+    target = parse_address(url)
     try:
         ipaddress.ip_address(target.host)
     except ValueError:
@@ -123,7 +123,7 @@ class Download:
     def get(self, url: str) -> Answer:
         """Download an address. Raises `GateError` for a refused address or a failure. A redirect to another host is returned
         but not followed."""
-        target = target_of(url)
+        target = parse_address(url)
         for _ in range(MOST_REDIRECTS + 1):
             try:
                 answer, onward = self._once(target)
@@ -140,7 +140,7 @@ class Download:
             if onward is None:
                 return answer
             try:
-                found = target_of(urljoin(target.url, onward))
+                found = parse_address(urljoin(target.url, onward))
             except (GateError, ValueError) as problem:
                 raise GateError(f"{target.url} redirects to an address that this gate refuses: {problem}") from None
             if not _is_same_site(target, found):
@@ -251,7 +251,7 @@ def _unpacked(data: bytes, bits: int, cut: bool) -> tuple[bytes, bool]:
     return out, cut or bool(unpacker.unconsumed_tail)
 
 
-def target_of(url: str) -> _Address:
+def parse_address(url: str) -> _Address:
     """Parse an address and check its text. Raises `GateError` for an invalid address."""
     url = url.strip()
     if len(url) > _LONGEST_URL:

@@ -99,11 +99,11 @@ def _private_hosts(context: GateContext) -> AllowedHosts:
 
 def is_named(args: Mapping[str, Any], context: GateContext) -> bool:
     """Whether the user's settings or the circle's list of hosts (``bash_network``) contain the host of a call."""
-    from cantrip_acp.gates.web.download import target_of
+    from cantrip_acp.gates.web.download import parse_address
     from cantrip_acp.sandbox.network.hosts import AllowedHosts
 
     try:
-        target = target_of(args["url"])
+        target = parse_address(args["url"])
     except GateError:
         # The gate itself refuses this address.
         return True
@@ -119,12 +119,12 @@ def hosts_in(text: str) -> set[str]:
     A name without http is not used, because main.rs and README.md are also valid host names. A link to a file of the client
     is not used either.
     """
-    from cantrip_acp.gates.web.download import target_of
+    from cantrip_acp.gates.web.download import parse_address
 
     found: set[str] = set()
     for match in _ADDRESS.finditer(_FILE_LINK.sub(" ", text)):
         try:
-            target = target_of(match[0].rstrip(".,;:!?"))
+            target = parse_address(match[0].rstrip(".,;:!?"))
         except (GateError, ValueError):
             continue
         found.add(f"host {target.header}")
@@ -155,10 +155,10 @@ def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]
 
 def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
     """A lasting permission is for one host, because another host is another receiver of data."""
-    from cantrip_acp.gates.web.download import target_of
+    from cantrip_acp.gates.web.download import parse_address
 
     try:
-        target = target_of(args["url"])
+        target = parse_address(args["url"])
     except GateError:
         return f"={args['url']}", "from exactly this address"
     # Over http, others can read and change the data. So http and https need separate permissions.

@@ -175,7 +175,7 @@ def _models(held: OpenDocument, at: CursorContext) -> Iterator[types.CompletionI
         if only is None:
             return
     try:
-        known = list(lookup.listed(only))
+        known = list(lookup.list_models(only))
     except DefinitionError:
         known = []
     for provider, model, _ in known:

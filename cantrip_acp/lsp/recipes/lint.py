@@ -155,7 +155,7 @@ def _models(data: Mapping[str, Any]) -> Iterator[LintMessage]:
         if info.retired and remark:
             yield LintMessage(path, "retired-model", remark)
         elif remark:
-            near = lookup.meant(provider, model)
+            near = lookup.suggest_model(provider, model)
             yield LintMessage(path, "unknown-model", remark, mend=Mend("rename", near) if near is not None else None)
         elif not info.known and not info.family:
             text = f"no table of models has {provider}:{model}; its window and price are not known"

@@ -57,13 +57,13 @@ def list_choices(recipe: Recipe | None, current: Crystal) -> list[Choice]:
             continue
         from cantrip_acp.crystals.catalog import lookup
 
-        models = (model for _, model, info in lookup.listed(provider) if not lookup.is_retired(info))
+        models = (model for _, model, info in lookup.list_models(provider) if not lookup.is_retired(info))
         for model in itertools.islice(models, MAX_MODELS):
             value = f"{provider}:{model}"
             found.setdefault(value, Choice(value, model, provider))
     from cantrip_acp.crystals.local import discovery
 
-    for server in discovery.known():
+    for server in discovery.last_found():
         for served in server.models[:MAX_MODELS]:
             value = f"{server.provider}:{served.name}"
             found.setdefault(value, Choice(value, served.name, f"{server.provider}, on this machine"))

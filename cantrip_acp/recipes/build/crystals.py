@@ -65,7 +65,7 @@ def default_options(*, ask: bool = True) -> dict[str, Any]:
     """
     from cantrip_acp.crystals import keys
 
-    found = keys.first(KEYS)
+    found = keys.find_first_provider(KEYS)
     if found is not None:
         from cantrip_acp.crystals.catalog import lookup
 
@@ -78,7 +78,7 @@ def default_options(*, ask: bool = True) -> dict[str, Any]:
         raise MissingKey(_how_to_get_one())
     from cantrip_acp.crystals.local import discovery
 
-    servers = discovery.running() if ask else discovery.known()
+    servers = discovery.find_running() if ask else discovery.last_found()
     if len(servers) != 1:
         raise MissingKey(_how_to_get_one(servers))
     return {"provider": servers[0].provider, "model": servers[0].models[0].name}

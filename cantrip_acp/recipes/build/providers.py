@@ -67,7 +67,7 @@ def crystal(provider: str, options: Mapping[str, Any], need: FactoryContext) -> 
         raise need.error(
             ("model",),
             f"the ward max_cost_usd needs a price, and the price of {provider}:{end.model} is unknown; give the crystal a "
-            f"price ({{input: …, output: …}}, US dollars for a million tokens), or add one to {lookup.users_file()}",
+            f"price ({{input: …, output: …}}, US dollars for a million tokens), or add one to {lookup.user_table_path()}",
         )
     try:
         made: Crystal = _class(provider)(end)

@@ -13,7 +13,7 @@ import msgspec
 from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.crystals.openai.tool_names import wire_name
-from cantrip_acp.crystals.text_tools import words_beside
+from cantrip_acp.crystals.text_tools import text_without_calls
 from cantrip_acp.text.redaction import ShapeMask, shared
 from cantrip_acp.training.export.registry import Format
 from cantrip_acp.training.export.selection import Report, Source
@@ -65,7 +65,7 @@ def text_of(message: Message) -> str | None:
     """The text of a message, without the calls that a crystal wrote in it: these are in ``tool_calls``."""
     if not message.text_calls:
         return message.content
-    return words_beside(message.content or "", [(wire_name(call.gate), call.args) for call in message.tool_calls])
+    return text_without_calls(message.content or "", [(wire_name(call.gate), call.args) for call in message.tool_calls])
 
 
 def _content(message: Message, note: Note) -> Any:

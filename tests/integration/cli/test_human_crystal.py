@@ -10,7 +10,7 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.crystals.contract import ToolDefinition
-from cantrip_acp.crystals.human import Typing
+from cantrip_acp.crystals.human import InputParser
 from tests.support.acp_client import RawClient
 from tests.support.command_line import Terminal, recipe, run
 
@@ -229,7 +229,7 @@ SAY = ToolDefinition("say", "", {"type": "object", "properties": {}})
     ],
 )
 def test_what_is_typed(lines: list[str], kind: str, expected: object) -> None:
-    typing = Typing([ECHO, ADD, LIST, ANY, SAY])
+    typing = InputParser([ECHO, ADD, LIST, ANY, SAY])
     *first, last = lines
     for line in first:
         assert typing.add(line).kind == "more"

@@ -114,7 +114,7 @@ def test_the_keyring_is_last(config: Path, monkeypatch: pytest.MonkeyPatch) -> N
     found = keys.find(KEYS["openai"])
     assert found is not None
     assert (found.secret.reveal(), found.source) == (VALUE, "the system's keyring")
-    assert keys.first(KEYS) == ("openai", found)
+    assert keys.find_first_provider(KEYS) == ("openai", found)
     assert keys.find(KEYS["anthropic"]) is None
     dotenv(config, "OPENAI_API_KEY=of-the-file-0123456789\n")
     nearer = keys.find(KEYS["openai"])

@@ -14,7 +14,7 @@ from cantrip_acp.core.errors import CrystalError, DefinitionError, MissingKey
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.contract import Delta, Message, Query
 from cantrip_acp.crystals.local import discovery
-from cantrip_acp.crystals.local.discovery import NoServer, ServedModel, ask, running
+from cantrip_acp.crystals.local.discovery import NoServer, ServedModel, ask, find_running
 from cantrip_acp.crystals.local.presets import LOCAL, PRESETS
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build import crystal_choices
@@ -175,7 +175,7 @@ def test_something_else_at_that_port_is_no_server(answer: Any, serve: Callable[.
     serve("vllm", answer)
     with pytest.raises(NoServer):
         ask("vllm")
-    assert running() == ()
+    assert find_running() == ()
 
 
 def test_names_that_cannot_be_shown_are_left_out(serve: Callable[..., Wire]) -> None:
@@ -184,7 +184,7 @@ def test_names_that_cannot_be_shown_are_left_out(serve: Callable[..., Wire]) -> 
 
 
 def test_nothing_runs() -> None:
-    assert running() == ()
+    assert find_running() == ()
     with pytest.raises(NoServer, match="refused"):
         ask("ollama")
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.errors import CrystalError, DefinitionError
 from cantrip_acp.crystals.anthropic.crystal import AnthropicCrystal
-from cantrip_acp.crystals.anthropic.messages import cached, rendered
+from cantrip_acp.crystals.anthropic.messages import rendered, with_cache_points
 from cantrip_acp.crystals.anthropic.request import UNKNOWN_MAX_TOKENS, request, thinking
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.contract import Attachment, Message, Query, Response, Role, ToolCall, ToolDefinition
@@ -64,7 +64,7 @@ def body(
     messages: Sequence[Message], *, info: ModelInfo = UNKNOWN, tools: Any = (ECHO,), **options: Any
 ) -> dict[str, Any]:
     """A request as it is sent, checked by the strict reader."""
-    out = {**cached(request(Query(messages, tools), MODEL, info, options)), "stream": True}
+    out = {**with_cache_points(request(Query(messages, tools), MODEL, info, options)), "stream": True}
     wrong = problem(Request("POST", "/v1/messages", {}, json.dumps(out).encode(), 0))
     assert wrong is None, wrong
     return out
@@ -301,7 +301,7 @@ def test_cache_points_change_nothing_else() -> None:
         Query([Message("system", "Be."), *HELLO, said(content="Yes."), *HELLO], (ECHO,)), MODEL, UNKNOWN, {}
     )
     copied = copy.deepcopy(whole)
-    cached(whole)
+    with_cache_points(whole)
     assert whole == copied
 
 

@@ -134,7 +134,7 @@ anthropic = "claude-of-mine"
     assert lookup.look_up("ollama", "qwen3:8b").reasoning
     assert lookup.default("anthropic") == "claude-of-mine"
     assert lookup.default("openai") == "gpt-6.1-sol"
-    assert ("gateway", "big-one") in {(p, m) for p, m, _ in lookup.listed()}
+    assert ("gateway", "big-one") in {(p, m) for p, m, _ in lookup.list_models()}
     # A changed file counts from the next look-up on.
     (config / "models.toml").write_text("[anthropic.claude-opus-5-5]\ncontext_window = 4\n")
     assert lookup.look_up("anthropic", "claude-opus-5-5").context_window == 4

@@ -60,7 +60,9 @@ def gemini_fields(model: str, effort: str) -> Any:
 
 
 def of_table(provider: str) -> list[tuple[str, str, str]]:
-    found = [(name, info.thinking or "", info.efforts) for p, name, info in lookup.listed(provider) if p == provider]
+    found = [
+        (name, info.thinking or "", info.efforts) for p, name, info in lookup.list_models(provider) if p == provider
+    ]
     every = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
     return [(name, thinking, effort) for name, thinking, efforts in found for effort in efforts or every]
 

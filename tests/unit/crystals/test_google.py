@@ -15,7 +15,7 @@ from cantrip_acp.core.errors import ContextLimitError, DefinitionError
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo, Price
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall, ToolDefinition
 from cantrip_acp.crystals.google.messages import UNSIGNED, contents_of
-from cantrip_acp.crystals.google.request import accepted, thinking
+from cantrip_acp.crystals.google.request import convert_schema, thinking
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.openai.tool_names import wire_name
 from cantrip_acp.crystals.retry import RetryPolicy
@@ -299,7 +299,7 @@ def test_thinking_that_there_is_not(options: dict[str, Any]) -> None:
 
 
 def test_schemas() -> None:
-    assert accepted(
+    assert convert_schema(
         {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "type": "object",

@@ -10,7 +10,7 @@ from cantrip_acp import Cantrip, Circle, Loom
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.crystal import LocalCrystal
-from cantrip_acp.crystals.logprobs import UNLIKELY, SampledTokens, Tokens
+from cantrip_acp.crystals.logprobs import UNLIKELY, SampledTokens, TokenCollector
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from cantrip_acp.text.redaction import shared
 from tests.support import google_replies as google
@@ -174,12 +174,12 @@ async def test_no_secret_stands_in_the_loom_as_tokens(where: str) -> None:
 
 
 def test_what_cannot_be_laid_side_by_side_is_left_out() -> None:
-    tokens = Tokens()
+    tokens = TokenCollector()
     tokens.chat({}, {"logprobs": {"content": [entry("a", float("-inf"))]}, "token_ids": [1]})
     assert tokens.whole() == SampledTokens((1,), ("a",), (UNLIKELY,))
     tokens.chat({}, {"token_ids": [2]})
     assert tokens.whole() == SampledTokens((1, 2))
-    broken = Tokens()
+    broken = TokenCollector()
     for bad in (
         {"logprobs": {"content": [{"token": 3}]}},
         {"logprobs": 7},

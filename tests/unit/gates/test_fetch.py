@@ -19,7 +19,7 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core.errors import DefinitionError, GateError, UntrustedRecipe
-from cantrip_acp.gates.web.download import target_of
+from cantrip_acp.gates.web.download import parse_address
 from cantrip_acp.gates.web.fetch import FETCH, hosts_in
 from cantrip_acp.recipes import load_for_session, recipe
 from tests.support.gate_calls import Pages, call_in, context_of, serving
@@ -133,7 +133,7 @@ async def test_addresses_that_are_none(url: str) -> None:
 
 
 def test_an_address_is_taken_apart() -> None:
-    target = target_of("HTTPS://BÜCHER.example/ä b".replace(" ", "%20") + "?q=ü#part")
+    target = parse_address("HTTPS://BÜCHER.example/ä b".replace(" ", "%20") + "?q=ü#part")
     assert (target.host, target.port, target.secure) == ("xn--bcher-kva.example", 443, True)
     assert target.path == "/%C3%A4%20b?q=%C3%BC"
 

@@ -135,7 +135,7 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
 def _servers(
     data: Mapping[str, Any], outside: Callable[[str, Path], bool], workspace: Path
 ) -> Iterator[tuple[KeyPath, str]]:
-    """What an MCP server asks for beyond the sandbox of the circle's commands."""
+    """The settings of MCP servers that need trust: key path and reason."""
     for index, server in enumerate(data.get("mcp_servers", ())):
         at: KeyPath = ("mcp_servers", index)
         if "url" in server:
@@ -160,7 +160,7 @@ def _crystals(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def powers(recipe: Recipe) -> Iterator[str]:
-    """What a recipe could do once it is trusted, each to follow "it could …"; names come from the recipe itself."""
+    """What a recipe could do if it is trusted, as texts that follow "it could". Names in them come from the recipe."""
     data, circle = recipe.data, recipe.data["circle"]
     medium = circle.get("medium", "conversation")
     for _, crystal in _crystals(data):
@@ -210,7 +210,7 @@ def powers(recipe: Recipe) -> Iterator[str]:
     store = data.get("loom", {}).get("store", "jsonl")
     if store not in ("memory", "jsonl"):
         # The address may contain a password.
-        yield f"write the record of all that is said to a {str(store).partition(':')[0]} store of its own choice"
+        yield f"choose the {str(store).partition(':')[0]} store to which the loom with the whole conversation is written"
 
 
 _GATE_POWERS = {
@@ -224,7 +224,7 @@ _GATE_POWERS = {
     "search": "search in files",
     "git_commit": "make commits",
     "run_tests": "run the folder's tests in the sandbox",
-    "call_agent": "start child agents with no more than it has itself",
+    "call_agent": "start child agents that have no more rights than it has",
 }
 _WARD_POWERS = {
     "bash_network": "use the network from the sandbox",

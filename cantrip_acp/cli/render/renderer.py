@@ -34,7 +34,7 @@ _MOST_DIFF_LINES = 20_000
 
 @dataclass(slots=True)
 class _Call:
-    """One tool call: what is known about it, and how much of it was shown."""
+    """The state of one tool call: its data so far, and how much of it is printed."""
 
     call_id: str
     started: float
@@ -212,7 +212,9 @@ class Renderer:
             error = f": {compaction.error}" if compaction.error else ""
             self._screen.line((f"{mark} {words}{error}", "yellow"), indent=2)
             return
-        self._screen.line((f"{mark} the context was compacted: a summary stands for what came before", "dim"), indent=2)
+        self._screen.line(
+            (f"{mark} the context was compacted: a summary replaces the earlier messages", "dim"), indent=2
+        )
         if compaction.summary:
             head, tail = (None, 0) if self._full else (12, 4)
             self._block(compaction.summary, head, tail).close()

@@ -49,7 +49,7 @@ class BaseLoom:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._living: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        self._open_entities: WeakValueDictionary[str, Any] = WeakValueDictionary()
         tree = store.tree()
         if tree is None:
             tree = Tree()
@@ -449,12 +449,12 @@ class BaseLoom:
 
     def claim(self, entity_id: str, entity: Any) -> None:
         """Register an open entity with this id. Raises `EntityExists` if another open entity has the id."""
-        other = self._living.get(entity_id)
+        other = self._open_entities.get(entity_id)
         if other is not None and not other.closed:
             raise EntityExists(
                 f"entity {entity_id!r} lives in this loom already; close it first, or leave the id out for a new one"
             )
-        self._living[entity_id] = entity
+        self._open_entities[entity_id] = entity
 
     def has_entity(self, entity_id: str) -> bool:
         """Whether any record here belongs to an entity with this id."""
@@ -543,7 +543,7 @@ class BaseLoom:
                 spoken.append((i,))
         return spoken
 
-    def said(self, ids: Sequence[str]) -> Turn:
+    def utterance_turn(self, ids: Sequence[str]) -> Turn:
         """Return one utterance as one turn, from the ids that `acted` gives for it."""
         return joined([self.turn(i) for i in ids])
 

@@ -12,7 +12,7 @@ from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.history.crystal_view import Window
 from cantrip_acp.crystals.contract import Attachment, Message
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.training.export.selection import Source, Wanted
+from cantrip_acp.training.export.selection import Source, ThreadSelection
 from tests.support.fixtures.core import done, echo, make
 
 PICTURE = Attachment.of("image/png", "iVBORw0KGgo=")
@@ -43,7 +43,7 @@ def asked(cantrip: Cantrip) -> list[list[Message]]:
 
 def saw(loom: Loom, leaf: str) -> Iterator[tuple[str, list[Message], Window]]:
     """Each turn of a thread with the messages of its query, as an export tells them."""
-    source = Source(loom, Wanted())
+    source = Source(loom, ThreadSelection())
     for window in source.seen.windows(leaf):
         for uttered in window.uttered:
             yield uttered.turn.id, window.messages[: uttered.at], window

@@ -256,7 +256,7 @@ async def _export(session: Session, rest: str, forker: MakeFork) -> str:
     from cantrip_acp.files.output_file import output_file
     from cantrip_acp.loom.stores.address import is_address
     from cantrip_acp.training.export.rows import write
-    from cantrip_acp.training.export.selection import Source, Wanted
+    from cantrip_acp.training.export.selection import Source, ThreadSelection
 
     target = session.opened.exports / f"{session.id}.{chosen.name}.jsonl"
     # A database also holds the threads of other sessions. A session's own file holds its forks and children.
@@ -268,7 +268,7 @@ async def _export(session: Session, rest: str, forker: MakeFork) -> str:
     def work() -> int:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with output_file(target) as out:
-            return write(chosen, Source(loom, Wanted(threads=threads), None), out).rows
+            return write(chosen, Source(loom, ThreadSelection(threads=threads), None), out).rows
 
     rows = await anyio.to_thread.run_sync(work)
     return (

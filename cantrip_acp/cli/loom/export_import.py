@@ -119,11 +119,11 @@ def export(
     from cantrip_acp.loom.find_loom import open_by_name
     from cantrip_acp.training.export import registry
     from cantrip_acp.training.export.rows import write
-    from cantrip_acp.training.export.selection import Source, Wanted
+    from cantrip_acp.training.export.selection import Source, ThreadSelection
 
     chosen = registry.find(format_name)
     with open_by_name(name, paths.state_dir(state_dir)) as held:
-        wanted = Wanted(
+        wanted = ThreadSelection(
             threads=_leaves(held, threads),
             outcomes=_outcomes(outcomes),
             min_reward=min_reward,

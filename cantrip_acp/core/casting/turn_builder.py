@@ -162,7 +162,7 @@ class TurnBuilder:
         # An utterance that has delegated is already in the loom up to there, but it is not part of the history.
         behind = self.parts[0].parent_id if self.parts else entity.last_turn
         path = entity.loom.utterance_ids(behind) if behind else []
-        return len(path), [msgspec.to_builtins(entity.loom.said(ids)) for ids in path[start : start + count]]
+        return len(path), [msgspec.to_builtins(entity.loom.utterance_turn(ids)) for ids in path[start : start + count]]
 
     async def emit(self, event: Event) -> None:
         await self.entity.hub.send(event)

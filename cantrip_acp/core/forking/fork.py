@@ -332,7 +332,7 @@ class RecordedTurn:
 
         loom = self._entity.loom
         path = loom.utterance_ids(self._turn.parent_id) if self._turn.parent_id else []
-        return len(path), [msgspec.to_builtins(loom.said(ids)) for ids in path[start : start + count]]
+        return len(path), [msgspec.to_builtins(loom.utterance_turn(ids)) for ids in path[start : start + count]]
 
     async def emit(self, event: Event) -> None:
         """Ignored: the events of a rerun are not reported."""

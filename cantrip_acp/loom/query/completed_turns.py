@@ -26,20 +26,20 @@ PLACE = 1 << 61
 
 def completed(store: Store, where: Path | str) -> Store:
     """Wrap a store that is open for reading at ``where``, and add what is missing in it."""
-    return typed("Store", Completed(store, where))
+    return typed("Store", CompletedStore(store, where))
 
 
-class Completed:
+class CompletedStore:
     """Behaves like the store that it reads, except for the methods below."""
 
     def __init__(self, store: Store, where: Path | str) -> None:
         self._store = store
         self._where = where
-        self._said: dict[str, int] = {}
+        self._last_utterances: dict[str, int] = {}
         """The position of each entity's last utterance, if no turn has followed."""
         self._added: dict[int, Turn | CastRecord] = {}
         self._ids: dict[tuple[type, str], int] = {}
-        self.said: dict[int, int] = {}
+        self.utterance_positions: dict[int, int] = {}
         """By position of an added record: the position of its utterance."""
         self.written: dict[int, int] = {}
         """By position of an added record: the position that a writer has written it to since."""
@@ -50,7 +50,7 @@ class Completed:
     def tree(self) -> Tree | None:
         tree = self._store.tree()
         if tree is not None:
-            self._said = dict(tree.unfinished)
+            self._last_utterances = dict(tree.unfinished)
             for position, record in self._missing():
                 tree.add(position, record)
         return tree
@@ -82,9 +82,9 @@ class Completed:
             match heads.kind(head):
                 case "utterance":
                     if not head.partial:
-                        self._said[head.entity_id] = position
+                        self._last_utterances[head.entity_id] = position
                 case "turn":
-                    self._said.pop(head.entity_id, None)
+                    self._last_utterances.pop(head.entity_id, None)
                     if self._is_added(position, Turn, head.id):
                         continue
                 case "cast":
@@ -113,7 +113,7 @@ class Completed:
         from cantrip_acp.loom.base import BaseLoom
         from cantrip_acp.loom.recovery import missing
 
-        self._said = {entity: at for entity, at in self._said.items() if at not in lost.values()}
+        self._last_utterances = {entity: at for entity, at in self._last_utterances.items() if at not in lost.values()}
         with BaseLoom(open_store(self._where, readonly=True)) as loom:
             for record in missing(loom):
                 cast_id = (record.cast_id if isinstance(record, Turn) else record.id) or ""
@@ -121,11 +121,11 @@ class Completed:
                 if cast_id in lost and name not in self._ids:
                     place = self._ids[name] = PLACE + len(self._added)
                     self._added[place] = record
-                    self.said[place] = lost[cast_id]
+                    self.utterance_positions[place] = lost[cast_id]
                     yield place, record
 
     def _unfinished(self) -> dict[str, int]:
         """The casts with an utterance that no turn has followed, and its position."""
-        positions = list(self._said.values())
+        positions = list(self._last_utterances.values())
         records = self._store.read_all(positions) if positions else []
         return {r.cast_id: at for r, at in zip(records, positions, strict=True) if isinstance(r, UtteranceRecord)}

@@ -196,7 +196,7 @@ class JsonlStore:
     def _note_cut(self) -> None:
         lost = self._cut()
         if lost is not None:
-            problem = Problem(_lost(self._number, lost[0]), offset=self._end)
+            problem = Problem(_missing_lines_text(self._number, lost[0]), offset=self._end)
             if problem not in self.problems:
                 self.problems.append(problem)
 
@@ -365,7 +365,7 @@ class JsonlStore:
             yield Problem("the file is empty: all that was in it is lost", offset=0, length=0)
         if end is not None and number < end[0] and offset >= end[1]:
             # A shorter file is reported when it is opened.
-            yield Problem(_lost(number, end[0]), offset=offset)
+            yield Problem(_missing_lines_text(number, end[0]), offset=offset)
 
     def _scan(
         self,
@@ -539,7 +539,7 @@ def _unread(error: Exception, line: bytes, number: int, start: int) -> Problem:
     return Problem(f"not a loom record: {error}", number, start, len(line), rule="damaged-line")
 
 
-def _lost(lines: int, before: int) -> str:
+def _missing_lines_text(lines: int, before: int) -> str:
     gone = f"{before - lines:,} of its last lines are" if before > lines else "a part of its last lines is"
     return f"the file is shorter than when it was last closed: {gone} missing"
 

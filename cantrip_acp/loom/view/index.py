@@ -64,7 +64,7 @@ class Index:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def take(self, position: int, record: Record | record_heads.Head) -> None:
+    def add(self, position: int, record: Record | record_heads.Head) -> None:
         """Add one record's head."""
         if type(record) is record_heads.TurnHead:
             # Most records are turns.

@@ -84,7 +84,7 @@ class LoomReader:
     def _take(self, heads: Iterator[tuple[int, Any]], most: int | None = None) -> int:
         count = 0
         for position, head in heads:
-            self.index.take(position, head)
+            self.index.add(position, head)
             count += 1
             if count == most:
                 break

@@ -384,11 +384,11 @@ async def export(server: Server, given: CommandArguments, work: CommandRun) -> d
         from cantrip_acp.files.output_file import output_file
         from cantrip_acp.loom.find_loom import find_turn, open_readonly
         from cantrip_acp.training.export.rows import write
-        from cantrip_acp.training.export.selection import Source, Wanted
+        from cantrip_acp.training.export.selection import Source, ThreadSelection
 
         with open_readonly(path) as loom:
             # A thread that is named is exported however it ended.
-            wanted = Wanted(threads=(find_turn(loom, turn),), truncated=True) if turn else Wanted()
+            wanted = ThreadSelection(threads=(find_turn(loom, turn),), truncated=True) if turn else ThreadSelection()
             source = Source(loom, wanted, tell)
             with output_file(target) as file:
                 report = write(format_, source, file)

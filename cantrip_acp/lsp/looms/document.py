@@ -18,7 +18,7 @@ from lsprotocol import types
 
 from cantrip_acp.core.errors import LoomChanged, LoomError
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
-from cantrip_acp.loom.query.completed_turns import Completed
+from cantrip_acp.loom.query.completed_turns import CompletedStore
 from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.records.turn import CastRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn, Utterance
@@ -47,7 +47,7 @@ class LoomDocument:
         """Why the file cannot be read (further)."""
         self.version = 0
         """Counts up with every change that was seen."""
-        self._store: Completed | None = None
+        self._store: CompletedStore | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -61,7 +61,7 @@ class LoomDocument:
         self._ran: set[str] = set()
         """The casts that were running at the last look."""
         self._added: dict[int, int] = {}
-        """The position of the utterance for a record that has no line (`Completed` makes such records)."""
+        """The position of the utterance for a record that has no line (`CompletedStore` makes such records)."""
         self._positions = array("Q")
         self._lines = array("L")
         self._lengths = array("L")
@@ -89,7 +89,7 @@ class LoomDocument:
             with self.lock:
                 self._begin()
                 self.broken = None
-                self._store = Completed(JsonlStore(self.path, readonly=True), self.path)
+                self._store = CompletedStore(JsonlStore(self.path, readonly=True), self.path)
                 records = iter(self._store.heads())
             while self._take(records):
                 time.sleep(_REST_S)
@@ -177,7 +177,7 @@ class LoomDocument:
 
     def _one(self, position: int, head: Any, line: int, length: int) -> None:
         index = self.index
-        said = self._store.said.get(position) if self._store is not None else None
+        said = self._store.utterance_positions.get(position) if self._store is not None else None
         if said is None:
             self._positions.append(position)
             self._lines.append(line - 1)
@@ -186,7 +186,7 @@ class LoomDocument:
             self._added[position] = said
         kind = record_heads.kind(head)
         turns, flaws, rewards = len(index), len(index.problems), len(index.rewards)
-        index.take(position, head)
+        index.add(position, head)
         if len(index) > turns:
             self._turn(turns, head)
         elif kind == "utterance":

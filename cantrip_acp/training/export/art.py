@@ -59,7 +59,7 @@ class Art:
         for leaf in leaves:
             episode = source.episode(leaf)
             trajectories.append(_trajectory(source, episode, owners))
-            source.take(leaf)
+            source.count_exported(leaf)
             if episode.error is not None:
                 kind, _, words = episode.error.partition(": ")
                 exceptions.append({"type": kind, "message": words, "traceback": ""})

@@ -40,8 +40,8 @@ class TrlPreference:
                 row = _pair(source, group, best, stretch, other)
                 if row is not None:
                     paired |= {best.leaf, other.leaf}
-                    source.take(best.leaf)
-                    source.take(other.leaf)
+                    source.count_exported(best.leaf)
+                    source.count_exported(other.leaf)
                     yield row
         for leaf, episode in wanted.items():
             if leaf not in paired:
@@ -61,14 +61,14 @@ def _pair(
         source.note("a pair whose prompts differ (another call, circle or fold)")
         return None
 
-    def told(messages: list[Message]) -> list[dict[str, Any]]:
+    def to_messages(messages: list[Message]) -> list[dict[str, Any]]:
         out = [rendered(m, arguments="data", thinking="reasoning_content", note=source.note) for m in messages]
         return [{**m, "content": "" if m["content"] is None else m["content"]} for m in out]
 
     return {
-        "prompt": told(prompt),
-        "chosen": told(chosen.messages[at:]),
-        "rejected": told(rejected.messages[rejected_at:]),
+        "prompt": to_messages(prompt),
+        "chosen": to_messages(chosen.messages[at:]),
+        "rejected": to_messages(rejected.messages[rejected_at:]),
         "tools": json.dumps(tools(chosen.tools)),
         "cantrip": {
             "group": group.id,
@@ -127,7 +127,7 @@ class TrlSft:
                     "tools": json.dumps(tools(window.tools)),
                     "cantrip": about,
                 }
-            source.take(episode.leaf)
+            source.count_exported(episode.leaf)
 
 
 class OpenAI:
@@ -159,7 +159,7 @@ class OpenAI:
                 if window.tools:
                     row |= {"tools": tools(window.tools), "parallel_tool_calls": _several(messages)}
                 yield row
-            source.take(episode.leaf)
+            source.count_exported(episode.leaf)
 
 
 def _several(messages: list[dict[str, Any]]) -> bool:

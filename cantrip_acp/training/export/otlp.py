@@ -46,7 +46,7 @@ class Otlp:
         told: set[str] = set()
         content = tracing.content_wanted()
         for episode in source.episodes(marked=True):
-            source.take(episode.leaf)
+            source.count_exported(episode.leaf)
             told_here = _spans(source, episode, told, content=content)
             while spans := list(islice(told_here, _MOST)):
                 scope = {"scope": {"name": "cantrip_acp", "version": __version__}, "spans": spans}

@@ -37,7 +37,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ThreadSelection:
     """A filter for threads. None or an empty value means no condition.
 
     ``threads`` are ids of leaves. ``outcomes`` are states (terminated, truncated, active) or reasons (done, max_turns
@@ -109,17 +109,17 @@ class Source:
     """The selected threads of a loom, one by one. ``report`` is filled in as they are exported."""
 
     def __init__(
-        self, loom: Loom, wanted: Wanted | None = None, progress: Callable[[int, int], None] | None = None
+        self, loom: Loom, wanted: ThreadSelection | None = None, progress: Callable[[int, int], None] | None = None
     ) -> None:
         """``progress(done, of)`` is called for each thread."""
         self.loom = loom
-        self.wanted = wanted or Wanted()
+        self.wanted = wanted or ThreadSelection()
         self.outline = Outline(loom)
         self._endings = Endings(loom, self.outline.starts)
         self.seen = CrystalView(loom, self.outline)
         self.report = Report()
         self._progress = progress
-        self._told: set[str] = set()
+        self._counted: set[str] = set()
 
     @cached_property
     def groups(self) -> list[rewards.Group]:
@@ -163,14 +163,14 @@ class Source:
 
     def leave_out(self, leaf: str, why: str) -> None:
         """Count a thread as left out, only once."""
-        if leaf not in self._told:
-            self._told.add(leaf)
+        if leaf not in self._counted:
+            self._counted.add(leaf)
             self.report.left_out[why] += 1
 
-    def take(self, leaf: str) -> None:
+    def count_exported(self, leaf: str) -> None:
         """Count a thread as exported, only once."""
-        if leaf not in self._told:
-            self._told.add(leaf)
+        if leaf not in self._counted:
+            self._counted.add(leaf)
             self.report.threads += 1
 
     def note(self, what: str) -> None:

@@ -47,7 +47,7 @@ class Verifiers:
                 children.append(episode.leaf)
                 continue
             yield _row(source, episode, learned)
-            source.take(episode.leaf)
+            source.count_exported(episode.leaf)
         for leaf in children:
             source.leave_out(leaf, "a child's whose parent's thread is left out")
 
@@ -156,7 +156,7 @@ def _children(source: Source, graph: Graph, episode: Episode, order: list[int]) 
                 source.leave_out(leaf, str(problem))
                 continue
             first, last = _thread(source, graph, source.episode(leaf))
-            source.take(leaf)
+            source.count_exported(leaf)
             spawner = graph.firsts.get(source.loom.turn(turn_id).continues or turn_id)
             if first is None or last is None or spawner is None:
                 continue

@@ -67,7 +67,7 @@ class _Tool:
 
 
 @dataclass
-class _Said:
+class _Utterance:
     """An utterance that is still being read."""
 
     text: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ class _Prompt:
     """A running prompt, with its utterances so far."""
 
     cast_id: str
-    said: list[_Said] = field(default_factory=lambda: [_Said()])
+    utterances: list[_Utterance] = field(default_factory=lambda: [_Utterance()])
     begun: str = ""
     intent: str = ""
 
@@ -107,22 +107,22 @@ def is_message(data: dict[str, Any]) -> bool:
     return found is not None and found.get("jsonrpc") == "2.0"
 
 
-def import_transcript(path: Path, weaver: RecordWriter) -> Report:
+def import_transcript(path: Path, writer: RecordWriter) -> Report:
     """Import every session of a transcript. Raises `ImportProblem` with the line."""
-    transcript = _Transcript(weaver)
+    transcript = _Transcript(writer)
     for where, data in objects(path):
         message = _message(data)
         if message is None or not ("method" in message or "id" in message):
             raise ImportProblem(where, "no message of JSON-RPC, and none under `message`")
         try:
             if message is not data:
-                weaver.report.fields("line", data, _LINE)
-            weaver.report.fields("message", message, _MESSAGE)
+                writer.report.fields("line", data, _LINE)
+            writer.report.fields("message", message, _MESSAGE)
             transcript.take(message, _time(data.get("timestamp")))
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ImportProblem(where, f"no message of ACP: {error}") from None
     transcript.close()
-    return weaver.report
+    return writer.report
 
 
 def _message(data: dict[str, Any]) -> dict[str, Any] | None:
@@ -143,8 +143,8 @@ def _message(data: dict[str, Any]) -> dict[str, Any] | None:
 class _Transcript:
     """The state of a connection, updated message by message."""
 
-    def __init__(self, weaver: RecordWriter) -> None:
-        self._weaver = weaver
+    def __init__(self, writer: RecordWriter) -> None:
+        self._weaver = writer
         self._sessions: dict[str, _Session] = {}
         self._asked: dict[str, list[tuple[str, dict[str, Any]]]] = {}
         """Open requests by id. Each side counts its own ids, so one id may mean two requests."""
@@ -250,11 +250,11 @@ class _Transcript:
             else:
                 self._weaver.report.note("updates outside of a prompt (a session's replay, say)")
             return
-        said = prompt.said[-1]
+        said = prompt.utterances[-1]
         if kind in ("agent_message_chunk", "agent_thought_chunk"):
             if said.tools:
-                said = _Said()
-                prompt.said.append(said)
+                said = _Utterance()
+                prompt.utterances.append(said)
             content = update.get("content") or {}
             self._weaver.report.fields(str(kind), update, ("sessionUpdate", "content"))
             self._weaver.report.fields(f"{kind}.content", content, ("type", "text"))
@@ -273,11 +273,11 @@ class _Transcript:
 
     def _tool(self, prompt: _Prompt, update: dict[str, Any]) -> None:
         tool_id = str(update["toolCallId"])
-        found = next((s.tools[tool_id] for s in reversed(prompt.said) if tool_id in s.tools), None)
+        found = next((s.tools[tool_id] for s in reversed(prompt.utterances) if tool_id in s.tools), None)
         if found is None:
-            if any(t.status in _ENDED for t in prompt.said[-1].tools.values()):
-                prompt.said.append(_Said())
-            found = prompt.said[-1].tools[tool_id] = _Tool(tool_id, _name(update))
+            if any(t.status in _ENDED for t in prompt.utterances[-1].tools.values()):
+                prompt.utterances.append(_Utterance())
+            found = prompt.utterances[-1].tools[tool_id] = _Tool(tool_id, _name(update))
         report = self._weaver.report
         report.fields(str(update.get("sessionUpdate")), update, _TOOL | ({"_meta"} if _named_beside(update) else set()))
         title = update.get("title")
@@ -342,7 +342,7 @@ class _Transcript:
         cantrip_id = self._cantrip()
         if not session.last:
             session.last = self._weaver.root(cantrip_id, session.entity_id)
-        utterances = [s for s in prompt.said if s.any]
+        utterances = [s for s in prompt.utterances if s.any]
         for place, said in enumerate(utterances):
             last = place == len(utterances) - 1
             turn = self._turn(session, prompt, said, place, cantrip_id, when, reason if last else None)
@@ -373,7 +373,7 @@ class _Transcript:
         self,
         session: _Session,
         prompt: _Prompt,
-        said: _Said,
+        said: _Utterance,
         place: int,
         cantrip_id: str,
         when: str,

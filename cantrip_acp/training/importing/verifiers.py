@@ -52,20 +52,20 @@ _BLOCK = re.compile(r'<context source="([^"]*)" title="([^"]*)"(?: uri="([^"]*)"
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/=]*)\Z")
 
 
-def import_traces(path: Path, weaver: RecordWriter) -> Report:
+def import_traces(path: Path, writer: RecordWriter) -> Report:
     """Import every trace of a file. Raises `ImportProblem` with the line."""
     for where, data in objects(path):
-        for trace in read(where, data, weaver.report):
-            _Taking(trace, weaver).all()
-    return weaver.report
+        for trace in read(where, data, writer.report):
+            _TraceImport(trace, writer).all()
+    return writer.report
 
 
-class _Taking:
+class _TraceImport:
     """The import of one trace."""
 
-    def __init__(self, trace: Trace, weaver: RecordWriter) -> None:
+    def __init__(self, trace: Trace, writer: RecordWriter) -> None:
         self.trace = trace
-        self.weaver = weaver
+        self.writer = writer
         own = trace.info.get("cantrip")
         turns = own.get("turns") if isinstance(own, dict) else None
         self._ids: dict[int, str] = {}
@@ -80,11 +80,11 @@ class _Taking:
         self._known: set[int] = set()
         self._roots: dict[int, tuple[str, str, str]] = {}
         self._sequences: dict[int, int] = {}
-        self._lost()
+        self._note_lost_parts()
 
-    def _lost(self) -> None:
+    def _note_lost_parts(self) -> None:
         """Note the parts of the graph that no turn will hold."""
-        note, nodes = self.weaver.report.note, self.trace.nodes
+        note, nodes = self.writer.report.note, self.trace.nodes
         read = {at for _, _, between in self._before.values() for at in between}
         called = {c.id for node in nodes if node.sampled for c in node.message.tool_calls or ()}
         for number, node in enumerate(nodes):
@@ -161,7 +161,7 @@ class _Taking:
             if message.tool_call_id in called and message.tool_call_id is not None:
                 known = answers.setdefault(said, {})
                 if known.setdefault(message.tool_call_id, message.text) != message.text:
-                    self.weaver.report.note("answers to one call that differ between branches; the first is kept")
+                    self.writer.report.note("answers to one call that differ between branches; the first is kept")
 
         for before, kind, between in self._before.values():
             if before is not None and kind != "subagent_call":
@@ -197,9 +197,9 @@ class _Taking:
             )
             note = None if list(self.trace.rewards) == ["reward"] and rewards[0].weight == 1 else names
             value = sum(r.score * r.weight for r in rewards)
-            self.weaver.reward(self.id_of(main[-1]), value, "verifiers", note)
+            self.writer.reward(self.id_of(main[-1]), value, "verifiers", note)
         if set(self.trace.metrics) - {"turns", "relative_reward"}:
-            self.weaver.report.note("metrics of a trace")
+            self.writer.report.note("metrics of a trace")
 
     def _asked_after(self) -> set[int]:
         """The sampled messages that a user message follows: their cast had ended."""
@@ -283,11 +283,11 @@ class _Taking:
             truncated=truncated,
             reason=reason,
         )
-        if self.weaver.turn(turn):
+        if self.writer.turn(turn):
             if reason is not None and cast_id is not None:
                 self._end(turn, cast_id, node)
             return
-        there = self.weaver.loom.turn(turn.id)
+        there = self.writer.loom.turn(turn.id)
         self._known.add(number)
         self._casts[number] = there.cast_id
         self._roots[number] = (there.cantrip_id, there.entity_id, parent)
@@ -303,17 +303,17 @@ class _Taking:
         root = between[0] if between else number
         tools = self.trace.nodes[root].tools or self.trace.tools
         if len(leading) > 2:
-            self.weaver.report.note("more than two leading system messages: the further ones are pinned context")
+            self.writer.report.note("more than two leading system messages: the further ones are pinned context")
         defined = [{"name": t.name, "description": t.description, "parameters": t.parameters} for t in tools]
         call = {"system_prompt": leading[0]} if leading else {}
-        cantrip_id = self.weaver.cantrip(
+        cantrip_id = self.writer.cantrip(
             call,
             {"medium": "conversation", "gates": defined, "imported": "verifiers"},
             {"capabilities": leading[1] if len(leading) > 1 else None, "tools": defined},
         )
         entity_id = stable("e", "verifiers", self.trace.id, number)
         spawned_by = self.id_of(spawner) if spawner is not None else None
-        return cantrip_id, entity_id, self.weaver.root(cantrip_id, entity_id, spawned_by)
+        return cantrip_id, entity_id, self.writer.root(cantrip_id, entity_id, spawned_by)
 
     def _fold(
         self, between: list[int], parent: str, cantrip_id: str, entity_id: str, cast_id: str | None, number: int
@@ -324,13 +324,13 @@ class _Taking:
             if folded_through(text) is not None:
                 fold_id = stable("t", "fold", self.trace.id, number)
                 fold = Turn(fold_id, parent, cantrip_id, entity_id, cast_id, role="fold", utterance=Utterance(text))
-                if self.id_of(number) in self.weaver.loom:
+                if self.id_of(number) in self.writer.loom:
                     # The turn came under its own id, and so did the fold above it.
                     return parent
-                self.weaver.turn(fold)
-                self.weaver.report.turns -= 1
+                self.writer.turn(fold)
+                self.writer.report.turns -= 1
                 return fold_id
-        self.weaver.report.note("a compaction by another rule: its turns go on without the summary")
+        self.writer.report.note("a compaction by another rule: its turns go on without the summary")
         return parent
 
     def _cast(
@@ -388,7 +388,7 @@ class _Taking:
             for place, url in enumerate(intent.images):
                 data = _DATA_URL.match(url)
                 if data is None:
-                    self.weaver.report.note("an image by its address alone, which is not fetched")
+                    self.writer.report.note("an image by its address alone, which is not fetched")
                     continue
                 record_id = stable("x", cast_id, "image", place)
                 context.append(
@@ -399,7 +399,7 @@ class _Taking:
         if call is not None and call.model is not None:
             attributes["model"] = call.model
         text = intent.text if intent is not None else None
-        self.weaver.cast(
+        self.writer.cast(
             CastRecord(cast_id, "start", entity_id, cantrip_id, None, when, text, attributes), context, silent
         )
         return cast_id
@@ -411,7 +411,7 @@ class _Taking:
             source, title, uri = (html.unescape(g) if g is not None else None for g in block.groups()[:3])
             return ContextRecord(record_id, entity_id, cast_id, source or "", title or "", block[4], uri, when)
         if message.role != "system":
-            self.weaver.report.note(f"a message of the {message.role} that no model said or asked for: pinned context")
+            self.writer.report.note(f"a message of the {message.role} that no model said or asked for: pinned context")
         return ContextRecord(record_id, entity_id, cast_id, "import", message.role, message.text, None, when)
 
     def _unplaced(self, between: list[int]) -> None:
@@ -422,7 +422,7 @@ class _Taking:
                 and folded_through(message.text) is None
                 and self.trace.nodes[at].parent is not None
             ):
-                self.weaver.report.note("a system message in the middle of a cast")
+                self.writer.report.note("a system message in the middle of a cast")
 
     def _ending(self, node: Node, *, leaf: bool, main: bool, asked_after: bool) -> tuple[str | None, bool]:
         """Why the cast ended with this message, and whether it was cut off."""
@@ -454,7 +454,7 @@ class _Taking:
         result = None
         if turn.terminated:
             result = next((r.result for r in turn.observation.results if r.gate == "done"), node.message.text or None)
-        self.weaver.end(
+        self.writer.end(
             CastRecord(
                 cast_id,
                 "end",
@@ -510,7 +510,7 @@ class _Taking:
         if not own:
             return None
         if tuple(own) != node.token_ids[len(node.token_ids) - len(own) :]:
-            self.weaver.report.note("sampled tokens that do not stand together")
+            self.writer.report.note("sampled tokens that do not stand together")
             return None
         prompt = (*added, *node.token_ids[: len(node.token_ids) - len(own)])
         logprobs = node.logprobs if len(node.logprobs) == len(own) else ()

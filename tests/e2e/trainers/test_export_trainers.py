@@ -11,7 +11,7 @@ import pytest
 from cantrip_acp import Loom
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.rows import write
-from cantrip_acp.training.export.selection import Source, Wanted
+from cantrip_acp.training.export.selection import Source, ThreadSelection
 from cantrip_acp.training.importing.import_file import import_file
 from tests.support.export_looms import forked, lived
 from tests.unit.training.test_export_formats import _sampled
@@ -37,7 +37,7 @@ async def exported(name: str, folder: Path, **wanted: Any) -> list[Path]:
     for number, loom in enumerate(await looms()):
         path = folder / f"{number}.jsonl"
         with path.open("wb") as file:
-            write(registry.find(name), Source(loom, Wanted(**wanted)), file)
+            write(registry.find(name), Source(loom, ThreadSelection(**wanted)), file)
         found.append(path)
     return found
 

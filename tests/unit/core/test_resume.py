@@ -17,7 +17,7 @@ from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.core.history.continuation import find_point
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.records.turn import Turn
-from cantrip_acp.training.export.selection import Source, Wanted
+from cantrip_acp.training.export.selection import Source, ThreadSelection
 from tests.support.export_looms import GATES, asked, lived, saw
 from tests.support.fixtures.core import INSTANT, done, echo, make
 from tests.unit.training.test_export_children import delegated
@@ -246,5 +246,5 @@ async def test_a_resumed_thread_lives_on() -> None:
             await fork.cast("more")
             assert asked(other)[0][: len(last)] == last
     for leaf in loom.leaves():
-        source = Source(loom, Wanted())
+        source = Source(loom, ThreadSelection())
         assert list(source.seen.windows(leaf))

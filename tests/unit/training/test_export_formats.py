@@ -17,7 +17,7 @@ from cantrip_acp.loom.records.turn import Turn, TurnMetadata, Utterance
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.rows import write
-from cantrip_acp.training.export.selection import Source, Wanted
+from cantrip_acp.training.export.selection import Source, ThreadSelection
 from tests.support.export_looms import GATES, forked, lived, saw
 from tests.support.fixtures.core import done, echo, make
 
@@ -33,7 +33,7 @@ def rows(loom: Loom, name: str, **wanted: Any) -> list[dict[str, Any]]:
 
 def exported(loom: Loom, name: str, **wanted: Any) -> tuple[list[dict[str, Any]], Source]:
     """The rows as a reader gets them, through JSON."""
-    source = Source(loom, Wanted(**wanted))
+    source = Source(loom, ThreadSelection(**wanted))
     return [json.loads(json.dumps(row)) for row in registry.find(name).rows(source)], source
 
 
@@ -312,13 +312,16 @@ async def test_tokens_of_what_looks_like_a_secret_are_left_out() -> None:
                 "t_tok", leaf, said.cantrip_id, said.entity_id, said.cast_id, utterance=Utterance("ok"), metadata=tokens
             )
         )
-        source, out = Source(loom, Wanted(truncated=True)), io.BytesIO()
+        source, out = Source(loom, ThreadSelection(truncated=True)), io.BytesIO()
         report = write(registry.find(name), source, out)
         assert key.encode() not in out.getvalue()
         assert report.left_out["tokens of a text that has the shape of a secret (--raw keeps them)"] == 1
         assert report.rows == out.getvalue().count(b"\n") >= left - 1
         kept = io.BytesIO()
-        assert write(registry.find(name), Source(loom, Wanted(truncated=True)), kept, raw=True).rows == report.rows + 1
+        assert (
+            write(registry.find(name), Source(loom, ThreadSelection(truncated=True)), kept, raw=True).rows
+            == report.rows + 1
+        )
         assert key.encode() in kept.getvalue()
 
 

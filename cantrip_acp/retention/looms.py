@@ -3,7 +3,7 @@
 A loom is in use, and is kept, in four cases: a process has it open (it is locked); a file ``NAME.keep`` is beside it; another
 loom that is kept continues from one of its turns (`find_needed`); or a file in the worktree of its fork was changed later.
 With a loom go the files beside it, the hidden git refs by which it pinned files in a repository, and the worktrees of its forks in
-the state folder. A worktree in another folder belongs to the user and kept.
+the state folder. A worktree in another folder belongs to the user and is kept.
 """
 
 from __future__ import annotations

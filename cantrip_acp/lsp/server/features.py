@@ -45,9 +45,9 @@ METHODS: dict[str, tuple[str, Any]] = {
     types.TEXT_DOCUMENT_SEMANTIC_TOKENS_FULL_DELTA: ("tokens_changed", None),
     types.TEXT_DOCUMENT_SEMANTIC_TOKENS_RANGE: ("tokens_of_part", None),
     types.TEXT_DOCUMENT_INLAY_HINT: ("hints", None),
-    types.TEXT_DOCUMENT_PREPARE_CALL_HIERARCHY: ("family", None),
-    types.CALL_HIERARCHY_OUTGOING_CALLS: ("family_below", None),
-    types.CALL_HIERARCHY_INCOMING_CALLS: ("family_above", None),
+    types.TEXT_DOCUMENT_PREPARE_CALL_HIERARCHY: ("prepare_call_hierarchy", None),
+    types.CALL_HIERARCHY_OUTGOING_CALLS: ("outgoing_calls", None),
+    types.CALL_HIERARCHY_INCOMING_CALLS: ("incoming_calls", None),
     types.TEXT_DOCUMENT_DIAGNOSTIC: (
         "diagnostics",
         types.DiagnosticOptions(inter_file_dependencies=True, workspace_diagnostics=True, identifier="cantrip"),

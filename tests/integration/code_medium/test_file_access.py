@@ -67,7 +67,7 @@ async def test_writable_paths(make, workspace: Path) -> None:
     ("wards", "words"),
     [
         ({"code_readable_paths": ["nowhere"]}, "does not exist"),
-        ({"code_readable_paths": ["data/.env"]}, "holds secrets"),
+        ({"code_readable_paths": ["data/.env"]}, "its name means secrets"),
         ({"code_readable_paths": ["link"]}, "leads out of the workspace"),
         ({"code_writable_paths": ["link"]}, "leads out of the workspace"),
         ({"code_writable_paths": ["top.txt"]}, "is not a folder"),
@@ -141,4 +141,4 @@ async def test_an_interpreter_that_is_none(chosen: str, words: str) -> None:
 async def test_a_program_that_is_no_python_is_said(make) -> None:
     python = await make(medium=CodeMedium(python="/bin/true"))
     output = await python("1")
-    assert "/bin/true could not be started as the Python of cells" in (output.error or "")
+    assert "/bin/true could not be started in the sandbox as the Python of code cells" in (output.error or "")

@@ -94,7 +94,9 @@ def test_a_folder_is_never_removed_under_a_process_that_cannot_be_seen(
     monkeypatch.setattr(temporary, "_cleaned", True)
     # Whoever makes one knows itself; who looks sees nobody.
     monkeypatch.setattr(
-        temporary, "started", lambda pid: None if threading.current_thread() is threading.main_thread() else seen(pid)
+        temporary,
+        "process_start_time",
+        lambda pid: None if threading.current_thread() is threading.main_thread() else seen(pid),
     )
     makers = [threading.Thread(target=make) for _ in range(3)]
     for each in makers:

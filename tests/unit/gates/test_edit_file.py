@@ -126,7 +126,7 @@ def test_files_that_cannot_be_edited(call: Call, workspace: Path) -> None:
         call(EDIT_FILE, path="latin", old_text="caf", new_text="日")
     with pytest.raises(GateError, match="surrogate"):
         call(EDIT_FILE, path="latin", old_text="caf", new_text="\udcff")
-    with pytest.raises(GateError, match="larger than the 3 bytes"):
+    with pytest.raises(GateError, match="has more than 3 bytes"):
         call_in(context_of(workspace, max_bytes=3), EDIT_FILE, path="latin", old_text="caf", new_text="x")
     with pytest.raises(GateError, match="would become longer than the 5 characters"):
         call_in(context_of(workspace, max_bytes=5), EDIT_FILE, path="latin", old_text="caf", new_text="xxxxxx")

@@ -90,14 +90,14 @@ def test_nothing_is_left_after_a_kill_in_the_middle(workspace: Path, how: signal
 @pytest.mark.slow
 def test_nothing_is_left_after_kills_at_any_instant(workspace: Path) -> None:
     """Among them the few milliseconds in which bubblewrap is not yet tied to its parent's life."""
-    folders = []
+    folders, marker = [], f"86.{os.getpid()}"
     for step in range(12):
-        child, folder = start(workspace, *["sleep 86.25"] * 3)
+        child, folder = start(workspace, *[f"sleep {marker}"] * 3)
         folders.append(folder)
         time.sleep(0.004 * step)
         child.kill()
         child.wait(30)
-    assert until(lambda: not pause_timeout("86.25")), pause_timeout("86.25")
+    assert until(lambda: not pause_timeout(marker)), pause_timeout(marker)
     assert until(lambda: not any(f.exists() for f in folders)), [f for f in folders if f.exists()]
     assert until(lambda: not any(pause_timeout(str(f)) for f in folders)), [pause_timeout(str(f)) for f in folders]
     parent = control_groups()

@@ -21,7 +21,7 @@ class Lengths:
 
     def rows(self, source):
         for episode in source.episodes(marked=True):
-            source.take(episode.leaf)
+            source.count_exported(episode.leaf)
             yield {"thread": episode.leaf, "messages": sum(len(w.messages) for w in episode.windows())}
 """
 

@@ -246,7 +246,7 @@ def _run_forked(
     os.close(writing)
     why: str | None = None
     try:
-        text, why = _read_messages(reading, silence)
+        text, why = _read_messages(reading, child, silence)
     finally:
         os.close(reading)
         if why is not None:
@@ -266,14 +266,29 @@ def _run_forked(
     return received, why or (failed[0] if failed else None)
 
 
-def _read_messages(reading: int, silence: float) -> tuple[bytearray, str | None]:
+def _read_messages(reading: int, child: int, silence: float) -> tuple[bytearray, str | None]:
+    """Read until the forked process ends, also if a process that it started keeps the pipe open."""
     text = bytearray()
-    poll = select.poll()
-    poll.register(reading, select.POLLIN | select.POLLHUP)
-    while True:
-        if not poll.poll(silence * 1000):
-            return text, f"it does not end within {silence:g} s"
-        piece = os.read(reading, 1 << 20)
-        if not piece:
-            return text, None
-        text += piece
+    ended = os.pidfd_open(child)
+    try:
+        poll = select.poll()
+        poll.register(reading, select.POLLIN | select.POLLHUP)
+        poll.register(ended, select.POLLIN)
+        while True:
+            ready = dict(poll.poll(silence * 1000))
+            if not ready:
+                return text, f"it does not end within {silence:g} s"
+            if ended in ready:
+                os.set_blocking(reading, False)
+            while True:
+                try:
+                    piece = os.read(reading, 1 << 20)
+                except BlockingIOError:
+                    return text, None
+                if not piece:
+                    return text, None
+                text += piece
+                if ended not in ready:
+                    break
+    finally:
+        os.close(ended)

@@ -127,7 +127,7 @@ class Sandbox:
         return bool(self._copies)
 
     def _prepare(self) -> Prepared:
-        check_roots(self._wards.bash_writable_paths, self.workspace, self.host.home)
+        check_roots(self._wards.bash_writable_paths, self.workspace, self.host.home, self._more_readable)
         roots = {r for r in (self.workspace, *self._wards.bash_writable_paths, *self._more_readable) if r}
         gone = next((r for r in sorted(roots) if not os.path.exists(r)), None)
         if gone is not None:

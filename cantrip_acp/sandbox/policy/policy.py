@@ -93,12 +93,14 @@ def reasons(policy: Policy) -> dict[str, str]:
     return found
 
 
-def check_roots(writable: Iterable[str], workspace: str | None, home: str) -> None:
+def check_roots(writable: Iterable[str], workspace: str | None, home: str, more_readable: Iterable[str] = ()) -> None:
     """Raise `DefinitionError` for a path that may never be written or shown. Call it before searching in the path."""
     for root in _outermost(writable):
         _check_root(root, home, "bash_writable_paths", writing=True)
     if workspace is not None:
         _check_root(workspace, home, "the workspace", writing=False)
+    for root in more_readable:
+        _check_root(root, home, "code_readable_paths", writing=False)
 
 
 def compose(
@@ -130,10 +132,10 @@ def compose(
     network = wards.bash_network
     hosts = AllowedHosts.of(network) if isinstance(network, tuple) else AllowedHosts((), ())
     writable = _outermost(wards.bash_writable_paths)
-    check_roots(writable, workspace, host.home)
+    more_readable = tuple(more_readable)
+    check_roots(writable, workspace, host.home, more_readable)
     readable: tuple[str, ...] = (workspace,) if workspace is not None else ()
     for root in more_readable:
-        _check_root(root, host.home, "code_readable_paths", writing=False)
         readable = _outermost((*readable, root))
     for root in writable:
         guard = next((part for part in root.split("/") if part in NEVER_MADE), None)

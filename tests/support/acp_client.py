@@ -8,7 +8,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -22,21 +21,22 @@ import anyio
 import psutil
 
 from cantrip_acp.acp import serve
+from tests.support import processes
 from tests.support.acp_schema_check import check_message
+from tests.support.processes import AGENT
 
-AGENT = str(Path(sys.executable).parent / "cantrip-acp")
 PATIENCE = 20.0
 
 SOON = 3.0
 """Seconds for what should take one at most, on a machine that runs other tests beside; tests marked timing are strict."""
 
 
-def still_alive(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+def still_alive(candidates: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
     """Those that run on after so long. A zombie runs no more; it waits for the machine's init to take note."""
     deadline = time.monotonic() + seconds
     while True:
         alive = []
-        for process in processes:
+        for process in candidates:
             try:
                 if process.status() != psutil.STATUS_ZOMBIE:
                     alive.append(process)
@@ -89,7 +89,7 @@ class RawClient:
         self._unread: deque[dict[str, Any]] = deque()
 
     def _start(self, argv: Sequence[str], env: Mapping[str, str], streams: Mapping[str, Any]) -> Any:
-        return subprocess.Popen(argv, env=env, start_new_session=True, bufsize=0, **streams)
+        return processes.Popen(argv, env=env, start_new_session=True, bufsize=0, **streams)
 
     # --- writing
 

@@ -8,13 +8,13 @@ import pty
 import select
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CANTRIP = [sys.executable, "-m", "cantrip_acp.cli.main"]
+from tests.support import processes
+from tests.support.processes import CANTRIP
 
 GREETER = """
 name: greeter
@@ -73,7 +73,7 @@ class Done:
 
 def run(*arguments: str | Path, cwd: Path, stdin: str = "", timeout: float = 60, **env: str) -> Done:
     """A command to its end."""
-    done = subprocess.run(
+    done = processes.run(
         [*CANTRIP, *map(str, arguments)],
         cwd=cwd,
         input=stdin,
@@ -87,7 +87,7 @@ def run(*arguments: str | Path, cwd: Path, stdin: str = "", timeout: float = 60,
 
 def start(*arguments: str | Path, cwd: Path, stdin: Path | None = None, **env: str) -> subprocess.Popen[str]:
     """A command that runs; its input from a file, its output in pipes."""
-    return subprocess.Popen(
+    return processes.Popen(
         [*CANTRIP, *map(str, arguments)],
         cwd=cwd,
         stdin=subprocess.DEVNULL if stdin is None else open(stdin),

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.support import processes
+
 PATIENCE = 60.0
 
 
@@ -25,7 +27,7 @@ class Client:
     ) -> None:
         """``command`` is another server's."""
         self.root = root
-        self.process = subprocess.Popen(
+        self.process = processes.Popen(
             command or [sys.executable, "-m", "cantrip_acp.cli.main", "lsp"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support import processes
+
 HERE = Path(__file__).parent
 CLIENT = [sys.executable, "-m", "cantrip_acp.cli.main", "client"]
 POLITE = [sys.executable, str(HERE / "agents" / "polite.py")]
@@ -29,7 +31,7 @@ def run_client(
     *arguments: str, agent: Sequence[str], stdin: str = "", timeout: float = 60, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """The client in a pipe."""
-    return subprocess.run(
+    return processes.run(
         [*CLIENT, *arguments, "--", *agent],
         input=stdin,
         capture_output=True,

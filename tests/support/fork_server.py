@@ -1,0 +1,182 @@
+"""Starts the product's commands by forking a process that has imported the package already.
+
+A command's imports take 0.3 to 1 s of processor time, and the tests start thousands of commands. The forked process gets
+the arguments, the environment, the folder and the streams that an executed one would get, runs the same `main`, and ends
+like any Python program. `processes.Popen` is the other end of the socket.
+
+    python fork_server.py SOCKET_FD
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import gc
+import importlib
+import io
+import json
+import os
+import pkgutil
+import selectors
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+LEFT_OUT = ("sandbox.inside", "demo.project", "__main__", "recipes.generate")
+"""Not imported: what runs inside the sandbox, and programs."""
+
+SDKS = ("anthropic", "openai", "google.genai", "mcp", "agent_client_protocol")
+
+
+def preload() -> None:
+    import cantrip_acp
+
+    for found in pkgutil.walk_packages(cantrip_acp.__path__, "cantrip_acp."):
+        if not any(f"cantrip_acp.{part}" in found.name or found.name.endswith(part) for part in LEFT_OUT):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(found.name)
+    for name in SDKS:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def serve(control: socket.socket) -> tuple[str, dict[str, Any]]:
+    """Fork a process for each request. Returns only in a forked process: the module of its ``main``, and the request.
+
+    Each request comes with a connection of its own, over which the process id and, later, the wait status go back.
+    """
+    selector = selectors.DefaultSelector()
+    selector.register(control, selectors.EVENT_READ)
+    waking, woken = os.pipe()
+    for fd in (waking, woken):
+        os.set_blocking(fd, False)
+    selector.register(waking, selectors.EVENT_READ)
+    before = {number: signal.getsignal(number) for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    # Ctrl-C at the terminal reaches the whole group; this process ends with the one that started it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    running: dict[int, socket.socket] = {}
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is not control:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(waking, 4096)
+                continue
+            fds = array.array("i")
+            data, ancillary, *_ = control.recvmsg(1 << 20, socket.CMSG_SPACE(16 * fds.itemsize))
+            if not data:
+                os._exit(0)
+            for _level, _kind, passed in ancillary:
+                fds.frombytes(passed[: len(passed) - len(passed) % fds.itemsize])
+            request: dict[str, Any] = json.loads(data)
+            pid = os.fork()
+            if not pid:
+                signal.set_wakeup_fd(-1)
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+                for connection in running.values():
+                    connection.close()
+                control.close()
+                selector.close()
+                os.close(waking)
+                os.close(woken)
+                become(request, list(fds))
+                return request["module"], request
+            reply = socket.socket(fileno=fds[0])
+            for fd in fds[1:]:
+                os.close(fd)
+            running[pid] = reply
+            reply.sendall(b"%d\n" % pid)
+        while running:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if not pid:
+                break
+            connection = running.pop(pid, None)
+            if connection is not None:
+                with contextlib.suppress(OSError):
+                    connection.sendall(b"%d\n" % status)
+                connection.close()
+
+
+def become(request: dict[str, Any], fds: list[int]) -> None:
+    """Take over the streams, the folder, the environment and the arguments of a request."""
+    if request["session"]:
+        os.setsid()
+    # First to numbers that none of them has.
+    os.close(fds[0])
+    moved = [os.dup2(fd, 100 + at, inheritable=False) for at, fd in enumerate(fds[1:])]
+    for fd in fds[1:]:
+        os.close(fd)
+    for at, fd in enumerate(moved):
+        os.dup2(fd, at)
+        os.close(fd)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.argv = request["argv"]
+    sys.path[0] = request["path"]
+    main = ModuleType("__main__")
+    main.__file__ = sys.argv[0]
+    sys.modules["__main__"] = main
+    reading = open(0, "rb", closefd=False)
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(reading, encoding="utf-8", errors="strict")
+    sys.stdin.mode = "r"  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _writer(1, "strict", line_buffering=os.isatty(1))
+    sys.stderr = sys.__stderr__ = _writer(2, "backslashreplace", line_buffering=True)
+
+
+def finish(start: Callable[[], Any]) -> None:
+    """Run a program and end as Python does, but leave the memory to the kernel: to free it takes longer than the rest."""
+    code: Any = 0
+    try:
+        code = start()
+    except SystemExit as end:
+        code = end.code
+    except KeyboardInterrupt:
+        code = -signal.SIGINT
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    except BaseException:
+        code = 1
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except (OSError, ValueError):
+            code = code or 120
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit((code or 0) & 0xFF)
+
+
+def _writer(fd: int, errors: str, *, line_buffering: bool) -> io.TextIOWrapper:
+    return io.TextIOWrapper(
+        open(fd, "wb", closefd=False), encoding="utf-8", errors=errors, line_buffering=line_buffering
+    )
+
+
+if __name__ == "__main__":
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel.set_inheritable(False)
+    preload()
+    gc.collect()
+    gc.freeze()
+    channel.sendall(b"ready\n")
+    module, asked = serve(channel)
+    start: Callable[[], Any] = importlib.import_module(module).main
+    finish(start)

@@ -1,0 +1,175 @@
+"""Processes of the product's commands, started without their imports: forked from a server that has made them already.
+
+`Popen` and `run` are those of `subprocess`. A command that needs its own start is executed as usual: another program, other
+settings of Python or of the language, special options of `Popen`, or ``TESTS_EXECUTE_COMMANDS=1`` for all.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+CANTRIP = [sys.executable, "-m", "cantrip_acp.cli.main"]
+AGENT = str(Path(sys.executable).parent / "cantrip-acp")
+
+_STARTS = {
+    tuple(CANTRIP): "cantrip_acp.cli.main",
+    (str(Path(sys.executable).parent / "cantrip"),): "cantrip_acp.cli.main",
+    (AGENT,): "cantrip_acp.acp.start",
+    (sys.executable, "-m", "cantrip_acp.acp.start"): "cantrip_acp.acp.start",
+    (sys.executable, "-m", "cantrip_acp.acp"): "cantrip_acp.acp.start",
+}
+_LANGUAGE = ("LANG", "LANGUAGE", "TZ", "LD_PRELOAD", "LD_LIBRARY_PATH")
+
+
+class _Server:
+    """The process that forks. It ends when this one does."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.settings = _settings(os.environ)
+        self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = str(Path(__file__).with_name("fork_server.py"))
+        self._process = subprocess.Popen(
+            [sys.executable, program, str(other.fileno())], pass_fds=[other.fileno()], stdin=subprocess.DEVNULL
+        )
+        other.close()
+        if self._channel.recv(64) != b"ready\n":
+            raise RuntimeError("the server that forks the product's commands ended when it started")
+        atexit.register(self.end)
+
+    def start(self, request: dict[str, Any], fds: list[int]) -> tuple[int, socket.socket]:
+        """Fork a process with these three streams. Returns its id, and the connection on which its status will come."""
+        own, other = socket.socketpair()
+        passed = array.array("i", [other.fileno(), *fds])
+        self._channel.sendmsg(
+            [json.dumps(request).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed.tobytes())]
+        )
+        other.close()
+        return int(_line(own)), own
+
+    def end(self) -> None:
+        if os.getpid() == self.pid:
+            self._channel.close()
+            self._process.wait(10)
+
+
+_server: _Server | None = None
+
+
+def _line(connection: socket.socket) -> bytes:
+    data = b""
+    while not data.endswith(b"\n"):
+        piece = connection.recv(64)
+        if not piece:
+            raise RuntimeError("the server that forks the product's commands is gone")
+        data += piece
+    return data
+
+
+def _settings(environment: Any) -> dict[str, str]:
+    """The variables that Python itself reads when it starts."""
+    return {k: v for k, v in environment.items() if k.startswith(("PYTHON", "LC_")) or k in _LANGUAGE}
+
+
+class Popen(subprocess.Popen[Any]):
+    """As `subprocess.Popen`; a command of the product is forked if that makes no difference."""
+
+    _status: socket.socket | None = None
+
+    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any,
+                       env: Any, startupinfo: Any, creationflags: Any, shell: Any, p2cread: int, p2cwrite: int,
+                       c2pread: int, c2pwrite: int, errread: int, errwrite: int, *more: Any) -> None:  # fmt: skip
+        # more: restore_signals, gid, gids, uid, umask, start_new_session, process_group
+        restore, gid, gids, uid, umask, session, group = more
+        words = [os.fspath(each) for each in args] if not isinstance(args, str | bytes) else []
+        module, count = next(((m, len(s)) for s, m in _STARTS.items() if tuple(words[: len(s)]) == s), ("", 0))
+        environment = dict(os.environ if env is None else env)
+        plain = (preexec_fn, gid, gids, uid, executable) == (None,) * 5 and not (shell or pass_fds) and close_fds
+        text = all(type(each) is str for each in (*words, *environment, *environment.values()))
+        if (
+            not module
+            or not (plain and text and restore and umask == -1 and group == -1)
+            or "TESTS_EXECUTE_COMMANDS" in environment
+        ):
+            super()._execute_child(  # type: ignore[misc]
+                args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
+                p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *more,
+            )  # fmt: skip
+            return
+        global _server
+        if _server is None or _server.pid != os.getpid():
+            _server = _Server()
+        if _settings(environment) != _server.settings:
+            super()._execute_child(  # type: ignore[misc]
+                args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
+                p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *more,
+            )  # fmt: skip
+            return
+        folder = os.path.abspath(os.fspath(cwd) if cwd is not None else os.getcwd())
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(2, "No such file or directory", folder)
+        as_module = words[0] == sys.executable
+        argv0 = sys.modules["cantrip_acp"].__path__[0] + "/cli/main.py" if as_module else words[0]
+        request = {
+            "module": module,
+            "argv": [argv0, *words[count:]],
+            "path": folder if as_module else os.path.dirname(words[0]),
+            "cwd": folder,
+            "env": environment,
+            "session": bool(session),
+        }
+        streams = [fd if fd != -1 else at for at, fd in enumerate((p2cread, c2pwrite, errwrite))]
+        try:
+            self.pid, self._status = _server.start(request, streams)
+        finally:
+            self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
+        self._child_created = True
+
+    def _internal_poll(self, _deadstate: Any = None, **more: Any) -> int | None:
+        if self._status is None:
+            return super()._internal_poll(_deadstate, **more)  # type: ignore[misc,no-any-return]
+        return self._ended(0.0)
+
+    def _wait(self, timeout: float | None) -> int:
+        if self._status is None:
+            return super()._wait(timeout)  # type: ignore[misc,no-any-return]
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def _ended(self, timeout: float | None) -> int | None:
+        """The return code, after waiting for at most so many seconds."""
+        if self.returncode is None and self._status is not None:
+            if select.select([self._status], [], [], timeout)[0]:
+                self.returncode = os.waitstatus_to_exitcode(int(_line(self._status)))
+                self._status.close()
+        return self.returncode
+
+
+def run(*args: Any, input: Any = None, capture_output: bool = False, timeout: float | None = None,
+        check: bool = False, **options: Any) -> subprocess.CompletedProcess[Any]:  # fmt: skip
+    """As `subprocess.run`."""
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Popen(*args, **options) as process:
+        try:
+            out, err = process.communicate(input, timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+        done = subprocess.CompletedProcess(process.args, process.poll() or 0, out, err)
+    if check:
+        done.check_returncode()
+    return done

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from cantrip_acp.crystals.local.presets import PRESETS
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.recipes.parse import check
 from cantrip_acp.recipes.parse.document import parse
+from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 USERS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -153,7 +153,7 @@ def user(tmp_path: Path) -> dict[str, str]:
 
 
 def run(arguments: list[str], folder: Path, environment: dict[str, str], typed: str = "") -> str:
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-m", "cantrip_acp.cli.main", *arguments],
         cwd=folder, env=environment, input=typed, capture_output=True, text=True, timeout=120,
     )  # fmt: skip

@@ -127,10 +127,10 @@ def become(request: dict[str, Any], fds: list[int]) -> None:
     main = ModuleType("__main__")
     main.__file__ = sys.argv[0]
     sys.modules["__main__"] = main
-    reading = open(0, "rb", closefd=False)
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(reading, encoding="utf-8", errors="strict")
-    sys.stdin.mode = "r"  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = _writer(1, "strict", line_buffering=os.isatty(1))
+    # The locale decides how bytes that are not UTF-8 are read and written, unless this variable names an encoding.
+    errors = "strict" if "PYTHONIOENCODING" in request["env"] else sys.stdout.errors or "strict"
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(open(0, "rb", closefd=False), encoding="utf-8", errors=errors)
+    sys.stdout = sys.__stdout__ = _writer(1, errors, line_buffering=os.isatty(1))
     sys.stderr = sys.__stderr__ = _writer(2, "backslashreplace", line_buffering=True)
 
 

@@ -27,6 +27,7 @@ _STARTS = {
     (sys.executable, "-m", "cantrip_acp.acp.start"): "cantrip_acp.acp.start",
     (sys.executable, "-m", "cantrip_acp.acp"): "cantrip_acp.acp.start",
 }
+ROOT = str(Path(__file__).parents[2])
 _LANGUAGE = ("LANG", "LANGUAGE", "TZ", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
 
@@ -76,8 +77,9 @@ def _line(connection: socket.socket) -> bytes:
 
 
 def _settings(environment: Any) -> dict[str, str]:
-    """The variables that Python itself reads when it starts."""
-    return {k: v for k, v in environment.items() if k.startswith(("PYTHON", "LC_")) or k in _LANGUAGE}
+    """The variables that Python itself reads when it starts, and that make a difference to the server's start."""
+    found = {k: v for k, v in environment.items() if k.startswith(("PYTHON", "LC_")) or k in _LANGUAGE}
+    return dict(found.items() - {("PYTHONPATH", ROOT), ("PYTHONIOENCODING", "utf-8"), ("PYTHONDONTWRITEBYTECODE", "1")})
 
 
 class Popen(subprocess.Popen[Any]):

@@ -19,6 +19,7 @@ from cantrip_acp.version import __version__
 from tests.e2e.editors import debian_packages as debian
 from tests.e2e.editors.conftest import RECIPE
 from tests.e2e.editors.editor_processes import FILES, Emacs, Home, Neovim
+from tests.support import processes
 
 # The first one may have to load the editors.
 pytestmark = pytest.mark.timeout(400)
@@ -118,7 +119,7 @@ def test_commands_of_the_shell_exist() -> None:
             said |= set(re.findall(r"\bcantrip ([a-z]+(?: (?:new|view|check|schema|fork)\b)?)", " ".join(body)))
     assert {"lsp", "doctor", "repl", "recipe new", "loom view"} <= said
     for words in sorted(said):
-        done = subprocess.run(
+        done = processes.run(
             [sys.executable, "-m", "cantrip_acp.cli.main", *words.split(), "--help"],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
         )  # fmt: skip

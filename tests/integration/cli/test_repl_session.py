@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support import processes
 from tests.support.acp_client import RawClient
 from tests.support.fixtures.acp import folder, recipe  # noqa: F401 - fixtures
 
@@ -14,7 +15,7 @@ TALK = [{"content": "One."}, {"content": "Two."}, {"content": "Three."}]
 
 
 def repl(*arguments: str, said: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return processes.run(
         [CANTRIP, "repl", *arguments], input=said, capture_output=True, text=True, timeout=60, check=False
     )
 

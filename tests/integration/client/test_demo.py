@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.client.client_processes import Terminal, environment
+from tests.support import processes
 
 DEMO = [sys.executable, "-m", "cantrip_acp.cli.main", "demo"]
 pytestmark = [
@@ -32,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def play(folder: Path, *arguments: str, argv: list[str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return processes.run(
         [*(argv or DEMO), *arguments],
         capture_output=True,
         text=True,
@@ -42,7 +43,7 @@ def play(folder: Path, *arguments: str, argv: list[str] | None = None) -> subpro
     )
 
 
-def processes(folder: Path) -> list[str]:
+def processes_in(folder: Path) -> list[str]:
     """Command lines of what still works in the folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -106,7 +107,7 @@ def test_in_a_pipe(folder: Path) -> None:
     shown = subprocess.run(shlex.split(said[1]), capture_output=True, text=True, timeout=60, env=environment())
     assert "The tests fail." in shown.stdout, shown.stderr
     assert not list(folder.iterdir()), "the copy of the project is left"
-    assert not processes(folder)
+    assert not processes_in(folder)
 
 
 def test_on_a_terminal_in_colour(folder: Path, terminal: Callable[..., Terminal]) -> None:
@@ -184,4 +185,4 @@ def test_an_interrupt_leaves_nothing(folder: Path, number: signal.Signals) -> No
     assert demo.wait(20) == 128 + number, rest
     demo.stdout.close()
     assert not list(folder.iterdir())
-    assert not processes(folder)
+    assert not processes_in(folder)

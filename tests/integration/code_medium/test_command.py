@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import processes
+
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "cantrip_acp.cli.main", "sandbox", "run", "--python", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return processes.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.recipes import inspect, load
 from cantrip_acp.recipes.build.build import build
+from tests.support import processes
 
 pytestmark = pytest.mark.anyio
 
@@ -234,9 +235,7 @@ def test_the_command_line(workspace: Path) -> None:
     command = [sys.executable, "-m", "cantrip_acp.cli.main", "sandbox", "run", "--python"]
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, *words], cwd=workspace, capture_output=True, text=True, timeout=60, check=False
-        )
+        return processes.run([*command, *words], cwd=workspace, capture_output=True, text=True, timeout=60, check=False)
 
     assert run("--code-python", "venv", "--", "import only_here; only_here.x").stdout == "=> 'from the venv'\n"
     missing = run("--code-python", "nowhere", "--", "1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from tests.integration.familiar.conftest import git
 from tests.integration.familiar.test_familiar_at_work import BUG
+from tests.support import processes
 from tests.support.acp_client import RawClient, still_alive
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(300)]
@@ -88,7 +88,7 @@ def test_without_a_key_it_says_how_to_set_one(agent: Callable[..., RawClient], p
 
 def test_on_the_command_line(project: Path, scripted: Callable[..., Path]) -> None:
     scripted(BUG)
-    done = subprocess.run(
+    done = processes.run(
         [CANTRIP, "cast", "familiar", "One test fails."],
         cwd=project,
         capture_output=True,
@@ -106,7 +106,7 @@ def test_on_the_command_line(project: Path, scripted: Callable[..., Path]) -> No
 
 def test_in_conversation(project: Path, scripted: Callable[..., Path]) -> None:
     scripted([{"content": "Hello, I am here.", "when": "hello", "repeat": True}])
-    done = subprocess.run(
+    done = processes.run(
         [CANTRIP, "repl"], cwd=project, input="hello\n", capture_output=True, text=True, timeout=200, check=False
     )
     assert "Hello, I am here." in done.stdout + done.stderr

@@ -20,6 +20,7 @@ from cantrip_acp.loom.query.listing import Listing
 from cantrip_acp.loom.query.statistics import Statistics
 from cantrip_acp.loom.query.thread import Endings
 from cantrip_acp.training.export.selection import Source
+from tests.support import processes
 from tests.support.fixtures.core import INSTANT
 from tests.support.loom_stores import Place
 from tests.support.waiting import wait_for, wait_until
@@ -146,14 +147,14 @@ def test_the_commands_and_the_page_agree(tmp_path: Path) -> None:
         found: set[str] = set()
         for command in (["show", "--json"], ["thread", "--json"], ["list", "--json"]):
             name, option = command
-            out = subprocess.run(
+            out = processes.run(
                 [cantrip, "loom", name, str(path), option], capture_output=True, text=True, check=True
             ).stdout
             data = json.loads(out) if name != "list" else json.loads(out.splitlines()[0])
             data = data[0] if isinstance(data, list) else data
             for each in (data.get("threads") or data.get("lines") or [data])[-1:]:
                 found.add(each.get("outcome") or each.get("reason") or each["state"])
-        tree = subprocess.run([cantrip, "loom", "tree", str(path)], capture_output=True, text=True, check=True).stdout
+        tree = processes.run([cantrip, "loom", "tree", str(path)], capture_output=True, text=True, check=True).stdout
         found.add("active" if "active" in tree else "interrupted" if "interrupted" in tree else tree)
         book = LoomDocument(path)
         book.load()

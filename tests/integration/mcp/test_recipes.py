@@ -14,6 +14,7 @@ import pytest
 from cantrip_acp.core.errors import RecipeError, UntrustedRecipe
 from cantrip_acp.recipes import recipe, trust
 from cantrip_acp.recipes.build import build
+from tests.support import processes
 
 HEAD = """
 crystal: {provider: scripted, responses: [
@@ -41,7 +42,7 @@ def cast(path: Path, *options: str, **env: str) -> subprocess.CompletedProcess[s
         str(path.parent),
         *options,
     ]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=120, env={**os.environ, **env})
+    return processes.run(argv, capture_output=True, text=True, timeout=120, env={**os.environ, **env})
 
 
 def test_a_cast_from_the_command_line_uses_a_server(program: str, tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_server_in_the_sandbox_needs_no_trust(tmp_path: Path) -> None:
 
 def trusting(state: Path, *words: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "cantrip_acp.cli.main", "trust", "--state-dir", str(state), *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    return processes.run(argv, capture_output=True, text=True, timeout=60)
 
 
 def test_a_command_is_trusted_by_exactly_its_words(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.sandbox.launch.sandbox import control_groups
+from tests.support import processes
 
 
 def cantrip(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return processes.run(
         [sys.executable, "-m", "cantrip_acp.cli.main", *words],
         cwd=cwd,
         env={**os.environ, **environment},

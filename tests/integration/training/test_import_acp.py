@@ -18,6 +18,7 @@ from cantrip_acp.training.importing.acp import import_transcript
 from cantrip_acp.training.importing.import_file import detect_format
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import ImportProblem, Report
+from tests.support import processes
 from tests.support.loom_stores import Place
 
 RECIPE = """
@@ -76,7 +77,7 @@ def recorded(folder: Path) -> Path:
     """What goes over the pipes of the real agent, both directions, as a tee writes it down."""
     recipe = folder / "r.cantrip.yaml"
     recipe.write_text(RECIPE)
-    agent = subprocess.Popen(
+    agent = processes.Popen(
         [sys.executable, "-m", "cantrip_acp.acp.start", "--recipe", str(recipe), "--state-dir", str(folder / "state")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

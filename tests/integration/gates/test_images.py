@@ -23,7 +23,7 @@ from cantrip_acp.gates.files.read_file import READ_FILE
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import GateRecord
 from cantrip_acp.training.export.rows import rendered
-from cantrip_acp.training.export.verifiers_graph import shaped
+from cantrip_acp.training.export.verifiers import shaped
 from tests.support.fixtures.gates import call_in, context_of
 from tests.support.images import png
 

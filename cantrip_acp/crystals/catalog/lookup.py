@@ -288,14 +288,14 @@ def _sensible(entry: Mapping[str, Any], place: str) -> None:
         price = price.get("long")
 
 
-_told: set[tuple[str, str]] = set()
+_logged: set[tuple[str, str]] = set()
 
 
 def _remark(provider: str, model: str, family: str) -> None:
     """Log once per process that a model is unknown, what is assumed, and where to correct it."""
-    if (provider, model) in _told:
+    if (provider, model) in _logged:
         return
-    _told.add((provider, model))
+    _logged.add((provider, model))
     if family:
         _log.warning(
             "%s:%s is in no table of models. It is assumed to be like the family %s, and its price is not known. To correct "

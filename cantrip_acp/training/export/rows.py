@@ -73,14 +73,14 @@ def _content(message: Message, note: Note) -> Any:
         return text_of(message)
     if message.role == "tool":
         # A tool message of chat completions can only have text.
-        note("an image of a tool's result is told by its name alone")
+        note("an image of a tool's result is exported only as its name")
         return "\n".join([message.content or "", *(f"[image: {a.title or a.mime}]" for a in message.attachments)])
     parts: list[dict[str, Any]] = []
     for each in message.attachments:
         if each.kind == "image":
             parts.append({"type": "image_url", "image_url": {"url": url_of(each)}})
         else:
-            note(f"an attachment ({each.kind}) is told by its name alone")
+            note(f"an attachment ({each.kind}) is exported only as its name")
             parts.append({"type": "text", "text": f"[{each.kind}: {each.title or each.uri or each.mime}]"})
     if message.content:
         parts.append({"type": "text", "text": message.content})

@@ -1,8 +1,9 @@
-"""verifiers format (version 1): one episode per line, as in its ``traces.jsonl``. Each thread has one trace, with its
-children.
+"""Export in the verifiers format (version 1): one episode per line, as in the file ``traces.jsonl`` of verifiers.
 
-A trace is a graph. Each fold begins another branch, linked by ``compaction``. Each child is a branch, linked by
-``subagent_call`` to the turn that spawned it and by ``subagent_return`` to the turn after. Forks of a turn share the
+Each thread has one trace, which includes its children.
+
+A trace is a graph. Each fold starts a new branch, linked by ``compaction``. Each child is a branch, linked by
+``subagent_call`` to the turn that spawned it and by ``subagent_return`` to the next turn. Forks of a turn share the
 episode's ``group``. An utterance that several traces share is trained in the first. In the others its token mask is all
 false, and ``info.cantrip.masked`` lists its node. ``info.cantrip`` also has what verifiers has no field for.
 """
@@ -30,11 +31,11 @@ _STOPS = {
     "max_seconds": "agent_timeout",
     "error": "error",
 }
-"""The loom's reasons in the words of verifiers; the others stay as they are."""
+"""Maps the loom's reason for an end to the stop condition of verifiers. Other reasons are written unchanged."""
 
 
 class Verifiers:
-    """Writes one row per thread."""
+    """Writes one row for each thread. A child's thread is in the row of its parent, unless it was selected by its id."""
 
     name = "verifiers"
     summary = "verifiers (v1) episodes: traces as trees of messages, with token ids and log-probabilities"
@@ -112,10 +113,10 @@ def _trace(source: Source, episode: Episode, learned: set[str]) -> dict[str, Any
         trace["stop_condition"] = "agent_completed"
     elif episode.reason is not None:
         trace["stop_condition"] = _STOPS.get(episode.reason, episode.reason)
-    said = answer(last)
-    if isinstance(said, str):
-        trace["root_reply"] = said
-    _stamp(graph.nodes)
+    reply = answer(last)
+    if isinstance(reply, str):
+        trace["root_reply"] = reply
+    _fill_timestamps(graph.nodes)
     return trace
 
 
@@ -127,7 +128,7 @@ def _errors(episode: Episode) -> list[dict[str, Any]]:
 
 
 def _thread(source: Source, graph: Graph, episode: Episode) -> tuple[int | None, int | None]:
-    """Add a thread's windows, then its children's; returns the first and the last sampled node."""
+    """Add the windows of a thread, then those of its children. Returns the first and the last sampled node of the thread."""
     prompts = Prompts()
     first: int | None = None
     last: int | None = None
@@ -168,8 +169,8 @@ def _children(source: Source, graph: Graph, episode: Episode, order: list[int]) 
                 graph.link(after[0], last, "subagent_return")
 
 
-def _stamp(nodes: list[dict[str, Any]]) -> None:
-    """Give each node without a time the time of the first turn that read it, as verifiers does."""
+def _fill_timestamps(nodes: list[dict[str, Any]]) -> None:
+    """Set each missing timestamp to that of the first turn that read the node, as verifiers does."""
     for node in reversed(nodes):
         parent = node["parent"]
         if parent is not None and node["timestamp"] and not nodes[parent]["timestamp"]:
@@ -180,12 +181,14 @@ Note = Callable[[str], None]
 
 
 class Graph:
-    """Nodes and model calls of one trace. ``turns`` is the node of each turn, by its id. ``loose`` are the tokens of
-    nodes whose prompt is unknown; they belong to no sequence."""
+    """The nodes and model calls of one trace. Each message is one node. Each conversation is a path from a root to a leaf.
+
+    ``turns`` maps the id of a turn to its node. ``loose`` maps the id of a turn to its tokens if the tokens of its prompt
+    are unknown. These tokens are in no node.
+    """
 
     def __init__(self, note: Note, learned: set[str] | None = None) -> None:
-        """``learned`` are the utterances that earlier traces train, by their first turns; those of this trace are added
-        to it."""
+        """``learned`` has the first turn's id of each utterance that an earlier trace trains. This trace adds its own."""
         self._learned = learned if learned is not None else set()
         self.masked: list[int] = []
         """The nodes of utterances that an earlier trace trains."""
@@ -193,22 +196,21 @@ class Graph:
         self.calls: list[dict[str, Any]] = []
         self.turns: dict[str, int] = {}
         self.firsts: dict[str, int] = {}
-        """The node of each utterance, by the id of its first turn. A delegation splits one utterance into several
-        turns."""
+        """Maps the id of an utterance's first turn to its node. A delegation splits one utterance into several turns."""
         self.loose: dict[str, Any] = {}
         self._note = note
         self._heads: dict[tuple[int | None, bytes], int] = {}
         self._sequences: dict[int, list[int]] = {}
 
     def add(self, window: Window, prompts: Prompts) -> list[int]:
-        """Add one window; returns the nodes of its utterances, in order."""
-        said = {uttered.at: uttered for uttered in window.uttered}
+        """Add one window. Returns the nodes of its utterances, in order."""
+        utterances = {uttered.at: uttered for uttered in window.uttered}
         tools = [tool(t) for t in window.tools]
         nodes: list[int] = []
         parent: int | None = None
         for at, message in enumerate(window.messages):
-            if at in said:
-                parent = self._utterance(window.messages[: at + 1], parent, said[at], tools, prompts)
+            if at in utterances:
+                parent = self._utterance(window.messages[: at + 1], parent, utterances[at], tools, prompts)
                 nodes.append(parent)
             else:
                 parent = self._context(parent, message, tools)
@@ -221,13 +223,13 @@ class Graph:
             links.append({"node": source, "type": kind})
 
     def _context(self, parent: int | None, message: Message, tools: list[dict[str, Any]]) -> int:
-        told = shaped(message, self._note)
-        key = (parent, msgspec.json.encode([told, tools if parent is None else None]))
+        node_message = convert_message(message, self._note)
+        key = (parent, msgspec.json.encode([node_message, tools if parent is None else None]))
         found = self._heads.get(key)
-        return found if found is not None else self._new(key, parent, told, tools)
+        return found if found is not None else self._new(key, parent, node_message, tools)
 
-    def _new(self, key: Any, parent: int | None, told: dict[str, Any], tools: list[dict[str, Any]]) -> int:
-        node: dict[str, Any] = {"parent": parent, "message": told, "sampled": False, "timestamp": 0.0}
+    def _new(self, key: Any, parent: int | None, node_message: dict[str, Any], tools: list[dict[str, Any]]) -> int:
+        node: dict[str, Any] = {"parent": parent, "message": node_message, "sampled": False, "timestamp": 0.0}
         if parent is None and tools:
             node["tools"] = tools
         self.nodes.append(node)
@@ -246,7 +248,7 @@ class Graph:
         turn = uttered.turn
         known = self.turns.get(turn.id)
         if known is not None:
-            # The trace already has this prefix; siblings of a child may share one.
+            # The trace already has this turn, because sibling children may share a prefix.
             return known
         sampled = turn.metadata.sampled
         before = self._sequences.get(parent, []) if parent is not None else []
@@ -254,17 +256,17 @@ class Graph:
         if isinstance(sampled, SampledTokens) and sampled.ids:
             prompt = prompts.of(sampled)
             if prompt and prompt[: len(before)] != before:
-                # The template encoded the earlier turns with other tokens. Add a separate path, with the tokens that
-                # the model saw.
-                parent = self._again(messages[:-1], tools)
+                # The template encoded the earlier turns with other tokens. Add a separate path with the tokens
+                # that the model read.
+                parent = self._copy_path(messages[:-1], tools)
                 before = []
             added = prompt[len(before) :]
             if not prompt:
-                self._loose(turn.id, sampled)
+                self._add_loose(turn.id, sampled)
         elif isinstance(sampled, SampledTokens):
-            self._loose(turn.id, sampled)
-        told = shaped(messages[-1], self._note)
-        node = self._new((parent, f"said {turn.id}".encode()), parent, told, tools)
+            self._add_loose(turn.id, sampled)
+        node_message = convert_message(messages[-1], self._note)
+        node = self._new((parent, f"said {turn.id}".encode()), parent, node_message, tools)
         end = seconds(turn.metadata.timestamp)
         self.nodes[node] |= {"sampled": True, "timestamp": end}
         if isinstance(sampled, SampledTokens) and sampled.ids and turn.id not in self.loose:
@@ -283,22 +285,22 @@ class Graph:
         return node
 
     def _mask(self, node: int) -> None:
-        """Keep the node's tokens, like those of a prompt, but train none of them."""
+        """Mark all tokens of the node as not trained. The node keeps the tokens, as a prompt does."""
         self.masked.append(node)
         if "token_ids" in self.nodes[node]:
             self.nodes[node] |= {"mask": [False] * len(self.nodes[node]["token_ids"]), "logprobs": []}
 
-    def _again(self, messages: Sequence[Message], tools: list[dict[str, Any]]) -> int | None:
-        """Add the messages again, as nodes without tokens."""
+    def _copy_path(self, messages: Sequence[Message], tools: list[dict[str, Any]]) -> int | None:
+        """Add the messages as a new path of nodes without tokens. Returns the last node; None if there is no message."""
         parent: int | None = None
         for message in messages:
-            told = shaped(message, self._note)
-            parent = self._new((parent, b"again %d" % len(self.nodes)), parent, told, tools)
+            node_message = convert_message(message, self._note)
+            parent = self._new((parent, b"again %d" % len(self.nodes)), parent, node_message, tools)
             self._sequences[parent] = []
         return parent
 
-    def _loose(self, turn_id: str, sampled: SampledTokens) -> None:
-        self._note("tokens without their prompt's: kept in info.cantrip.tokens")
+    def _add_loose(self, turn_id: str, sampled: SampledTokens) -> None:
+        self._note("tokens whose prompt has no tokens: written only to info.cantrip.tokens")
         self.loose[turn_id] = msgspec.to_builtins(sampled)
 
 
@@ -318,13 +320,13 @@ def _call(uttered: WindowUtterance, node: int, end: float) -> dict[str, Any]:
         call["model"] = counted.model
     if stop in ("stop", "length", "tool_calls"):
         call["finish_reason"] = stop
-    # The time of the whole turn, the circle's time included.
+    # The time of the whole turn. It includes the time that the circle needed.
     call["time"] = {"start": max(0.0, end - counted.duration_ms / 1000), "end": end}
     return call
 
 
-def shaped(message: Message, note: Note) -> dict[str, Any]:
-    """One message in the form of verifiers."""
+def convert_message(message: Message, note: Note) -> dict[str, Any]:
+    """Convert a message to the format of verifiers."""
     content: Any = message.content
     if message.attachments:
         content = []
@@ -332,7 +334,7 @@ def shaped(message: Message, note: Note) -> dict[str, Any]:
             if each.kind == "image":
                 content.append({"type": "image_url", "image_url": {"url": url_of(each)}})
             else:
-                note(f"an attachment ({each.kind}) is told by its name alone")
+                note(f"an attachment ({each.kind}) is exported only as its name")
                 content.append({"type": "text", "text": f"[{each.kind}: {each.title or each.uri or each.mime}]"})
         content.append({"type": "text", "text": message.content or ""})
     out: dict[str, Any] = {"role": message.role}
@@ -355,7 +357,7 @@ def shaped(message: Message, note: Note) -> dict[str, Any]:
 
 
 def tool(definition: ToolDefinition) -> dict[str, Any]:
-    """One tool in the form of verifiers."""
+    """Convert a tool definition to the format of verifiers."""
     return {
         "type": "function",
         "name": definition.name,

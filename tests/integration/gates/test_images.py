@@ -23,7 +23,7 @@ from cantrip_acp.gates.files.read_file import READ_FILE
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import GateRecord
 from cantrip_acp.training.export.rows import rendered
-from cantrip_acp.training.export.verifiers import shaped
+from cantrip_acp.training.export.verifiers import convert_message
 from tests.support.fixtures.gates import call_in, context_of
 from tests.support.images import png
 
@@ -209,6 +209,6 @@ def test_exports_say_what_they_do_with_it() -> None:
     message = Message("tool", "taken", tool_call_id="c", name="shoot", attachments=(IMAGE,))
     chat = rendered(message, arguments="text", thinking=None, note=noted.append)
     assert chat["content"] == "taken\n[image: image/png]"
-    assert noted == ["an image of a tool's result is told by its name alone"]
-    kept = shaped(message, noted.append)["content"]
+    assert noted == ["an image of a tool's result is exported only as its name"]
+    kept = convert_message(message, noted.append)["content"]
     assert kept[0] == {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{DATA}"}}

@@ -1,0 +1,82 @@
+"""A command that the tests fork does what an executed one does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support import processes
+from tests.support.command_line import SLEEPER, recipe
+from tests.support.processes import AGENT, CANTRIP
+
+EXECUTED = {"TESTS_EXECUTE_COMMANDS": "1"}
+
+
+def outcomes(folder: Path, command: list[str], stdin: bytes = b"") -> list[tuple[int, bytes, bytes]]:
+    """The status, output and errors of a command: forked, then executed."""
+    found = []
+    for more in ({}, EXECUTED):
+        done = processes.run(
+            command, input=stdin, capture_output=True, cwd=folder, timeout=60, env={**os.environ, **more}
+        )
+        found.append((done.returncode, done.stdout, done.stderr))
+    return found
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [*CANTRIP, "--version"],
+        [*CANTRIP, "loom", "--help"],
+        [*CANTRIP, "nonsense"],
+        [*CANTRIP, "recipe", "check", "r.cantrip.yaml"],
+        [*CANTRIP, "cast", "nowhere.cantrip.yaml", "x"],
+        [AGENT, "--nonsense"],
+        [AGENT, "--help"],
+    ],
+    ids=lambda command: " ".join(command[-2:]).rpartition("/")[2],
+)
+def test_output_and_status_are_the_same(command: list[str], tmp_path: Path) -> None:
+    recipe(tmp_path, SLEEPER)
+    forked, executed = outcomes(tmp_path, command)
+    assert forked == executed
+    assert forked[1] or forked[2]
+
+
+def test_an_agent_answers_and_ends_with_its_input(tmp_path: Path) -> None:
+    forked, executed = outcomes(tmp_path, [AGENT], b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n\xff\n')
+    assert forked[:2] == executed[:2]
+    assert forked[1].count(b"\n") == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("session", [False, True])
+def test_signals_end_it_in_the_same_way(number: signal.Signals, session: bool, tmp_path: Path) -> None:
+    path = recipe(tmp_path, SLEEPER)
+    found = []
+    for more in ({}, EXECUTED):
+        process = processes.Popen(
+            [*CANTRIP, "cast", str(path), "x"], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, env={**os.environ, **more}, start_new_session=session,
+        )  # fmt: skip
+        assert process.stdout is not None
+        while b"echo begun" not in (line := process.stdout.readline()):
+            assert line, "it ended before it began"
+        assert (os.getsid(process.pid) == process.pid) is session
+        assert process.poll() is None
+        process.send_signal(number)
+        process.communicate(timeout=30)
+        found.append(process.returncode)
+    assert found[0] == found[1]
+
+
+def test_other_programs_and_settings_are_executed(tmp_path: Path) -> None:
+    assert processes.run(["echo", "x"], capture_output=True).stdout == b"x\n"
+    other = processes.run([*CANTRIP, "--version"], capture_output=True, env={**os.environ, "PYTHONHASHSEED": "7"})
+    assert other.returncode == 0
+    with pytest.raises(FileNotFoundError):
+        processes.run([*CANTRIP, "--version"], cwd=tmp_path / "nowhere")

@@ -116,10 +116,10 @@ async def _serve(server: Server, source: BinaryIO) -> int:
             end()
 
     server.leave = client_ended
-    reading = asyncio.create_task(read())
+    analysis = asyncio.create_task(read())
     status = await ended
     await server.close()
-    del reading
+    del analysis
     # Do not wait for threads that still read a text; they have nothing to lose.
     sys.stderr.flush()
     os._exit(status)

@@ -135,7 +135,7 @@ def recipe_path(server: Server, given: CommandArguments) -> Path:
     """The recipe that is named, else the only open recipe."""
     if given.has("uri"):
         return given.file()
-    opened = [held.path for held in server.documents.held.values() if held.recipe]
+    opened = [document.path for document in server.documents.by_uri.values() if document.recipe]
     if len(opened) == 1:
         return opened[0]
     raise DefinitionError(
@@ -147,8 +147,8 @@ def recipe_path(server: Server, given: CommandArguments) -> Path:
 def _known(server: Server, path: Path) -> list[str]:
     """A recipe's intents: first the last one, then those noted in the recipe. Raises `IntentRequired` if there is none."""
     before = server.casts.intents.get(path)
-    held = server.documents.at(path)
-    noted = [words for _, words in lenses.noted(held.text)] if held is not None else []
+    document = server.documents.at(path)
+    noted = [words for _, words in lenses.noted(document.text)] if document is not None else []
     found = list(dict.fromkeys([*([before] if before is not None else []), *noted]))
     if not found:
         raise IntentRequired(

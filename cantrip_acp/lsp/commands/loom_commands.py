@@ -110,22 +110,22 @@ async def replay(server: Server, given: CommandArguments, work: CommandRun) -> d
         with Loom.open(path, readonly=True) as loom:
             return await lived_again(cantrip, loom, turn, recorded_gates=recorded)
 
-    living = WorkerThread(run, "replay")
-    work.on_cancel(living.cancel)
+    replay = WorkerThread(run, "replay")
+    work.on_cancel(replay.cancel)
     try:
-        told = await living.wait()
+        result = await replay.wait()
     except asyncio.CancelledError:
-        if not living.cancelled:
-            living.cancel()
+        if not replay.cancelled:
+            replay.cancel()
             raise
         raise CommandFailed("the replay was cancelled", data={"error": "Cancelled"}) from None
-    differs = told.divergence
-    words = f"{told.turns} turns, all the same" if differs is None else f"went another way at {differs}"
+    differs = result.divergence
+    words = f"{result.turns} turns, all the same" if differs is None else f"went another way at {differs}"
     work.report(words)
     kind = types.MessageType.Info if differs is None else types.MessageType.Warning
     server.window_show_message(types.ShowMessageParams(kind, f"Replay: {words}"[:1000]))
     where = None if differs is None else {"turn": differs.turn_id, "number": differs.number, "how": differs.how}
-    return {"leaf": turn, "turns": told.turns, "divergence": where, "recipe": recipe.as_uri()}
+    return {"leaf": turn, "turns": result.turns, "divergence": where, "recipe": recipe.as_uri()}
 
 
 async def reward(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
@@ -137,9 +137,9 @@ async def reward(server: Server, given: CommandArguments, work: CommandRun) -> d
     else:
         number = float(await ask_choice(server, f"Which reward for turn {turn}?", _REWARDS, "reward", "a number"))
     note = given.text("note", "") or None
-    told = await asyncio.to_thread(_reward, path, turn, number, note)
+    result = await asyncio.to_thread(_reward, path, turn, number, note)
     server.looms.hurry()
-    return told
+    return result
 
 
 def _reward(path: Path, turn: str, number: float, note: str | None) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _cast_with(server: Server, loom: Path) -> Path | None:
 def _recipes(server: Server, workspace: Path, beside: Path) -> list[Path]:
     from cantrip_acp.recipes.recipe import recipe_files
 
-    opened = [held.path for held in list(server.documents.held.values()) if held.recipe]
+    opened = [document.path for document in list(server.documents.by_uri.values()) if document.recipe]
     return list(dict.fromkeys([*opened, *recipe_files(workspace / ".cantrip"), *recipe_files(beside)]))
 
 
@@ -300,8 +300,8 @@ class WorkerThread:
         except asyncio.CancelledError:
             self._hand(lambda: self._ended.cancel())
         except BaseException as error:  # noqa: BLE001 - handed to the waiting task
-            told = error if isinstance(error, Exception) else RuntimeError(repr(error))
-            self._hand(lambda: self._ended.set_exception(told))
+            failure = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            self._hand(lambda: self._ended.set_exception(failure))
         else:
             self._hand(lambda: self._ended.set_result(result))
 

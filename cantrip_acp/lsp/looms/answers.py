@@ -42,14 +42,14 @@ async def _read(ls: Server, uri: str, tell: Callable[[LoomDocument], Any]) -> An
         return None
     book = await ls.looms.book(path)
 
-    def told() -> Any:
+    def read() -> Any:
         try:
             with book.lock:
                 return tell(book) if book.broken is None else None
         except LoomError:
             return None
 
-    return await asyncio.to_thread(told)
+    return await asyncio.to_thread(read)
 
 
 async def symbols(ls: Server, params: types.DocumentSymbolParams) -> Any:

@@ -399,7 +399,7 @@ def findings(book: LoomDocument) -> list[types.Diagnostic]:
     if book.broken is not None:
         out.append(_finding(0, 1, "no-loom", f"{clean_line(book.broken)}", _WARNING))
     for problem in book.problems(MOST) if book.broken is None else ():
-        out.append(_told(problem))
+        out.append(_diagnostic(problem))
     if book.broken is None and book.damage > MOST:
         more = f"{book.damage - MOST:,} more lines are damaged; `cantrip loom check FILE` names them all"
         out.append(_finding(0, 1, "damaged-line", more, _INFORMATION))
@@ -408,11 +408,11 @@ def findings(book: LoomDocument) -> list[types.Diagnostic]:
 
 def of_line(book: LoomDocument, line: int) -> str:
     """What is wrong with a line, as text; empty if nothing is."""
-    found = [_told(problem).message for problem in book.problems(MOST, line)]
+    found = [_diagnostic(problem).message for problem in book.problems(MOST, line)]
     return "\n".join(found)
 
 
-def _told(problem: Problem) -> types.Diagnostic:
+def _diagnostic(problem: Problem) -> types.Diagnostic:
     rule, advice = problem.rule, _ADVICE[problem.rule]
     line = max(0, (problem.line or 1) - 1)
     severity = _INFORMATION if rule in ("empty-line", "torn-line") else _WARNING

@@ -125,9 +125,9 @@ def cast(book: LoomDocument, number: int) -> str:
     if start is not None and start.intent:
         out.append(f"Intent\n\n{fence(start.intent)}")
     if end is not None:
-        told = end.error or (None if end.result is None else _text(end.result)) or end.summary
-        if told:
-            out.append(f"{'Failed' if end.error else 'Answered'}\n\n{fence(told)}")
+        answer = end.error or (None if end.result is None else _text(end.result)) or end.summary
+        if answer:
+            out.append(f"{'Failed' if end.error else 'Answered'}\n\n{fence(answer)}")
     else:
         out.append("No end was recorded: it still runs, or was cut off.")
     return "\n\n".join(out)
@@ -169,8 +169,8 @@ def _other(book: LoomDocument, found: Record) -> str:
         case SnapshotRecord():
             return f"**Snapshot** of the medium's state after turn {_code(found.turn_id)}"
         case FilesRecord():
-            told = f": {_line(labels.plain(found.error))}" if found.error else ""
-            return f"**Files** as they were after turn {_code(found.turn_id)}{told}"
+            error = f": {_line(labels.plain(found.error))}" if found.error else ""
+            return f"**Files** as they were after turn {_code(found.turn_id)}{error}"
         case _:
             return ""
 

@@ -23,7 +23,7 @@ def plain(text: object, most: int = _SHOWN) -> str:
 
 def turn(book: LoomDocument, number: int, of: Turn) -> dict[str, Any]:
     """A turn as data. ``line`` counts from 0; ``kind`` says what ``text`` is: code, calls, text, fold or call."""
-    told, index = of.metadata, book.index
+    metadata, index = of.metadata, book.index
     row = summary.row(of)
     cast = index.cast_of[number]
     return {
@@ -40,11 +40,15 @@ def turn(book: LoomDocument, number: int, of: Turn) -> dict[str, Any]:
         "entity": of.entity_id,
         "parent": of.parent_id,
         "continues": of.continues,
-        "tokens": {"prompt": told.tokens_prompt, "completion": told.tokens_completion, "cached": told.tokens_cached},
-        "cost": told.cost,
-        "ms": round(told.duration_ms, 3),
-        "timestamp": told.timestamp,
-        "model": told.model,
+        "tokens": {
+            "prompt": metadata.tokens_prompt,
+            "completion": metadata.tokens_completion,
+            "cached": metadata.tokens_cached,
+        },
+        "cost": metadata.cost,
+        "ms": round(metadata.duration_ms, 3),
+        "timestamp": metadata.timestamp,
+        "model": metadata.model,
         "reward": of.reward,
         "failed": bool(summary.flags(of) & summary.ERROR),
         "state": "terminated" if of.terminated else "truncated" if of.truncated else None,
@@ -67,7 +71,7 @@ def cast(book: LoomDocument, number: int) -> dict[str, Any]:
         spent = book.spent(number)
     tokens = {"prompt": spent.prompt_tokens, "completion": spent.completion_tokens, "cached": spent.cached_tokens}
     cost = spent.cost
-    told = "" if end is None else end.error or (end.result if isinstance(end.result, str) else "") or end.summary or ""
+    text = "" if end is None else end.error or (end.result if isinstance(end.result, str) else "") or end.summary or ""
     return {
         "n": number,
         "id": places.id,
@@ -75,7 +79,7 @@ def cast(book: LoomDocument, number: int) -> dict[str, Any]:
         "endLine": last,
         "entity": book.index.entities[places.entity],
         "intent": plain((start.intent if start is not None else None) or ""),
-        "told": plain(told),
+        "told": plain(text),
         "state": ending.state,
         "reason": ending.reason,
         "turns": len(book.turns[number]),

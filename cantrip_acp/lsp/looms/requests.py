@@ -75,7 +75,7 @@ async def _read(ls: Server, asked: RequestParams, tell: Callable[[LoomDocument],
     path = asked.path()
     book = await ls.looms.book(path)
 
-    def told() -> dict[str, Any]:
+    def read() -> dict[str, Any]:
         with book.lock:
             if book.broken is not None:
                 raise LoomError(book.broken)
@@ -83,7 +83,7 @@ async def _read(ls: Server, asked: RequestParams, tell: Callable[[LoomDocument],
             return {**about, **tell(book)}
 
     try:
-        return await asyncio.to_thread(told)
+        return await asyncio.to_thread(read)
     except LoomError as error:
         raise RequestFailed(str(error), data={"error": type(error).__name__}) from None
 
@@ -114,8 +114,8 @@ async def turns(ls: Server, params: object) -> dict[str, Any]:
                 raise JsonRpcInvalidParams(f"no cast {cast[:80]!r} in this loom")
             found = book.turns[number]
         chosen = list(found[page])
-        told = [labels.turn(book, n, body) for n, body in zip(chosen, book.bodies(chosen), strict=True)]
-        return {"total": len(found), "offset": page.start, "turns": told}
+        turns = [labels.turn(book, n, body) for n, body in zip(chosen, book.bodies(chosen), strict=True)]
+        return {"total": len(found), "offset": page.start, "turns": turns}
 
     return await _read(ls, asked, tell)
 

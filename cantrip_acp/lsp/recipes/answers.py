@@ -26,17 +26,17 @@ def _opened(answer: Callable[[Server, OpenDocument, Any], T]) -> Callable[[Serve
 
     @wraps(answer)
     def asked(ls: Server, params: Any) -> T | None:
-        held = ls.documents.recipe(params.text_document.uri)
-        return answer(ls, held, params) if held is not None else None
+        document = ls.documents.recipe(params.text_document.uri)
+        return answer(ls, document, params) if document is not None else None
 
     return asked
 
 
 @_opened
-def completion(ls: Server, held: OpenDocument, params: types.CompletionParams) -> types.CompletionList:
+def completion(ls: Server, document: OpenDocument, params: types.CompletionParams) -> types.CompletionList:
     from cantrip_acp.lsp.recipes.completion import completions
 
-    found = completions(held, params.position, ls.documents.workspace(held.path))
+    found = completions(document, params.position, ls.documents.workspace(document.path))
     return types.CompletionList(is_incomplete=False, items=[_readable(ls, item) for item in found])
 
 
@@ -54,161 +54,165 @@ def _readable(ls: Server, item: types.CompletionItem) -> types.CompletionItem:
 
 
 @_opened
-def hover(ls: Server, held: OpenDocument, params: types.HoverParams) -> types.Hover | None:
+def hover(ls: Server, document: OpenDocument, params: types.HoverParams) -> types.Hover | None:
     from cantrip_acp.lsp.recipes.hover import hover
 
-    found = hover(held, ls.reading(held), params.position)
+    found = hover(document, ls.analysis(document), params.position)
     if found is not None and isinstance(found.contents, types.MarkupContent):
         found.contents = fitted(found.contents, ls.hover_formats)
     return found
 
 
 @_opened
-def code_actions(ls: Server, held: OpenDocument, params: types.CodeActionParams) -> list[types.CodeAction]:
+def code_actions(ls: Server, document: OpenDocument, params: types.CodeActionParams) -> list[types.CodeAction]:
     from cantrip_acp.lsp.recipes.code_actions import actions
 
-    workspace = ls.documents.workspace(held.path)
-    return actions(held, ls.reading(held), params, ls.diagnostic, workspace, creates=ls.creates_files)
+    workspace = ls.documents.workspace(document.path)
+    return actions(document, ls.analysis(document), params, ls.diagnostic, workspace, creates=ls.creates_files)
 
 
 @_opened
-def lenses(ls: Server, held: OpenDocument, params: types.CodeLensParams) -> list[types.CodeLens]:
+def lenses(ls: Server, document: OpenDocument, params: types.CodeLensParams) -> list[types.CodeLens]:
     from cantrip_acp.lsp.recipes.lenses import lenses
 
-    return lenses(ls, held)
+    return lenses(ls, document)
 
 
 @_opened
-def symbols(ls: Server, held: OpenDocument, params: types.DocumentSymbolParams) -> list[dict[str, Any]]:
+def symbols(ls: Server, document: OpenDocument, params: types.DocumentSymbolParams) -> list[dict[str, Any]]:
     from cantrip_acp.lsp.recipes.outline import symbols
 
-    return symbols(held)
+    return symbols(document)
 
 
 @_opened
-def folds(ls: Server, held: OpenDocument, params: types.FoldingRangeParams) -> list[types.FoldingRange]:
+def folds(ls: Server, document: OpenDocument, params: types.FoldingRangeParams) -> list[types.FoldingRange]:
     from cantrip_acp.lsp.recipes.outline import folds
 
-    return folds(held)
+    return folds(document)
 
 
 @_opened
-def formatting(ls: Server, held: OpenDocument, params: types.DocumentFormattingParams) -> list[types.TextEdit]:
+def formatting(ls: Server, document: OpenDocument, params: types.DocumentFormattingParams) -> list[types.TextEdit]:
     from cantrip_acp.lsp.recipes.formatting import edits
 
-    return edits(held)
+    return edits(document)
 
 
 @_opened
-def definition(ls: Server, held: OpenDocument, params: types.DefinitionParams) -> list[types.Location]:
+def definition(ls: Server, document: OpenDocument, params: types.DefinitionParams) -> list[types.Location]:
     from cantrip_acp.lsp.recipes.references import definition
 
-    return definition(held, params.position)
+    return definition(document, params.position)
 
 
 @_opened
 def references(
-    ls: Server, held: OpenDocument, params: types.ReferenceParams
+    ls: Server, document: OpenDocument, params: types.ReferenceParams
 ) -> list[types.Location] | Coroutine[Any, Any, list[types.Location]]:
     from cantrip_acp.lsp.recipes.references import file_at, references
 
-    file = file_at(held, params.position)
+    file = file_at(document, params.position)
     if file is not None:
         return _users(ls, file)
-    return references(held, params.position, params.context.include_declaration)
+    return references(document, params.position, params.context.include_declaration)
 
 
 async def _users(ls: Server, file: Path) -> list[types.Location]:
     """Any recipe of the workspace may use the file."""
     from cantrip_acp.lsp.recipes.references import users
 
-    async with ls.reading_library:
+    async with ls.analyzing_library:
         return await asyncio.to_thread(lambda: users(ls.library.all(ls.documents), file))
 
 
 @_opened
-def links(ls: Server, held: OpenDocument, params: types.DocumentLinkParams) -> list[types.DocumentLink]:
+def links(ls: Server, document: OpenDocument, params: types.DocumentLinkParams) -> list[types.DocumentLink]:
     from cantrip_acp.lsp.recipes.references import links
 
-    return links(held)
+    return links(document)
 
 
 @_opened
-def renaming(ls: Server, held: OpenDocument, params: types.PrepareRenameParams) -> types.Range | None:
+def renaming(ls: Server, document: OpenDocument, params: types.PrepareRenameParams) -> types.Range | None:
     from cantrip_acp.lsp.recipes.references import renaming
 
-    span = renaming(held, params.position)
-    return held.text.range(*span) if span is not None else None
+    span = renaming(document, params.position)
+    return document.text.range(*span) if span is not None else None
 
 
 @_opened
-def renamed(ls: Server, held: OpenDocument, params: types.RenameParams) -> types.WorkspaceEdit | None:
+def renamed(ls: Server, document: OpenDocument, params: types.RenameParams) -> types.WorkspaceEdit | None:
     from cantrip_acp.lsp.recipes.references import rename
 
     try:
-        return rename(held, params.position, params.new_name)
+        return rename(document, params.position, params.new_name)
     except ValueError as error:
         raise JsonRpcInvalidParams(str(error)) from None
 
 
 @_opened
-def highlights(ls: Server, held: OpenDocument, params: types.DocumentHighlightParams) -> list[types.DocumentHighlight]:
+def highlights(
+    ls: Server, document: OpenDocument, params: types.DocumentHighlightParams
+) -> list[types.DocumentHighlight]:
     from cantrip_acp.lsp.recipes.outline import highlights
 
-    return highlights(held, params.position)
+    return highlights(document, params.position)
 
 
 @_opened
-def selections(ls: Server, held: OpenDocument, params: types.SelectionRangeParams) -> list[types.SelectionRange]:
+def selections(ls: Server, document: OpenDocument, params: types.SelectionRangeParams) -> list[types.SelectionRange]:
     from cantrip_acp.lsp.recipes.outline import selections
 
-    return selections(held, list(params.positions))
+    return selections(document, list(params.positions))
 
 
 @_opened
-def linked(ls: Server, held: OpenDocument, params: types.LinkedEditingRangeParams) -> types.LinkedEditingRanges | None:
+def linked(
+    ls: Server, document: OpenDocument, params: types.LinkedEditingRangeParams
+) -> types.LinkedEditingRanges | None:
     from cantrip_acp.lsp.recipes.outline import linked
 
-    return linked(held, params.position)
+    return linked(document, params.position)
 
 
 @_opened
-def tokens(ls: Server, held: OpenDocument, params: types.SemanticTokensParams) -> types.SemanticTokens:
+def tokens(ls: Server, document: OpenDocument, params: types.SemanticTokensParams) -> types.SemanticTokens:
     from cantrip_acp.lsp.recipes import semantic_tokens
 
-    return semantic_tokens.full_tokens(held)
+    return semantic_tokens.full_tokens(document)
 
 
 @_opened
 def tokens_changed(
-    ls: Server, held: OpenDocument, params: types.SemanticTokensDeltaParams
+    ls: Server, document: OpenDocument, params: types.SemanticTokensDeltaParams
 ) -> types.SemanticTokens | types.SemanticTokensDelta:
     from cantrip_acp.lsp.recipes import semantic_tokens
 
-    return semantic_tokens.changed(held, params.previous_result_id)
+    return semantic_tokens.changed(document, params.previous_result_id)
 
 
 @_opened
-def tokens_of_part(ls: Server, held: OpenDocument, params: types.SemanticTokensRangeParams) -> types.SemanticTokens:
+def tokens_of_part(ls: Server, document: OpenDocument, params: types.SemanticTokensRangeParams) -> types.SemanticTokens:
     from cantrip_acp.lsp.recipes import semantic_tokens
 
-    return semantic_tokens.part(held, params.range)
+    return semantic_tokens.part(document, params.range)
 
 
 @_opened
-def hints(ls: Server, held: OpenDocument, params: types.InlayHintParams) -> list[types.InlayHint]:
+def hints(ls: Server, document: OpenDocument, params: types.InlayHintParams) -> list[types.InlayHint]:
     from cantrip_acp.lsp.recipes.inlay_hints import hints
 
-    return hints(held, ls.reading(held).data, params.range)
+    return hints(document, ls.analysis(document).data, params.range)
 
 
 @_opened
 def prepare_call_hierarchy(
-    ls: Server, held: OpenDocument, params: types.CallHierarchyPrepareParams
+    ls: Server, document: OpenDocument, params: types.CallHierarchyPrepareParams
 ) -> list[types.CallHierarchyItem]:
     from cantrip_acp.lsp.recipes.call_hierarchy import EntityHierarchy
 
-    return EntityHierarchy(held, ls.reading(held).data).at(params.position)
+    return EntityHierarchy(document, ls.analysis(document).data).at(params.position)
 
 
 def outgoing_calls(
@@ -228,26 +232,26 @@ def incoming_calls(
 def _family(ls: Server, item: types.CallHierarchyItem) -> tuple[EntityHierarchy, dict[str, Any]] | None:
     from cantrip_acp.lsp.recipes.call_hierarchy import EntityHierarchy
 
-    held = ls.documents.recipe(item.uri)
-    if held is None:
+    document = ls.documents.recipe(item.uri)
+    if document is None:
         return None
-    return EntityHierarchy(held, ls.reading(held).data), item.data if isinstance(item.data, dict) else {}
+    return EntityHierarchy(document, ls.analysis(document).data), item.data if isinstance(item.data, dict) else {}
 
 
 async def workspace_symbols(ls: Server, params: types.WorkspaceSymbolParams) -> list[types.WorkspaceSymbol]:
     from cantrip_acp.lsp.recipes.workspace_recipes import symbols
 
-    async with ls.reading_library:
+    async with ls.analyzing_library:
         return await asyncio.to_thread(lambda: symbols(ls.library.all(ls.documents), params.query))
 
 
 def diagnostics(ls: Server, params: types.DocumentDiagnosticParams) -> Any:
     from cantrip_acp.lsp.server import pull_diagnostics
 
-    held = ls.documents.recipe(params.text_document.uri)
-    if held is None:
+    document = ls.documents.recipe(params.text_document.uri)
+    if document is None:
         return types.RelatedFullDocumentDiagnosticReport([])
-    return pull_diagnostics.of_one(ls, held, params.previous_result_id)
+    return pull_diagnostics.of_one(ls, document, params.previous_result_id)
 
 
 async def workspace_diagnostics(ls: Server, params: types.WorkspaceDiagnosticParams) -> types.WorkspaceDiagnosticReport:

@@ -22,10 +22,10 @@ OWN = ""
 
 
 class EntityHierarchy:
-    """A recipe's entity and all entities below it. ``data`` is the recipe's data from the last reading."""
+    """A recipe's entity and all entities below it. ``data`` is the recipe's data from the last analysis."""
 
-    def __init__(self, held: OpenDocument, data: Any) -> None:
-        self._held = held
+    def __init__(self, document: OpenDocument, data: Any) -> None:
+        self._held = document
         circle = data.get("circle") if isinstance(data, dict) else None
         self._circle: dict[str, Any] = circle if isinstance(circle, dict) else {}
 
@@ -55,19 +55,19 @@ class EntityHierarchy:
         return [types.CallHierarchyIncomingCall(self._item(name, depth - 1), spots) for name in above]
 
     def _item(self, crystal: str | None, depth: int) -> types.CallHierarchyItem:
-        held, recipe = self._held, title(self._held)
+        document, recipe = self._held, title(self._held)
         kind = types.SymbolKind.Class if crystal is None else types.SymbolKind.Object
         if crystal is None:
-            name, span = recipe, title_span(held)
+            name, span = recipe, title_span(document)
         elif crystal == OWN:
-            name, span = f"child of {recipe}", next(iter(self._gates(0)), title_span(held))
+            name, span = f"child of {recipe}", next(iter(self._gates(0)), title_span(document))
         else:
-            given = held.tree.find(("crystals", crystal))
-            name, span = crystal, (given.key_span if given is not None and given.key_span else title_span(held))
-        spot = held.text.range(*span)
+            given = document.tree.find(("crystals", crystal))
+            name, span = crystal, (given.key_span if given is not None and given.key_span else title_span(document))
+        spot = document.text.range(*span)
         data = {"kind": "recipe", "crystal": crystal, "depth": depth}
         detail = self._detail(crystal, depth)
-        return types.CallHierarchyItem(name, kind, held.uri, spot, spot, detail=detail, data=data)
+        return types.CallHierarchyItem(name, kind, document.uri, spot, spot, detail=detail, data=data)
 
     def _detail(self, crystal: str | None, depth: int) -> str:
         tree = self._held.tree

@@ -19,8 +19,8 @@ FIX_ALL = "source.fixAll.cantrip"
 
 
 def actions(
-    held: OpenDocument,
-    reading: Analysis,
+    document: OpenDocument,
+    analysis: Analysis,
     params: types.CodeActionParams,
     diagnostic: Callable[[OpenDocument, Finding], types.Diagnostic],
     workspace: Path,
@@ -31,25 +31,25 @@ def actions(
     files."""
     out: list[types.CodeAction] = []
     if _kind_requested(params, types.CodeActionKind.QuickFix.value):
-        start, end = held.text.offset(params.range.start), held.text.offset(params.range.end)
-        for finding in reading.findings:
+        start, end = document.text.offset(params.range.start), document.text.offset(params.range.end)
+        for finding in analysis.findings:
             if finding.span[0] <= end and finding.span[1] >= start:
-                said = diagnostic(held, finding)
-                out += _fixing(held, finding, said)
+                said = diagnostic(document, finding)
+                out += _fixing(document, finding, said)
                 if creates:
-                    out += _creating(held, reading, finding, said, workspace)
+                    out += _creating(document, analysis, finding, said, workspace)
     if _kind_requested(params, FIX_ALL):
-        edits = fix_all(held, reading)
+        edits = fix_all(document, analysis)
         if edits:
-            out.append(types.CodeAction("Fix all that is plain", kind=FIX_ALL, edit=_edit(held, edits)))
+            out.append(types.CodeAction("Fix all that is plain", kind=FIX_ALL, edit=_edit(document, edits)))
     return out
 
 
-def of(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
+def of(document: OpenDocument, finding: Finding) -> Iterator[Fix]:
     """Every fix of a finding."""
     seen: set[str] = set()
-    moves = list(quick_fixes.misplaced_key_fixes(held, finding))
-    others = (*value_fixes.fixes(held, finding), *quick_fixes.fixes(held, finding))
+    moves = list(quick_fixes.misplaced_key_fixes(document, finding))
+    others = (*value_fixes.fixes(document, finding), *quick_fixes.fixes(document, finding))
     if moves:  # a key that is valid elsewhere is not a typing error
         others = tuple(replace(fix, best=False, safe=False) for fix in others)
     for fix in (*moves, *others):
@@ -58,11 +58,11 @@ def of(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
             yield fix
 
 
-def fix_all(held: OpenDocument, reading: Analysis) -> list[tuple[Span, str]]:
+def fix_all(document: OpenDocument, analysis: Analysis) -> list[tuple[Span, str]]:
     """The edits of all safe fixes, without those that overlap another edit."""
     taken: list[tuple[Span, str]] = []
-    for finding in reading.findings:
-        fix = next((fix for fix in of(held, finding) if fix.safe), None)
+    for finding in analysis.findings:
+        fix = next((fix for fix in of(document, finding) if fix.safe), None)
         if fix is not None and not any(_touch(new, old) for new, _ in fix.edits for old, _ in taken):
             taken += fix.edits
     return sorted(taken, key=lambda edit: edit[0])
@@ -82,30 +82,30 @@ def _kind_requested(params: types.CodeActionParams, kind: str) -> bool:
     return any(not name or kind == name or kind.startswith(f"{name}.") for name in names)
 
 
-def _fixing(held: OpenDocument, finding: Finding, said: types.Diagnostic) -> Iterator[types.CodeAction]:
-    for fix in of(held, finding):
+def _fixing(document: OpenDocument, finding: Finding, said: types.Diagnostic) -> Iterator[types.CodeAction]:
+    for fix in of(document, finding):
         yield types.CodeAction(
             fix.title,
             kind=types.CodeActionKind.QuickFix,
             diagnostics=[said],
             is_preferred=fix.best,
-            edit=_edit(held, list(fix.edits)),
+            edit=_edit(document, list(fix.edits)),
         )
 
 
 def _creating(
-    held: OpenDocument, reading: Analysis, finding: Finding, said: types.Diagnostic, workspace: Path
+    document: OpenDocument, analysis: Analysis, finding: Finding, said: types.Diagnostic, workspace: Path
 ) -> Iterator[types.CodeAction]:
-    for title, made in creations(held, reading, finding, workspace):
+    for title, made in creations(document, analysis, finding, workspace):
         edit = types.WorkspaceEdit(document_changes=list(made))
         yield types.CodeAction(
             title, kind=types.CodeActionKind.QuickFix, diagnostics=[said], is_preferred=True, edit=edit
         )
 
 
-def _edit(held: OpenDocument, edits: list[tuple[Span, str]]) -> types.WorkspaceEdit:
+def _edit(document: OpenDocument, edits: list[tuple[Span, str]]) -> types.WorkspaceEdit:
     return types.WorkspaceEdit(
-        changes={held.uri: [types.TextEdit(held.text.range(*span), text) for span, text in edits]}
+        changes={document.uri: [types.TextEdit(document.text.range(*span), text) for span, text in edits]}
     )
 
 
@@ -136,19 +136,19 @@ responses:
 
 
 def creations(
-    held: OpenDocument, reading: Analysis, finding: Finding, workspace: Path
+    document: OpenDocument, analysis: Analysis, finding: Finding, workspace: Path
 ) -> Iterator[tuple[str, list[types.CreateFile | types.TextDocumentEdit]]]:
     """A title and the edits that create the file or folder that a finding reports as missing."""
     if finding.mend is None or finding.mend.kind != "create":
         return
-    for path, name, kind in file_references.named(reading.data):
+    for path, name, kind in file_references.named(analysis.data):
         if path == finding.path:
-            file = file_references.path_beside(held.path.parent, name)
+            file = file_references.path_beside(document.path.parent, name)
             yield (
-                f"Create {_shown(file, held.path.parent)}",
-                _create_file_edits(file, _content(held, reading, path, kind)),
+                f"Create {_shown(file, document.path.parent)}",
+                _create_file_edits(file, _content(document, analysis, path, kind)),
             )
-    for path, name in file_references.roots(reading.data):
+    for path, name in file_references.roots(analysis.data):
         if path == finding.path:
             folder = file_references.path_beside(workspace, name)
             # The protocol can create files, but not folders.
@@ -167,14 +167,14 @@ def _create_file_edits(file: Path, content: str) -> list[types.CreateFile | type
     return made
 
 
-def _content(held: OpenDocument, reading: Analysis, path: tuple[str | int, ...], kind: str) -> str:
-    recipe = held.path.name.partition(".cantrip.")[0]
+def _content(document: OpenDocument, analysis: Analysis, path: tuple[str | int, ...], kind: str) -> str:
+    recipe = document.path.name.partition(".cantrip.")[0]
     if kind == "prompt":
         return _PROMPT
     if kind == "script":
         return _SCRIPT.format(answer=json.dumps("the answer"))
     if path[:2] == ("circle", "score"):
-        score = reading.data["circle"]["score"]
+        score = analysis.data["circle"]["score"]
         return _SCORE.format(recipe=recipe, of="turn" if score.get("at") == "turn" else "thread")
     return _GATES.format(recipe=recipe, gate="count_words")
 

@@ -30,18 +30,18 @@ _STORES = {
 _HIDDEN = ("On", "ON", "Off", "OFF", "on", "off")
 
 
-def completions(held: OpenDocument, position: types.Position, workspace: Path) -> list[types.CompletionItem]:
+def completions(document: OpenDocument, position: types.Position, workspace: Path) -> list[types.CompletionItem]:
     """The completions at a position; empty in prose, in comments, and where any value is possible."""
-    offset = held.text.offset(position)
-    at = cursor_context.of(held, offset)
+    offset = document.text.offset(position)
+    at = cursor_context.of(document, offset)
     if at is None:
         return []
-    found = list(_keys(held, at)) if at.keys else []
+    found = list(_keys(document, at)) if at.keys else []
     if at.values:
-        values = list(_values(held, at, workspace))
+        values = list(_values(document, at, workspace))
         # A gate is more often a name than a mapping.
         found = values + found if hover.is_gate(at.path) else found + values
-    spot = held.text.range(*at.word)
+    spot = document.text.range(*at.word)
     out: list[types.CompletionItem] = []
     seen: set[str] = set()
     for order, item in enumerate(found):
@@ -56,18 +56,18 @@ def completions(held: OpenDocument, position: types.Position, workspace: Path) -
     return out
 
 
-def _keys(held: OpenDocument, at: CursorContext) -> Iterator[types.CompletionItem]:
-    node = held.tree.find(at.path)
-    line = held.text.line_of(at.word[0])
+def _keys(document: OpenDocument, at: CursorContext) -> Iterator[types.CompletionItem]:
+    node = document.tree.find(at.path)
+    line = document.text.line_of(at.word[0])
     # Without the key that is being typed.
     written = {
         child.key
         for child in (node.children if node is not None and node.kind == "mapping" else ())
-        if child.key_span is not None and held.text.line_of(child.key_span[0]) != line
+        if child.key_span is not None and document.text.line_of(child.key_span[0]) != line
     }
     if at.path[:2] == ("circle", "wards") and at.path[2:3] and written:
         return  # each ward has one key
-    for name, schema in schema_lookup.keys(at.path, held.tree).items():
+    for name, schema in schema_lookup.keys(at.path, document.tree).items():
         if name in written or schema.get("deprecated"):
             continue
         ward = at.path[:2] == ("circle", "wards") and name in WARDS
@@ -81,69 +81,73 @@ def _keys(held: OpenDocument, at: CursorContext) -> Iterator[types.CompletionIte
         )
 
 
-def _values(held: OpenDocument, at: CursorContext, workspace: Path) -> Iterator[types.CompletionItem]:
+def _values(document: OpenDocument, at: CursorContext, workspace: Path) -> Iterator[types.CompletionItem]:
     path = at.path
     # At a list's first item: offer the items with the dash, or in brackets.
-    is_list = any(schema.get("type") == "array" for schema in schema_lookup.at(path, held.tree)) and not at.dashed
-    if is_list and not schema_lookup.words(path, held.tree):
-        whole = held.text.line(held.text.line_of(at.word[0])).strip().endswith(":")
-        for item in _items(held, CursorContext((*path, 0), at.word, values=True, inline=True), workspace):
+    is_list = any(schema.get("type") == "array" for schema in schema_lookup.at(path, document.tree)) and not at.dashed
+    if is_list and not schema_lookup.words(path, document.tree):
+        whole = document.text.line(document.text.line_of(at.word[0])).strip().endswith(":")
+        for item in _items(document, CursorContext((*path, 0), at.word, values=True, inline=True), workspace):
             text = item.insert_text or item.label
-            item.insert_text = f"[{text}]" if whole or _same_line(held, at) else f"- {text}"
+            item.insert_text = f"[{text}]" if whole or _same_line(document, at) else f"- {text}"
             yield item
-        if path == ("circle", "wards") and not _same_line(held, at):
-            for item in _keys(held, CursorContext((*path, 0), at.word, keys=True)):
+        if path == ("circle", "wards") and not _same_line(document, at):
+            for item in _keys(document, CursorContext((*path, 0), at.word, keys=True)):
                 item.insert_text = f"- {item.label}: "
                 yield item
         return
-    yield from _items(held, at, workspace)
+    yield from _items(document, at, workspace)
 
 
-def _same_line(held: OpenDocument, at: CursorContext) -> bool:
-    line = held.text.line_of(at.word[0])
-    before = held.text.source[held.text.starts[line] : at.word[0]]
+def _same_line(document: OpenDocument, at: CursorContext) -> bool:
+    line = document.text.line_of(at.word[0])
+    before = document.text.source[document.text.starts[line] : at.word[0]]
     return bool(before.strip())
 
 
-def _items(held: OpenDocument, at: CursorContext, workspace: Path) -> Iterator[types.CompletionItem]:
+def _items(document: OpenDocument, at: CursorContext, workspace: Path) -> Iterator[types.CompletionItem]:
     path = at.path
     if path == ("circle", "medium"):
         for name, text in hover.MEDIUMS.items():
-            yield types.CompletionItem(name, kind=_KIND.EnumMember, detail=text, insert_text=_written(held, at, name))
+            yield types.CompletionItem(
+                name, kind=_KIND.EnumMember, detail=text, insert_text=_written(document, at, name)
+            )
         return
     if hover.is_gate(path) or (len(path) == 5 and hover.is_gate(path[:4])):
-        yield from _gates(held, at)
+        yield from _gates(document, at)
         return
     if hover.is_crystal(path) or path[-1:] == ("model",):
-        yield from _models(held, at)
+        yield from _models(document, at)
         return
     if path == ("folding", "summarizer"):
-        named = held.tree.find(("crystals",))
+        named = document.tree.find(("crystals",))
         for child in named.children if named is not None else ():
             yield types.CompletionItem(
-                str(child.key), kind=_KIND.Reference, insert_text=_written(held, at, str(child.key))
+                str(child.key), kind=_KIND.Reference, insert_text=_written(document, at, str(child.key))
             )
         return
     if path == ("loom", "store"):
         for label, what in _STORES.items():
-            yield types.CompletionItem(label, kind=_KIND.EnumMember, detail=what, insert_text=_written(held, at, label))
+            yield types.CompletionItem(
+                label, kind=_KIND.EnumMember, detail=what, insert_text=_written(document, at, label)
+            )
         return
-    base = _base(held, path, workspace)
+    base = _base(document, path, workspace)
     if base is not None:
-        yield from _paths(held, at, *base)
+        yield from _paths(document, at, *base)
         return
-    for word in schema_lookup.words(path, held.tree):
+    for word in schema_lookup.words(path, document.tree):
         if word in _HIDDEN:
             continue
         label = word if isinstance(word, str) else json.dumps(word)
-        text = _written(held, at, label) if isinstance(word, str) else label
+        text = _written(document, at, label) if isinstance(word, str) else label
         yield types.CompletionItem(label, kind=_KIND.EnumMember, insert_text=text)
 
 
-def _gates(held: OpenDocument, at: CursorContext) -> Iterator[types.CompletionItem]:
+def _gates(document: OpenDocument, at: CursorContext) -> Iterator[types.CompletionItem]:
     from cantrip_acp.recipes.parse import cross_field, names
 
-    listed = held.tree.find(("circle", "gates"))
+    listed = document.tree.find(("circle", "gates"))
     present = set()
     for child in listed.children if listed is not None else ():
         named = child.get("name") if child.kind == "mapping" else child
@@ -158,19 +162,19 @@ def _gates(held: OpenDocument, at: CursorContext) -> Iterator[types.CompletionIt
             name,
             kind=_KIND.Function,
             detail=detail,
-            insert_text=_written(held, at, name),
+            insert_text=_written(document, at, name),
             data={"kind": "recipe", "gate": name},
         )
 
 
-def _models(held: OpenDocument, at: CursorContext) -> Iterator[types.CompletionItem]:
+def _models(document: OpenDocument, at: CursorContext) -> Iterator[types.CompletionItem]:
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.recipes.parse import names
 
     only: str | None = None
     if at.path[-1:] == ("model",):
-        given = held.tree.find((*at.path[:-1], "provider"))
+        given = document.tree.find((*at.path[:-1], "provider"))
         only = given.value if given is not None and given.value else None
         if only is None:
             return
@@ -181,19 +185,19 @@ def _models(held: OpenDocument, at: CursorContext) -> Iterator[types.CompletionI
     for provider, model, _ in known:
         label = model if only else f"{provider}:{model}"
         detail = hover.model_line(provider, model) or None
-        yield types.CompletionItem(label, kind=_KIND.Value, detail=detail, insert_text=_written(held, at, label))
+        yield types.CompletionItem(label, kind=_KIND.Value, detail=detail, insert_text=_written(document, at, label))
     if only is None:
         for name in names.provider_names():
             label = name if name == "human" else f"{name}:"
             yield types.CompletionItem(
-                label, kind=_KIND.Module, detail="provider", insert_text=_written(held, at, label)
+                label, kind=_KIND.Module, detail="provider", insert_text=_written(document, at, label)
             )
 
 
-def _base(held: OpenDocument, path: tuple[str | int, ...], workspace: Path) -> tuple[Path, str] | None:
+def _base(document: OpenDocument, path: tuple[str | int, ...], workspace: Path) -> tuple[Path, str] | None:
     """The base folder of a path at this key, and the required ending (``/``: folders only). None if the value is not a path."""
     last = path[-1] if path else None
-    folder = held.path.parent
+    folder = document.path.parent
     if path == ("call", "system_prompt_file"):
         return folder, ""
     if last == "python" and path[:1] == ("circle",):
@@ -207,8 +211,8 @@ def _base(held: OpenDocument, path: tuple[str | int, ...], workspace: Path) -> t
     return None
 
 
-def _paths(held: OpenDocument, at: CursorContext, base: Path, wanted: str) -> Iterator[types.CompletionItem]:
-    typed = held.text.source[at.word[0] : at.word[1]]
+def _paths(document: OpenDocument, at: CursorContext, base: Path, wanted: str) -> Iterator[types.CompletionItem]:
+    typed = document.text.source[at.word[0] : at.word[1]]
     head = typed.rpartition("/")[0] + "/" if "/" in typed else ""
     folder = path_beside(base, head) if head else base
     if wanted == "/" and not head:
@@ -222,12 +226,12 @@ def _paths(held: OpenDocument, at: CursorContext, base: Path, wanted: str) -> It
         if is_folder or (wanted != "/" and name.endswith(wanted)):
             label = f"{head}{name}{'/' if is_folder else ''}"
             kind = _KIND.Folder if is_folder else _KIND.File
-            yield types.CompletionItem(label, kind=kind, insert_text=_written(held, at, label))
+            yield types.CompletionItem(label, kind=kind, insert_text=_written(document, at, label))
 
 
-def _written(held: OpenDocument, at: CursorContext, text: str) -> str:
+def _written(document: OpenDocument, at: CursorContext, text: str) -> str:
     """A text quoted as the format needs it; unchanged if the cursor is inside quotes."""
-    before = held.text.source[at.word[0] - 1 : at.word[0]]
+    before = document.text.source[at.word[0] - 1 : at.word[0]]
     if before in ('"', "'") and before:
         return text
     plain = all(c.isalnum() or c in "_-./:" for c in text) and not text.startswith("-") and not text.endswith(":")

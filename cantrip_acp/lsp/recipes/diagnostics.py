@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The result of reading a text."""
+    """The result of analyzing a text."""
 
     findings: tuple[Finding, ...]
     data: Any = None
@@ -69,9 +69,9 @@ def _of(text: TextDocument, problem: Problem) -> Finding:
     return Finding(span, problem.rule, problem.message, key=problem.key, mend=problem.mend)
 
 
-def _advised(text: TextDocument, held: Document, each: lint.LintMessage) -> Finding:
-    line, column = held.places.key(each.path) if each.at_key else held.places.value(each.path)
-    spans = tuple((_span(text, *held.places.value(path)), why) for path, why in each.related)
+def _advised(text: TextDocument, document: Document, each: lint.LintMessage) -> Finding:
+    line, column = document.places.key(each.path) if each.at_key else document.places.value(each.path)
+    spans = tuple((_span(text, *document.places.value(path)), why) for path, why in each.related)
     pattern = _TOKEN if each.at_key else _VALUE
     return Finding(
         _span(text, line, column, pattern),

@@ -17,33 +17,33 @@ _AFTER_KEY = re.compile(r"\A([ \t]*(?:-[ ]+)*[A-Za-z_][A-Za-z0-9_-]*:)[ \t]{2,}(
 _AFTER_DASH = re.compile(r"\A([ \t]*-)[ ]{2,}(?=[^\s#-][^:]*\Z)")
 
 
-def edits(held: OpenDocument) -> list[types.TextEdit]:
+def edits(document: OpenDocument) -> list[types.TextEdit]:
     """The edits that format a document; none if it is broken or already formatted."""
-    source = held.text.source
-    new = formatted(held)
-    if new == source or not _same(held, source, new):
+    source = document.text.source
+    new = formatted(document)
+    if new == source or not _same(document, source, new):
         return []
     # One edit per line, so that cursors and folds stay in place.
     before, after = source.splitlines(keepends=True), new.splitlines(keepends=True)
     if len(before) != len(after):
-        return [types.TextEdit(held.text.range(0, len(source)), new)]
+        return [types.TextEdit(document.text.range(0, len(source)), new)]
     out: list[types.TextEdit] = []
     at = 0
     for old, changed in zip(before, after, strict=True):
         if old != changed:
-            out.append(types.TextEdit(held.text.range(at, at + len(old)), changed))
+            out.append(types.TextEdit(document.text.range(at, at + len(old)), changed))
         at += len(old)
     return out
 
 
-def formatted(held: OpenDocument) -> str:
+def formatted(document: OpenDocument) -> str:
     """The formatted text."""
-    texts = _texts(held)
-    newline = "\r\n" if "\r\n" in held.text.source else "\n"
+    texts = _texts(document)
+    newline = "\r\n" if "\r\n" in document.text.source else "\n"
     out: list[str] = []
     empty = 0
-    for number in range(len(held.text.starts)):
-        line = held.text.line(number)
+    for number in range(len(document.text.starts)):
+        line = document.text.line(number)
         if number in texts:
             out.append(line)
             empty = 0
@@ -56,12 +56,15 @@ def formatted(held: OpenDocument) -> str:
     return newline.join(out).rstrip("\r\n") + newline
 
 
-def _texts(held: OpenDocument) -> set[int]:
+def _texts(document: OpenDocument) -> set[int]:
     """The lines inside multi-line texts, where every space counts."""
     out: set[int] = set()
-    for node in held.tree.walk():
+    for node in document.tree.walk():
         if node.kind == "scalar":
-            first, last = held.text.line_of(node.span[0]), held.text.line_of(max(node.span[0], node.span[1] - 1))
+            first, last = (
+                document.text.line_of(node.span[0]),
+                document.text.line_of(max(node.span[0], node.span[1] - 1)),
+            )
             out.update(range(first + 1, last + 1))
             if node.quote and last > first and node.quote not in ("|", ">"):
                 out.add(first)

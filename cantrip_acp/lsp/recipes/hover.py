@@ -149,15 +149,15 @@ def is_crystal(path: KeyPath) -> bool:
     return path == ("crystal",) or (len(path) == 2 and path[0] == "crystals")
 
 
-def hover(held: OpenDocument, reading: Analysis, position: types.Position) -> types.Hover | None:
+def hover(document: OpenDocument, analysis: Analysis, position: types.Position) -> types.Hover | None:
     """The hover text at a position: the meaning of the word, and of the rules that are broken there."""
-    offset = held.text.offset(position)
-    node = held.tree.at(offset)
+    offset = document.text.offset(position)
+    node = document.tree.at(offset)
     on_key = node.key_span is not None and node.key_span[0] <= offset <= node.key_span[1]
     span = node.key_span if on_key and node.key_span is not None else node.span
-    said = key(node.path, held.tree) if on_key else value(node)
+    said = key(node.path, document.tree) if on_key else value(node)
     parts = [said] if said else []
-    for finding in reading.findings:
+    for finding in analysis.findings:
         if finding.span[0] <= offset <= finding.span[1]:
             text = lint.meanings().get(finding.rule)
             if text is not None:
@@ -166,4 +166,4 @@ def hover(held: OpenDocument, reading: Analysis, position: types.Position) -> ty
     if not parts:
         return None
     content = types.MarkupContent(types.MarkupKind.Markdown, "\n\n---\n\n".join(dict.fromkeys(parts)))
-    return types.Hover(content, held.text.range(*span))
+    return types.Hover(content, document.text.range(*span))

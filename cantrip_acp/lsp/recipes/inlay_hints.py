@@ -21,53 +21,53 @@ Hint = tuple[int, str, str]
 """An offset, the label, and the tooltip that explains it."""
 
 
-def hints(held: OpenDocument, data: Any, spot: types.Range) -> list[types.InlayHint]:
+def hints(document: OpenDocument, data: Any, spot: types.Range) -> list[types.InlayHint]:
     """The hints in a range; none for parts that are not valid."""
     if not isinstance(data, dict):
         return []
-    start, end = held.text.offset(spot.start), held.text.offset(spot.end)
+    start, end = document.text.offset(spot.start), document.text.offset(spot.end)
     return [
-        types.InlayHint(held.text.position(at), label, tooltip=tooltip, padding_left=True)
-        for at, label, tooltip in _all(held, data)
+        types.InlayHint(document.text.position(at), label, tooltip=tooltip, padding_left=True)
+        for at, label, tooltip in _all(document, data)
         if start <= at <= end
     ]
 
 
-def _all(held: OpenDocument, data: dict[str, Any]) -> Iterator[Hint]:
-    tokens = yield from _call(held, data)
-    yield from _prices(held, data, tokens)
+def _all(document: OpenDocument, data: dict[str, Any]) -> Iterator[Hint]:
+    tokens = yield from _call(document, data)
+    yield from _prices(document, data, tokens)
     circle = data.get("circle")
     if isinstance(circle, dict):
-        yield from _wards(held, circle)
+        yield from _wards(document, circle)
 
 
-def _call(held: OpenDocument, data: dict[str, Any]) -> Generator[Hint, None, int]:
+def _call(document: OpenDocument, data: dict[str, Any]) -> Generator[Hint, None, int]:
     """Yield the hint for the tokens of the system prompt; return their number."""
     call = data.get("call")
     if not isinstance(call, dict):
         return 0
     for name in ("system_prompt", "system_prompt_file"):
-        given, node = call.get(name), held.tree.find(("call", name))
+        given, node = call.get(name), document.tree.find(("call", name))
         if not isinstance(given, str) or node is None or node.key_span is None:
             continue
-        text = given if name == "system_prompt" else _file(file_references.path_beside(held.path.parent, given))
+        text = given if name == "system_prompt" else _file(file_references.path_beside(document.path.parent, given))
         if text is None:
             continue
         tokens = estimated(text)
         # A long text begins below its key; the hint stays on the key's line.
-        at = _line_end(held, node.key_span[0])
+        at = _line_end(document, node.key_span[0])
         yield at, f"≈ {tokens:,} tokens", "An estimate, rather too high than too low. Each query begins with them."
         return tokens
     return 0
 
 
-def _prices(held: OpenDocument, data: dict[str, Any], tokens: int) -> Iterator[Hint]:
+def _prices(document: OpenDocument, data: dict[str, Any], tokens: int) -> Iterator[Hint]:
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.lsp.commands.progress import money
 
     for path, provider, model in lint.crystals(data):
-        node = held.tree.find(path)
+        node = document.tree.find(path)
         try:
             price = lookup.look_up(provider, model, remark=False).price
         except DefinitionError:
@@ -80,10 +80,10 @@ def _prices(held: OpenDocument, data: dict[str, Any], tokens: int) -> Iterator[H
             f"${price.input:g} for a million tokens in, ${price.output:g} for a million out. The call alone has about "
             f"{tokens:,} tokens; what was said before and the answer come on top."
         )
-        yield _line_end(held, node.whole[1]), label, tooltip
+        yield _line_end(document, node.whole[1]), label, tooltip
 
 
-def _wards(held: OpenDocument, circle: dict[str, Any]) -> Iterator[Hint]:
+def _wards(document: OpenDocument, circle: dict[str, Any]) -> Iterator[Hint]:
     from cantrip_acp.core.definition.wards import WARDS, Wards
     from cantrip_acp.core.errors import DefinitionError
 
@@ -99,10 +99,14 @@ def _wards(held: OpenDocument, circle: dict[str, Any]) -> Iterator[Hint]:
         if name in WARDS and times[name] > 1:
             holds = getattr(wards, name)
             holds = list(holds) if isinstance(holds, tuple) else holds
-            node = held.tree.find(path)
+            node = document.tree.find(path)
             if node is not None and holds != value:
-                yield _line_end(held, node.whole[1]), f"holds: {_word(holds)}", "Composed with the other one (WARD-1)."
-    at = _key_end(held, held.tree.find(("circle", "wards")))
+                yield (
+                    _line_end(document, node.whole[1]),
+                    f"holds: {_word(holds)}",
+                    "Composed with the other one (WARD-1).",
+                )
+    at = _key_end(document, document.tree.find(("circle", "wards")))
     if at is not None:
         yield (
             at,
@@ -112,10 +116,10 @@ def _wards(held: OpenDocument, circle: dict[str, Any]) -> Iterator[Hint]:
     gates = lint.gates(circle)
     for gate, path in gates.items():
         if ALIASES.get(gate, gate) in DELEGATION:
-            node = held.tree.find(path)
+            node = document.tree.find(path)
             if node is not None:
                 yield (
-                    _line_end(held, node.whole[1]),
+                    _line_end(document, node.whole[1]),
                     _children(wards),
                     "A child's wards are its parent's, or tighter (COMP-1).",
                 )
@@ -163,12 +167,12 @@ def _word(value: Any) -> str:
     return "true" if value is True else "false" if value is False else str(value)
 
 
-def _key_end(held: OpenDocument, node: Node | None) -> int | None:
-    return _line_end(held, node.key_span[0]) if node is not None and node.key_span is not None else None
+def _key_end(document: OpenDocument, node: Node | None) -> int | None:
+    return _line_end(document, node.key_span[0]) if node is not None and node.key_span is not None else None
 
 
-def _line_end(held: OpenDocument, offset: int) -> int:
+def _line_end(document: OpenDocument, offset: int) -> int:
     """The end of the line that contains an offset, without trailing space."""
-    line = held.text.line_of(max(offset, 0))
-    begin = held.text.starts[line]
-    return begin + len(held.text.line(line).rstrip())
+    line = document.text.line_of(max(offset, 0))
+    begin = document.text.starts[line]
+    return begin + len(document.text.line(line).rstrip())

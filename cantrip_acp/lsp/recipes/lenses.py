@@ -32,29 +32,29 @@ SHOWN = 50
 """The most characters of an intent in a lens."""
 
 
-def lenses(server: Server, held: OpenDocument) -> list[types.CodeLens]:
+def lenses(server: Server, document: OpenDocument) -> list[types.CodeLens]:
     """The lenses at the recipe's first key, and one at each noted intent."""
-    first = next(iter(held.tree.children), None)
-    top = held.text.line_of(first.whole[0]) if first is not None else 0
-    about = {"uri": held.uri}
+    first = next(iter(document.tree.children), None)
+    top = document.text.line_of(first.whole[0]) if first is not None else 0
+    about = {"uri": document.uri}
     out: list[types.CodeLens] = []
 
     def add(line: int, title: str, command: str, **more: Any) -> None:
-        span = types.Range(types.Position(line, 0), types.Position(line, held.text.units(held.text.line(line))))
+        span = types.Range(types.Position(line, 0), types.Position(line, document.text.units(document.text.line(line))))
         out.append(types.CodeLens(span, command=types.Command(title, command, arguments=[{**about, **more}])))
 
-    for line, intent in noted(held.text):
+    for line, intent in noted(document.text):
         add(line, f"▶ Cast: {_short(intent)}", "cantrip.cast", intent=intent)
-    running = server.casts.running.get(held.path)
+    running = server.casts.running.get(document.path)
     if running:
         count = f" ({len(running)} casts)" if len(running) > 1 else ""
         add(top, f"■ Stop{count}", "cantrip.stop")
     add(top, "▶ Cast", "cantrip.cast")
     add(top, "Cast with…", "cantrip.castWith")
-    if held.untrusted:
-        count = "1 key asks" if held.untrusted == 1 else f"{held.untrusted} keys ask"
+    if document.untrusted:
+        count = "1 key asks" if document.untrusted == 1 else f"{document.untrusted} keys ask"
         add(top, f"Trust… ({count} for it)", "cantrip.trust")
-    last = server.casts.last.get(held.path)
+    last = server.casts.last.get(document.path)
     if isinstance(last, CastOutcome):
         add(top, f"{'✓' if last.well else '✗'} {summary(last)}", "cantrip.lastResult")
         if last.loom:

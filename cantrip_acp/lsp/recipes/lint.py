@@ -254,11 +254,11 @@ def _repeated(listed: list[tuple[str, Any, KeyPath]]) -> Iterator[LintMessage]:
             continue
         before, there = seen[name]
         try:
-            held = getattr(Wards.of([{name: before}, {name: value}]), name)
+            combined = getattr(Wards.of([{name: before}, {name: value}]), name)
         except (DefinitionError, TypeError):
             continue
-        shown = list(held) if isinstance(held, tuple) else held
-        nothing = held in ((), False) and (before not in ([], False) and value not in ([], False))
+        shown = list(combined) if isinstance(combined, tuple) else combined
+        nothing = combined in ((), False) and (before not in ([], False) and value not in ([], False))
         why = "they have nothing in common, so nothing is left" if nothing else f"the stricter holds: {_written(shown)}"
         idle, other, where = (
             (there, path, "and again here") if shown == value != before else (path, there, "first here")

@@ -19,10 +19,12 @@ DEEPEST = 4
 """Levels of keys that are symbols; below them come a script's arguments and similar data."""
 
 
-def symbols(held: OpenDocument) -> list[dict[str, Any]]:
+def symbols(document: OpenDocument) -> list[dict[str, Any]]:
     """Every key and item, nested: ``DocumentSymbol``s as plain data, because a long recipe has thousands."""
     return [
-        _symbol(held, child, (child.key,)) for child in held.tree.children if child.key is not None and _named(child)
+        _symbol(document, child, (child.key,))
+        for child in document.tree.children
+        if child.key is not None and _named(child)
     ]
 
 
@@ -45,8 +47,8 @@ def name(node: Node) -> str:
     return f"[{node.key}]" if node.key is not None else ""
 
 
-def _symbol(held: OpenDocument, node: Node, path: KeyPath) -> dict[str, Any]:
-    text, (start, end) = held.text, node.whole
+def _symbol(document: OpenDocument, node: Node, path: KeyPath) -> dict[str, Any]:
+    text, (start, end) = document.text, node.whole
     chosen = node.key_span or (start, min(end, start + max(1, len(text.line(text.line_of(start))))))
     chosen = (max(chosen[0], start), min(chosen[1], end))
     inside = [child for child in node.children if _named(child)] if len(path) < DEEPEST else []
@@ -58,15 +60,15 @@ def _symbol(held: OpenDocument, node: Node, path: KeyPath) -> dict[str, Any]:
     made = {
         "name": name(node),
         "kind": _kind(node, path).value,
-        "range": _range(held, start, end),
-        "selectionRange": _range(held, *chosen),
-        "children": [_symbol(held, child, (*path, child.key)) for child in inside if child.key is not None],
+        "range": _range(document, start, end),
+        "selectionRange": _range(document, *chosen),
+        "children": [_symbol(document, child, (*path, child.key)) for child in inside if child.key is not None],
     }
     return made | {"detail": first[0][:SHOWN]} if first else made
 
 
-def _range(held: OpenDocument, start: int, end: int) -> dict[str, Any]:
-    (line, column), (last, behind) = held.text.spot(start), held.text.spot(end)
+def _range(document: OpenDocument, start: int, end: int) -> dict[str, Any]:
+    (line, column), (last, behind) = document.text.spot(start), document.text.spot(end)
     return {"start": {"line": line, "character": column}, "end": {"line": last, "character": behind}}
 
 
@@ -84,19 +86,19 @@ def _kind(node: Node, path: KeyPath) -> types.SymbolKind:
     return _KIND.Property if node.kind == "scalar" else _KIND.Object
 
 
-def folds(held: OpenDocument) -> list[types.FoldingRange]:
+def folds(document: OpenDocument) -> list[types.FoldingRange]:
     """A fold for every value and every comment of more than one line."""
     out: dict[int, types.FoldingRange] = {}
-    for node in held.tree.walk():
+    for node in document.tree.walk():
         if node.parent is None:
             continue
         start, end = node.whole
-        first, last = held.text.line_of(start), held.text.line_of(max(start, end - 1))
+        first, last = document.text.line_of(start), document.text.line_of(max(start, end - 1))
         if last > first and (first not in out or out[first].end_line < last):
             out[first] = types.FoldingRange(first, last)
     begin: int | None = None
-    for number in range(len(held.text.starts) + 1):
-        comment = number < len(held.text.starts) and held.text.line(number).lstrip().startswith("#")
+    for number in range(len(document.text.starts) + 1):
+        comment = number < len(document.text.starts) and document.text.line(number).lstrip().startswith("#")
         if comment and begin is None:
             begin = number
         elif not comment and begin is not None:
@@ -109,36 +111,36 @@ def folds(held: OpenDocument) -> list[types.FoldingRange]:
 # --- For the cursor's place: other uses of its name, the ranges around it, and names that change together.
 
 
-def highlights(held: OpenDocument, position: types.Position) -> list[types.DocumentHighlight]:
+def highlights(document: OpenDocument, position: types.Position) -> list[types.DocumentHighlight]:
     """Where the name at a position is defined (write) and used (read)."""
     write, read = types.DocumentHighlightKind.Write, types.DocumentHighlightKind.Read
-    offset = held.text.offset(position)
+    offset = document.text.offset(position)
     return [
-        types.DocumentHighlight(held.text.range(*span), write if defines else read)
-        for span, defines in references.places(held, offset)
+        types.DocumentHighlight(document.text.range(*span), write if defines else read)
+        for span, defines in references.places(document, offset)
     ]
 
 
-def linked(held: OpenDocument, position: types.Position) -> types.LinkedEditingRanges | None:
+def linked(document: OpenDocument, position: types.Position) -> types.LinkedEditingRanges | None:
     """The uses of a name that the recipe defines; typing in one changes all."""
-    if references.renaming(held, position) is None:
+    if references.renaming(document, position) is None:
         return None
-    source = held.text.source
-    spans = [span for span, _ in references.places(held, held.text.offset(position))]
+    source = document.text.source
+    spans = [span for span, _ in references.places(document, document.text.offset(position))]
     words = {source[slice(*span)] for span in spans}
     if len(spans) < 2 or len(words) != 1:
         return None
-    return types.LinkedEditingRanges([held.text.range(*span) for span in spans], r"[A-Za-z_][A-Za-z0-9_.\-]*")
+    return types.LinkedEditingRanges([document.text.range(*span) for span in spans], r"[A-Za-z_][A-Za-z0-9_.\-]*")
 
 
-def selections(held: OpenDocument, positions: list[types.Position]) -> list[types.SelectionRange]:
+def selections(document: OpenDocument, positions: list[types.Position]) -> list[types.SelectionRange]:
     """For each position, the ranges around it: the word, the value, the pair, and so on up to the whole text."""
-    return [_around(held, held.text.offset(position)) for position in positions]
+    return [_around(document, document.text.offset(position)) for position in positions]
 
 
-def _around(held: OpenDocument, offset: int) -> types.SelectionRange:
+def _around(document: OpenDocument, offset: int) -> types.SelectionRange:
     spans: list[Span] = []
-    node: Node | None = held.tree.at(offset)
+    node: Node | None = document.tree.at(offset)
     while node is not None:
         if node.key_span is not None and node.key_span[0] <= offset <= node.key_span[1]:
             spans.append(node.key_span)
@@ -146,7 +148,7 @@ def _around(held: OpenDocument, offset: int) -> types.SelectionRange:
             spans.append((node.span[0] + 1, node.span[1] - 1))
         spans += [node.span, node.whole]
         node = node.parent
-    spans.append((0, len(held.text.source)))
+    spans.append((0, len(document.text.source)))
     chosen: types.SelectionRange | None = None
     held_spans: list[Span] = []
     for span in spans:  # from the innermost; each range contains the one before and is larger
@@ -154,6 +156,6 @@ def _around(held: OpenDocument, offset: int) -> types.SelectionRange:
         if span[0] <= inner[0] and inner[1] <= span[1] and (not held_spans or span != inner):
             held_spans.append(span)
     for span in reversed(held_spans):
-        chosen = types.SelectionRange(held.text.range(*span), chosen)
+        chosen = types.SelectionRange(document.text.range(*span), chosen)
     assert chosen is not None  # the whole text is always among them
     return chosen

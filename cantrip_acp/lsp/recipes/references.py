@@ -20,117 +20,119 @@ _ANCHOR = re.compile(r"[&*]([^\s,\[\]{}]+)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 
 
-def definition(held: OpenDocument, position: types.Position) -> list[types.Location]:
+def definition(document: OpenDocument, position: types.Position) -> list[types.Location]:
     """Where the name at a position is defined: in this file, or in the file that it names."""
-    offset = held.text.offset(position)
-    anchor = _anchor(held, offset)
+    offset = document.text.offset(position)
+    anchor = _anchor(document, offset)
     if anchor is not None:
-        return [_here(held, span) for span, sign in _anchors(held, anchor) if sign == "&"]
-    node = held.tree.at(offset)
-    file = _file(held, node)
+        return [_here(document, span) for span, sign in _anchors(document, anchor) if sign == "&"]
+    node = document.tree.at(offset)
+    file = _file(document, node)
     if file is not None:
         return [types.Location(file.as_uri(), _TOP)] if file.is_file() else []
     path = node.path
     if node.kind == "scalar" and is_gate(path):
-        given = [span for span, defines in gate_places(held, node.value) if defines]
+        given = [span for span, defines in gate_places(document, node.value) if defines]
         if given and path[:2] != ("circle", "gates"):
-            return [_here(held, span) for span in given]
-        return _in_python(held, node.value) or _built_in(node.value)
+            return [_here(document, span) for span in given]
+        return _in_python(document, node.value) or _built_in(node.value)
     crystal = _crystal(node, offset)
     if crystal is not None:
-        return [_here(held, span) for span, defines in crystal_places(held, crystal) if defines]
+        return [_here(document, span) for span, defines in crystal_places(document, crystal) if defines]
     return []
 
 
-def references(held: OpenDocument, position: types.Position, declared: bool) -> list[types.Location]:
+def references(document: OpenDocument, position: types.Position, declared: bool) -> list[types.Location]:
     """Every use of the name at a position in this file; with ``declared`` also its definition."""
-    offset = held.text.offset(position)
-    return [_here(held, span) for span, defines in places(held, offset) if declared or not defines]
+    offset = document.text.offset(position)
+    return [_here(document, span) for span, defines in places(document, offset) if declared or not defines]
 
 
-def file_at(held: OpenDocument, position: types.Position) -> Path | None:
+def file_at(document: OpenDocument, position: types.Position) -> Path | None:
     """The file that is named at a position."""
-    return _file(held, held.tree.at(held.text.offset(position)))
+    return _file(document, document.tree.at(document.text.offset(position)))
 
 
 def users(recipes: list[OpenDocument], file: Path) -> list[types.Location]:
     """Every place in these recipes that names the file."""
     return [
-        types.Location(held.uri, held.text.range(*_inner(node)))
-        for held in recipes
-        for node in held.tree.walk()
-        if _file(held, node) == file
+        types.Location(document.uri, document.text.range(*_inner(node)))
+        for document in recipes
+        for node in document.tree.walk()
+        if _file(document, node) == file
     ]
 
 
-def renaming(held: OpenDocument, position: types.Position) -> Span | None:
+def renaming(document: OpenDocument, position: types.Position) -> Span | None:
     """The span of the name at a position if the recipe defines it and it can be renamed; else None."""
-    offset = held.text.offset(position)
-    if _anchor(held, offset) is None and _crystal(held.tree.at(offset), offset) is None:
+    offset = document.text.offset(position)
+    if _anchor(document, offset) is None and _crystal(document.tree.at(offset), offset) is None:
         return None
-    return next((span for span, _ in places(held, offset) if span[0] <= offset <= span[1]), None)
+    return next((span for span, _ in places(document, offset) if span[0] <= offset <= span[1]), None)
 
 
-def rename(held: OpenDocument, position: types.Position, new: str) -> types.WorkspaceEdit | None:
+def rename(document: OpenDocument, position: types.Position, new: str) -> types.WorkspaceEdit | None:
     """The edit that renames a crystal or an anchor everywhere. Raises `ValueError` for an invalid or a used name."""
-    if renaming(held, position) is None:
+    if renaming(document, position) is None:
         return None
     if not _NAME.match(new):
         raise ValueError(f"{new!r} cannot be a name here: letters, digits, _, - and ., beginning with a letter")
-    taken = held.tree.find(("crystals", new))
-    offset = held.text.offset(position)
-    found = places(held, offset)
-    anchor = _anchor(held, offset)
+    taken = document.tree.find(("crystals", new))
+    offset = document.text.offset(position)
+    found = places(document, offset)
+    anchor = _anchor(document, offset)
     if anchor is None and taken is not None:
         raise ValueError(f"there is a crystal {new!r} already")
-    if anchor not in (None, new) and _anchors(held, new):
+    if anchor not in (None, new) and _anchors(document, new):
         raise ValueError(f"there is an anchor {new!r} already")
-    return types.WorkspaceEdit(changes={held.uri: [types.TextEdit(held.text.range(*span), new) for span, _ in found]})
+    return types.WorkspaceEdit(
+        changes={document.uri: [types.TextEdit(document.text.range(*span), new) for span, _ in found]}
+    )
 
 
-def links(held: OpenDocument) -> list[types.DocumentLink]:
+def links(document: OpenDocument) -> list[types.DocumentLink]:
     """A link for every existing file that the recipe names."""
     out: list[types.DocumentLink] = []
-    for node in held.tree.walk():
-        file = _file(held, node)
+    for node in document.tree.walk():
+        file = _file(document, node)
         if file is not None and file.is_file():
-            out.append(types.DocumentLink(held.text.range(*_inner(node)), file.as_uri()))
+            out.append(types.DocumentLink(document.text.range(*_inner(node)), file.as_uri()))
     return out
 
 
-def crystal_places(held: OpenDocument, name: str) -> list[tuple[Span, bool]]:
+def crystal_places(document: OpenDocument, name: str) -> list[tuple[Span, bool]]:
     """Where one of the recipe's crystals is named, and whether it is defined there."""
-    given = held.tree.find(("crystals", name))
+    given = document.tree.find(("crystals", name))
     out: list[tuple[Span, bool]] = []
     if given is not None and given.key_span is not None:
-        out.append((_bare(held, given.key_span), True))
-    used = held.tree.find(("folding", "summarizer"))
+        out.append((_bare(document, given.key_span), True))
+    used = document.tree.find(("folding", "summarizer"))
     if used is not None and used.kind == "scalar" and used.value == name:
         out.append((_inner(used), False))
     return out
 
 
-def gate_places(held: OpenDocument, name: str) -> list[tuple[Span, bool]]:
+def gate_places(document: OpenDocument, name: str) -> list[tuple[Span, bool]]:
     """Where a gate is named, and whether that gives it to the circle."""
     wanted = ALIASES.get(name, name)
     out: list[tuple[Span, bool]] = []
-    circle = held.tree.find(("circle",))
+    circle = document.tree.find(("circle",))
     for node in circle.walk() if circle is not None else ():
         if node.kind == "scalar" and is_gate(node.path) and ALIASES.get(node.value, node.value) == wanted:
             out.append((_inner(node), node.path[:2] == ("circle", "gates")))
     return out
 
 
-def places(held: OpenDocument, offset: int) -> list[tuple[Span, bool]]:
+def places(document: OpenDocument, offset: int) -> list[tuple[Span, bool]]:
     """Every place of the name at an offset, and whether it is defined there."""
-    anchor = _anchor(held, offset)
+    anchor = _anchor(document, offset)
     if anchor is not None:
-        return [((span[0] + 1, span[1]), sign == "&") for span, sign in _anchors(held, anchor)]
-    node = held.tree.at(offset)
+        return [((span[0] + 1, span[1]), sign == "&") for span, sign in _anchors(document, anchor)]
+    node = document.tree.at(offset)
     if node.kind == "scalar" and is_gate(node.path):
-        return gate_places(held, node.value)
+        return gate_places(document, node.value)
     crystal = _crystal(node, offset)
-    return crystal_places(held, crystal) if crystal is not None else []
+    return crystal_places(document, crystal) if crystal is not None else []
 
 
 def _crystal(node: Node, offset: int) -> str | None:
@@ -141,46 +143,46 @@ def _crystal(node: Node, offset: int) -> str | None:
     return node.value if path == ("folding", "summarizer") and node.kind == "scalar" else None
 
 
-def _anchor(held: OpenDocument, offset: int) -> str | None:
-    return next((n for span, n, _ in anchors(held) if span[0] <= offset <= span[1]), None)
+def _anchor(document: OpenDocument, offset: int) -> str | None:
+    return next((n for span, n, _ in anchors(document) if span[0] <= offset <= span[1]), None)
 
 
-def _anchors(held: OpenDocument, name: str) -> list[tuple[Span, str]]:
-    return [(span, sign) for span, found, sign in anchors(held) if found == name]
+def _anchors(document: OpenDocument, name: str) -> list[tuple[Span, str]]:
+    return [(span, sign) for span, found, sign in anchors(document) if found == name]
 
 
-def anchors(held: OpenDocument) -> list[tuple[Span, str, str]]:
+def anchors(document: OpenDocument) -> list[tuple[Span, str, str]]:
     """Every anchor and alias, where a value begins; never inside texts."""
     out: list[tuple[Span, str, str]] = []
-    for found in _ANCHOR.finditer(held.text.source):
-        begin = held.text.starts[held.text.line_of(found.start())]
-        before = held.text.source[begin : found.start()]
+    for found in _ANCHOR.finditer(document.text.source):
+        begin = document.text.starts[document.text.line_of(found.start())]
+        before = document.text.source[begin : found.start()]
         if not re.search(r"(?:^[ \t]*|[:\-,\[{][ \t]*)\Z", before) or "#" in before:
             continue
-        node = held.tree.at(found.start())
+        node = document.tree.at(found.start())
         if node.kind == "scalar" and node.quote and node.span[0] < found.start() < node.span[1]:
             continue
         out.append((found.span(), found[1], found[0][0]))
     return out
 
 
-def _file(held: OpenDocument, node: Node) -> Path | None:
+def _file(document: OpenDocument, node: Node) -> Path | None:
     """The file that a value names."""
     path = node.path
     if node.kind != "scalar" or not path or not node.value.strip() or "\0" in node.value:
         return None
     named = path == ("call", "system_prompt_file") or (path[-1] == "python" and path[0] == "circle")
     if named or (path[-1] == "script" and path[0] in ("crystal", "crystals")):
-        return path_beside(held.path.parent, node.value)
+        return path_beside(document.path.parent, node.value)
     if is_crystal(path) and node.value.startswith("scripted:"):
-        return path_beside(held.path.parent, node.value.removeprefix("scripted:"))
+        return path_beside(document.path.parent, node.value.removeprefix("scripted:"))
     return None
 
 
-def _in_python(held: OpenDocument, name: str) -> list[types.Location]:
+def _in_python(document: OpenDocument, name: str) -> list[types.Location]:
     """A gate in the recipe's own Python files. The files are parsed, not executed."""
-    for node in held.tree.walk():
-        file = _file(held, node) if node.key == "python" else None
+    for node in document.tree.walk():
+        file = _file(document, node) if node.key == "python" else None
         if file is None:
             continue
         try:
@@ -214,12 +216,12 @@ def _inner(node: Node) -> Span:
     return (node.span[0] + 1, node.span[1] - 1) if node.quote in ('"', "'") and node.closed else node.span
 
 
-def _bare(held: OpenDocument, span: Span) -> Span:
-    return (span[0] + 1, span[1] - 1) if held.text.source[span[0]] in "\"'" else span
+def _bare(document: OpenDocument, span: Span) -> Span:
+    return (span[0] + 1, span[1] - 1) if document.text.source[span[0]] in "\"'" else span
 
 
-def _here(held: OpenDocument, span: Span) -> types.Location:
-    return types.Location(held.uri, held.text.range(*span))
+def _here(document: OpenDocument, span: Span) -> types.Location:
+    return types.Location(document.uri, document.text.range(*span))
 
 
 _TOP = types.Range(types.Position(0, 0), types.Position(0, 0))

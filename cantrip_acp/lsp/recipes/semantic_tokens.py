@@ -24,25 +24,25 @@ _OLDER = {"require_done", *ALIASES}
 _NUMBERS = count(1)
 
 
-def full_tokens(held: OpenDocument) -> types.SemanticTokens:
+def full_tokens(document: OpenDocument) -> types.SemanticTokens:
     """The tokens of the whole text. They are kept, so that the next answer can be a difference."""
-    data = _numbers(held, _tokens(held))
-    held.colored = (str(next(_NUMBERS)), data)
-    return types.SemanticTokens(data, held.colored[0])
+    data = _numbers(document, _tokens(document))
+    document.colored = (str(next(_NUMBERS)), data)
+    return types.SemanticTokens(data, document.colored[0])
 
 
-def part(held: OpenDocument, spot: types.Range) -> types.SemanticTokens:
+def part(document: OpenDocument, spot: types.Range) -> types.SemanticTokens:
     """The tokens that touch a range."""
-    start, end = held.text.offset(spot.start), held.text.offset(spot.end)
-    return types.SemanticTokens(_numbers(held, (t for t in _tokens(held) if t[0][0] < end and t[0][1] > start)))
+    start, end = document.text.offset(spot.start), document.text.offset(spot.end)
+    return types.SemanticTokens(_numbers(document, (t for t in _tokens(document) if t[0][0] < end and t[0][1] > start)))
 
 
-def changed(held: OpenDocument, before: str) -> types.SemanticTokens | types.SemanticTokensDelta:
+def changed(document: OpenDocument, before: str) -> types.SemanticTokens | types.SemanticTokensDelta:
     """What differs from an earlier answer; all tokens if that answer is no longer kept."""
-    if held.colored is None or held.colored[0] != before:
-        return full_tokens(held)
-    old = held.colored[1]
-    made = full_tokens(held)
+    if document.colored is None or document.colored[0] != before:
+        return full_tokens(document)
+    old = document.colored[1]
+    made = full_tokens(document)
     new = made.data
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:
@@ -61,34 +61,36 @@ def changed(held: OpenDocument, before: str) -> types.SemanticTokens | types.Sem
 Token = tuple[Span, str, tuple[str, ...]]
 
 
-def _tokens(held: OpenDocument) -> Iterator[Token]:
+def _tokens(document: OpenDocument) -> Iterator[Token]:
     """Every token in text order. Tokens do not overlap, and none crosses a line end."""
     at = 0
-    found = sorted((t for t in _all(held) if t[0][0] < t[0][1]), key=lambda token: token[0])
-    source = held.text.source
+    found = sorted((t for t in _all(document) if t[0][0] < t[0][1]), key=lambda token: token[0])
+    source = document.text.source
     for span, kind, modifiers in found:
         if span[0] >= at and "\n" not in source[slice(*span)] and "\r" not in source[slice(*span)]:
             at = span[1]
             yield span, kind, modifiers
 
 
-def _all(held: OpenDocument) -> Iterator[Token]:
-    stack: list[tuple[Node, KeyPath]] = [(child, (child.key,)) for child in held.tree.children if child.key is not None]
+def _all(document: OpenDocument) -> Iterator[Token]:
+    stack: list[tuple[Node, KeyPath]] = [
+        (child, (child.key,)) for child in document.tree.children if child.key is not None
+    ]
     while stack:
         node, path = stack.pop()
         if node.key_span is not None and isinstance(node.key, str):
             kind, modifiers = _key(path)
             if kind:
-                yield _bare(held, node.key_span), kind, modifiers
+                yield _bare(document, node.key_span), kind, modifiers
         if node.kind == "scalar":
             yield from _value(node, path)
         # A script's arguments are data.
         if path[-1] != "args":
             stack += [(child, (*path, child.key)) for child in node.children if child.key is not None]
-    if "&" in held.text.source:
+    if "&" in document.text.source:
         from cantrip_acp.lsp.recipes.references import anchors
 
-        for span, _, sign in anchors(held):
+        for span, _, sign in anchors(document):
             yield span, "variable", ("declaration",) if sign == "&" else ()
 
 
@@ -131,17 +133,17 @@ def _value(node: Node, path: KeyPath) -> Iterator[Token]:
         yield (start, end), "variable", ()
 
 
-def _bare(held: OpenDocument, span: Span) -> Span:
-    return (span[0] + 1, span[1] - 1) if held.text.source[span[0]] in "\"'" and span[1] - span[0] > 1 else span
+def _bare(document: OpenDocument, span: Span) -> Span:
+    return (span[0] + 1, span[1] - 1) if document.text.source[span[0]] in "\"'" and span[1] - span[0] > 1 else span
 
 
-def _numbers(held: OpenDocument, tokens: Iterator[Token]) -> list[int]:
+def _numbers(document: OpenDocument, tokens: Iterator[Token]) -> list[int]:
     """The protocol's encoding: five numbers for each token, positions relative to the token before."""
     out: list[int] = []
     line, column = 0, 0
     for span, kind, modifiers in tokens:
-        at, start = held.text.spot(span[0])
-        length = held.text.units(held.text.source[slice(*span)])
+        at, start = document.text.spot(span[0])
+        length = document.text.units(document.text.source[slice(*span)])
         bits = sum(1 << MODIFIERS.index(name) for name in modifiers)
         out += [at - line, start - (column if at == line else 0), length, TYPES.index(kind), bits]
         line, column = at, start

@@ -25,14 +25,14 @@ _MEDIUMS = {
 }
 
 
-def fixes(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
+def fixes(document: OpenDocument, finding: Finding) -> Iterator[Fix]:
     """The fixes of one finding."""
-    mend, node = finding.mend or NO_MEND, held.tree.at(finding.span[0])
-    written = held.text.source[slice(*finding.span)]
+    mend, node = finding.mend or NO_MEND, document.tree.at(finding.span[0])
+    written = document.text.source[slice(*finding.span)]
     if mend.kind == "list":
-        yield from _listed(held, node)
+        yield from _listed(document, node)
     elif mend.kind == "split":
-        yield from _split(held, node)
+        yield from _split(document, node)
     elif mend.kind == "number":
         yield from _number(finding, written, mend.value)
     elif mend.kind == "boolean":
@@ -40,25 +40,25 @@ def fixes(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
         if word is not None:
             yield Fix(f"Make it {word}", ((finding.span, word),), safe=True)
     elif finding.rule == "unknown-name" and node.path == ("circle", "medium"):
-        yield from _medium(held, finding, written)
+        yield from _medium(document, finding, written)
     elif finding.rule == "CANTRIP-1":
-        yield from _part(held, mend, node)
+        yield from _part(document, mend, node)
     elif mend.kind == "model-of":
         provider = mend.value
         model = _default(provider)
         if model:
             yield Fix(f"Make it {provider}:{model}", ((finding.span, requoted(written, f"{provider}:{model}")),))
     elif mend.kind == "add-model":
-        yield from _model(held, finding)
+        yield from _model(document, finding)
     elif finding.rule == "unknown-key" and not mend.kind:
-        yield from removed(held, node, f"Remove {node.key}", best=False)
+        yield from removed(document, node, f"Remove {node.key}", best=False)
 
 
-def _listed(held: OpenDocument, node: Node) -> Iterator[Fix]:
+def _listed(document: OpenDocument, node: Node) -> Iterator[Fix]:
     """A single value if a list is expected: put it into a list."""
     while node.parent is not None and node.path[:2] == node.parent.path[:2] and len(node.path) > 2:
         node = node.parent
-    source = held.text.source
+    source = document.text.source
     if (node.kind == "scalar" and not node.quote.strip("'\"")) or (node.kind == "mapping" and node.quote == "{"):
         yield Fix("Make it a list", ((node.span, f"[{source[slice(*node.span)]}]"),), safe=True)
     elif node.kind == "mapping" and node.children:
@@ -67,18 +67,18 @@ def _listed(held: OpenDocument, node: Node) -> Iterator[Fix]:
             if child.key_span is None:
                 return
             edits.append(((child.key_span[0], child.key_span[0]), "- "))
-            first, last = held.text.line_of(child.key_span[0]), held.text.line_of(max(child.whole[1] - 1, 0))
-            edits += [((at, at), "  ") for at in held.text.starts[first + 1 : last + 1]]
+            first, last = document.text.line_of(child.key_span[0]), document.text.line_of(max(child.whole[1] - 1, 0))
+            edits += [((at, at), "  ") for at in document.text.starts[first + 1 : last + 1]]
         yield Fix("Make it a list", tuple(edits), safe=True)
 
 
-def _split(held: OpenDocument, node: Node) -> Iterator[Fix]:
+def _split(document: OpenDocument, node: Node) -> Iterator[Fix]:
     """A ward with several keys: one ward for each key."""
     while node.parent is not None and not isinstance(node.key, int):
         node = node.parent
     if node.kind != "mapping" or len(node.children) < 2:
         return
-    source = held.text.source
+    source = document.text.source
     edits: list[tuple[Span, str]] = []
     for before, child in zip(node.children, node.children[1:], strict=False):
         if child.key_span is None:
@@ -90,7 +90,7 @@ def _split(held: OpenDocument, node: Node) -> Iterator[Fix]:
                 return
             edits.append(((comma, start), "}, {"))
         else:
-            begin = held.text.starts[held.text.line_of(start)]
+            begin = document.text.starts[document.text.line_of(start)]
             if source[begin:start].strip() or start - begin < 2:
                 return
             edits.append(((start - 2, start), "- "))
@@ -105,7 +105,7 @@ def _number(finding: Finding, written: str, least: str) -> Iterator[Fix]:
         yield Fix(f"Make it {least}", ((finding.span, least),))
 
 
-def _medium(held: OpenDocument, finding: Finding, written: str) -> Iterator[Fix]:
+def _medium(document: OpenDocument, finding: Finding, written: str) -> Iterator[Fix]:
     from cantrip_acp.lsp.recipes.hover import MEDIUMS
 
     known = {**_MEDIUMS, **{name: name for name in MEDIUMS}}
@@ -115,9 +115,9 @@ def _medium(held: OpenDocument, finding: Finding, written: str) -> Iterator[Fix]
         yield Fix(f"Make it {medium}", ((finding.span, requoted(written, medium)),))
 
 
-def _part(held: OpenDocument, mend: Mend, node: Node) -> Iterator[Fix]:
+def _part(document: OpenDocument, mend: Mend, node: Node) -> Iterator[Fix]:
     """Add a missing part of the cantrip."""
-    source = held.text.source
+    source = document.text.source
     newline = "\r\n" if "\r\n" in source else "\n"
     if mend.kind == "template":
         from pathlib import Path
@@ -125,11 +125,11 @@ def _part(held: OpenDocument, mend: Mend, node: Node) -> Iterator[Fix]:
         from cantrip_acp import recipes
 
         template = (Path(recipes.__file__).parent / "templates" / "recipe.cantrip.yaml").read_text(encoding="utf-8")
-        own = held.path.name.partition(".cantrip.")[0] or "recipe"
+        own = document.path.name.partition(".cantrip.")[0] or "recipe"
         yield Fix("Begin with a template", (((0, len(source)), template.replace("NAME", own, 1)),))
     elif mend.kind == "circle":
         text = newline.join(["circle:", "  gates: [done]", "  wards: [{max_turns: 20}]", ""])
-        circle = held.tree.get("circle")
+        circle = document.tree.get("circle")
         if circle is not None and circle.key_span is not None:
             if circle.children:
                 return
@@ -140,18 +140,18 @@ def _part(held: OpenDocument, mend: Mend, node: Node) -> Iterator[Fix]:
         lead = "" if not source or source.endswith(("\n", "\r")) else newline
         yield Fix("Add a circle", (((len(source), len(source)), lead + text),), safe=True)
     elif mend.kind == "call":
-        call = held.tree.get("call")
+        call = document.tree.get("call")
         if call is not None and call.kind == "scalar" and call.value not in ("null", "~") and len(call.value) > 1:
             text = source[slice(*call.span)]
             if "\n" not in text and (call.quote or not set(text) & set("{}[],#")):
                 yield Fix("Make it the system prompt", ((call.span, f"{{system_prompt: {text}}}"),))
         elif call is not None:
-            yield from removed(held, call, "Remove call")
+            yield from removed(document, call, "Remove call")
 
 
-def _model(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
+def _model(document: OpenDocument, finding: Finding) -> Iterator[Fix]:
     """A crystal with a provider but no model: add the provider's default model."""
-    crystal = held.tree.at(finding.span[0])
+    crystal = document.tree.at(finding.span[0])
     given = crystal.get("provider") if crystal.kind == "mapping" else None
     if given is None or crystal.parent is None:
         return
@@ -163,9 +163,9 @@ def _model(held: OpenDocument, finding: Finding) -> Iterator[Fix]:
     if crystal.quote == "{":
         yield Fix(f"Add {name}", (((end, end), f", {name}"),))
     elif given.key_span is not None:
-        begin = held.text.starts[held.text.line_of(given.key_span[0])]
+        begin = document.text.starts[document.text.line_of(given.key_span[0])]
         indent = " " * (given.key_span[0] - begin)
-        newline = "\r\n" if "\r\n" in held.text.source else "\n"
+        newline = "\r\n" if "\r\n" in document.text.source else "\n"
         yield Fix(f"Add {name}", (((end, end), f"{newline}{indent}{name}"),))
 
 

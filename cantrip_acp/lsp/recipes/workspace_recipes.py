@@ -33,15 +33,15 @@ class WorkspaceRecipes:
 
     def all(self, documents: Documents) -> list[OpenDocument]:
         """Every recipe below the workspace's folders: the client's text if it is open, else the file on disk."""
-        opened = {held.path: held for held in list(documents.held.values()) if held.recipe}
+        opened = {document.path: document for document in list(documents.by_uri.values()) if document.recipe}
         found = dict(opened)
         left = FOLDERS
         for folder in documents.folders:
             for path in _recipes(folder, left):
                 if len(found) >= FILES:
                     break
-                if path not in found and (held := self.read(path, documents)) is not None:
-                    found[path] = held
+                if path not in found and (document := self.read(path, documents)) is not None:
+                    found[path] = document
         return [found[path] for path in sorted(found)]
 
     def read(self, path: Path, documents: Documents) -> OpenDocument | None:
@@ -58,14 +58,14 @@ class WorkspaceRecipes:
         except OSError:
             self._held.pop(path, None)
             return None
-        held = OpenDocument(path.as_uri(), TextDocument(source, documents.encoding), None)
-        self._held[path] = (mark, held)
-        return held
+        document = OpenDocument(path.as_uri(), TextDocument(source, documents.encoding), None)
+        self._held[path] = (mark, document)
+        return document
 
     def forget(self) -> None:
         """Drop what was found about the recipes: files that they name may have changed."""
-        for _, held in self._held.values():
-            held.reading = None
+        for _, document in self._held.values():
+            document.analysis = None
 
 
 def _recipes(folder: Path, most: int) -> Iterator[Path]:
@@ -99,12 +99,12 @@ _KIND = types.SymbolKind
 def symbols(recipes: list[OpenDocument], query: str) -> list[types.WorkspaceSymbol]:
     """The symbols whose name contains the query's letters in order, the best match first."""
     found: list[tuple[int, int, types.WorkspaceSymbol]] = []
-    for held in recipes:
-        recipe = title(held)
-        for name, kind, span in _of(held, recipe):
+    for document in recipes:
+        recipe = title(document)
+        for name, kind, span in _of(document, recipe):
             distance = _fits(query, name)
             if distance is not None:
-                location = types.Location(held.uri, held.text.range(*span))
+                location = types.Location(document.uri, document.text.range(*span))
                 container = None if kind is _KIND.Class else recipe
                 found.append(
                     (distance, len(found), types.WorkspaceSymbol(location, name, kind, container_name=container))
@@ -112,26 +112,26 @@ def symbols(recipes: list[OpenDocument], query: str) -> list[types.WorkspaceSymb
     return [symbol for _, _, symbol in sorted(found, key=lambda each: each[:2])[:MOST]]
 
 
-def title(held: OpenDocument) -> str:
+def title(document: OpenDocument) -> str:
     """A recipe's name: from its key, else from its file."""
-    given = held.tree.get("name")
-    return given.value if given is not None and given.kind == "scalar" and given.value else stem(held.path)
+    given = document.tree.get("name")
+    return given.value if given is not None and given.kind == "scalar" and given.value else stem(document.path)
 
 
-def title_span(held: OpenDocument) -> Span:
+def title_span(document: OpenDocument) -> Span:
     """The span of the recipe's name, or of its first key."""
-    given = held.tree.get("name")
+    given = document.tree.get("name")
     if given is not None and given.kind == "scalar":
         return given.span
-    first = next(iter(held.tree.children), None)
+    first = next(iter(document.tree.children), None)
     return first.key_span or (0, 0) if first is not None else (0, 0)
 
 
-def _of(held: OpenDocument, recipe: str) -> Iterator[tuple[str, types.SymbolKind, Span]]:
-    yield recipe, _KIND.Class, title_span(held)
-    yield from _items(held.tree.find(("circle", "gates")), _KIND.Function)
-    yield from _items(held.tree.get("crystals"), _KIND.Object)
-    yield from _items(held.tree.get("mcp_servers"), _KIND.Module)
+def _of(document: OpenDocument, recipe: str) -> Iterator[tuple[str, types.SymbolKind, Span]]:
+    yield recipe, _KIND.Class, title_span(document)
+    yield from _items(document.tree.find(("circle", "gates")), _KIND.Function)
+    yield from _items(document.tree.get("crystals"), _KIND.Object)
+    yield from _items(document.tree.get("mcp_servers"), _KIND.Module)
 
 
 def _items(node: Node | None, kind: types.SymbolKind) -> Iterator[tuple[str, types.SymbolKind, Span]]:
@@ -143,10 +143,10 @@ def _items(node: Node | None, kind: types.SymbolKind) -> Iterator[tuple[str, typ
 
 def _fits(query: str, name: str) -> int | None:
     """The distance of a name from a query: 0 if the name begins with it; None if letters are missing."""
-    asked, held = query.lower(), name.lower()
-    if not asked or held.startswith(asked):
+    asked, document = query.lower(), name.lower()
+    if not asked or document.startswith(asked):
         return 0
-    if asked in held:
+    if asked in document:
         return 1
-    letters = iter(held)
+    letters = iter(document)
     return 2 if all(letter in letters for letter in asked) else None

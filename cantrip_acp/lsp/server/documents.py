@@ -1,4 +1,4 @@
-"""The documents that the client has open, each with the results of reading it."""
+"""The documents that the client has open, each with the results of analyzing it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class OpenDocument:
-    """One open document. ``reading`` and ``tree`` belong to the current ``text``; None until they are needed."""
+    """One open document. ``analysis`` and ``tree`` belong to the current ``text``; None until they are needed."""
 
     def __init__(self, uri: str, text: TextDocument, version: int | None) -> None:
         self.uri = uri
         self.path = Path(to_fs_path(uri) or uri.rpartition("/")[2] or "recipe.cantrip.yaml")
         self.text = text
         self.version = version
-        self.reading: Analysis | None = None
+        self.analysis: Analysis | None = None
         self.untrusted = 0
-        """How many keys need trust that the recipe does not have, from the last reading of the whole text."""
+        """How many keys need trust that the recipe does not have, from the last analysis of the whole text."""
         self.first: asyncio.Task[None] | None = None
-        """The task of the first reading, once it has begun."""
+        """The task of the first analysis, once it has begun."""
         self.colored: tuple[str, list[int]] | None = None
         """The id and the data of the last semantic tokens sent."""
         self.waiting: asyncio.TimerHandle | None = None
@@ -53,10 +53,10 @@ class OpenDocument:
         """Apply the client's changes, one after the other."""
         for change in changes:
             self.text = self.text.changed(change)
-        self.version, self.reading, self._tree = version, None, None
+        self.version, self.analysis, self._tree = version, None, None
 
     def drop(self) -> None:
-        """Cancel the waiting reading."""
+        """Cancel the waiting analysis."""
         if self.waiting is not None:
             self.waiting.cancel()
             self.waiting = None
@@ -66,30 +66,30 @@ class Documents:
     """Open documents by URI; `folders` are the roots of the client's workspace."""
 
     def __init__(self) -> None:
-        self.held: dict[str, OpenDocument] = {}
+        self.by_uri: dict[str, OpenDocument] = {}
         self.folders: list[Path] = []
         self.encoding: Encoding = "utf-16"
 
     def open(self, item: types.TextDocumentItem) -> OpenDocument:
         """Open a document. If it is open already, the new text replaces it."""
         self.close(item.uri)
-        held = self.held[item.uri] = OpenDocument(item.uri, TextDocument(item.text, self.encoding), item.version)
-        return held
+        document = self.by_uri[item.uri] = OpenDocument(item.uri, TextDocument(item.text, self.encoding), item.version)
+        return document
 
     def close(self, uri: str) -> None:
         """Close a document."""
-        held = self.held.pop(uri, None)
-        if held is not None:
-            held.drop()
+        document = self.by_uri.pop(uri, None)
+        if document is not None:
+            document.drop()
 
     def at(self, path: Path) -> OpenDocument | None:
         """The open document of a file."""
-        return next((held for held in self.held.values() if held.path == path), None)
+        return next((document for document in self.by_uri.values() if document.path == path), None)
 
     def recipe(self, uri: str) -> OpenDocument | None:
         """The open recipe at a URI; None if there is none."""
-        held = self.held.get(uri)
-        return held if held is not None and held.recipe else None
+        document = self.by_uri.get(uri)
+        return document if document is not None and document.recipe else None
 
     def workspace(self, path: Path) -> Path:
         """The folder to cast a recipe in: the innermost root that contains it, else its own folder (outside

@@ -77,8 +77,10 @@ class FileWatch:
         self._server.keep(self._watch())
 
     async def _watch(self) -> None:
-        opened = [held for held in self._server.documents.held.values() if held.recipe]
-        read = [(held.path, held.reading.data if held.reading is not None else None) for held in opened]
+        opened = [document for document in self._server.documents.by_uri.values() if document.recipe]
+        read = [
+            (document.path, document.analysis.data if document.analysis is not None else None) for document in opened
+        ]
         roots = list(self._server.documents.folders)
         workspaces = [self._server.documents.workspace(path) for path, _ in read]
         folders, names = await asyncio.to_thread(_wanted, read, workspaces, roots, self._client)

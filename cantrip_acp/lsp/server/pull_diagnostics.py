@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 Report = types.RelatedFullDocumentDiagnosticReport | types.RelatedUnchangedDocumentDiagnosticReport
 
 
-async def of_one(server: Server, held: OpenDocument, before: str | None) -> Report:
-    """Diagnostics of an open recipe. The first reading runs in a thread, because a long recipe takes time."""
-    if held.reading is None and held.first is None:
-        await server.first(held)
-    found, name = _found(server, held)
+async def of_one(server: Server, document: OpenDocument, before: str | None) -> Report:
+    """Diagnostics of an open recipe. The first analysis runs in a thread, because a long recipe takes time."""
+    if document.analysis is None and document.first is None:
+        await server.first(document)
+    found, name = _found(server, document)
     if name == before:
         return types.RelatedUnchangedDocumentDiagnosticReport(name)
     return types.RelatedFullDocumentDiagnosticReport(found, result_id=name)
@@ -32,27 +32,31 @@ async def of_all(server: Server, known: dict[str, str]) -> types.WorkspaceDiagno
         from cantrip_acp.lsp.recipes import diagnostics
 
         recipes = server.library.all(server.documents)
-        for held in recipes:
-            if held.reading is None:
-                held.reading = diagnostics.read(held.text, held.path, server.documents.workspace(held.path))
+        for document in recipes:
+            if document.analysis is None:
+                document.analysis = diagnostics.read(
+                    document.text, document.path, server.documents.workspace(document.path)
+                )
         return recipes
 
     items: list[types.WorkspaceFullDocumentDiagnosticReport | types.WorkspaceUnchangedDocumentDiagnosticReport] = []
-    async with server.reading_library:
+    async with server.analyzing_library:
         recipes = await asyncio.to_thread(read)
-        for held in recipes:
-            found, name = _found(server, held)
-            if known.get(held.uri) == name:
-                items.append(types.WorkspaceUnchangedDocumentDiagnosticReport(held.uri, name, held.version))
+        for document in recipes:
+            found, name = _found(server, document)
+            if known.get(document.uri) == name:
+                items.append(types.WorkspaceUnchangedDocumentDiagnosticReport(document.uri, name, document.version))
             else:
-                items.append(types.WorkspaceFullDocumentDiagnosticReport(held.uri, found, held.version, result_id=name))
+                items.append(
+                    types.WorkspaceFullDocumentDiagnosticReport(document.uri, found, document.version, result_id=name)
+                )
     return types.WorkspaceDiagnosticReport(items)
 
 
-def _found(server: Server, held: OpenDocument) -> tuple[list[types.Diagnostic], str]:
-    reading = server.told(held)
-    said = [(f.span, f.rule, f.message, f.severity, f.related) for f in reading.findings]
-    name = hashlib.sha256(repr((said, held.text.encoding)).encode("utf-8", "replace")).hexdigest()[:16]
+def _found(server: Server, document: OpenDocument) -> tuple[list[types.Diagnostic], str]:
+    analysis = server.analysis_to_send(document)
+    said = [(f.span, f.rule, f.message, f.severity, f.related) for f in analysis.findings]
+    name = hashlib.sha256(repr((said, document.text.encoding)).encode("utf-8", "replace")).hexdigest()[:16]
     # The position of a finding depends on the lines before it, so the id includes the text.
-    name += hashlib.sha256(held.text.source.encode("utf-8", "replace")).hexdigest()[:8] if said else ""
-    return [server.diagnostic(held, finding) for finding in reading.findings], name
+    name += hashlib.sha256(document.text.source.encode("utf-8", "replace")).hexdigest()[:8] if said else ""
+    return [server.diagnostic(document, finding) for finding in analysis.findings], name

@@ -186,8 +186,8 @@ class Server(LanguageServer):
         """Called when a recipe was read: it may name other files now."""
         self._had_folders = False
         self._settled = False
-        self._told: WeakKeyDictionary[OpenDocument, tuple[TextDocument, Analysis]] = WeakKeyDictionary()
-        """The text and the reading whose findings the client has. In another text the same spans are other places."""
+        self._sent: WeakKeyDictionary[OpenDocument, tuple[TextDocument, Analysis]] = WeakKeyDictionary()
+        """The text and the analysis whose findings the client has. In another text the same spans are other places."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def execute(self, params: types.ExecuteCommandParams) -> Any:
@@ -224,9 +224,9 @@ class Server(LanguageServer):
         """The client opened a document."""
         if self._of_kind(item.uri, "opened", item):
             return
-        held = self.documents.open(item)
-        if held.recipe:
-            self.keep(self.first(held))
+        document = self.documents.open(item)
+        if document.recipe:
+            self.keep(self.first(document))
 
     def edited(
         self, about: types.VersionedTextDocumentIdentifier, changes: list[types.TextDocumentContentChangeEvent]
@@ -234,21 +234,21 @@ class Server(LanguageServer):
         """The client changed a document; ignored if the document is not open."""
         if self._of_kind(about.uri, "edited", about, changes):
             return
-        held = self.documents.held.get(about.uri)
-        if held is None:
+        document = self.documents.by_uri.get(about.uri)
+        if document is None:
             return
-        held.change(changes, about.version)
-        if held.recipe:
-            held.drop()
-            held.waiting = asyncio.get_running_loop().call_later(SOON_S, self._start_reading, held)
+        document.change(changes, about.version)
+        if document.recipe:
+            document.drop()
+            document.waiting = asyncio.get_running_loop().call_later(SOON_S, self._start_reading, document)
 
     def closed(self, uri: str) -> None:
         """The client closed a document: clear its diagnostics."""
         if self._of_kind(uri, "closed", uri):
             return
-        held = self.documents.held.get(uri)
+        document = self.documents.by_uri.get(uri)
         self.documents.close(uri)
-        if held is not None and held.recipe and not self.pulls:
+        if document is not None and document.recipe and not self.pulls:
             self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
 
     @cached_property
@@ -268,20 +268,20 @@ class Server(LanguageServer):
         kind = kinds.of(uri)
         if kind is None or kind.name == "recipe":
             return False
-        told = kind.answer(name)
-        if told is not None:
-            told(self, *given)
+        handler = kind.answer(name)
+        if handler is not None:
+            handler(self, *given)
         return True
 
     @cached_property
     def library(self) -> WorkspaceRecipes:
-        """The recipes of the workspace that are not open. Hold `reading_library` to use it: one thread at a time."""
+        """The recipes of the workspace that are not open. Hold `analyzing_library` to use it: one thread at a time."""
         from cantrip_acp.lsp.recipes.workspace_recipes import WorkspaceRecipes
 
         return WorkspaceRecipes()
 
     @cached_property
-    def reading_library(self) -> asyncio.Lock:
+    def analyzing_library(self) -> asyncio.Lock:
         return asyncio.Lock()
 
     @property
@@ -296,27 +296,27 @@ class Server(LanguageServer):
             self.library.forget()
         if "looms" in self.__dict__:
             self.looms.hurry()
-        for held in self.documents.held.values():
-            if held.recipe and (held.reading is not None or held.waiting is None):
+        for document in self.documents.by_uri.values():
+            if document.recipe and (document.analysis is not None or document.waiting is None):
                 # A text that was just changed is read soon anyway.
-                held.drop()
-                held.waiting = asyncio.get_running_loop().call_later(SOON_S, self._start_reading, held)
+                document.drop()
+                document.waiting = asyncio.get_running_loop().call_later(SOON_S, self._start_reading, document)
 
-    def reading(self, held: OpenDocument) -> Analysis:
-        """The reading of a document's current text; reads it now if needed."""
-        if held.reading is None:
+    def analysis(self, document: OpenDocument) -> Analysis:
+        """The analysis of the current text of a document. It is made now if needed."""
+        if document.analysis is None:
             from cantrip_acp.lsp.recipes import diagnostics
 
-            held.reading = diagnostics.read(held.text, held.path, self.documents.workspace(held.path))
-        return held.reading
+            document.analysis = diagnostics.read(document.text, document.path, self.documents.workspace(document.path))
+        return document.analysis
 
     def files(self) -> Files:
         """Files as the client sees them: open documents replace the files on disk."""
         from cantrip_acp.recipes.build.python_files import Files
 
         files = Files()
-        for held in self.documents.held.values():
-            files.hold(held.path, held.text.readable.encode())
+        for document in self.documents.by_uri.values():
+            files.hold(document.path, document.text.readable.encode())
         return files
 
     async def show(self, uri: str, *, external: bool = False) -> bool:
@@ -382,72 +382,72 @@ class Server(LanguageServer):
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            _log.error("a reading failed", exc_info=task.exception())
+            _log.error("an analysis failed", exc_info=task.exception())
 
-    def _start_reading(self, held: OpenDocument) -> None:
-        held.waiting = None
-        self.keep(self.read(held))
+    def _start_reading(self, document: OpenDocument) -> None:
+        document.waiting = None
+        self.keep(self.read(document))
 
-    async def read(self, held: OpenDocument) -> None:
+    async def read(self, document: OpenDocument) -> None:
         """Read a recipe in a thread and publish its diagnostics, if the text is still the current one then."""
         from cantrip_acp.lsp.recipes import diagnostics
 
-        text = held.text
-        workspace = self.documents.workspace(held.path)
-        reading = await asyncio.to_thread(diagnostics.read, text, held.path, workspace)
-        if held.text is not text or self.documents.held.get(held.uri) is not held:
+        text = document.text
+        workspace = self.documents.workspace(document.path)
+        analysis = await asyncio.to_thread(diagnostics.read, text, document.path, workspace)
+        if document.text is not text or self.documents.by_uri.get(document.uri) is not document:
             return
-        # A request may have read this text meanwhile, but the client has not received that reading.
-        told, held.reading = self._told.get(held), reading
-        if told is None or told[0] is not text or told[1].findings != reading.findings:
-            self._publish(held)
-        if not any(finding.severity == "error" for finding in reading.findings):
-            asked = await asyncio.to_thread(self.trusting.asked, held.path, self.files(), workspace)
-            before_asked, held.untrusted = held.untrusted, asked
+        # A request may have read this text meanwhile, but the client has not received that result.
+        sent, document.analysis = self._sent.get(document), analysis
+        if sent is None or sent[0] is not text or sent[1].findings != analysis.findings:
+            self._publish(document)
+        if not any(finding.severity == "error" for finding in analysis.findings):
+            asked = await asyncio.to_thread(self.trusting.asked, document.path, self.files(), workspace)
+            before_asked, document.untrusted = document.untrusted, asked
             if before_asked != asked:
                 self.lenses_changed()
 
-    async def first(self, held: OpenDocument) -> None:
-        """The first reading of a document; it runs once, also with several callers."""
-        if held.first is None:
-            held.first = self.beside(self._first(held))
-        await asyncio.shield(held.first)
+    async def first(self, document: OpenDocument) -> None:
+        """The first analysis of a document; it runs once, also with several callers."""
+        if document.first is None:
+            document.first = self.beside(self._first(document))
+        await asyncio.shield(document.first)
 
-    async def _first(self, held: OpenDocument) -> None:
-        await self.read(held)
+    async def _first(self, document: OpenDocument) -> None:
+        await self.read(document)
         if not self._settled:
             # Objects imported for the first recipe stay. Without this, some keystrokes would wait until the garbage
             # collector has checked them all.
             self._settled = True
             gc.freeze()
 
-    def _publish(self, held: OpenDocument) -> None:
-        if held.reading is None:
+    def _publish(self, document: OpenDocument) -> None:
+        if document.analysis is None:
             return
         self.documents_read()
-        self._told[held] = held.text, held.reading
+        self._sent[document] = document.text, document.analysis
         if self.pulls:
             workspace = self.client_capabilities.workspace
             asked = workspace.diagnostics if workspace is not None else None
-            # This reading replaces what the client pulled since the last change.
+            # This analysis replaces what the client pulled since the last change.
             if asked is not None and asked.refresh_support:
                 self.workspace_diagnostic_refresh(None)
             return
-        found = [self.diagnostic(held, finding) for finding in held.reading.findings]
-        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(held.uri, found, held.version))
+        found = [self.diagnostic(document, finding) for finding in document.analysis.findings]
+        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(document.uri, found, document.version))
 
-    def told(self, held: OpenDocument) -> Analysis:
-        """The current reading, which the client receives now: a later reading is compared with it."""
-        reading = self.reading(held)
-        self._told[held] = held.text, reading
-        return reading
+    def analysis_to_send(self, document: OpenDocument) -> Analysis:
+        """The current analysis, which the client receives now: a later analysis is compared with it."""
+        analysis = self.analysis(document)
+        self._sent[document] = document.text, analysis
+        return analysis
 
-    def diagnostic(self, held: OpenDocument, finding: Finding) -> types.Diagnostic:
+    def diagnostic(self, document: OpenDocument, finding: Finding) -> types.Diagnostic:
         """A finding as the protocol's diagnostic."""
         from cantrip_acp.lsp.recipes import lint
 
         return types.Diagnostic(
-            held.text.range(*finding.span),
+            document.text.range(*finding.span),
             finding.message,
             severity=_SEVERITY[finding.severity],
             code=finding.rule,
@@ -455,7 +455,7 @@ class Server(LanguageServer):
             source="cantrip",
             tags=[types.DiagnosticTag.Deprecated] if finding.rule == "legacy-key" else None,
             related_information=[
-                types.DiagnosticRelatedInformation(types.Location(held.uri, held.text.range(*span)), why)
+                types.DiagnosticRelatedInformation(types.Location(document.uri, document.text.range(*span)), why)
                 for span, why in finding.related
             ]
             or None,

@@ -172,5 +172,5 @@ def test_other_words_change_no_rule_and_no_fix(tmp_path: Path) -> None:
                 for made in (quick_fixes.fixes, value_fixes.fixes):
                     assert list(made(held, other)) == list(made(held, finding)), rule
     for rule in LOOMS:
-        of_loom = [loom_document._told(Problem("X", 1, 0, 1, rule=rule))]
+        of_loom = [loom_document._diagnostic(Problem("X", 1, 0, 1, rule=rule))]
         assert [each.code for each in of_loom] == [rule]

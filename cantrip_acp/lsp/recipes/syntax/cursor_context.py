@@ -26,14 +26,14 @@ class CursorContext:
     dashed: bool = False
 
 
-def of(held: OpenDocument, offset: int) -> CursorContext | None:
+def of(document: OpenDocument, offset: int) -> CursorContext | None:
     """The context at an offset; None in prose and in comments."""
-    source = held.text.source
-    begin = held.text.starts[held.text.line_of(offset)]
+    source = document.text.source
+    begin = document.text.starts[document.text.line_of(offset)]
     before = source[begin:offset]
     word = _WORD.search(before)
     span = (offset - len(word[0]) if word is not None else offset, offset)
-    node = held.tree.at(offset)
+    node = document.tree.at(offset)
     if node.kind == "scalar" and node.quote in ("|", ">") and offset > node.span[0] + 1:
         return None
     if re.search(r"(?:^|[ \t])#", re.sub(r"""(["'])(?:(?!\1).)*\1""", "", before)):
@@ -41,7 +41,7 @@ def of(held: OpenDocument, offset: int) -> CursorContext | None:
     around = _brackets(node, offset)
     if around is not None:
         return _inside(source, around, offset, span)
-    return _in_block(held, begin, before, span)
+    return _in_block(document, begin, before, span)
 
 
 def _brackets(node: Node | None, offset: int) -> Node | None:
@@ -66,8 +66,8 @@ def _inside(source: str, around: Node, offset: int, word: Span) -> CursorContext
     return CursorContext(around.path, word, keys=True, inline=True)
 
 
-def _in_block(held: OpenDocument, begin: int, before: str, word: Span) -> CursorContext:
-    blocks = _open_blocks(held.tree, begin)
+def _in_block(document: OpenDocument, begin: int, before: str, word: Span) -> CursorContext:
+    blocks = _open_blocks(document.tree, begin)
     column, rest = len(before) - len(before.lstrip(" ")), before.lstrip(" ")
     path: KeyPath | None = None
     dashed = False

@@ -18,8 +18,8 @@ Schema = dict[str, Any]
 def _whole() -> Schema:
     from cantrip_acp import recipes
 
-    held: Schema = json.loads((Path(recipes.__file__).parent / "cantrip.schema.json").read_bytes())
-    return held
+    definition: Schema = json.loads((Path(recipes.__file__).parent / "cantrip.schema.json").read_bytes())
+    return definition
 
 
 def at(path: KeyPath, root: Node) -> list[Schema]:
@@ -79,8 +79,8 @@ def _merged(schema: Schema) -> Schema:
 
 
 def _referred(schema: Schema) -> Schema:
-    held: Schema = _whole()["$defs"][schema["$ref"].rpartition("/")[2]]
-    return held
+    definition: Schema = _whole()["$defs"][schema["$ref"].rpartition("/")[2]]
+    return definition
 
 
 def _flat(schema: Schema) -> Iterator[Schema]:

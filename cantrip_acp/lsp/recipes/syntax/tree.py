@@ -196,9 +196,9 @@ class _Reader:
             if child.type in ("block_mapping_pair", "flow_pair") and node.kind == "mapping":
                 self._pair(node, child, base, limit)
             elif child.type == "block_sequence_item":
-                held = [each for each in child.named_children if each.type in ("block_node", "flow_node")]
+                children = [each for each in child.named_children if each.type in ("block_node", "flow_node")]
                 at = base + child.start_byte + 1
-                item = self._node(held[0], base, limit) if held else Node("empty", (at, at))
+                item = self._node(children[0], base, limit) if children else Node("empty", (at, at))
                 item.key = len(node.children)
                 node.add(item)
             elif child.type == "flow_pair":

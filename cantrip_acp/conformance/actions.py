@@ -108,12 +108,12 @@ class CaseRun:
 
     async def _fork(self, given: Mapping[str, Any]) -> None:
         """``from_turn: n`` keeps the first n turns; with an intent, the fork is cast on it."""
-        kept = given.get("from_turn")
-        if isinstance(kept, bool) or not isinstance(kept, int) or kept < 0:
-            raise DefinitionError(f"from_turn is the number of turns that are kept, not {kept!r}")
+        turn_count = given.get("from_turn")
+        if isinstance(turn_count, bool) or not isinstance(turn_count, int) or turn_count < 0:
+            raise DefinitionError(f"from_turn is the number of turns that are kept, not {turn_count!r}")
         loom = self.scene.loom
-        if kept:
-            origin = self._turn_id(kept - 1)
+        if turn_count:
+            origin = self._turn_id(turn_count - 1)
         else:
             first = loom.turn(self._turn_id(0))
             if first.parent_id is None:

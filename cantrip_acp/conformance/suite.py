@@ -87,20 +87,20 @@ def _significant(line: str) -> bool:
 def _chunks(lines: list[str]) -> Iterator[_Chunk]:
     """Cut before every line that starts an item at the indentation of the first one; document marks end a chunk."""
     indent: int | None = None
-    start, held = 0, list[str]()
+    start, block = 0, list[str]()
     for number, line in enumerate(lines, 1):
         item = _ITEM.match(line)
         opens = item is not None and indent in (None, len(item[1]))
-        if (opens or _SEPARATOR.match(line)) and held:
-            yield _Chunk(start, tuple(held))
-            held = []
+        if (opens or _SEPARATOR.match(line)) and block:
+            yield _Chunk(start, tuple(block))
+            block = []
         if opens and item is not None:
             indent = len(item[1])
-            start, held = number, [line]
-        elif held:
-            held.append(line)
-    if held:
-        yield _Chunk(start, tuple(held))
+            start, block = number, [line]
+        elif block:
+            block.append(line)
+    if block:
+        yield _Chunk(start, tuple(block))
 
 
 def _read_flow(path: Path, text: str, line: int) -> list[Case]:

@@ -228,10 +228,10 @@ def _file() -> dict[str, Any]:
     except OSError:
         return {}
     version = (state.st_mtime_ns, state.st_size)
-    held = _read.get(path)
-    if held is None or held[0] != version:
-        held = _read[path] = (version, _parsed(path))
-    return held[1]
+    cached = _read.get(path)
+    if cached is None or cached[0] != version:
+        cached = _read[path] = (version, _parsed(path))
+    return cached[1]
 
 
 def _parsed(path: Path) -> dict[str, Any]:

@@ -124,13 +124,13 @@ class EffortFallback:
         if place is None or error.status not in (400, 422) or "effort" not in words:
             return False
         asked = _at(sent, place)
-        taken = [effort for effort in EFFORTS if effort in set(_QUOTED.findall(words)) and effort != asked]
-        if not taken or asked in self._instead or asked in self._instead.values():
+        supported = [effort for effort in EFFORTS if effort in set(_QUOTED.findall(words)) and effort != asked]
+        if not supported or asked in self._instead or asked in self._instead.values():
             return False
-        nearest = nearest_effort(asked, taken)
+        nearest = nearest_effort(asked, supported)
         self._instead[asked] = nearest
         self._notices.append(
-            f"{self._who} does not support the effort {asked}; {nearest} is used (supported: {', '.join(taken)})"
+            f"{self._who} does not support the effort {asked}; {nearest} is used (supported: {', '.join(supported)})"
         )
         return True
 

@@ -82,7 +82,7 @@ def contents_of(
     """
     system: list[dict[str, Any]] = []
     contents: list[dict[str, Any]] = []
-    held: list[dict[str, Any]] = []
+    pending: list[dict[str, Any]] = []
     calls: dict[str, _Asked] = {}
     answers: list[dict[str, Any]] | None = None
     images: list[dict[str, Any]] = []
@@ -93,13 +93,13 @@ def contents_of(
             images = []
         if message.role == "system":
             part = {"text": message.content or ""}
-            (held if contents else system).append(part)
+            (pending if contents else system).append(part)
         elif message.role == "user":
-            contents.append({"role": "user", "parts": [*held, *_user_parts(message, model, info)]})
-            held = []
+            contents.append({"role": "user", "parts": [*pending, *_user_parts(message, model, info)]})
+            pending = []
         elif message.role == "assistant":
-            contents.extend(_user(held))
-            held = []
+            contents.extend(_user(pending))
+            pending = []
             parts = _said(message, model, calls, refused)
             if parts:
                 contents.append({"role": "model", "parts": parts})
@@ -107,13 +107,13 @@ def contents_of(
             part, beside = _answer(message, calls, model, info)
             images.extend(beside)
             if answers is None:
-                contents.extend(_user(held))
-                held = []
+                contents.extend(_user(pending))
+                pending = []
                 answers = []
                 contents.append({"role": "user", "parts": answers})
             answers.append(part)
     contents.extend(_user(images))
-    contents.extend(_user(held))
+    contents.extend(_user(pending))
     return system, contents
 
 

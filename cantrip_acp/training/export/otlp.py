@@ -43,30 +43,30 @@ class Otlp:
     marks_truncated = True
 
     def rows(self, source: Source) -> Iterator[dict[str, Any]]:
-        told: set[str] = set()
+        exported: set[str] = set()
         content = tracing.content_wanted()
         for episode in source.episodes(marked=True):
             source.count_exported(episode.leaf)
-            told_here = _spans(source, episode, told, content=content)
-            while spans := list(islice(told_here, _MOST)):
+            episode_spans = _spans(source, episode, exported, content=content)
+            while spans := list(islice(episode_spans, _MOST)):
                 scope = {"scope": {"name": "cantrip_acp", "version": __version__}, "spans": spans}
                 resource = {"attributes": attributes({"service.name": "cantrip-acp", "service.version": __version__})}
                 yield {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
 
 
-def _spans(source: Source, episode: Episode, told: set[str], *, content: bool) -> Iterator[dict[str, Any]]:
+def _spans(source: Source, episode: Episode, exported: set[str], *, content: bool) -> Iterator[dict[str, Any]]:
     places = source.outline.places
     path = [i for i in source.outline.own_path(episode.leaf) if places[i].role == "crystal"]
     for cast_id, ids in groupby(path, key=lambda i: places[i].cast_id or ""):
-        new = [i for i in ids if i not in told]
+        new = [i for i in ids if i not in exported]
         if not new:
             continue
         start = source.outline.starts.get(cast_id)
         end = source.loom.cast_end(cast_id) if cast_id else None
-        if cast_id not in told:
-            told.add(cast_id)
+        if cast_id not in exported:
+            exported.add(cast_id)
             yield _cast_span(source, new, start, end, cast_id, content=content)
-        told.update(new)
+        exported.update(new)
         for at in range(0, len(new), _BATCH):
             for turn in source.loom.bodies(new[at : at + _BATCH]):
                 yield from _turn_spans(turn, start, cast_id, content=content)
@@ -211,25 +211,25 @@ def _calls(turn: Turn) -> Iterator[tuple[str, str, Any, Any, str | None]]:
 
 
 def _common(turn: Turn, start: CastRecord | None, operation: str) -> dict[str, Any]:
-    told: Mapping[str, Any] = start.attributes if start is not None else {}
-    provider = str(told.get("crystal") or "unknown")
+    start_attributes: Mapping[str, Any] = start.attributes if start is not None else {}
+    provider = str(start_attributes.get("crystal") or "unknown")
     return {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
-        "gen_ai.request.model": told.get("model"),
+        "gen_ai.request.model": start_attributes.get("model"),
         "gen_ai.conversation.id": turn.entity_id,
         "gen_ai.agent.id": turn.entity_id,
     }
 
 
 def _said(turn: Turn, finish: str) -> dict[str, Any]:
-    said = turn.utterance
+    utterance = turn.utterance
     parts: list[dict[str, Any]] = []
-    if said.thinking:
-        parts.append({"type": "reasoning", "content": said.thinking})
-    if said.content:
-        parts.append({"type": "text", "content": said.content})
-    parts += [{"type": "tool_call", "id": c.id, "name": c.gate, "arguments": c.args} for c in said.tool_calls]
+    if utterance.thinking:
+        parts.append({"type": "reasoning", "content": utterance.thinking})
+    if utterance.content:
+        parts.append({"type": "text", "content": utterance.content})
+    parts += [{"type": "tool_call", "id": c.id, "name": c.gate, "arguments": c.args} for c in utterance.tool_calls]
     return {"role": "assistant", "parts": parts, "finish_reason": finish}
 
 

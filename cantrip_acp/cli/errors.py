@@ -68,8 +68,8 @@ def report_error(error: BaseException) -> int:
         return FAILED
     text = shared().diagnostic("\n".join([str(found), *getattr(found, "__notes__", ())]))
     # If the text begins with a file and a line, print nothing before them: editors and terminals can then jump there.
-    placed = isinstance(found, DefinitionError) and found.where is None and ":" in text.split(" ", 1)[0]
-    _write(f"{text}\n" if placed else f"cantrip: {text}\n")
+    has_place = isinstance(found, DefinitionError) and found.where is None and ":" in text.split(" ", 1)[0]
+    _write(f"{text}\n" if has_place else f"cantrip: {text}\n")
     return status_of(found)
 
 

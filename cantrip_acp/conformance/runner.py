@@ -67,7 +67,7 @@ async def _perform(case: Case) -> list[Problem]:
             return [Problem(performance.failed_at, f"did not end within {CASE_LIMIT_S:g} s")]
         except Exception as error:  # noqa: BLE001
             # A bug of the product: the suite continues, and this case reports the error.
-            return [Problem(performance.failed_at, f"crashed: {_told(error)}")]
+            return [Problem(performance.failed_at, f"crashed: {_error_text(error)}")]
 
 
 def _scratch() -> str:
@@ -76,9 +76,9 @@ def _scratch() -> str:
     return os.path.realpath(tempfile.gettempdir())
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_told(inner) for inner in error.exceptions)
+        return "; ".join(_error_text(inner) for inner in error.exceptions)
     return f"{type(error).__name__}: {error}"
 
 

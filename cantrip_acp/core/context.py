@@ -129,10 +129,10 @@ class Context:
         """Change the capability block after a change of crystal, because the new one writes its calls in the other
         mode.
         """
-        told = self._circle.capabilities(text_calls=text_calls)
+        capabilities = self._circle.capabilities(text_calls=text_calls)
         for index, message in enumerate(self._head):
-            if message.kind == "capabilities" and told is not None:
-                self.messages[index] = msgspec.structs.replace(message, content=told)
+            if message.kind == "capabilities" and capabilities is not None:
+                self.messages[index] = msgspec.structs.replace(message, content=capabilities)
         self._head = tuple(self.messages[: len(self._head)])
 
     def begin(self, intent: str, blocks: Sequence[ContextBlock] = ()) -> None:

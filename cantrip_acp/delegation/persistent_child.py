@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 async def summon(turn: TurnBuilder, request: Request, call_id: str) -> Entity:
     """Make a child that waits for its first intent. Until then it is not in the loom. Raises `ChildRefused`."""
     parent = turn.entity
-    living = parent.children.persistent
+    persistent = parent.children.persistent
     most = parent.circle.wards.max_concurrent_children
-    if len(living) >= most:
+    if len(persistent) >= most:
         # Each one may hold a process and its memory.
         full = ChildRefused(
             "max_concurrent_children",
-            f"child refused by max_concurrent_children: {len(living)} summoned children live already, and {most} may; "
+            f"child refused by max_concurrent_children: {len(persistent)} summoned children live already, and {most} may; "
             "dismiss one first, or use cast for what needs no state",
         )
         await report(full, turn, call_id)
@@ -41,7 +41,7 @@ async def summon(turn: TurnBuilder, request: Request, call_id: str) -> Entity:
     (planned,) = await run_child.plan_children(turn, [request], call_id)
     link = ParentLink(turn.cast, turn.id, call_id, planned.number)
     child = Entity(cantrip_of(parent, planned.judged, planned.number), parent.loom, parent=link)
-    living[child.id] = child
+    persistent[child.id] = child
     return child
 
 

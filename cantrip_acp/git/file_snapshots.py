@@ -144,8 +144,8 @@ class Pinner:
             )
         entries = []
         for entry in self.repository.git("ls-files", "-z", "-t", "--stage", "--full-name").out.split(b"\0")[:-1]:
-            told, _, name = entry.partition(b"\t")
-            tag, mode, _, stage = told.split()
+            names, _, name = entry.partition(b"\t")
+            tag, mode, _, stage = names.split()
             if stage != b"0":
                 # A conflict: use the file as it is on disk.
                 continue
@@ -181,7 +181,9 @@ class Pinner:
             self._refresh()
             self._slow = max(_SLOW, 2 * spent)
         changed: list[bytes] = []
-        left_out: list[str] = [f"{_shown(name)}: a submodule; its own files are not kept" for name in self._within()]
+        left_out: list[str] = [
+            f"{_printable(name)}: a submodule; its own files are not kept" for name in self._within()
+        ]
         size = 0
         for name in dict.fromkeys(ran.out.split(b"\0")[:-1]):
             why, length = self._why_not(name)
@@ -189,15 +191,15 @@ class Pinner:
                 size += length
                 changed.append(name)
             elif why:
-                left_out.append(f"{_shown(name)}: {why}")
+                left_out.append(f"{_printable(name)}: {why}")
         if len(changed) > MOST_FILES or size > MOST_BYTES:
             raise GitError(
                 f"{len(changed):,} files of {size:,} bytes changed in {self._workspace}, which is too much to store; "
                 "add generated files to .gitignore"
             )
         more = len(left_out) - NAMED
-        told = (*left_out[:NAMED], f"and {more} more") if more > 0 else tuple(left_out)
-        return b"\0".join([*changed, b""]), told
+        names = (*left_out[:NAMED], f"and {more} more") if more > 0 else tuple(left_out)
+        return b"\0".join([*changed, b""]), names
 
     def _within(self) -> Iterator[bytes]:
         scope = b"" if self._below == "." else os.fsencode(self._below) + b"/"
@@ -277,7 +279,7 @@ def drop(repository: Repository, loom_id: str, entity_id: str | None = None) -> 
     return list(found)
 
 
-def _shown(name: bytes) -> str:
+def _printable(name: bytes) -> str:
     """Format a file's name for people: printable, and on one line."""
     text = name.decode("utf-8", "backslashreplace")
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")

@@ -514,7 +514,7 @@ class BaseLoom:
         and of their children (``max_children_total`` counts each)."""
         places = self._tree.turns
         mine = set(self.own_path(leaf_id))
-        born = sum(1 for place in places.values() if place.role == "call" and place.parent_id in mine)
+        children = sum(1 for place in places.values() if place.role == "call" and place.parent_id in mine)
         turns: dict[str | None, list[str]] = {}
         for turn_id, place in places.items():
             turns.setdefault(place.cast_id, []).append(turn_id)
@@ -527,21 +527,21 @@ class BaseLoom:
                 if cast_id not in casts:
                     casts.add(cast_id)
                     waiting += turns.get(cast_id, ())
-        return born, len(casts)
+        return children, len(casts)
 
     def utterance_ids(self, leaf_id: str) -> list[tuple[str, ...]]:
         """The utterances of an entity on the path to a turn, without the call and folds. Each is a tuple of turn ids:
         an utterance has several turns if it delegated (`turn_parts`)."""
-        spoken: list[tuple[str, ...]] = []
+        texts: list[tuple[str, ...]] = []
         for i in self.own_path(leaf_id):
             place = self._tree.turns[i]
             if place.role != "crystal":
                 continue
-            if place.continues is not None and spoken and spoken[-1][0] == place.continues:
-                spoken[-1] = (*spoken[-1], i)
+            if place.continues is not None and texts and texts[-1][0] == place.continues:
+                texts[-1] = (*texts[-1], i)
             else:
-                spoken.append((i,))
-        return spoken
+                texts.append((i,))
+        return texts
 
     def utterance_turn(self, ids: Sequence[str]) -> Turn:
         """Return one utterance as one turn, from the ids that `acted` gives for it."""

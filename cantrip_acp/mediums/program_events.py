@@ -34,7 +34,7 @@ class ProgramEvents:
         self._turn = turn
         self._tool = tool
         self._redactor = shared()
-        self._held = {"stdout": "", "stderr": ""}
+        self._pending = {"stdout": "", "stderr": ""}
         self._order: list[int] = []
 
     async def start(self, command: str, circle: CircleView) -> None:
@@ -51,11 +51,11 @@ class ProgramEvents:
 
     async def output(self, stream: str, text: str) -> None:
         if self._redactor.active:
-            whole = self._held[stream] + text
+            whole = self._pending[stream] + text
             cut = whole.rfind("\n") + 1
             if len(whole) - cut > _MAX_HELD_CHARS:
                 cut = len(whole)
-            text, self._held[stream] = whole[:cut], whole[cut:]
+            text, self._pending[stream] = whole[:cut], whole[cut:]
         await self._send(stream, text)
 
     async def _send(self, stream: str, text: str) -> None:
@@ -79,7 +79,7 @@ class ProgramEvents:
 
     async def end(self, output: Output) -> Output:
         """Send the end event. Returns the output with the order of its streams, for the loom."""
-        for stream, rest in self._held.items():
+        for stream, rest in self._pending.items():
             await self._send(stream, rest)
         ordered = self.ordered(output)
         await self._send("stdout", events.value_line(output))

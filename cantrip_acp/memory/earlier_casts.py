@@ -44,14 +44,14 @@ class Sessions:
         self._looms = looms
         self._database = database
         self._most = most
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def __call__(self, info: CastInfo) -> Sequence[ContextBlock]:
-        if info.entity_id in self._told or self._most <= 0:
+        if info.entity_id in self._reported or self._most <= 0:
             return ()
-        if len(self._told) >= _MOST_ENTITIES:
-            self._told.clear()
-        self._told.add(info.entity_id)
+        if len(self._reported) >= _MOST_ENTITIES:
+            self._reported.clear()
+        self._reported.add(info.entity_id)
         if any(block.source == _SOURCE for block in info.pinned()):
             # The entity got the digests in another process.
             return ()

@@ -135,13 +135,13 @@ class ChatSpan:
         self._span = span
         self._emit = emit
         self._redactor = redactor
-        self._begun = time.monotonic()
+        self._started_at = time.monotonic()
         self._first = True
 
     async def emit(self, delta: Delta) -> None:
         if self._first:
             self._first = False
-            self._span.set_attribute("gen_ai.response.time_to_first_chunk", time.monotonic() - self._begun)
+            self._span.set_attribute("gen_ai.response.time_to_first_chunk", time.monotonic() - self._started_at)
         await self._emit(delta)
 
     def answered(self, response: Response, attempts: int, beside: Usage) -> None:

@@ -99,8 +99,8 @@ def collecting() -> bool:
 @cache
 def content_wanted() -> bool:
     """Whether spans may contain messages, call arguments and results. The user must ask for that."""
-    wish = os.environ.get(_CONTENT, "").strip().lower()
-    return wish in ("true", "1", "span_only", "span_and_event")
+    setting = os.environ.get(_CONTENT, "").strip().lower()
+    return setting in ("true", "1", "span_only", "span_and_event")
 
 
 LAST_SPANS_S = 1.0

@@ -309,22 +309,22 @@ class Pieces:
     Text that may begin a secret is held back.
     """
 
-    __slots__ = ("_held", "_redactor")
+    __slots__ = ("_pending", "_redactor")
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._held = ""
+        self._pending = ""
 
     def feed(self, piece: str) -> str:
         """The text that can be shown now; often all of it."""
-        text = self._held + piece
+        text = self._pending + piece
         end = self._redactor.settled(text)
-        self._held = text[end:]
+        self._pending = text[end:]
         return self._redactor.text(text[:end])
 
     def end(self) -> str:
         """The text that was held back. Call it after the last piece."""
-        text, self._held = self._held, ""
+        text, self._pending = self._pending, ""
         return self._redactor.text(text)
 
 

@@ -149,7 +149,7 @@ def rendered(loom: Loom, thread: Thread) -> str:
     casts = dict.fromkeys(turn.cast_id for turn in thread if turn.cast_id is not None)
     starts = [loom.cast_of(cast_id)[0] for cast_id in casts]
     call = loom.cantrip(thread[0].cantrip_id) if len(thread) else None
-    told = {
+    fields = {
         "system_prompt": _cut(str(call.call.get("system_prompt") or "")) if call is not None else "",
         "intents": [_cut(start.intent or "") for start in starts if start is not None],
         "state": thread.state,
@@ -157,14 +157,14 @@ def rendered(loom: Loom, thread: Thread) -> str:
         "answer": _short(thread.result),
         "turns": _fitting(turns),
     }
-    text = json.dumps(told, ensure_ascii=False, default=str, indent=1)
+    text = json.dumps(fields, ensure_ascii=False, default=str, indent=1)
     return text.replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _turn(number: int, turn: Turn) -> dict[str, Any]:
     said, seen = turn.utterance, turn.observation
     outputs = seen.outputs if seen.outputs is not msgspec.UNSET and seen.outputs else (seen.output,)
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "turn": number,
         "said": _short(said.content),
         "program": _short(said.code),
@@ -174,7 +174,7 @@ def _turn(number: int, turn: Turn) -> dict[str, Any]:
         ],
         "output": [_short(msgspec.to_builtins(output)) for output in outputs if output is not None],
     }
-    return {name: value for name, value in told.items() if value not in (None, [], "")}
+    return {name: value for name, value in fields.items() if value not in (None, [], "")}
 
 
 def _short(value: Any) -> Any:

@@ -86,7 +86,7 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
     """
     parts: list[str] = []
     context: list[ContextBlock | Link] = []
-    spoken = seen = False
+    has_text = seen = False
     before: ContentBlock | None = None
     for index, block in enumerate(blocks):
         place = f"prompt[{index}]"
@@ -94,7 +94,7 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
             if isinstance(before, Text):
                 parts.append("\n")
             parts.append(block.text)
-            spoken = spoken or bool(block.text.strip())
+            has_text = has_text or bool(block.text.strip())
         elif isinstance(block, ResourceLink):
             _check_uri(block.uri, f"{place}.uri")
             parts.append(_link_markdown(block.name, block.uri))
@@ -110,7 +110,7 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
             seen = True
         before = block
     intent = "".join(parts)
-    if seen and not spoken:
+    if seen and not has_text:
         # A prompt may be only a pasted image or file, without text. Then the attachment is the question.
         intent = f"{intent} See what is attached.".lstrip()
     if not intent.strip():

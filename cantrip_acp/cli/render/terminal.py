@@ -126,7 +126,7 @@ class Flow:
         self._space = ""
         self._word = ""
         self._column = 0
-        self._begun = False
+        self._mark_written = False
         self._waiting: list[str] = []
         self._written = 0.0
 
@@ -149,9 +149,9 @@ class Flow:
 
     def close(self) -> None:
         self.flush()
-        if self._begun:
+        if self._mark_written:
             self._screen.blank()
-        self._begun = False
+        self._mark_written = False
         self._space = ""
 
     def _write(self, text: str, *, now: bool = False) -> None:
@@ -172,8 +172,8 @@ class Flow:
         if not word:
             return ""
         space, self._space = self._space, ""
-        if not self._begun:
-            self._begun = True
+        if not self._mark_written:
+            self._mark_written = True
             self._screen.raw(f"{self._mark} ", self._mark_style)
             self._column = self._indent + cell_len(word)
             return word

@@ -238,8 +238,8 @@ async def _run_again(entity: Entity, session: Any, parts: Sequence[CastPart], to
                 break
             output = await session.run(ToolCall(f"{turn.id}.replay{index}", call.gate, call.args), again)
             was = recorded[index] if index < len(recorded) else None
-            if was is not None and (told := divergence(was, output)) is not None:
-                missing.append(f"turn {number}: {told}")
+            if was is not None and (difference := divergence(was, output)) is not None:
+                missing.append(f"turn {number}: {difference}")
             if again.finished:
                 break
         missing += [f"turn {number}: {each}" for each in again.problems]

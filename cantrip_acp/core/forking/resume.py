@@ -154,7 +154,7 @@ def _make_restore(entity: Entity, parts: Sequence[CastPart], last: str, kept: Ke
     async def restore_session() -> None:
         from cantrip_acp.core.forking.fork import restore
 
-        told, missing, problem = STATE_NOTES[kept], list[str](), ""
+        note, missing, problem = STATE_NOTES[kept], list[str](), ""
         if kept != "lost":
             at = _last_snapshot(entity, parts) or last
             try:
@@ -165,9 +165,9 @@ def _make_restore(entity: Entity, parts: Sequence[CastPart], last: str, kept: Ke
                 # Run nothing instead: the variables are lost, and the entity and the user are told.
                 await entity.medium_session.discard()
                 problem = entity.redactor.diagnostic(str(failure.__cause__ or failure))
-                told = f"{STATE_NOTES['lost']} ({problem})"
+                note = f"{STATE_NOTES['lost']} ({problem})"
         more = f" (but: {'; '.join(missing[:5])})" if missing else ""
         await entity.session()
-        await entity.medium_session.remark(f"this session was opened again: {told}{more}", aloud=bool(problem))
+        await entity.medium_session.remark(f"this session was opened again: {note}{more}", aloud=bool(problem))
 
     return restore_session

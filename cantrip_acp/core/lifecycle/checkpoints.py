@@ -109,7 +109,7 @@ def delete_checkpoints(loom: Loom) -> list[str]:
     header = loom.header
     if header is None:
         return []
-    told: list[str] = []
+    notes: list[str] = []
     tops: dict[str, None] = {}
     folders: list[str] = []
     for record in loom.records():
@@ -118,16 +118,16 @@ def delete_checkpoints(loom: Loom) -> list[str]:
         elif isinstance(record, ForkRecord) and isinstance(record.worktree, str):
             folders.append(record.worktree)
     for folder in folders:
-        told += _without_worktree(folder)
+        notes += _without_worktree(folder)
     for top in tops:
         found = _repository(top)
         if found is not None:
             for folder, why in worktrees.unfinished(found).items():
                 if why.startswith(f"cantrip {header.id} "):
                     worktrees.remove(found, folder)
-                    told.append(f"worktree {folder}")
-            told += [f"{ref} in {top}" for ref in file_snapshots.drop(found, header.id)]
-    return told
+                    notes.append(f"worktree {folder}")
+            notes += [f"{ref} in {top}" for ref in file_snapshots.drop(found, header.id)]
+    return notes
 
 
 def _without_worktree(folder: str) -> list[str]:

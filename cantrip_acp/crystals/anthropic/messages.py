@@ -58,7 +58,7 @@ def rendered(messages: Sequence[Message], model: str, info: ModelInfo) -> Render
 class _Rendering:
     """The state while messages are rendered."""
 
-    __slots__ = ("_answers", "_asked", "_held", "_info", "_model", "_used", "messages", "system")
+    __slots__ = ("_answers", "_info", "_model", "_open_calls", "_pending", "_used", "messages", "system")
 
     def __init__(self, model: str, info: ModelInfo) -> None:
         self.system: list[dict[str, Any]] = []
@@ -67,20 +67,20 @@ class _Rendering:
         self._info = info
         self._used: dict[str, int] = {}
         """How often each call id was used. An id must be unique in a request."""
-        self._asked: dict[str, str] = {}
+        self._open_calls: dict[str, str] = {}
         """The calls of the last assistant message without an answer: our id, and the id in the request."""
         self._answers: list[dict[str, Any]] = []
-        self._held: list[dict[str, Any]] = []
+        self._pending: list[dict[str, Any]] = []
 
     def add(self, message: Message) -> None:
         if message.role == "system":
             if not message.content or not message.content.strip():
                 return
             part = {"type": "text", "text": message.content}
-            if not self.messages and not self._held:
+            if not self.messages and not self._pending:
                 self.system.append(part)
-            elif self._asked:
-                self._held.append(part)
+            elif self._open_calls:
+                self._pending.append(part)
             else:
                 self.close()
                 self._user([part])
@@ -95,14 +95,14 @@ class _Rendering:
 
     def close(self) -> None:
         """Finish the answers to an assistant message. Add a placeholder for each missing one, as the API requires."""
-        if self._asked or self._answers:
-            for wire_id in self._asked.values():
+        if self._open_calls or self._answers:
+            for wire_id in self._open_calls.values():
                 self._answers.append(_result(wire_id, _text(_UNANSWERED), is_error=True))
-            self._asked = {}
+            self._open_calls = {}
             self.messages.append({"role": "user", "content": self._answers})
             self._answers = []
-        if self._held:
-            held, self._held = self._held, []
+        if self._pending:
+            held, self._pending = self._pending, []
             self._user(held)
 
     def _user(self, blocks: list[dict[str, Any]]) -> None:
@@ -125,23 +125,23 @@ class _Rendering:
         if count > 1:
             # Other providers may use the same ids in each response.
             wire_id = f"call_{_digest(f'{wire_id} {count}')}"
-        self._asked[call.id] = wire_id
+        self._open_calls[call.id] = wire_id
         return {"type": "tool_use", "id": wire_id, "name": wire_name(call.gate), "input": _input(call.args)}
 
     def _answer(self, message: Message) -> None:
-        wire_id = self._asked.pop(message.tool_call_id or "", None)
+        wire_id = self._open_calls.pop(message.tool_call_id or "", None)
         text = message.content or ""
         attached = [_attached(each, self._model, self._info) for each in message.attachments]
         if wire_id is not None:
             if message.is_error:
                 # The content of a failed result must be text.
-                self._held.extend(attached)
+                self._pending.extend(attached)
                 attached = []
             self._answers.append(_result(wire_id, [*_text(text), *attached], is_error=message.is_error))
             return
         parts = [*_text(f"{message.name or 'tool'}: {text}"), *attached]
-        if self._asked or self._answers:
-            self._held.extend(parts)
+        if self._open_calls or self._answers:
+            self._pending.extend(parts)
         else:
             self._user(parts)
 

@@ -54,8 +54,8 @@ def unsupported_parameter(error: CrystalError, body: Mapping[str, Any]) -> str |
         head, _, tail = name.partition(".")
         if head not in body or (tail and tail not in body[head]):
             continue
-        spoken = _SPOKEN.get(name, re.escape(name))
-        if re.search(rf"(?<![\w.]){spoken}(?![\w.]*\w)", words):
+        pattern = _SPOKEN.get(name, re.escape(name))
+        if re.search(rf"(?<![\w.]){pattern}(?![\w.]*\w)", words):
             return name
     return None
 
@@ -136,8 +136,8 @@ class EffortFallback:
 
     def notices(self) -> tuple[str, ...]:
         """Return the new notes for the user. Each note is returned once."""
-        told, self._notices = tuple(self._notices), []
-        return told
+        notices, self._notices = tuple(self._notices), []
+        return notices
 
 
 def _effort_place(body: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -97,8 +97,8 @@ class ResponseReader:
         for candidate in (chunk.candidates or ())[:1]:
             for part in (candidate.content.parts if candidate.content is not None else None) or ():
                 await self._part(part)
-            told = candidate.logprobs_result
-            for token in (told.chosen_candidates if told is not None else None) or ():
+            logprobs = candidate.logprobs_result
+            for token in (logprobs.chosen_candidates if logprobs is not None else None) or ():
                 self._tokens.add(token.token or "", token.log_probability, token_id=token.token_id)
             if candidate.finish_reason is not None:
                 self._finish = _word(candidate.finish_reason)

@@ -79,14 +79,14 @@ def render_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
 
 
 class _Rendering:
-    __slots__ = ("_asked", "_dialect", "_images", "_info", "_late", "_model", "_out")
+    __slots__ = ("_dialect", "_images", "_info", "_late", "_model", "_open_calls", "_out")
 
     def __init__(self, info: ModelInfo, model: str, dialect: Dialect) -> None:
         self._info = info
         self._model = model
         self._dialect = dialect
         self._out: list[dict[str, Any]] = []
-        self._asked: set[str] = set()
+        self._open_calls: set[str] = set()
         self._late: list[str] = []
         self._images: list[dict[str, Any]] = []
         """Images of tool results. A result may contain only text, so the images come in a user message after it."""
@@ -154,13 +154,13 @@ class _Rendering:
             for key in self._dialect.carry:
                 if data.get(key):
                     wire[key] = data[key]
-        self._asked = {call.id for call in message.tool_calls}
+        self._open_calls = {call.id for call in message.tool_calls}
         self._out.append(wire)
 
     def _tool(self, message: Message) -> None:
         call_id = message.tool_call_id or ""
         text = message.content or ""
-        if call_id not in self._asked:
+        if call_id not in self._open_calls:
             # The API refuses a tool answer without its call, so send the text as a user message.
             self._show_images()
             text = f"[result of {message.name or 'a call'}]\n{text}"

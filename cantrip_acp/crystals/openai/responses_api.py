@@ -390,7 +390,7 @@ class ResponsesAnswer:
     """The usage. It is reported only at the end, also for a failed response."""
     refused: bool = False
     _items: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _shown: bool = False
+    _has_summary: bool = False
     _said: tuple[Any, Any] | None = None
     """The output index and item id of the last piece of text."""
 
@@ -407,9 +407,9 @@ class ResponsesAnswer:
                 return self._text(event, delta)
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
                 if isinstance(delta, str) and delta:
-                    self._shown = True
+                    self._has_summary = True
                     return [Delta("thought", delta)]
-            case "response.reasoning_summary_part.added" if self._shown:
+            case "response.reasoning_summary_part.added" if self._has_summary:
                 return [Delta("thought", "\n\n")]
             case "response.output_item.done":
                 item, index = event.get("item"), event.get("output_index")

@@ -77,8 +77,8 @@ def _diff(args: Mapping[str, Any], work: GitWorkspace) -> str:
         return _output_text(out, "no differences")
     against = [base] if base is not None else [_empty_tree(work)]
     if staged:
-        told = repository.git("diff", "--cached", "--name-only", "--no-renames", "-z", *against, "--", *paths)
-        names = work.names(told.out)
+        result = repository.git("diff", "--cached", "--name-only", "--no-renames", "-z", *against, "--", *paths)
+        names = work.names(result.out)
         asked = ["diff", "--cached", *shape, *_relative(work), *against, "--", *names]
         return _output_text(repository.git(*asked).out if names else b"", "nothing is staged")
     # With the real files, git only lists names.

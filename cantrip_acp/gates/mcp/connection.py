@@ -264,8 +264,8 @@ class Connection:
         elif error is not None:
             parts.append(_one_line_error(error))
         if self._status is not None:
-            told = f"HTTP status {self._status} {httpx2.codes.get_reason_phrase(self._status)}".rstrip()
-            parts.append(told + ("; check the configured headers" if self._status in (401, 403) else ""))
+            text = f"HTTP status {self._status} {httpx2.codes.get_reason_phrase(self._status)}".rstrip()
+            parts.append(text + ("; check the configured headers" if self._status in (401, 403) else ""))
         words = service.stderr_tail if service is not None else ""
         if words:
             parts.append(f"the end of its standard error: {words[-1000:]}")

@@ -129,7 +129,7 @@ def tool_reply(result: mcp_types.CallToolResult) -> GateReply:
     If the tool failed, it raises `GateError` with the text.
     """
     images: list[Attachment] = []
-    text = "\n".join(_shown(block, images) for block in result.content)
+    text = "\n".join(_block_text(block, images) for block in result.content)
     if result.is_error:
         raise GateError(_shorten(text) or "the tool failed without an error message")
     data = result.structured_content
@@ -148,7 +148,7 @@ def _are_blocks(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) and item.get("type") in kinds for item in value)
 
 
-def _shown(block: Any, images: list[Attachment]) -> str:
+def _block_text(block: Any, images: list[Attachment]) -> str:
     """Render a content block as text. An image that models accept is also added to ``images``."""
     if isinstance(block, mcp_types.TextContent):
         return str(block.text)

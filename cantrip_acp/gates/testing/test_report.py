@@ -188,7 +188,7 @@ class GoReader:
     def __init__(self) -> None:
         self.report = Report()
         self._rest = b""
-        self._said: dict[tuple[str, str], list[str]] = {}
+        self._pending_output: dict[tuple[str, str], list[str]] = {}
 
     def feed(self, data: bytes) -> None:
         """Parse the next bytes. A very long unfinished line is dropped."""
@@ -209,12 +209,12 @@ class GoReader:
         test, package, action = event.get("Test"), event.get("Package", ""), event.get("Action")
         key = (str(package), str(test or ""))
         if action == "output" and isinstance(event.get("Output"), str):
-            if len(self._said) < _MOST_PENDING or key in self._said:
-                said = self._said.setdefault(key, [])
+            if len(self._pending_output) < _MOST_PENDING or key in self._pending_output:
+                said = self._pending_output.setdefault(key, [])
                 if sum(map(len, said)) < LONGEST:
                     said.append(event["Output"])
         elif action in ("pass", "fail", "skip"):
-            said = self._said.pop(key, [])
+            said = self._pending_output.pop(key, [])
             if test is None and not (action == "fail" and "build failed" in "".join(said)):
                 return
             report = self.report

@@ -100,11 +100,11 @@ def difference(loom: Loom, left: str, right: str, *, listing: Listing | None = N
 def _differs(outline: Outline, left: Turn | None, right: Turn | None) -> dict[str, tuple[Value, Value]]:
     if left is None or right is None:
         return {}
-    there = dict(_told(outline, right))
-    return {name: (value, there[name]) for name, value in _told(outline, left) if value != there[name]}
+    there = dict(_turn_values(outline, right))
+    return {name: (value, there[name]) for name, value in _turn_values(outline, left) if value != there[name]}
 
 
-def _told(outline: Outline, turn: Turn) -> Iterator[tuple[str, Value]]:
+def _turn_values(outline: Outline, turn: Turn) -> Iterator[tuple[str, Value]]:
     """Yield everything in a turn that can be compared, as plain data."""
     said, seen, about = turn.utterance, turn.observation, turn.metadata
     yield "intent", outline.intent(turn.id)

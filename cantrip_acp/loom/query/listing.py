@@ -124,7 +124,7 @@ class Listing:
                 self._cast_turns[place.cast_id] = self._cast_turns.get(place.cast_id, 0) + 1
         self._endings = Endings(loom, self.outline.starts)
         self._ends: dict[str, CastRecord | None] = {}
-        self._spent: dict[str, Spent] = {}
+        self._usage: dict[str, Spent] = {}
         self._within: dict[str, Spent] = {}
         self._sums: dict[str, _Sums] = {}
 
@@ -238,15 +238,15 @@ class Listing:
         """What the whole path to a turn used, cast by cast. A complete cast is taken from its end record."""
         chain: list[str] = []
         at: str | None = leaf_id
-        while at is not None and at not in self._spent:
+        while at is not None and at not in self._usage:
             chain.append(at)
             head = self._sums[at].head
             above = self.outline.places[head].parent_id
             at = above if head in self.outline.follows else None
-        total = self._spent[at] if at is not None else Spent()
+        total = self._usage[at] if at is not None else Spent()
         for turn_id in reversed(chain):
             total = total + self._spent_in_cast(turn_id)
-            self._spent[turn_id] = total
+            self._usage[turn_id] = total
         return total
 
     def _spent_in_cast(self, turn_id: str) -> Spent:

@@ -88,7 +88,7 @@ class RecordedEvents:
                 yield events.TurnEnded(**ids, turn=turn)
         if part.partial is not None:
             yield from _voided(ids, part.partial.id, part.partial.voided)
-            yield from _said(ids, part.partial.id, part.partial.utterance)
+            yield from _utterance_events(ids, part.partial.id, part.partial.utterance)
         elif last is not None and last.reason is None:
             return  # the path leaves the cast before its end
         end = self._loom.cast_end(part.id) if part.id is not None else None
@@ -101,7 +101,7 @@ class RecordedEvents:
         """The events of one utterance and of everything that it called. The calls of a program follow its start."""
         utterance = turn.utterance
         yield from _voided(ids, turn.id, turn.metadata.voided or ())
-        yield from _said(ids, turn.id, utterance)
+        yield from _utterance_events(ids, turn.id, utterance)
         outputs = list(turn.observation.programs)
         if outputs and not utterance.tool_calls:
             # The text held a program that was not clear, so nothing was run.
@@ -270,7 +270,7 @@ def _voided(ids: dict[str, Any], turn_id: str, attempts: Sequence[VoidedAttempt]
         yield events.Voided(**ids, message_id=message_id, attempt=each.attempt, error=each.error)
 
 
-def _said(ids: dict[str, Any], message_id: str, utterance: Utterance) -> Iterator[events.Event]:
+def _utterance_events(ids: dict[str, Any], message_id: str, utterance: Utterance) -> Iterator[events.Event]:
     text = utterance.content
     if text and utterance.text_calls is True:
         # Calls that the crystal wrote as text were shown as calls.

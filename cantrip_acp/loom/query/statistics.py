@@ -37,7 +37,7 @@ class Statistics:
         self._models: dict[str, Counter[str]] = {}
         self._model_used: dict[str, Usage] = {}
         self._kinds: Counter[str] = Counter()
-        self._given = array("d")
+        self._values = array("d")
         self._records: Counter[str] = Counter()
         self._ids: set[str] = set()
         """The casts that were counted."""
@@ -75,7 +75,7 @@ class Statistics:
         for turn_id in loom.places:
             given = loom.reward(turn_id)
             if given is not None:
-                self._given.append(given)
+                self._values.append(given)
 
     def _cast(self, record: CastRecord, began: dict[str, str], models: dict[str, str]) -> None:
         if record.event == "start":
@@ -151,7 +151,7 @@ class Statistics:
             "cast_s": _spread(self._cast_s),
             "gates": {name: _rate(*counted) for name, counted in calls},
             "programs": _rate(*self._programs),
-            "rewards": {"given": _counts(self._kinds), **_spread(self._given)},
+            "rewards": {"given": _counts(self._kinds), **_spread(self._values)},
             "models": {
                 name: {
                     "turns": of["turns"],

@@ -69,13 +69,13 @@ class CastLocks:
         self._path = path
         self._fd = fd
         self._owned = fd < 0
-        self._held: set[str] = set()
+        self._locked: set[str] = set()
         not_for_children(self)
 
     def lock_cast(self, cast_id: str) -> bool:
         """Lock a cast while this process runs it. Returns False if another process has locked it. Where the file
         system has no locks, every call succeeds and no cast counts as running elsewhere."""
-        if cast_id in self._held:
+        if cast_id in self._locked:
             return False
         if self._fd < 0:
             try:
@@ -87,20 +87,20 @@ class CastLocks:
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
-        self._held.add(cast_id)
+        self._locked.add(cast_id)
         return True
 
     def release(self, cast_id: str) -> None:
         """Unlock a cast; does nothing if it is not locked here."""
-        if cast_id in self._held:
-            self._held.discard(cast_id)
+        if cast_id in self._locked:
+            self._locked.discard(cast_id)
             with contextlib.suppress(OSError):
                 fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_UNLCK, cast_id))
 
     def running(self, cast_ids: Iterable[str]) -> set[str]:
         """Which of these casts a living process has locked."""
         wanted = set(cast_ids)
-        found = wanted & self._held
+        found = wanted & self._locked
         if found == wanted:
             return found
         try:
@@ -119,14 +119,14 @@ class CastLocks:
         return found
 
     def after_fork(self) -> None:
-        self._held.clear()
+        self._locked.clear()
         if self._owned and self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def close(self) -> None:
         """Unlock everything; safe to call twice."""
-        for cast_id in list(self._held):
+        for cast_id in list(self._locked):
             self.release(cast_id)
         if self._owned and self._fd >= 0:
             os.close(self._fd)

@@ -24,7 +24,7 @@ class MemoryStore:
         self.problems: list[Problem] = []
         self.readonly = False
         self._records: list[Record | LaterRecord] = []
-        self._held: set[str] = set()
+        self._locked: set[str] = set()
         not_for_children(self)
 
     def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
@@ -62,19 +62,19 @@ class MemoryStore:
         return []
 
     def lock_cast(self, cast_id: str) -> bool:
-        if cast_id in self._held:
+        if cast_id in self._locked:
             return False
-        self._held.add(cast_id)
+        self._locked.add(cast_id)
         return True
 
     def release(self, cast_id: str) -> None:
-        self._held.discard(cast_id)
+        self._locked.discard(cast_id)
 
     def running(self, cast_ids: Iterable[str]) -> set[str]:
-        return self._held & set(cast_ids)
+        return self._locked & set(cast_ids)
 
     def after_fork(self) -> None:
-        self._held.clear()
+        self._locked.clear()
 
     def close(self, tree: object = None) -> None:
         return None

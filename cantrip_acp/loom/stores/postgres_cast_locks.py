@@ -43,7 +43,7 @@ class PgCastLocks:
         self._connect, self._is_lost, self._ended = connect, is_lost, ended
         self._guard = threading.Lock()
         self._base: psycopg.Connection[Any] | None = None
-        self._held: set[str] = set()
+        self._locked: set[str] = set()
         self._watching: threading.Event | None = None
         self.taken: set[str] = set()
         """Casts that another process considered dead, and ended, while our connection was lost."""
@@ -56,9 +56,9 @@ class PgCastLocks:
     def lock_cast(self, cast_id: str) -> bool:
         """Lock a cast while this process runs it. Returns False if it is already locked."""
         with self._guard:
-            if cast_id in self._held or not self._lock(self._connected(), cast_id):
+            if cast_id in self._locked or not self._lock(self._connected(), cast_id):
                 return False
-            self._held.add(cast_id)
+            self._locked.add(cast_id)
             if self._watching is None:
                 self._watching = threading.Event()
                 args = (weakref.ref(self), self._watching)
@@ -69,8 +69,8 @@ class PgCastLocks:
         """Unlock a cast; does nothing if it is not locked here."""
         with self._guard:
             self.taken.discard(cast_id)
-            if cast_id in self._held:
-                self._held.discard(cast_id)
+            if cast_id in self._locked:
+                self._locked.discard(cast_id)
                 if self._base is not None:
                     with contextlib.suppress(psycopg.Error):
                         self._base.execute("SELECT pg_advisory_unlock(%s)", (self.key(cast_id),))
@@ -79,22 +79,22 @@ class PgCastLocks:
     def renew(self) -> bool:
         """Take the locks again if the connection was lost. Returns False if no cast is locked any more."""
         with self._guard:
-            if self._held:
+            if self._locked:
                 with contextlib.suppress(LoomError, psycopg.Error):
                     self._connected()
-            return bool(self._held)
+            return bool(self._locked)
 
     def after_fork(self) -> None:
         # The thread belongs to the parent, and another thread may have held the guard during the fork.
         self._guard, self._watching = threading.Lock(), None
-        self._held.clear()
+        self._locked.clear()
         abandon(self._base)
         self._base = None
 
     def close(self) -> None:
         """Unlock everything; safe to call twice."""
         with self._guard:
-            self._held.clear()
+            self._locked.clear()
             self._rest()
             base, self._base = self._base, None
             if base is not None:
@@ -104,7 +104,7 @@ class PgCastLocks:
                 base.close()
 
     def _rest(self) -> None:
-        if not self._held and self._watching is not None:
+        if not self._locked and self._watching is not None:
             self._watching.set()
             self._watching = None
 
@@ -118,9 +118,9 @@ class PgCastLocks:
         base = self._connect()
         base.execute(_KEEPALIVE)
         # A process that considered one of our casts dead has ended it, or holds its lock and is about to.
-        self.taken |= {each for each in self._held if not self._lock(base, each)}
-        if self._held:
-            self.taken |= self._ended(base, self._held)
+        self.taken |= {each for each in self._locked if not self._lock(base, each)}
+        if self._locked:
+            self.taken |= self._ended(base, self._locked)
         self._base = base
         return base
 

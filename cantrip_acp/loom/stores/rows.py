@@ -140,7 +140,7 @@ class Stored(NamedTuple):
 def damage(stored: Iterable[Stored], ends: Mapping[str, tuple[int, str]] | None) -> Iterator[Problem]:
     """Yield what is wrong with rows, first to last. ``ends`` has the number of records and the last checksum of each
     chain; it is None in tables of an earlier version."""
-    chains, told, last = checksum.Chains(), set(), 0
+    chains, reported, last = checksum.Chains(), set(), 0
     for row in stored:
         if row.n > last + 1:
             yield missing(last + 1, row.n - 1)
@@ -157,7 +157,7 @@ def damage(stored: Iterable[Stored], ends: Mapping[str, tuple[int, str]] | None)
         if entity is not None:
             follows = chains.follow(entity, f"record {row.n}", row.body)
             wrong = wrong or follows
-            told |= {entity} if wrong is not None else set()
+            reported |= {entity} if wrong is not None else set()
         if wrong is not None:
             yield Problem(f"record {row.n} {wrong}", offset=row.n)
     if ends is None:
@@ -167,7 +167,7 @@ def damage(stored: Iterable[Stored], ends: Mapping[str, tuple[int, str]] | None)
         whose = f"of entity {entity!r}" if entity else "that belong to no entity"
         if own not in chains.last(entity):
             yield Problem(f"the last records {whose} are missing or were replaced: {found:,} of {count:,} are here")
-        elif found != count and entity not in told:
+        elif found != count and entity not in reported:
             yield Problem(f"records {whose} were removed or added: {found:,} are here, {count:,} were written")
     for entity in chains.counts.keys() - ends.keys():
         yield Problem(f"the count of records of {entity or 'no entity'!r} is missing: somebody deleted it")

@@ -63,12 +63,12 @@ class Routes:
         if self._readonly:
             raise Refused(403, "this view is for reading only; use `cantrip loom reward`")
         try:
-            wish = codecs.json_decoder(_RouteRequest).decode(body)
+            request = codecs.json_decoder(_RouteRequest).decode(body)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise Refused(400, f"this is no reward: {error}") from error
         try:
             with Loom.open(self._reading.where) as loom:
-                loom.annotate_reward(wish.id, wish.reward, by=_me(), note=wish.note or None)
+                loom.annotate_reward(request.id, request.reward, by=_me(), note=request.note or None)
         except LoomLocked as error:
             raise Refused(
                 409, "a session is writing this loom; give the reward when it has ended, or there by /reward"
@@ -78,7 +78,7 @@ class Routes:
         except LoomError as error:
             raise Refused(409, str(error)) from error
         self._reading.look(at_once=True)
-        return msgspec.json.encode({"id": wish.id, "reward": wish.reward})
+        return msgspec.json.encode({"id": request.id, "reward": request.reward})
 
 
 class _RouteRequest(msgspec.Struct, forbid_unknown_fields=True):

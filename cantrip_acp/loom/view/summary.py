@@ -23,21 +23,21 @@ def numbers(turns: Iterable[Turn]) -> dict[str, list[Any]]:
     names = ("time", "ms", "input", "output", "cached", "cost", "flags", "reason", "gates", "reward", "model")
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for turn in turns:
-        told = turn.metadata
+        metadata = turn.metadata
         for name, value in zip(
             names,
             (
-                moment(told.timestamp),
-                round(told.duration_ms, 3),
-                told.tokens_prompt,
-                told.tokens_completion,
-                told.tokens_cached,
-                told.cost,
+                moment(metadata.timestamp),
+                round(metadata.duration_ms, 3),
+                metadata.tokens_prompt,
+                metadata.tokens_completion,
+                metadata.tokens_cached,
+                metadata.cost,
                 flags(turn),
                 turn.reason,
                 list(dict.fromkeys(turn.gate_calls)),
                 turn.reward,
-                told.model,
+                metadata.model,
             ),
             strict=True,
         ):

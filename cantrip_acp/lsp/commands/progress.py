@@ -34,11 +34,11 @@ class CastProgress:
                 self._message, self._words = event.message_id, ""
             self._words = (self._words + event.delta)[-4 * WORDS :]
         elif isinstance(event, events.GateCalled) and event.gate != "done":
-            self._said(event.title or event.gate)
+            self._report(event.title or event.gate)
         elif isinstance(event, events.CommandStarted):
-            self._said(f"$ {event.command}" if event.tool == "bash" else f">>> {event.command}")
+            self._report(f"$ {event.command}" if event.tool == "bash" else f">>> {event.command}")
         elif isinstance(event, events.RetryScheduled):
-            self._said(f"asking again {event.when}: {event.error}")
+            self._report(f"asking again {event.when}: {event.error}")
 
     def line(self) -> str:
         """The progress in one line."""
@@ -63,7 +63,7 @@ class CastProgress:
         elif isinstance(event.inner, events.CastEnded):
             self._children.discard(event.entity_id)
 
-    def _said(self, words: str) -> None:
+    def _report(self, words: str) -> None:
         self._message, self._words = None, words[: 2 * WORDS]
 
 

@@ -19,14 +19,14 @@ class TrustManager:
     """The trust that was given to this server."""
 
     def __init__(self) -> None:
-        self._given: set[str] = set()
+        self._granted: set[str] = set()
 
     def require(self, recipe: Recipe, workspace: Path, state: Path) -> None:
         """Return if the recipe is trusted. Raises `UntrustedRecipe` or `RecipeError` with each key that needs trust."""
         from cantrip_acp.core.errors import RecipeError, UntrustedRecipe
         from cantrip_acp.recipes import trust
 
-        if recipe.source != "workspace" or self._given & {_content(recipe)}:
+        if recipe.source != "workspace" or self._granted & {_content(recipe)}:
             return
         try:
             trust.require(recipe, workspace, state)
@@ -68,7 +68,7 @@ class TrustManager:
                 raise DefinitionError("save it first: trust is kept for the files as they are", where=recipe.file)
             what = trust.Ledger(state).grant(workspace)
             return {"trusted": True, "folder": str(workspace), "files": sorted(what.files), "demands": asked}
-        self._given.add(_content(recipe))
+        self._granted.add(_content(recipe))
         return {"trusted": True, "folder": None, "files": [str(recipe.path)], "demands": asked}
 
     def revoke(self, recipe: Recipe, workspace: Path, state: Path) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class TrustManager:
 
         if trust.lies_in(workspace, recipe):
             trust.Ledger(state).revoke(workspace)
-        self._given.discard(_content(recipe))
+        self._granted.discard(_content(recipe))
         return {"trusted": False, "folder": str(workspace), "files": [str(recipe.path)], "demands": []}
 
 

@@ -55,7 +55,7 @@ class LoomCache:
         self._used: dict[Path, float] = {}
         self._seen: dict[Path, int] = {}
         """The version that the client knows."""
-        self._told: dict[Path, list[types.Diagnostic]] = {}
+        self._sent: dict[Path, list[types.Diagnostic]] = {}
         self._folders: dict[Path, int] = {}
         self._following: asyncio.Task[None] | None = None
         self._moved = 0.0
@@ -74,7 +74,7 @@ class LoomCache:
         """The client closed a loom: clear its diagnostics."""
         path = path_of(uri)
         if path is not None and self._shown.pop(path, None) is not None:
-            self._told.pop(path, None)
+            self._sent.pop(path, None)
             self._publish(uri, [])
 
     def hurry(self) -> None:
@@ -179,8 +179,8 @@ class LoomCache:
         from cantrip_acp.lsp.looms import document
 
         found = await asyncio.to_thread(document.findings, book)
-        if self._shown.get(path) == uri and self._told.get(path) != found:
-            self._told[path] = found
+        if self._shown.get(path) == uri and self._sent.get(path) != found:
+            self._sent[path] = found
             self._publish(uri, found)
 
     def _publish(self, uri: str, found: list[types.Diagnostic]) -> None:

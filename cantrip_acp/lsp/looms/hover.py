@@ -75,10 +75,10 @@ def turn(book: LoomDocument, number: int) -> str:
     if body.role == "call":
         cantrip = book.index.cantrips.get(body.cantrip_id)
         return "\n\n".join([*out, *([_cantrip(cantrip)] if cantrip is not None else [])])
-    return "\n\n".join([*out, *_said(body), *_observed(body)])
+    return "\n\n".join([*out, *_utterance_lines(body), *_observed(body)])
 
 
-def _said(body: Turn) -> list[str]:
+def _utterance_lines(body: Turn) -> list[str]:
     said, out = body.utterance, []
     if said.thinking:
         out.append(f"Thought\n\n{fence(said.thinking, 400)}")
@@ -138,7 +138,7 @@ def _utterance(book: LoomDocument, found: Any) -> str:
     if number is not None:
         return turn(book, number)
     head = f"**Said** {_code(found.id)}: what came of it is not written yet, or its process ended meanwhile."
-    return "\n\n".join([head, *_said(Turn(found.id, None, "", "", None, utterance=found.utterance))])
+    return "\n\n".join([head, *_utterance_lines(Turn(found.id, None, "", "", None, utterance=found.utterance))])
 
 
 def _other(book: LoomDocument, found: Record) -> str:

@@ -25,13 +25,13 @@ class EntityHierarchy:
     """A recipe's entity and all entities below it. ``data`` is the recipe's data from the last analysis."""
 
     def __init__(self, document: OpenDocument, data: Any) -> None:
-        self._held = document
+        self._document = document
         circle = data.get("circle") if isinstance(data, dict) else None
         self._circle: dict[str, Any] = circle if isinstance(circle, dict) else {}
 
     def at(self, position: types.Position) -> list[types.CallHierarchyItem]:
         """The entity at a position: a child, at the name of its crystal; else the recipe's own entity."""
-        path = self._held.tree.at(self._held.text.offset(position)).path
+        path = self._document.tree.at(self._document.text.offset(position)).path
         if len(path) >= 2 and path[0] == "crystals" and self._reach and isinstance(path[1], str):
             return [self._item(path[1], 1)]
         return [self._item(None, 0)]
@@ -42,7 +42,7 @@ class EntityHierarchy:
         gates = self._gates(depth)
         if not gates or depth >= self._reach:
             return []
-        spots = [self._held.text.range(*span) for span in gates]
+        spots = [self._document.text.range(*span) for span in gates]
         return [types.CallHierarchyOutgoingCall(self._item(name, depth + 1), spots) for name in self._choices]
 
     def parents_of(self, data: dict[str, Any]) -> list[types.CallHierarchyIncomingCall]:
@@ -50,12 +50,12 @@ class EntityHierarchy:
         depth = _depth(data)
         if depth == 0:
             return []
-        spots = [self._held.text.range(*span) for span in self._gates(depth - 1)]
+        spots = [self._document.text.range(*span) for span in self._gates(depth - 1)]
         above = [None] if depth == 1 else self._choices
         return [types.CallHierarchyIncomingCall(self._item(name, depth - 1), spots) for name in above]
 
     def _item(self, crystal: str | None, depth: int) -> types.CallHierarchyItem:
-        document, recipe = self._held, title(self._held)
+        document, recipe = self._document, title(self._document)
         kind = types.SymbolKind.Class if crystal is None else types.SymbolKind.Object
         if crystal is None:
             name, span = recipe, title_span(document)
@@ -70,7 +70,7 @@ class EntityHierarchy:
         return types.CallHierarchyItem(name, kind, document.uri, spot, spot, detail=detail, data=data)
 
     def _detail(self, crystal: str | None, depth: int) -> str:
-        tree = self._held.tree
+        tree = self._document.tree
         parts = [str(self._circle.get("medium", "conversation"))]
         model = _model(tree.find(("crystals", crystal)) if crystal else tree.get("crystal"))
         if model:
@@ -87,7 +87,7 @@ class EntityHierarchy:
         for name, path in lint.gates(self._circle).items():
             gate = ALIASES.get(name, name)
             if gate in DELEGATION and gate not in denied and (allowed is None or gate in allowed):
-                node = self._held.tree.find(path)
+                node = self._document.tree.find(path)
                 if node is not None:
                     found.append(node.span)
         return found
@@ -95,7 +95,7 @@ class EntityHierarchy:
     @cached_property
     def _choices(self) -> list[str]:
         """The crystals that a child may have, its parent's first."""
-        named = self._held.tree.get("crystals")
+        named = self._document.tree.get("crystals")
         return [OWN, *(str(child.key) for child in (named.children if named is not None else ()) if child.key)]
 
     @cached_property

@@ -145,14 +145,14 @@ def creations(
         if path == finding.path:
             file = file_references.path_beside(document.path.parent, name)
             yield (
-                f"Create {_shown(file, document.path.parent)}",
+                f"Create {_relative_path(file, document.path.parent)}",
                 _create_file_edits(file, _content(document, analysis, path, kind)),
             )
     for path, name in file_references.roots(analysis.data):
         if path == finding.path:
             folder = file_references.path_beside(workspace, name)
             # The protocol can create files, but not folders.
-            yield f"Create the folder {_shown(folder, workspace)}", _create_file_edits(folder / ".gitkeep", "")
+            yield f"Create the folder {_relative_path(folder, workspace)}", _create_file_edits(folder / ".gitkeep", "")
 
 
 def _create_file_edits(file: Path, content: str) -> list[types.CreateFile | types.TextDocumentEdit]:
@@ -179,7 +179,7 @@ def _content(document: OpenDocument, analysis: Analysis, path: tuple[str | int, 
     return _GATES.format(recipe=recipe, gate="count_words")
 
 
-def _shown(file: Path, base: Path) -> str:
+def _relative_path(file: Path, base: Path) -> str:
     """The path relative to the base; the full path if it is not below the base."""
     shown = str(file.relative_to(base)) if file.is_relative_to(base) else str(file)
     return "".join(c if c.isprintable() else "?" for c in shown)[:120]

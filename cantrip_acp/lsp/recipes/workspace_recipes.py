@@ -29,7 +29,7 @@ class WorkspaceRecipes:
     """Recipes read from disk, by path. Only one thread may use it at a time."""
 
     def __init__(self) -> None:
-        self._held: dict[Path, tuple[tuple[int, int], OpenDocument]] = {}
+        self._documents: dict[Path, tuple[tuple[int, int], OpenDocument]] = {}
 
     def all(self, documents: Documents) -> list[OpenDocument]:
         """Every recipe below the workspace's folders: the client's text if it is open, else the file on disk."""
@@ -49,22 +49,22 @@ class WorkspaceRecipes:
         try:
             stat = os.stat(path)
             mark = (stat.st_mtime_ns, stat.st_size)
-            kept = self._held.get(path)
+            kept = self._documents.get(path)
             if kept is not None and kept[0] == mark:
                 return kept[1]
             if stat.st_size > MAX_BYTES:
                 return None
             source = path.read_bytes().decode("utf-8", "replace")
         except OSError:
-            self._held.pop(path, None)
+            self._documents.pop(path, None)
             return None
         document = OpenDocument(path.as_uri(), TextDocument(source, documents.encoding), None)
-        self._held[path] = (mark, document)
+        self._documents[path] = (mark, document)
         return document
 
     def forget(self) -> None:
         """Drop what was found about the recipes: files that they name may have changed."""
-        for _, document in self._held.values():
+        for _, document in self._documents.values():
             document.analysis = None
 
 

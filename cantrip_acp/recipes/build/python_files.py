@@ -142,18 +142,18 @@ class Files:
     """Reads files and remembers their bytes."""
 
     def __init__(self) -> None:
-        self._held: dict[Path, bytes] = {}
+        self._sources: dict[Path, bytes] = {}
 
     def read(self, path: Path, shown: str | None = None) -> bytes:
         """The content of a regular file. Raises `DefinitionError` with the reason if it cannot be read."""
         key = Path(os.path.realpath(path))
-        if key not in self._held:
-            self._held[key] = _read(path, shown if shown is not None else str(path))
-        return self._held[key]
+        if key not in self._sources:
+            self._sources[key] = _read(path, shown if shown is not None else str(path))
+        return self._sources[key]
 
     def hold(self, path: Path, raw: bytes) -> None:
         """Use ``raw`` as the content of a file, for example the unsaved text in an editor."""
-        self._held[Path(os.path.realpath(path))] = raw
+        self._sources[Path(os.path.realpath(path))] = raw
 
 
 def _read(path: Path, shown: str) -> bytes:

@@ -125,7 +125,7 @@ class Running:
         self._watchdog = limits.Watchdog(
             policy.limits, self._folders, count=prepared.host.uid == 0, disks=(*policy.writable, *kept)
         )
-        self._began = time.perf_counter()
+        self._started_at = time.perf_counter()
         self._timed_out = False
         self._seconds_left = self._timeout_ms / 1000
         self._timer_started = 0.0
@@ -363,7 +363,7 @@ class Running:
             last_line=self._streams[1].last_line(),
             # A short command may have filled the disk before the first check of the watchdog.
             warning=self._watchdog.disks.full_message() if status.ended_because is None else None,
-            duration_ms=(time.perf_counter() - self._began) * 1000,
+            duration_ms=(time.perf_counter() - self._started_at) * 1000,
         )
 
 

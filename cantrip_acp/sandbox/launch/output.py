@@ -53,25 +53,25 @@ def clean(text: str) -> str:
 class Cleaner:
     """Does what `clean` does for a stream. It joins sequences and characters that are cut between two pieces."""
 
-    __slots__ = ("_decoder", "_held")
+    __slots__ = ("_decoder", "_pending")
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held = ""
+        self._pending = ""
 
     def feed(self, data: bytes) -> str:
-        text = self._held + self._decoder.decode(data)
-        self._held = ""
+        text = self._pending + self._decoder.decode(data)
+        self._pending = ""
         unfinished = _UNFINISHED.search(text, max(0, len(text) - _HOLD))
         if unfinished:
-            self._held = unfinished[0]
+            self._pending = unfinished[0]
             text = text[: unfinished.start()]
         return clean(text)
 
     def finish(self) -> str:
         """Return the text of an unfinished sequence. Call it when the stream has ended."""
-        text = self._held + self._decoder.decode(b"", final=True)
-        self._held = ""
+        text = self._pending + self._decoder.decode(b"", final=True)
+        self._pending = ""
         return clean(text)
 
 

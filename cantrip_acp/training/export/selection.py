@@ -208,8 +208,8 @@ class Source:
         start = self.outline.starts.get(turn.cast_id) if turn.cast_id is not None else None
         ending = self._endings.thread(turn)
         fork = self.loom.fork_of(turn.entity_id)
-        spoken = [i for i in path if self.outline.places[i].role != "call"]
-        first = self.loom.turn(spoken[0]) if spoken else turn
+        answered = [i for i in path if self.outline.places[i].role != "call"]
+        first = self.loom.turn(answered[0]) if answered else turn
         return Episode(
             self.seen,
             leaf,

@@ -291,11 +291,11 @@ class _Transcript:
             found.output = raw["output"] if isinstance(raw, dict) and raw.keys() == {"output"} else raw
         if isinstance(update.get("content"), list):
             # The content of an update replaces the earlier content.
-            found.texts = [t for c in update["content"] if isinstance(c, dict) and (t := _shown(c))]
+            found.texts = [t for c in update["content"] if isinstance(c, dict) and (t := _content_text(c))]
             for each in update["content"]:
                 if isinstance(each, dict) and each.get("type") == "diff":
                     report.note("the texts of a change of a file")
-                elif isinstance(each, dict) and not _shown(each):
+                elif isinstance(each, dict) and not _content_text(each):
                     kind = each["content"].get("type") if isinstance(each.get("content"), dict) else each.get("type")
                     report.note(f"what a tool showed that is no text ({str(kind)[:40]})")
         found.status = str(update.get("status") or found.status)
@@ -431,7 +431,7 @@ def _named_beside(update: dict[str, Any]) -> bool:
     return isinstance(beside, dict) and list(beside.values()) == [_name(update)]
 
 
-def _shown(content: dict[str, Any]) -> str:
+def _content_text(content: dict[str, Any]) -> str:
     inner = content.get("content")
     if content.get("type") == "content" and isinstance(inner, dict):
         return str(inner.get("text", ""))

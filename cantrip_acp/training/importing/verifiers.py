@@ -360,8 +360,8 @@ class _TraceImport:
             if message.role == "user" and message.text != NUDGE:
                 # Two user messages in a row: nobody answered the first.
                 unheard = stable("c", "verifiers", self.trace.id, number, place)
-                told = {"imported": "verifiers", "trace": self.trace.id}
-                silent.append(CastRecord(unheard, "start", entity_id, cantrip_id, None, when, message.text, told))
+                metadata = {"imported": "verifiers", "trace": self.trace.id}
+                silent.append(CastRecord(unheard, "start", entity_id, cantrip_id, None, when, message.text, metadata))
                 continue
             stopped = _PARTIAL.match(message.text) if message.role == "assistant" else None
             if stopped is not None and silent and isinstance(silent[-1], CastRecord):

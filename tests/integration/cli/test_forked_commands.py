@@ -48,7 +48,9 @@ def test_output_and_status_are_the_same(command: list[str], tmp_path: Path) -> N
 
 
 def test_an_agent_answers_and_ends_with_its_input(tmp_path: Path) -> None:
-    forked, executed = outcomes(tmp_path, [AGENT], b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n\xff\n')
+    forked, executed = outcomes(
+        tmp_path, [AGENT], b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n\xff\n'
+    )
     assert forked[:2] == executed[:2]
     assert forked[1].count(b"\n") == 2
 

@@ -100,11 +100,11 @@ def _fitting(schemas: list[Schema], node: Node | None) -> list[Schema]:
     if node is None or node.kind != "mapping":
         return flat
     mappings = [schema for schema in flat if "properties" in schema or "additionalProperties" in schema]
-    best = [schema for schema in mappings if _told(schema, node)]
+    best = [schema for schema in mappings if _matches_discriminator(schema, node)]
     return best or mappings or flat
 
 
-def _told(schema: Schema, node: Node) -> bool:
+def _matches_discriminator(schema: Schema, node: Node) -> bool:
     """Whether the mapping's content fits this schema."""
     properties = schema.get("properties", {})
     for name in ("provider", "name", "python"):

@@ -65,7 +65,7 @@ def hover(ls: Server, document: OpenDocument, params: types.HoverParams) -> type
 
 @_opened
 def code_actions(ls: Server, document: OpenDocument, params: types.CodeActionParams) -> list[types.CodeAction]:
-    from cantrip_acp.lsp.recipes.code_actions import actions
+    from cantrip_acp.lsp.recipes.fixes.code_actions import actions
 
     workspace = ls.documents.workspace(document.path)
     return actions(document, ls.analysis(document), params, ls.diagnostic, workspace, creates=ls.creates_files)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.lsp.recipes import diagnostics
-from cantrip_acp.lsp.recipes.code_actions import of as fixes
+from cantrip_acp.lsp.recipes.fixes.code_actions import of as fixes
 from cantrip_acp.lsp.server.documents import OpenDocument
 from cantrip_acp.lsp.server.positions import TextDocument
 

@@ -13,7 +13,8 @@ from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.lsp.looms import document as loom_document
 from cantrip_acp.lsp.looms.document import LoomDocument
-from cantrip_acp.lsp.recipes import diagnostics, lint, quick_fixes, value_fixes
+from cantrip_acp.lsp.recipes import diagnostics, lint
+from cantrip_acp.lsp.recipes.fixes import quick_fixes, value_fixes
 from cantrip_acp.lsp.server.documents import OpenDocument
 from cantrip_acp.lsp.server.positions import TextDocument
 from cantrip_acp.recipes.parse import check, document

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from cantrip_acp.lsp.recipes.diagnostics import Finding
-from cantrip_acp.lsp.recipes.quick_fixes import NO_MEND, Fix, removed, requoted
+from cantrip_acp.lsp.recipes.fixes.quick_fixes import NO_MEND, Fix, removed, requoted
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
 from cantrip_acp.lsp.server.documents import OpenDocument
 from cantrip_acp.recipes.parse.source_map import Mend

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from lsprotocol import types
 
-from cantrip_acp.lsp.recipes import file_references, quick_fixes, value_fixes
+from cantrip_acp.lsp.recipes import file_references
 from cantrip_acp.lsp.recipes.diagnostics import Analysis, Finding
-from cantrip_acp.lsp.recipes.quick_fixes import Fix
+from cantrip_acp.lsp.recipes.fixes import quick_fixes, value_fixes
+from cantrip_acp.lsp.recipes.fixes.quick_fixes import Fix
 from cantrip_acp.lsp.recipes.syntax.tree import Span
 from cantrip_acp.lsp.server.documents import OpenDocument
 

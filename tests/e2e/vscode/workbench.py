@@ -266,10 +266,12 @@ class Window:
 
     def text(self) -> str:
         """What the active editor shows: its visible lines."""
-        lines = self.page.locator(".editor-group-container.active .view-lines .view-line").all()
-        placed = sorted((line.bounding_box() or {"y": 0.0})["y"] for line in lines)
-        by_place = {(line.bounding_box() or {"y": 0.0})["y"]: line.inner_text() for line in lines}
-        return "\n".join(by_place[y].replace("\xa0", " ") for y in placed)
+        # In one step, because the editor draws its lines anew at any time.
+        lines: list[str] = self.page.locator(".editor-group-container.active .view-lines .view-line").evaluate_all(
+            "lines => lines.map(line => [line.getBoundingClientRect().y, line.innerText])"
+            ".sort((one, two) => one[0] - two[0]).map(([y, text]) => text)"
+        )
+        return "\n".join(lines).replace("\xa0", " ")
 
     def lens(self, title: str) -> Locator:
         """A code lens by its words."""

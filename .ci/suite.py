@@ -113,10 +113,18 @@ def pytest_stage(name: str, arguments: list[str], minutes: float) -> Outcome:
     return outcome
 
 
+_GROUP = re.compile(r"@[\w-]+$")
+"""The group of a test, which a worker of xdist adds to its id."""
+
+
+def _label(case: ElementTree.Element) -> str:
+    return f"{case.get('classname')}::{_GROUP.sub('', case.get('name') or '')}"
+
+
 def _read(report: Path, outcome: Outcome) -> None:
     """Add what a JUnit report says."""
     for case in ElementTree.parse(report).getroot().iter("testcase"):
-        label = f"{case.get('classname')}::{case.get('name')}"
+        label = _label(case)
         if case.find("failure") is not None or case.find("error") is not None:
             outcome.fail(label)
         elif (skipped := case.find("skipped")) is not None:
@@ -134,15 +142,14 @@ def _look_again(outcome: Outcome) -> None:
         failed = json.loads((ROOT / ".pytest_cache/v/cache/lastfailed").read_text())
     except (OSError, ValueError):
         return
-    # Workers of xdist add the group of a test to its id.
-    names = [re.sub(r"@[\w-]+$", "", name) for name in failed]
+    names = [_GROUP.sub("", name) for name in failed]
     run([sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *names], 10)
     try:
         _read(report, again)
         cases = ElementTree.parse(report).getroot().iter("testcase")
     except (OSError, ElementTree.ParseError):
         return
-    passed = {f"{c.get('classname')}::{c.get('name')}" for c in cases if len(c) == 0 or c.find("skipped") is None}
+    passed = {_label(c) for c in cases if len(c) == 0 or c.find("skipped") is None}
     passed -= set(again.failures)
     outcome.second = [label for label in outcome.failures if label in passed]
     outcome.failures = [label for label in outcome.failures if label not in passed]

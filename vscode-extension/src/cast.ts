@@ -3,9 +3,9 @@ import * as vscode from "vscode";
 import type { Environment } from "./environment/environment";
 import { failure, type Server } from "./server/server";
 import type { LoomCommands } from "./loom/commands";
-import { told, trusting, type Outcome } from "./outcome";
+import { outcomeSummary, withTrust, type Outcome } from "./outcome";
 
-interface About {
+interface CastTarget {
   readonly uri: string;
   readonly intent?: string;
   readonly loom?: string;
@@ -14,7 +14,7 @@ interface About {
 const MEMORY = "cantrip.intents";
 const REMEMBERED = 20;
 
-export class Casting implements vscode.Disposable {
+export class CastCommand implements vscode.Disposable {
   private readonly parts: vscode.Disposable[] = [];
 
   constructor(
@@ -33,7 +33,7 @@ export class Casting implements vscode.Disposable {
   /** A command of the server that the user asked for, by a lens or by name. Says itself what went wrong. */
   async run(command: string, args: unknown[]): Promise<unknown> {
     try {
-      const about = (args[0] ?? {}) as About;
+      const about = (args[0] ?? {}) as CastTarget;
       switch (command) {
         case "cantrip.cast":
         case "cantrip.castWith":
@@ -47,7 +47,7 @@ export class Casting implements vscode.Disposable {
           return await this.server.execute(command, args);
       }
     } catch (error) {
-      await this.say(error);
+      await this.showMessage(error);
       return undefined;
     }
   }
@@ -69,7 +69,7 @@ export class Casting implements vscode.Disposable {
     return this.server.running;
   }
 
-  private async cast(command: string, about: About): Promise<Outcome | undefined> {
+  private async cast(command: string, about: CastTarget): Promise<Outcome | undefined> {
     if (!vscode.workspace.isTrusted) {
       const manage = "Manage Workspace Trust";
       const chosen = await vscode.window.showWarningMessage("Recipes do not run in a workspace that you do not trust.", manage);
@@ -85,7 +85,7 @@ export class Casting implements vscode.Disposable {
     const name = vscode.Uri.parse(about.uri).path.split("/").at(-1)?.replace(/\.cantrip\.\w+$/, "") ?? "recipe";
     let outcome: Outcome | undefined;
     try {
-      outcome = await trusting(this.server, "Cast", () => this.server.execute<Outcome>("cantrip.cast", [given], `Casting ${name}`));
+      outcome = await withTrust(this.server, "Cast", () => this.server.execute<Outcome>("cantrip.cast", [given], `Casting ${name}`));
     } catch (error) {
       if (failure(error).error === "IntentRequired" && given.intent === undefined) return this.cast("cantrip.castWith", about);
       throw error;
@@ -136,7 +136,7 @@ export class Casting implements vscode.Disposable {
   }
 
   private async tell(name: string, outcome: Outcome): Promise<void> {
-    const message = told(name, outcome);
+    const message = outcomeSummary(name, outcome);
     this.environment.output.info(message);
     const actions = outcome.loom === null ? [] : ["Open Loom"];
     const show = outcome.terminated ? vscode.window.showInformationMessage : vscode.window.showWarningMessage;
@@ -144,7 +144,7 @@ export class Casting implements vscode.Disposable {
     if (chosen !== undefined && outcome.loom !== null) await this.looms.view(vscode.Uri.file(outcome.loom));
   }
 
-  private async trust(about: About): Promise<unknown> {
+  private async trust(about: CastTarget): Promise<unknown> {
     const name = vscode.Uri.parse(about.uri).path.split("/").at(-1) ?? "this recipe";
     const chosen = await vscode.window.showWarningMessage(
       `Trust ${name}? A recipe that came with a workspace may then use keys, the network and files as it asks to, until it changes. Read it first.`,
@@ -157,7 +157,7 @@ export class Casting implements vscode.Disposable {
     return said;
   }
 
-  private async openLoom(about: About): Promise<unknown> {
+  private async openLoom(about: CastTarget): Promise<unknown> {
     if (about.loom !== undefined) {
       const uri = about.loom.startsWith("file:") ? vscode.Uri.parse(about.loom) : vscode.Uri.file(about.loom);
       return this.looms.view(uri);
@@ -165,7 +165,7 @@ export class Casting implements vscode.Disposable {
     return this.server.execute("cantrip.openLoom", [about]);
   }
 
-  private async say(error: unknown): Promise<void> {
+  private async showMessage(error: unknown): Promise<void> {
     const why = failure(error);
     if (why.error === "Cancelled") return;
     this.environment.output.error(why.message);

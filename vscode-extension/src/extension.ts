@@ -1,6 +1,6 @@
 /** Where the editor begins: makes the parts, and hands each what it needs. */
 import * as vscode from "vscode";
-import { Casting } from "./cast";
+import { CastCommand } from "./cast";
 import { activateChat } from "./chat";
 import { Environment } from "./environment/environment";
 import { Setup } from "./environment/setup";
@@ -22,7 +22,7 @@ export function activate(context: vscode.ExtensionContext): void {
     server,
     editor,
     looms,
-    new Casting(environment, server, looms),
+    new CastCommand(environment, server, looms),
     new LoomTree(server, (message) => {
       environment.output.warn(message);
     }),

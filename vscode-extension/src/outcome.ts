@@ -12,19 +12,19 @@ export interface Outcome {
   readonly loom: string | null;
 }
 
-const SHOWN = 300;
+const MAX_RESULT_LENGTH = 300;
 
 /** One line of it. */
-export function told(name: string, outcome: Outcome): string {
+export function outcomeSummary(name: string, outcome: Outcome): string {
   const { result, reason, turns, cost } = outcome;
   const whole = typeof result === "string" ? result : result === null || result === undefined ? "" : JSON.stringify(result);
-  const short = whole.length > SHOWN ? `${whole.slice(0, SHOWN - 1)}…` : whole;
+  const short = whole.length > MAX_RESULT_LENGTH ? `${whole.slice(0, MAX_RESULT_LENGTH - 1)}…` : whole;
   const spent = cost === null ? "" : `, $${cost.toFixed(4)}`;
   return `${name}: ${short === "" ? reason : short} (${reason}, ${turns} turn${turns === 1 ? "" : "s"}${spent})`;
 }
 
 /** Do something with a recipe; where that asks for trust the user is asked, once, and it is done again. */
-export async function trusting<Answer>(server: Server, what: string, work: () => Promise<Answer>): Promise<Answer | undefined> {
+export async function withTrust<Answer>(server: Server, what: string, work: () => Promise<Answer>): Promise<Answer | undefined> {
   try {
     return await work();
   } catch (error) {

@@ -3,7 +3,7 @@ import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:f
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, test } from "node:test";
-import { compareVersions, OLDEST, probe, run, spoken, type Program } from "../src/environment/program";
+import { compareVersions, OLDEST, probe, run, commandLine, type Program } from "../src/environment/program";
 
 const folder = mkdtempSync(join(tmpdir(), "cantrip-program-"));
 after(() => {
@@ -67,5 +67,5 @@ test("a run can be stopped, and has a limit", async () => {
 });
 
 test("a program is spoken as one would type it", () => {
-  assert.equal(spoken({ command: "/a b/python", args: ["-m", "x"], origin: "" }, ["--version"]), '"/a b/python" -m x --version');
+  assert.equal(commandLine({ command: "/a b/python", args: ["-m", "x"], origin: "" }, ["--version"]), '"/a b/python" -m x --version');
 });

@@ -1,6 +1,6 @@
 import { diffWordsWithSpace } from 'diff'
 import type { DiffPart } from '../../src/chat/items'
-import { el, icon, iconButton, seen } from './dom'
+import { el, icon, iconButton, withVisibleCharacters } from './dom'
 import { host } from './host'
 
 const MOST_COMPARED = 2000
@@ -11,14 +11,14 @@ export function change(itemId: string, part: DiffPart): HTMLElement {
   const rows = part.hunks.flatMap((hunk, at) => {
     let before = hunk.oldStart
     let after = hunk.newStart
-    const texts = compared(hunk.lines)
+    const texts = compareLines(hunk.lines)
     const lines = hunk.lines.map((line, index) => {
       const sign = line.charAt(0)
       const number = sign === '-' ? before : after
       if (sign !== '+') before += 1
       if (sign !== '-') after += 1
       const kind = sign === '+' ? 'added' : sign === '-' ? 'removed' : 'same'
-      const text = texts.get(index) ?? seen(line.slice(1))
+      const text = texts.get(index) ?? withVisibleCharacters(line.slice(1))
       return el('div', { class: `row ${kind}` }, el('span', { class: 'number', 'aria-hidden': 'true' }, String(number)), el('span', { class: 'sign' }, sign === ' ' ? ' ' : sign), el('span', { class: 'text' }, ...text))
     })
     return at === 0 ? lines : [el('div', { class: 'gap', 'aria-hidden': 'true' }, '⋯'), ...lines]
@@ -31,7 +31,7 @@ export function change(itemId: string, part: DiffPart): HTMLElement {
       'div',
       { class: 'change-bar' },
       icon(part.isNew ? 'diff-added' : 'diff-modified'),
-      el('button', { class: 'path', type: 'button', title: `Open ${part.path}`, onclick: () => { host.postMessage({ type: 'location', path: part.path }) } }, ...seen(part.shown, 'command')),
+      el('button', { class: 'path', type: 'button', title: `Open ${part.path}`, onclick: () => { host.postMessage({ type: 'location', path: part.path }) } }, ...withVisibleCharacters(part.shown, 'command')),
       el('span', { class: 'counts' }, el('span', { class: 'plus' }, `+${part.added}`), ' ', el('span', { class: 'minus' }, `−${part.removed}`)),
       iconButton('diff', `Open the change of ${part.shown} in the diff editor`, open, 'open-diff'),
     ),
@@ -41,7 +41,7 @@ export function change(itemId: string, part: DiffPart): HTMLElement {
 }
 
 /** Lines that replace as many others, with what is different in them marked: index of the line to what stands in it. */
-function compared(lines: readonly string[]): Map<number, (Node | string)[]> {
+function compareLines(lines: readonly string[]): Map<number, (Node | string)[]> {
   const made = new Map<number, (Node | string)[]>()
   for (let at = 0; at < lines.length; at += 1) {
     let removed = at
@@ -69,6 +69,6 @@ function differing(before: string, after: string): [(Node | string)[], (Node | s
   const common = parts.reduce((sum, part) => sum + (part.added || part.removed ? 0 : part.value.trim().length), 0)
   if (common * 4 < Math.min(before.trim().length, after.trim().length)) return undefined
   const side = (other: 'added' | 'removed'): (Node | string)[] =>
-    parts.filter((part) => !part[other]).flatMap((part) => (part.added || part.removed ? [el('span', { class: 'differs' }, ...seen(part.value))] : seen(part.value)))
+    parts.filter((part) => !part[other]).flatMap((part) => (part.added || part.removed ? [el('span', { class: 'differs' }, ...withVisibleCharacters(part.value))] : withVisibleCharacters(part.value)))
   return [side('added'), side('removed')]
 }

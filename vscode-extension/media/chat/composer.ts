@@ -21,7 +21,7 @@ export class Composer {
   private readonly button: HTMLButtonElement
   private attachments: Attachment[] = []
   private running = false
-  private made = ''
+  private renderedShape = ''
   private past: string[] = []
   private at = 0
 
@@ -60,8 +60,8 @@ export class Composer {
     this.input.disabled = !can
     this.show(state.running)
     const shape = JSON.stringify(state.options)
-    if (shape !== this.made) {
-      this.made = shape
+    if (shape !== this.renderedShape) {
+      this.renderedShape = shape
       this.choices.replaceChildren(...state.options.filter((option) => option.values.length > 1 || option.category === 'model' || typeof option.value === 'boolean').map((option) => this.control(option)))
     }
     const { usage } = state

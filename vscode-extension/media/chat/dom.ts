@@ -28,6 +28,6 @@ export function iconButton(name: string, label: string, press: () => void, more 
 }
 
 /** Text that the user decides by: each character that would mislead the eye is spelled out. */
-export function seen(text: string, kind: 'command' | 'code' = 'code'): (Node | string)[] {
+export function withVisibleCharacters(text: string, kind: 'command' | 'code' = 'code'): (Node | string)[] {
   return pieces(text, kind).map((piece) => (typeof piece === 'string' ? piece : el('mark', { class: 'spelled', title: piece.why }, piece.shown)))
 }

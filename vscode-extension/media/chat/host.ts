@@ -1,7 +1,7 @@
-import type { FromPanel } from '../../src/chat/messages'
+import type { WebviewMessage } from '../../src/chat/messages'
 
 interface Api {
-  postMessage(message: FromPanel): void
+  postMessage(message: WebviewMessage): void
   getState(): unknown
   setState(state: unknown): void
 }

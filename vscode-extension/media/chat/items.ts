@@ -24,15 +24,15 @@ export function viewOf(item: Item, streaming: boolean): ItemView {
       return plain(view.element, (now) => { view.set(now as ToolItem) }, (text) => { view.output(text) })
     }
     case 'user':
-      return remade(item, (now) => user(now as UserItem))
+      return rebuildOnUpdate(item, (now) => user(now as UserItem))
     case 'notice':
-      return remade(item, (now) => notice(now as NoticeItem))
+      return rebuildOnUpdate(item, (now) => notice(now as NoticeItem))
     case 'fold':
-      return remade(item, (now) => fold(now as FoldItem))
+      return rebuildOnUpdate(item, (now) => fold(now as FoldItem))
     case 'error':
-      return remade(item, (now) => error(now as ErrorItem))
+      return rebuildOnUpdate(item, (now) => error(now as ErrorItem))
     case 'end':
-      return remade(item, (now) => end(now as EndItem))
+      return rebuildOnUpdate(item, (now) => end(now as EndItem))
   }
 }
 
@@ -42,7 +42,7 @@ function plain(element: HTMLElement, set: (item: Item) => void, output: (text: s
   return { element, set, text: nothing, output, finish: nothing }
 }
 
-function remade(item: Item, make: (item: Item) => HTMLElement): ItemView {
+function rebuildOnUpdate(item: Item, make: (item: Item) => HTMLElement): ItemView {
   const frame = el('div', { class: `item ${item.type}-item`, role: 'article', 'data-id': item.id }, make(item))
   return plain(frame, (now) => { frame.replaceChildren(make(now)) })
 }

@@ -105,7 +105,7 @@ export class Log {
   }
 
   /** What came together is in its place: the view goes along. */
-  applied(): void {
+  afterApply(): void {
     this.hold = 0
     this.keepUp()
     this.showDown()

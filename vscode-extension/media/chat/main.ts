@@ -1,6 +1,6 @@
 /** The page of the chat panel. It keeps nothing but the draft: what it shows is told by the extension host. */
-import type { State, ToPanel } from '../../src/chat/messages'
-import { asks } from '../../src/chat/questions'
+import type { State, HostMessage } from '../../src/chat/messages'
+import { questionText } from '../../src/chat/questions'
 import { Composer } from './composer'
 import { el, icon } from './dom'
 import { host } from './host'
@@ -10,13 +10,13 @@ import { Sessions } from './sessions'
 const live = el('div', { class: 'hidden-words', role: 'status', 'aria-live': 'polite' })
 const empty = el('div', { class: 'empty' })
 const log = new Log(empty)
-const composer = new Composer(say)
+const composer = new Composer(post)
 const sessions = new Sessions(() => { composer.focus() })
 const plan = el('details', { class: 'plan', hidden: true, open: true })
 let running = false
 const asked = new Set<string>()
 
-function say(words: string): void {
+function post(words: string): void {
   live.textContent = ''
   // The same words twice are told twice.
   requestAnimationFrame(() => { live.textContent = words })
@@ -69,7 +69,7 @@ function showPlan(state: State): void {
 function setState(state: State): void {
   if (running && !state.running) {
     log.finish()
-    say('Cantrip has finished')
+    post('Cantrip has finished')
   }
   showPlan(state)
   running = state.running
@@ -78,7 +78,7 @@ function setState(state: State): void {
   showEmpty(state)
 }
 
-window.addEventListener('message', (event: MessageEvent<ToPanel>) => {
+window.addEventListener('message', (event: MessageEvent<HostMessage>) => {
   const message = event.data
   switch (message.type) {
     case 'reset':
@@ -91,10 +91,10 @@ window.addEventListener('message', (event: MessageEvent<ToPanel>) => {
         if (op.op !== 'set' || op.item.type !== 'tool' || !op.item.question) continue
         const { id } = op.item.question
         // A call may be told of again while its question is open.
-        if (!asked.has(id)) say(`Cantrip asks: ${asks(op.item)} ${op.item.title}. Alt A allows, Alt R rejects.`)
+        if (!asked.has(id)) post(`Cantrip asks: ${questionText(op.item)} ${op.item.title}. Alt A allows, Alt R rejects.`)
         asked.add(id)
       }
-      log.applied()
+      log.afterApply()
       return
     case 'earlier':
       log.prepend(message.items, message.more)

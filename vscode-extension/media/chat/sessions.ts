@@ -1,4 +1,4 @@
-import type { SessionLine } from '../../src/chat/messages'
+import type { SessionRow } from '../../src/chat/messages'
 import { el, icon, iconButton } from './dom'
 import { host } from './host'
 
@@ -7,7 +7,7 @@ export class Sessions {
   readonly element: HTMLElement
   private readonly list = el('div', { class: 'session-list', role: 'list' })
   private readonly filter = el('input', { type: 'text', placeholder: 'Filter sessions', 'aria-label': 'Filter sessions' })
-  private sessions: readonly SessionLine[] = []
+  private sessions: readonly SessionRow[] = []
   private problem = ''
   private loading = true
 
@@ -32,7 +32,7 @@ export class Sessions {
     host.postMessage({ type: 'sessions' })
   }
 
-  set(sessions: readonly SessionLine[], problem: string): void {
+  set(sessions: readonly SessionRow[], problem: string): void {
     this.loading = false
     this.sessions = [...sessions].sort((a, b) => b.when.localeCompare(a.when))
     this.problem = problem
@@ -56,7 +56,7 @@ export class Sessions {
     this.list.replaceChildren(...(fitting.length > 0 ? fitting.map((each) => this.line(each)) : [el('p', { class: 'none' }, words)]))
   }
 
-  private line(session: SessionLine): HTMLElement {
+  private line(session: SessionRow): HTMLElement {
     return el(
       'div',
       { class: `session${session.current ? ' current' : ''}`, role: 'listitem' },

@@ -32,7 +32,7 @@ export class TerminalView {
     this.lines.append(this.line)
     // The end of it is what is seen, also where it is unfolded or becomes narrower later.
     new ResizeObserver(() => { if (this.lines.classList.contains('folded')) this.lines.scrollTop = this.lines.scrollHeight }).observe(this.lines)
-    this.told()
+    this.updateToggle()
     if (text) this.append(text)
   }
 
@@ -47,18 +47,18 @@ export class TerminalView {
       else if (piece === '\r') this.returned = true
       else if (piece) this.write(piece)
     }
-    this.told()
+    this.updateToggle()
     if (stuck) this.lines.scrollTop = this.lines.scrollHeight
   }
 
   private unfold(): void {
     this.lines.classList.toggle('folded')
-    this.told()
+    this.updateToggle()
     this.lines.scrollTop = this.lines.classList.contains('folded') ? this.lines.scrollHeight : 0
   }
 
   /** How much is folded away. The last line is empty where the output ends with a line's end. */
-  private told(): void {
+  private updateToggle(): void {
     const folded = this.lines.classList.contains('folded')
     const all = this.lines.childElementCount
     const earlier = all - SHOWN_LINES + this.dropped

@@ -1,8 +1,8 @@
 import type { TestReport, ToolItem, ToolPart } from '../../src/chat/items'
-import { answered, asks } from '../../src/chat/questions'
+import { answered, questionText } from '../../src/chat/questions'
 import { isMarked, pieces } from '../../src/chat/visible'
 import { change } from './change'
-import { el, icon, seen } from './dom'
+import { el, icon, withVisibleCharacters } from './dom'
 import { host } from './host'
 import { codeBlock, link, MarkdownView, withPlaces } from './markdown'
 import { TerminalView } from './terminal'
@@ -37,7 +37,7 @@ export class ToolView {
   private readonly asking = el('div', { class: 'asking' })
   private terminal: TerminalView | undefined
   private touched = false
-  private made = ''
+  private renderedShape = ''
   private asked = ''
   private item: ToolItem
 
@@ -58,7 +58,7 @@ export class ToolView {
     this.summary.replaceChildren(
       icon('chevron-right', 'chevron'),
       icon(ICONS[item.kind] ?? 'tools', 'kind'),
-      command ? el('span', { class: 'title command' }, ...seen(program.text, 'command'), left(program.left)) : el('span', { class: 'title' }, ...seen(item.title, 'command')),
+      command ? el('span', { class: 'title command' }, ...withVisibleCharacters(program.text, 'command'), left(program.left)) : el('span', { class: 'title' }, ...withVisibleCharacters(item.title, 'command')),
       el('span', { class: `status ${state}`, title: words }, icon(sign), el('span', { class: 'hidden-words' }, words)),
     )
     this.element.classList.toggle('nested', item.parent !== undefined)
@@ -69,8 +69,8 @@ export class ToolView {
     this.details.hidden = item.question !== undefined
     // Making its content anew would fold what the user opened and lose places in it: only where it is another one.
     const shape = JSON.stringify([item.question !== undefined, item.parts, item.input, item.exit, item.tests, item.locations, item.answer, item.stopped, item.status === 'failed'])
-    if (shape !== this.made) {
-      this.made = shape
+    if (shape !== this.renderedShape) {
+      this.renderedShape = shape
       this.fill(item)
     }
     this.ask(item)
@@ -143,7 +143,7 @@ export class ToolView {
       }
       const once = question.options.filter((option) => !option.kind.endsWith('always'))
       const always = question.options.filter((option) => option.kind.endsWith('always'))
-      const words = asks(item)
+      const words = questionText(item)
       this.asking.append(
         el(
           'div',
@@ -153,11 +153,11 @@ export class ToolView {
           el(
             'div',
             { class: 'buttons' },
-            ...once.map((option) => el('button', { class: option.kind === 'allow_once' ? 'primary' : 'secondary', type: 'button', 'data-kind': option.kind, title: HINTS[option.kind] ?? '', onclick: () => { press(option.id) } }, ...seen(option.name, 'command'))),
+            ...once.map((option) => el('button', { class: option.kind === 'allow_once' ? 'primary' : 'secondary', type: 'button', 'data-kind': option.kind, title: HINTS[option.kind] ?? '', onclick: () => { press(option.id) } }, ...withVisibleCharacters(option.name, 'command'))),
             size(item),
           ),
           always.length > 0 &&
-            el('div', { class: 'always' }, ...always.map((option) => el('button', { class: 'text-button', type: 'button', 'data-kind': option.kind, onclick: () => { press(option.id) } }, icon(option.kind === 'allow_always' ? 'check-all' : 'circle-slash'), el('span', {}, ...seen(option.name.replace(/`/g, ''), 'command'))))),
+            el('div', { class: 'always' }, ...always.map((option) => el('button', { class: 'text-button', type: 'button', 'data-kind': option.kind, onclick: () => { press(option.id) } }, icon(option.kind === 'allow_always' ? 'check-all' : 'circle-slash'), el('span', {}, ...withVisibleCharacters(option.name.replace(/`/g, ''), 'command'))))),
         ),
       )
     } else if (answer === 'unanswered') {
@@ -174,13 +174,13 @@ export class ToolView {
     if (program) {
       const found = pieces(program.text, 'command')
       return [
-        el('pre', { class: 'code-block command', tabindex: 0, 'aria-label': program.language === 'python' ? 'Code' : 'Command' }, el('code', {}, ...seen(program.text, 'command')), left(program.left)),
+        el('pre', { class: 'code-block command', tabindex: 0, 'aria-label': program.language === 'python' ? 'Code' : 'Command' }, el('code', {}, ...withVisibleCharacters(program.text, 'command')), left(program.left)),
         ...(isMarked(found) ? [el('div', { class: 'careful' }, icon('warning'), el('span', {}, 'Some characters here cannot be seen or look like others. They are marked.'))] : []),
       ]
     }
     const made = item.parts.map((part) => this.part(part))
     if (item.parts.some((part) => part.type === 'diff')) return made
-    return [el('div', { class: 'about' }, ...seen(item.title, 'command')), ...(item.input ? [el('pre', { class: 'code-block command', tabindex: 0, 'aria-label': 'Arguments' }, el('code', {}, ...seen(item.input, 'command')))] : []), ...made]
+    return [el('div', { class: 'about' }, ...withVisibleCharacters(item.title, 'command')), ...(item.input ? [el('pre', { class: 'code-block command', tabindex: 0, 'aria-label': 'Arguments' }, el('code', {}, ...withVisibleCharacters(item.input, 'command')))] : []), ...made]
   }
 }
 
@@ -213,7 +213,7 @@ function left(count: number): HTMLElement | false {
 /** What failed and why; then all that the command printed. */
 function tests(report: TestReport, command: string | undefined): Node[] {
   return [
-    ...(command ? [el('pre', { class: 'code-block command' }, el('code', {}, ...seen(command, 'command')))] : []),
+    ...(command ? [el('pre', { class: 'code-block command' }, el('code', {}, ...withVisibleCharacters(command, 'command')))] : []),
     ...(report.note ? [el('p', { class: 'note' }, report.note)] : []),
     ...(report.failures.length > 0
       ? [

@@ -1,7 +1,7 @@
 import { methods } from "@agentclientprotocol/sdk/unstable";
 import type * as acp from "@agentclientprotocol/sdk/unstable";
 import type { AgentCommand } from "./command";
-import { type AgentGone, type ClientServices, Connection, type ConnectionOptions } from "./connection";
+import { type AgentExitedError, type ClientServices, Connection, type ConnectionOptions } from "./connection";
 import { AgentProcess } from "./process";
 import { type Place, Session } from "./session";
 import { Signal } from "./signal";
@@ -17,8 +17,8 @@ export type EditorServices = Omit<ClientServices, "updated">;
  * `ended` tells of a process that ended by itself. Its sessions stay: they are resumed in the next process when they are used.
  */
 export class Agent {
-  readonly ended = new Signal<AgentGone>();
-  readonly connectedTo = new Signal<Connection>();
+  readonly ended = new Signal<AgentExitedError>();
+  readonly onConnect = new Signal<Connection>();
   private starting: Promise<Connection> | undefined;
   private readonly sessions = new Map<string, Session>();
   /** Updates of a session whose reply has not named it yet. */
@@ -43,8 +43,8 @@ export class Agent {
 
   async newSession(place: Place): Promise<Session> {
     const connection = await this.connection();
-    const reply = await connection.request(methods.agent.session.new, this.placed(connection, place));
-    return this.opened(reply.sessionId, place, connection, reply);
+    const reply = await connection.request(methods.agent.session.new, this.withPaths(connection, place));
+    return this.register(reply.sessionId, place, connection, reply);
   }
 
   /** A session that lived before. `prepare` gets it before its past is replayed. */
@@ -54,8 +54,8 @@ export class Agent {
     prepare(session);
     this.sessions.set(id, session);
     try {
-      const reply = await connection.request(methods.agent.session.load, { sessionId: id, ...this.placed(connection, place) });
-      session.introduced(reply);
+      const reply = await connection.request(methods.agent.session.load, { sessionId: id, ...this.withPaths(connection, place) });
+      session.initialized(reply);
     } catch (problem) {
       this.sessions.delete(id);
       throw problem;
@@ -66,19 +66,19 @@ export class Agent {
   /** A new session that goes on from a turn of another one; from its last turn where none is named. */
   async forkSession(id: string, place: Place, turn?: string): Promise<string> {
     const connection = await this.connection();
-    if (!connection.can("fork")) throw new Error("This agent does not fork sessions.");
+    if (!connection.hasCapability("fork")) throw new Error("This agent does not fork sessions.");
     const reply = await connection.request(methods.agent.session.fork, {
       sessionId: id,
-      ...this.placed(connection, place),
+      ...this.withPaths(connection, place),
       ...(turn === undefined ? {} : { _meta: { cantrip: { turn } } }),
     });
-    this.opened(reply.sessionId, place, connection, reply);
+    this.register(reply.sessionId, place, connection, reply);
     return reply.sessionId;
   }
 
   async listSessions(cwd?: string): Promise<acp.SessionInfo[]> {
     const connection = await this.connection();
-    if (!connection.can("list")) return [];
+    if (!connection.hasCapability("list")) return [];
     const found: acp.SessionInfo[] = [];
     let cursor: string | undefined;
     for (let page = 0; page < MOST_PAGES; page += 1) {
@@ -93,7 +93,7 @@ export class Agent {
   async closeSession(id: string): Promise<void> {
     this.sessions.delete(id);
     const connection = await this.connection();
-    if (connection.can("close")) await connection.request(methods.agent.session.close, { sessionId: id });
+    if (connection.hasCapability("close")) await connection.request(methods.agent.session.close, { sessionId: id });
   }
 
   async deleteSession(id: string): Promise<void> {
@@ -129,13 +129,13 @@ export class Agent {
   private async start(): Promise<Connection> {
     try {
       const process = AgentProcess.start(await this.command(), (line) => this.options.log(line));
-      const services: ClientServices = { ...this.services, updated: (id, update) => this.heard(id, update) };
+      const services: ClientServices = { ...this.services, updated: (id, update) => this.onUpdate(id, update) };
       const connection = await Connection.open(process, services, this.options);
       void connection.gone.then((problem) => {
         this.starting = undefined;
         if (!this.stopping) this.ended.fire(problem);
       });
-      this.connectedTo.fire(connection);
+      this.onConnect.fire(connection);
       return connection;
     } catch (problem) {
       this.starting = undefined;
@@ -143,7 +143,7 @@ export class Agent {
     }
   }
 
-  private opened(
+  private register(
     id: string,
     place: Place,
     connection: Connection,
@@ -151,16 +151,16 @@ export class Agent {
   ): Session {
     const session = new Session(id, place, connection, () => this.connection());
     this.sessions.set(id, session);
-    session.introduced(reply);
+    session.initialized(reply);
     const early = this.early.get(id) ?? [];
     this.early.delete(id);
-    for (const update of early) session.heard(update);
+    for (const update of early) session.onUpdate(update);
     return session;
   }
 
-  private heard(id: string, update: acp.SessionUpdate): void {
+  private onUpdate(id: string, update: acp.SessionUpdate): void {
     const session = this.sessions.get(id);
-    if (session !== undefined) return session.heard(update);
+    if (session !== undefined) return session.onUpdate(update);
     // The reply that names it is being handled at this moment.
     const early = this.early.get(id) ?? [];
     if (early.length < 200) early.push(update);
@@ -168,8 +168,8 @@ export class Agent {
     if (this.early.size > 20) this.early.delete(this.early.keys().next().value as string);
   }
 
-  private placed(connection: Connection, place: Place): { cwd: string; additionalDirectories?: string[]; mcpServers: [] } {
-    const more = place.directories.length > 0 && connection.can("additionalDirectories");
+  private withPaths(connection: Connection, place: Place): { cwd: string; additionalDirectories?: string[]; mcpServers: [] } {
+    const more = place.directories.length > 0 && connection.hasCapability("additionalDirectories");
     return { cwd: place.cwd, ...(more ? { additionalDirectories: [...place.directories] } : {}), mcpServers: [] };
   }
 }

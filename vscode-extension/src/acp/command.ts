@@ -8,7 +8,7 @@ export interface AgentCommand {
 }
 
 /** The command as a person would type it, for messages. */
-export function spelled(command: AgentCommand): string {
+export function quotedCommand(command: AgentCommand): string {
   return [command.command, ...command.args].map((word) => (/[\s"'$]/.test(word) ? JSON.stringify(word) : word)).join(" ");
 }
 

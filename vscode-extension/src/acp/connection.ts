@@ -1,6 +1,6 @@
 import * as acp from "@agentclientprotocol/sdk/unstable";
 import type { AgentProcess } from "./process";
-import { traced, type TraceLevel } from "./trace";
+import { traceStreams, type TraceLevel } from "./trace";
 
 /** What the editor does for the agent. A signal is aborted when the agent takes its request back, or is gone. */
 export interface ClientServices {
@@ -35,14 +35,14 @@ export class Connection {
     private readonly connection: acp.ClientConnection,
     readonly about: acp.InitializeResponse,
     readonly process: AgentProcess,
-    readonly gone: Promise<AgentGone>,
+    readonly gone: Promise<AgentExitedError>,
   ) {}
 
   static async open(process: AgentProcess, services: ClientServices, options: ConnectionOptions): Promise<Connection> {
-    const stream = traced(acp.ndJsonStream(process.input, process.output), options.level, options.trace);
-    const connection = served(services).connect(stream);
+    const stream = traceStreams(acp.ndJsonStream(process.input, process.output), options.level, options.trace);
+    const connection = createClient(services).connect(stream);
     const gone = process.ended.then((how) => {
-      const problem = new AgentGone(how, process.lastWords);
+      const problem = new AgentExitedError(how, process.stderrTail);
       connection.close(problem);
       return problem;
     });
@@ -60,7 +60,7 @@ export class Connection {
     });
     // Whichever comes second must not count as unhandled.
     hello.catch(() => undefined);
-    const about = await orLate(orGone(hello, gone), options.handshakeMs ?? 30_000, process);
+    const about = await withTimeout(rejectOnExit(hello, gone), options.handshakeMs ?? 30_000, process);
     if (about.protocolVersion !== acp.PROTOCOL_VERSION) {
       await process.stop();
       throw new Error(
@@ -76,7 +76,7 @@ export class Connection {
   ): Promise<acp.AgentRequestResponsesByMethod[M]> {
     const answer: Promise<acp.AgentRequestResponsesByMethod[M]> = this.connection.agent.request(method, params);
     answer.catch(() => undefined);
-    return orGone(answer, this.gone);
+    return rejectOnExit(answer, this.gone);
   }
 
   async cancel(sessionId: string): Promise<void> {
@@ -84,7 +84,7 @@ export class Connection {
   }
 
   /** Whether the agent has an ability of sessions, such as `fork`. */
-  can(ability: keyof acp.SessionCapabilities | "load"): boolean {
+  hasCapability(ability: keyof acp.SessionCapabilities | "load"): boolean {
     const offered = this.about.agentCapabilities;
     if (ability === "load") return offered?.loadSession === true;
     return offered?.sessionCapabilities?.[ability] != null;
@@ -96,7 +96,7 @@ export class Connection {
 }
 
 /** The agent's process ended. */
-export class AgentGone extends Error {
+export class AgentExitedError extends Error {
   constructor(
     readonly how: string,
     readonly lastWords: readonly string[],
@@ -107,7 +107,7 @@ export class AgentGone extends Error {
   }
 }
 
-function served(services: ClientServices): acp.ClientApp {
+function createClient(services: ClientServices): acp.ClientApp {
   const { session, fs, terminal, elicitation } = acp.methods.client;
   const terminals = services.terminals;
   return acp
@@ -131,7 +131,7 @@ function served(services: ClientServices): acp.ClientApp {
     });
 }
 
-async function orGone<T>(answer: Promise<T>, gone: Promise<AgentGone>): Promise<T> {
+async function rejectOnExit<T>(answer: Promise<T>, gone: Promise<AgentExitedError>): Promise<T> {
   let over = false;
   const lost = gone.then(async (problem) => {
     // What had arrived before the end is still handled first.
@@ -143,7 +143,7 @@ async function orGone<T>(answer: Promise<T>, gone: Promise<AgentGone>): Promise<
   try {
     return await Promise.race([answer, lost]);
   } catch (problem) {
-    if (problem instanceof acp.RequestError || problem instanceof AgentGone) throw problem;
+    if (problem instanceof acp.RequestError || problem instanceof AgentExitedError) throw problem;
     // A connection that was closed says so in its own words; why it was is what its user wants to know.
     const ended = await Promise.race([gone, new Promise<undefined>((resolve) => setTimeout(resolve, 500, undefined))]);
     throw ended ?? problem;
@@ -152,11 +152,11 @@ async function orGone<T>(answer: Promise<T>, gone: Promise<AgentGone>): Promise<
   }
 }
 
-async function orLate<T>(answer: Promise<T>, milliseconds: number, process: AgentProcess): Promise<T> {
+async function withTimeout<T>(answer: Promise<T>, milliseconds: number, process: AgentProcess): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
     timer = setTimeout(() => {
-      const words = process.lastWords.slice(-3).join("\n");
+      const words = process.stderrTail.slice(-3).join("\n");
       reject(new Error(`The agent did not answer within ${milliseconds / 1000} s.${words ? `\n${words}` : ""}`));
       void process.stop();
     }, milliseconds);

@@ -1,9 +1,9 @@
 import { RequestError } from "@agentclientprotocol/sdk/unstable";
 import { NoProgram } from "./command";
-import { AgentGone } from "./connection";
+import { AgentExitedError } from "./connection";
 
 /** An error for the person who must act: what happened, and what can be done about it. */
-export interface Told {
+export interface ErrorNotice {
   readonly title: string;
   readonly detail: string;
   readonly action: "restart" | "retry" | "signIn" | "setUp" | "newSession" | "none";
@@ -22,22 +22,22 @@ export function isInUse(problem: unknown): boolean {
   return problem instanceof RequestError && (problem.data as Record<string, unknown> | undefined)?.reason === "session_in_use";
 }
 
-export function told(problem: unknown): Told {
-  if (problem instanceof AgentGone) {
+export function describeError(problem: unknown): ErrorNotice {
+  if (problem instanceof AgentExitedError) {
     return {
       title: problem.how.startsWith("could not be started") ? "Cantrip could not be started" : "Cantrip stopped unexpectedly",
       detail: [`The agent ${problem.how}.`, ...problem.lastWords.filter((line) => line.trim()).slice(-6)].join("\n"),
       action: problem.how.startsWith("could not be started") ? "setUp" : "restart",
     };
   }
-  if (problem instanceof RequestError) return refusal(problem);
+  if (problem instanceof RequestError) return describeRequestError(problem);
   const text = problem instanceof Error ? problem.message : String(problem);
   const [title = "Something went wrong", ...rest] = text.split("\n");
   return { title, detail: rest.join("\n"), action: problem instanceof NoProgram ? "setUp" : "none" };
 }
 
 /** What a provider said, by its status or its words, and what its user can do. */
-const PROVIDER: readonly (readonly [statuses: readonly number[], words: RegExp, title: string, action: Told["action"]])[] = [
+const PROVIDER: readonly (readonly [statuses: readonly number[], words: RegExp, title: string, action: ErrorNotice["action"]])[] = [
   [[402], /insufficient_quota|no credit left|exceeded your current quota|billing/i, "The account has no credit left", "retry"],
   [[401, 403], /\banswered 40[13]\b|invalid (?:x-)?api.?key|incorrect api key|authentication_error|api key not valid|unauthori[sz]ed/i, "The key was not accepted", "signIn"],
   [[404], /\banswered 404\b|model_not_found|no such model|model .{1,80} not found/i, "The model was not found", "none"],
@@ -47,13 +47,13 @@ const PROVIDER: readonly (readonly [statuses: readonly number[], words: RegExp, 
   [[], /no connection|connection (?:refused|reset|error)|cannot be reached|time-out|timed out|name resolution|getaddrinfo|ECONNREFUSED|stream was cut|no answer/i, "The model could not be reached", "retry"],
 ];
 
-const REASONS: Readonly<Record<string, readonly [title: string, action: Told["action"]]>> = {
+const REASONS: Readonly<Record<string, readonly [title: string, action: ErrorNotice["action"]]>> = {
   prompt_in_progress: ["Cantrip is still at work here", "none"],
   session_in_use: ["This session is open elsewhere", "newSession"],
   untrusted_recipe: ["The recipe is not trusted", "none"],
 };
 
-const KINDS: Readonly<Record<string, readonly [title: string, action: Told["action"]]>> = {
+const KINDS: Readonly<Record<string, readonly [title: string, action: ErrorNotice["action"]]>> = {
   ContextLimitError: ["This conversation is too long for the model", "newSession"],
   SandboxMissing: ["The sandbox is not installed", "retry"],
   SandboxError: ["The sandbox could not be started", "retry"],
@@ -64,9 +64,9 @@ const KINDS: Readonly<Record<string, readonly [title: string, action: Told["acti
   MalformedResponse: ["The model's answer could not be read", "retry"],
 };
 
-function refusal(problem: RequestError): Told {
+function describeRequestError(problem: RequestError): ErrorNotice {
   const data = (problem.data ?? {}) as Record<string, unknown>;
-  if (problem.code === AUTH_REQUIRED) return { title: "A key is needed for the model", detail: keyless(problem.message), action: "signIn" };
+  if (problem.code === AUTH_REQUIRED) return { title: "A key is needed for the model", detail: missingKeyText(problem.message), action: "signIn" };
   const more = ["details", "howTo", "hint"].map((key) => data[key]).find((text) => typeof text === "string" && !problem.message.includes(text));
   const said = problem.message.replace(/^(?:The prompt failed|Invalid request|Invalid params|Internal error|Resource not found): /, "");
   const detail = capital(typeof more === "string" ? `${said}\n${more}` : said);
@@ -87,7 +87,7 @@ function capital(text: string): string {
 }
 
 /** Why there is no key, without all the ways to set one elsewhere: the button beside it leads to one. */
-function keyless(message: string): string {
+function missingKeyText(message: string): string {
   const why = message.replace(/^Authentication required: /, "").split(/\.\s/)[0] ?? "";
   return `${capital(why)}.\nGive a key here; “cantrip doctor” in a terminal shows what was found.`;
 }

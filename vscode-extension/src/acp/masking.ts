@@ -19,11 +19,11 @@ const VALUES: readonly RegExp[] = [
 const LONGEST = 4000;
 
 export function maskText(text: string): string {
-  let masked = text;
+  let result = text;
   for (const pattern of VALUES) {
-    masked = masked.replace(pattern, (_whole: string, kept: unknown) => (typeof kept === "string" ? `${kept}${MASK}` : MASK));
+    result = result.replace(pattern, (_whole: string, kept: unknown) => (typeof kept === "string" ? `${kept}${MASK}` : MASK));
   }
-  return masked;
+  return result;
 }
 
 /** A copy of a message that can be shown: secrets masked, pictures and sounds left out, very long texts cut. */

@@ -1,6 +1,6 @@
 import { spawn, type ChildProcessWithoutNullStreams } from "node:child_process";
 import { Readable, Writable } from "node:stream";
-import { type AgentCommand, spelled } from "./command";
+import { type AgentCommand, quotedCommand } from "./command";
 
 const TAIL_LINES = 40;
 const LONGEST_LINE = 2000;
@@ -32,12 +32,12 @@ export class AgentProcess {
     });
     // A pipe that breaks is told by the end of the process; without a listener it would end the extension host.
     this.child.stdin.on("error", () => undefined);
-    this.child.stderr.setEncoding("utf8").on("data", (text: string) => this.said(text));
+    this.child.stderr.setEncoding("utf8").on("data", (text: string) => this.onStderr(text));
     this.ended = new Promise((resolve) => {
       this.child.once("error", (problem: NodeJS.ErrnoException) => {
         this.over = true;
         const why = problem.code === "ENOENT" ? "there is no such program" : problem.message;
-        resolve(`could not be started: ${why} (${spelled(command)})`);
+        resolve(`could not be started: ${why} (${quotedCommand(command)})`);
       });
       this.child.once("close", (code, signal) => {
         this.over = true;
@@ -69,7 +69,7 @@ export class AgentProcess {
   }
 
   /** The last lines of its stderr, oldest first. */
-  get lastWords(): readonly string[] {
+  get stderrTail(): readonly string[] {
     return this.tail;
   }
 
@@ -105,7 +105,7 @@ export class AgentProcess {
     return ended;
   }
 
-  private said(text: string): void {
+  private onStderr(text: string): void {
     const lines = (this.rest + text).split("\n");
     this.rest = (lines.pop() ?? "").slice(-LONGEST_LINE);
     for (const line of lines) this.keep(line);

@@ -32,7 +32,7 @@ export class Session {
 
   constructor(
     readonly id: string,
-    readonly place: Place,
+    readonly workspaceLocation: Place,
     private connection: Connection,
     private readonly connect: () => Promise<Connection>,
   ) {}
@@ -42,7 +42,7 @@ export class Session {
   }
 
   /** Takes what a reply says of the session. */
-  introduced(reply: {
+  initialized(reply: {
     modes?: acp.SessionModeState | null;
     configOptions?: readonly acp.SessionConfigOption[] | null;
     _meta?: Record<string, unknown> | null;
@@ -55,12 +55,12 @@ export class Session {
     });
   }
 
-  heard(update: acp.SessionUpdate): void {
+  onUpdate(update: acp.SessionUpdate): void {
     switch (update.sessionUpdate) {
       case "available_commands_update":
         return this.set({ commands: update.availableCommands });
       case "current_mode_update":
-        return this.modeIs(update.currentModeId);
+        return this.setCurrentMode(update.currentModeId);
       case "config_option_update":
         return this.set({ options: update.configOptions, untrusted: undefined });
       case "session_info_update":
@@ -75,7 +75,7 @@ export class Session {
   async prompt(content: readonly acp.ContentBlock[]): Promise<acp.PromptResponse> {
     this.prompting = true;
     try {
-      const connection = await this.living();
+      const connection = await this.ensureConnected();
       return await connection.request(methods.agent.session.prompt, { sessionId: this.id, prompt: [...content] });
     } finally {
       this.prompting = false;
@@ -87,30 +87,30 @@ export class Session {
   }
 
   async setMode(modeId: string): Promise<void> {
-    const connection = await this.living();
+    const connection = await this.ensureConnected();
     await connection.request(methods.agent.session.setMode, { sessionId: this.id, modeId });
-    this.modeIs(modeId);
+    this.setCurrentMode(modeId);
   }
 
   async setOption(configId: string, value: string | boolean): Promise<void> {
-    const connection = await this.living();
+    const connection = await this.ensureConnected();
     const chosen = typeof value === "boolean" ? ({ type: "boolean", value } as const) : { value };
     const reply = await connection.request(methods.agent.session.setConfigOption, { sessionId: this.id, configId, ...chosen });
     this.set({ options: reply.configOptions });
   }
 
   /** The connection in which this session lives now. */
-  async living(): Promise<Connection> {
+  async ensureConnected(): Promise<Connection> {
     const connection = await this.connect();
     if (connection === this.connection) return connection;
-    const params = { sessionId: this.id, cwd: this.place.cwd, additionalDirectories: [...this.place.directories], mcpServers: [] };
-    if (connection.can("resume")) {
-      this.introduced(await connection.request(methods.agent.session.resume, params));
+    const params = { sessionId: this.id, cwd: this.workspaceLocation.cwd, additionalDirectories: [...this.workspaceLocation.directories], mcpServers: [] };
+    if (connection.hasCapability("resume")) {
+      this.initialized(await connection.request(methods.agent.session.resume, params));
     } else {
       // What is replayed stands in the transcript already.
       this.muted = true;
       try {
-        this.introduced(await connection.request(methods.agent.session.load, params));
+        this.initialized(await connection.request(methods.agent.session.load, params));
       } finally {
         this.muted = false;
       }
@@ -119,7 +119,7 @@ export class Session {
     return connection;
   }
 
-  private modeIs(currentModeId: string): void {
+  private setCurrentMode(currentModeId: string): void {
     const modes = this.settings.modes;
     const options = this.settings.options.map((option) =>
       option.category === "mode" && option.type === "select" ? { ...option, currentValue: currentModeId } : option,

@@ -4,7 +4,7 @@ import { masked } from "./masking";
 export type TraceLevel = "off" | "messages" | "verbose";
 
 /** A stream whose messages are told to `write` as they pass, with secrets masked; `level` is asked for each. */
-export function traced(stream: Stream, level: () => TraceLevel, write: (line: string) => void): Stream {
+export function traceStreams(stream: Stream, level: () => TraceLevel, write: (line: string) => void): Stream {
   const open = new Map<string, { method: string; at: number }>();
   const tell = (sent: boolean, message: AnyMessage): void => {
     const now = level();

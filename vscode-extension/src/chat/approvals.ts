@@ -29,7 +29,7 @@ export class Approvals implements vscode.Disposable {
   /** Shows a change; with the question that it belongs to, where the agent waits for an answer. */
   async show(diff: acp.Diff, question?: string): Promise<void> {
     await this.diffs.open(diff.path, diff.oldText ?? null, diff.newText, (resource) => {
-      if (question === undefined || !this.permissions.waits(question)) return;
+      if (question === undefined || !this.permissions.hasPending(question)) return;
       this.asked.set(resource.toString(), question);
       this.tell();
     });

@@ -7,7 +7,7 @@ const MOST_IN_LINE = 20_000;
 const TOO_LARGE = 2_000_000;
 
 /** A change of a file as hunks that can be shown in a conversation; what is left out is counted. */
-export function changed(path: string, shown: string, before: string | null, after: string): DiffPart {
+export function diffHunks(path: string, shown: string, before: string | null, after: string): DiffPart {
   const base = { type: "diff", path, shown, isNew: before === null } as const;
   if ((before?.length ?? 0) + after.length > TOO_LARGE) return { ...base, added: 0, removed: 0, hunks: [], left: after.split("\n").length };
   const patch = structuredPatch("a", "b", before ?? "", after, "", "", { context: 3, timeout: 1000 });

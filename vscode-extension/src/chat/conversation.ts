@@ -1,5 +1,5 @@
 import type * as acp from "@agentclientprotocol/sdk/unstable";
-import { told, wantsSignIn } from "../acp/errors";
+import { describeError, wantsSignIn } from "../acp/errors";
 import type { Session, Settings } from "../acp/session";
 import { Signal, type Subscription } from "../acp/signal";
 import type { Attachment } from "./items";
@@ -10,9 +10,9 @@ export class Conversation {
   readonly transcript: Transcript;
   readonly changed = new Signal<Settings>();
   /** What is said as it is said; a past that is replayed is not. */
-  readonly heard = new Signal<acp.SessionUpdate>();
-  readonly began = new Signal<void>();
-  readonly ended = new Signal<void>();
+  readonly onUpdate = new Signal<acp.SessionUpdate>();
+  readonly onPromptStart = new Signal<void>();
+  readonly onPromptEnd = new Signal<void>();
   private subscriptions: Subscription[] = [];
   private current: Session | undefined;
   private stopping = false;
@@ -40,7 +40,7 @@ export class Conversation {
   }
 
   /** Whether somebody said something in it. */
-  get used(): boolean {
+  get hasMessages(): boolean {
     return this.transcript.items.length > 0;
   }
 
@@ -49,8 +49,8 @@ export class Conversation {
     this.current = session;
     this.subscriptions = [
       session.updates.on((update) => {
-        this.transcript.heard(update);
-        if (!this.transcript.replaying) this.heard.fire(update);
+        this.transcript.applyUpdate(update);
+        if (!this.transcript.replaying) this.onUpdate.fire(update);
       }),
       session.changed.on((settings) => { this.changed.fire(settings); }),
     ];
@@ -63,30 +63,30 @@ export class Conversation {
    */
   async prompt(text: string, attachments: Attachment[], content: acp.ContentBlock[], open: () => Promise<Session>, signIn: () => Promise<boolean>): Promise<void> {
     if (this.busy) return;
-    this.transcript.asked(text, attachments);
+    this.transcript.addUserMessage(text, attachments);
     this.busy = true;
     this.stopping = false;
-    this.began.fire();
+    this.onPromptStart.fire();
     try {
       for (let again = false; ; again = true) {
         try {
           if (this.current === undefined) this.attach(await open());
-          this.transcript.ended(await this.sent(content));
+          this.transcript.ended(await this.sendPrompt(content));
           return;
         } catch (problem) {
           if (again || !wantsSignIn(problem) || !(await signIn())) throw problem;
         }
       }
     } catch (problem) {
-      this.transcript.failed(told(problem));
+      this.transcript.addError(describeError(problem));
     } finally {
       this.busy = false;
-      this.ended.fire();
+      this.onPromptEnd.fire();
     }
   }
 
   /** The reply; a stop that came before there was a session leaves nothing to send. */
-  private async sent(content: acp.ContentBlock[]): Promise<acp.PromptResponse> {
+  private async sendPrompt(content: acp.ContentBlock[]): Promise<acp.PromptResponse> {
     if (this.stopping || this.current === undefined) return { stopReason: "cancelled" };
     return this.current.prompt(content);
   }

@@ -32,7 +32,7 @@ export class EditorFiles {
       try {
         await vscode.workspace.fs.writeFile(uri, new TextEncoder().encode(request.content));
       } catch (problem) {
-        throw refused(problem, request.path);
+        throw requestError(problem, request.path);
       }
     }
     this.wrote(uri);
@@ -46,7 +46,7 @@ export class EditorFiles {
     try {
       bytes = await vscode.workspace.fs.readFile(uri);
     } catch (problem) {
-      throw refused(problem, uri.fsPath);
+      throw requestError(problem, uri.fsPath);
     }
     try {
       return new TextDecoder("utf-8", { fatal: true, ignoreBOM: false }).decode(bytes);
@@ -65,7 +65,7 @@ function uriOf(path: string): vscode.Uri {
   return vscode.Uri.file(path);
 }
 
-function refused(problem: unknown, path: string): RequestError {
+function requestError(problem: unknown, path: string): RequestError {
   if (problem instanceof vscode.FileSystemError && problem.code === "FileNotFound") return new RequestError(NOT_FOUND, `There is no file ${path}.`, { uri: path });
   return new RequestError(INVALID, `${path}: ${problem instanceof Error ? problem.message : String(problem)}`);
 }

@@ -10,7 +10,7 @@ export class FollowAlong implements vscode.Disposable {
   private timer: NodeJS.Timeout | undefined;
   private last = "";
 
-  heard(update: acp.SessionUpdate): void {
+  onUpdate(update: acp.SessionUpdate): void {
     if (update.sessionUpdate !== "tool_call" && update.sessionUpdate !== "tool_call_update") return;
     const at = update.locations?.[0];
     if (at === undefined || !vscode.workspace.getConfiguration("cantrip").get<boolean>("chat.followAlong", false)) return;

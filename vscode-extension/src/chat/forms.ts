@@ -29,7 +29,7 @@ export class Forms {
     }
   }
 
-  completed(id: string): void {
+  complete(id: string): void {
     this.pages.get(id)?.cancel();
   }
 
@@ -87,7 +87,7 @@ async function ask(message: string, title: string, field: Field, required: boole
       prompt: field.description ?? title,
       value: field.default === undefined || field.default === null ? "" : String(field.default),
       ignoreFocusOut: true,
-      validateInput: (text) => wrong(text, field, required),
+      validateInput: (text) => validationError(text, field, required),
     },
     token,
   );
@@ -96,7 +96,7 @@ async function ask(message: string, title: string, field: Field, required: boole
   return field.type === "number" || field.type === "integer" ? Number(given) : given;
 }
 
-function wrong(text: string, field: Field, required: boolean): string | undefined {
+function validationError(text: string, field: Field, required: boolean): string | undefined {
   if (text === "") return required ? "Enter an answer." : undefined;
   if (field.type === "number" || field.type === "integer") {
     const value = Number(text);

@@ -18,7 +18,7 @@ import { ChatService, place } from "./service";
 import { signIn } from "./signin";
 import { Status } from "./status";
 import { EditorTerminals } from "./terminals";
-import { spelled } from "./visible";
+import { describeCharacter } from "./visible";
 
 /** Starts nothing: the agent's process comes with the first session. */
 export function activateChat(context: vscode.ExtensionContext, environment: Environment): ChatService {
@@ -30,7 +30,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
   const approvals = new Approvals(permissions, diffs);
   const mentions = new Mentions();
   const along = new FollowAlong();
-  const terminals = new EditorTerminals((id, data) => { service.printed(id, data); });
+  const terminals = new EditorTerminals((id, data) => { service.onTerminalOutput(id, data); });
   const version = (context.extension.packageJSON as { version: string }).version;
   const agent = new Agent(
     () => agentCommand(environment),
@@ -39,7 +39,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
       readFile: (request) => files.read(request),
       writeFile: (request) => files.write(request),
       elicit: (request, signal) => forms.show(request, signal),
-      elicited: (note) => { forms.completed(note.elicitationId); },
+      elicited: (note) => { forms.complete(note.elicitationId); },
       terminals,
     },
     {
@@ -70,11 +70,11 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     panel,
     new Status(service),
     new Participant(agent, permissions, approvals, vscode.Uri.joinPath(context.extensionUri, "media", "icon.png"), signedIn),
-    service.heard.on((update) => { along.heard(update); }),
+    service.onUpdate.on((update) => { along.onUpdate(update); }),
     permissions.asked.on(({ request }) => {
       const conversation = service.of(request.sessionId);
       if (conversation === undefined || (panel.visible && conversation === service.current)) return;
-      void vscode.window.showInformationMessage(`Cantrip asks: ${spelled(request.toolCall.title ?? "may it go on?", "command").slice(0, 120)}`, "Show").then(async (chosen) => {
+      void vscode.window.showInformationMessage(`Cantrip asks: ${describeCharacter(request.toolCall.title ?? "may it go on?", "command").slice(0, 120)}`, "Show").then(async (chosen) => {
         if (chosen !== "Show") return;
         await panel.compose([]);
         if (conversation !== service.current) await service.open(request.sessionId);
@@ -146,6 +146,6 @@ async function agentCommand(environment: Environment): Promise<AgentCommand> {
     command: found.command,
     args: [...found.args, "acp", ...(recipe === "" ? [] : ["--recipe", recipe])],
     env,
-    cwd: place()?.cwd ?? environment.neutral,
+    cwd: place()?.cwd ?? environment.safeCwd,
   };
 }

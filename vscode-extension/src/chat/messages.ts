@@ -23,7 +23,7 @@ export interface Choice {
   readonly values: readonly { readonly value: string; readonly name: string; readonly description: string; readonly group?: string }[];
 }
 
-export interface SessionLine {
+export interface SessionRow {
   readonly id: string;
   readonly title: string;
   readonly cwd: string;
@@ -32,18 +32,18 @@ export interface SessionLine {
   readonly busy: boolean;
 }
 
-export type ToPanel =
+export type HostMessage =
   | { readonly type: "reset"; readonly items: readonly Item[]; readonly more: boolean; readonly same?: boolean; readonly state: State }
   | { readonly type: "ops"; readonly ops: readonly Op[] }
   | { readonly type: "earlier"; readonly items: readonly Item[]; readonly more: boolean }
   | { readonly type: "state"; readonly state: State }
-  | { readonly type: "sessions"; readonly sessions: readonly SessionLine[]; readonly problem?: string }
+  | { readonly type: "sessions"; readonly sessions: readonly SessionRow[]; readonly problem?: string }
   | { readonly type: "mentions"; readonly ask: number; readonly found: readonly Attachment[] }
   | { readonly type: "attach"; readonly attachments: readonly Attachment[]; readonly text?: string }
   | { readonly type: "focus" }
   | { readonly type: "showSessions" };
 
-export type FromPanel =
+export type WebviewMessage =
   | { readonly type: "ready" }
   | { readonly type: "send"; readonly text: string; readonly attachments: readonly Attachment[] }
   | { readonly type: "stop" | "new" | "sessions" | "restart" | "retry" | "signIn" | "setUp" | "trust" | "openFolder" }
@@ -61,7 +61,7 @@ export type FromPanel =
   | { readonly type: "copy" | "insert"; readonly text: string };
 
 /** Checks what comes from the webview: it shows what strangers wrote, so nothing it says is taken unseen. */
-export function fromPanel(value: unknown): FromPanel | undefined {
+export function parseWebviewMessage(value: unknown): WebviewMessage | undefined {
   if (value === null || typeof value !== "object") return undefined;
   const fields = value as Record<string, unknown>;
   const texts = (...names: string[]): boolean => names.every((name) => typeof fields[name] === "string");
@@ -78,33 +78,33 @@ export function fromPanel(value: unknown): FromPanel | undefined {
     case "openFolder":
       return { type: fields.type };
     case "send":
-      return texts("text") && Array.isArray(fields.attachments) && fields.attachments.every(isAttachment) ? (fields as unknown as FromPanel) : undefined;
+      return texts("text") && Array.isArray(fields.attachments) && fields.attachments.every(isAttachment) ? (fields as unknown as WebviewMessage) : undefined;
     case "earlier":
-      return texts("before") ? (fields as unknown as FromPanel) : undefined;
+      return texts("before") ? (fields as unknown as WebviewMessage) : undefined;
     case "open":
     case "delete":
-      return texts("id") && (fields.cwd === undefined || texts("cwd")) ? (fields as unknown as FromPanel) : undefined;
+      return texts("id") && (fields.cwd === undefined || texts("cwd")) ? (fields as unknown as WebviewMessage) : undefined;
     case "option":
-      return texts("id") && (texts("value") || typeof fields.value === "boolean") ? (fields as unknown as FromPanel) : undefined;
+      return texts("id") && (texts("value") || typeof fields.value === "boolean") ? (fields as unknown as WebviewMessage) : undefined;
     case "answer":
-      return texts("question", "option") ? (fields as unknown as FromPanel) : undefined;
+      return texts("question", "option") ? (fields as unknown as WebviewMessage) : undefined;
     case "fork":
-      return texts("turn") ? (fields as unknown as FromPanel) : undefined;
+      return texts("turn") ? (fields as unknown as WebviewMessage) : undefined;
     case "location":
-      return texts("path") && (fields.line === undefined || typeof fields.line === "number") ? (fields as unknown as FromPanel) : undefined;
+      return texts("path") && (fields.line === undefined || typeof fields.line === "number") ? (fields as unknown as WebviewMessage) : undefined;
     case "diff":
-      return texts("item", "path") ? (fields as unknown as FromPanel) : undefined;
+      return texts("item", "path") ? (fields as unknown as WebviewMessage) : undefined;
     case "link":
-      return texts("href") ? (fields as unknown as FromPanel) : undefined;
+      return texts("href") ? (fields as unknown as WebviewMessage) : undefined;
     case "mention":
-      return texts("query") && typeof fields.ask === "number" ? (fields as unknown as FromPanel) : undefined;
+      return texts("query") && typeof fields.ask === "number" ? (fields as unknown as WebviewMessage) : undefined;
     case "dropped":
-      return Array.isArray(fields.uris) && fields.uris.every((uri) => typeof uri === "string") ? (fields as unknown as FromPanel) : undefined;
+      return Array.isArray(fields.uris) && fields.uris.every((uri) => typeof uri === "string") ? (fields as unknown as WebviewMessage) : undefined;
     case "askAgain":
-      return texts("item") ? (fields as unknown as FromPanel) : undefined;
+      return texts("item") ? (fields as unknown as WebviewMessage) : undefined;
     case "copy":
     case "insert":
-      return texts("text") ? (fields as unknown as FromPanel) : undefined;
+      return texts("text") ? (fields as unknown as WebviewMessage) : undefined;
     default:
       return undefined;
   }

@@ -8,9 +8,9 @@ import type { Conversation } from "./conversation";
 import type { Attachment, Op } from "./items";
 import { follow, reveal } from "./links";
 import type { Mentions } from "./mentions";
-import { fromPanel, type FromPanel, type State, type ToPanel } from "./messages";
+import { parseWebviewMessage, type WebviewMessage, type State, type HostMessage } from "./messages";
 import { type ChatService, place } from "./service";
-import { choices, spent } from "./state";
+import { choices, formatUsage } from "./state";
 
 const AT_ONCE = 120;
 const BATCH_MS = 25;
@@ -26,7 +26,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
   readonly visibility = new Signal<boolean>();
   private view: vscode.WebviewView | undefined;
   private ready = false;
-  private waiting: ToPanel[] = [];
+  private waiting: HostMessage[] = [];
   private ops: Op[] = [];
   private timer: NodeJS.Timeout | undefined;
   private following: Subscription[] = [];
@@ -40,10 +40,10 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     private readonly actions: PanelActions,
   ) {
     this.parts.push(
-      service.shown.on((conversation) => { this.follow(conversation); }),
-      service.busyChanged.on(() => { this.tellState(); }),
-      vscode.workspace.onDidGrantWorkspaceTrust(() => void this.begin()),
-      vscode.workspace.onDidChangeWorkspaceFolders(() => void this.begin()),
+      service.onDidShowConversation.on((conversation) => { this.follow(conversation); }),
+      service.busyChanged.on(() => { this.postState(); }),
+      vscode.workspace.onDidGrantWorkspaceTrust(() => void this.start()),
+      vscode.workspace.onDidChangeWorkspaceFolders(() => void this.start()),
     );
   }
 
@@ -60,8 +60,8 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       localResourceRoots: [vscode.Uri.joinPath(this.extension, "dist", "chat")],
     };
     view.webview.onDidReceiveMessage((value: unknown) => {
-      const message = fromPanel(value);
-      if (message !== undefined) void this.handled(message);
+      const message = parseWebviewMessage(value);
+      if (message !== undefined) void this.handleMessage(message);
     });
     view.onDidChangeVisibility(() => { this.visibility.fire(view.visible); });
     view.onDidDispose(() => {
@@ -81,7 +81,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
   async sessions(): Promise<void> {
     await vscode.commands.executeCommand(`${ChatPanel.id}.focus`);
     this.send({ type: "showSessions" });
-    await this.tellSessions();
+    await this.postSessions();
   }
 
   dispose(): void {
@@ -91,7 +91,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
 
   // --- to the panel
 
-  private send(message: ToPanel): void {
+  private send(message: HostMessage): void {
     if (!this.ready || this.view === undefined) {
       if (message.type === "attach" || message.type === "focus" || message.type === "showSessions") this.waiting.push(message);
       return;
@@ -104,8 +104,8 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     this.ops = [];
     this.following = [
       conversation.transcript.ops.on((op) => { this.queue(op); }),
-      conversation.transcript.planned.on(() => { this.tellState(); }),
-      conversation.changed.on(() => { this.tellState(); }),
+      conversation.transcript.planned.on(() => { this.postState(); }),
+      conversation.changed.on(() => { this.postState(); }),
     ];
     this.reset(conversation);
   }
@@ -147,19 +147,19 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       running: current.busy,
       options: choices(settings),
       commands: settings.commands.map((each) => ({ name: each.name, description: each.description, hint: each.input?.hint ?? "" })),
-      ...(settings.usage === undefined ? {} : { usage: spent(settings.usage) }),
+      ...(settings.usage === undefined ? {} : { usage: formatUsage(settings.usage) }),
       plan: current.transcript.plan.map(({ content, status: at, priority }) => ({ content, status: at, priority })),
       ...(settings.untrusted === undefined ? {} : { caution: settings.untrusted }),
     };
   }
 
-  private tellState(): void {
+  private postState(): void {
     const state = this.state();
     if (this.view !== undefined) this.view.description = state.title;
     this.send({ type: "state", state });
   }
 
-  private async tellSessions(): Promise<void> {
+  private async postSessions(): Promise<void> {
     try {
       const busy = new Set(this.service.busy.map((each) => each.session?.id));
       const sessions = (await this.service.list()).map((each) => ({
@@ -177,23 +177,23 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
   }
 
   /** What is shown is taken up again, or made. */
-  private async begin(): Promise<void> {
+  private async start(): Promise<void> {
     this.follow(this.service.current);
     if (!vscode.workspace.isTrusted || place() === undefined) return;
-    if (this.service.current.used || this.service.current.session !== undefined) return;
+    if (this.service.current.hasMessages || this.service.current.session !== undefined) return;
     await this.service.restore();
   }
 
   // --- from the panel
 
-  private async handled(message: FromPanel): Promise<void> {
+  private async handleMessage(message: WebviewMessage): Promise<void> {
     if (!vscode.workspace.isTrusted && !["ready", "trust", "link"].includes(message.type)) return;
     const { service } = this;
     const { current } = service;
     switch (message.type) {
       case "ready": {
         this.ready = true;
-        await this.begin();
+        await this.start();
         const waiting = this.waiting;
         this.waiting = [];
         for (const each of waiting) this.send(each);
@@ -207,12 +207,12 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
         service.newConversation();
         return;
       case "sessions":
-        return this.tellSessions();
+        return this.postSessions();
       case "open":
         return service.open(message.id);
       case "delete":
-        if (await sure("Delete this session for good?", "Delete")) await service.delete(message.id).catch(complain);
-        return this.tellSessions();
+        if (await confirmed("Delete this session for good?", "Delete")) await service.delete(message.id).catch(showError);
+        return this.postSessions();
       case "option":
         return this.choose(current, message.id, message.value);
       case "answer":
@@ -275,9 +275,9 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       if (id === "mode" && !session.settings.options.some((option) => option.id === "mode")) await session.setMode(String(value));
       else await session.setOption(id, value);
     } catch (problem) {
-      complain(problem);
+      showError(problem);
       // What was chosen did not come to be: the panel shows what is.
-      this.tellState();
+      this.postState();
     }
   }
 }
@@ -294,11 +294,11 @@ async function insert(text: string): Promise<void> {
   if (!done) void vscode.window.showWarningMessage("The code could not be inserted: this editor is read-only.");
 }
 
-function complain(problem: unknown): void {
+function showError(problem: unknown): void {
   void vscode.window.showWarningMessage(`Cantrip: ${problem instanceof Error ? problem.message : String(problem)}`);
 }
 
-async function sure(question: string, yes: string): Promise<boolean> {
+async function confirmed(question: string, yes: string): Promise<boolean> {
   return (await vscode.window.showWarningMessage(question, { modal: true }, yes)) === yes;
 }
 

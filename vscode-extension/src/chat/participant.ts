@@ -1,23 +1,23 @@
 import type * as acp from "@agentclientprotocol/sdk/unstable";
 import * as vscode from "vscode";
 import type { Agent } from "../acp/agent";
-import { told, wantsSignIn } from "../acp/errors";
+import { describeError, wantsSignIn } from "../acp/errors";
 import type { Session } from "../acp/session";
 import type { Approvals } from "./approvals";
 import { contentOf, fileAttached, linesAttached } from "./attachments";
 import type { Attachment, DiffPart, ToolItem } from "./items";
 import type { Permissions } from "./permissions";
-import { answered, asks, changeText, plain, subject } from "./questions";
+import { answered, questionText, changeText, plain, subject } from "./questions";
 import { place } from "./service";
 import { textOf, Transcript } from "./transcript";
-import { spelled } from "./visible";
+import { describeCharacter } from "./visible";
 
 export const PARTICIPANT = "cantrip.agent";
 const ANSWER = "cantrip.chat.answer";
 const SHOW_DIFF = "cantrip.chat.showDiff";
 
 /** What a turn leaves for the next one of the same conversation. */
-interface Kept extends vscode.ChatResult {
+interface CantripChatResult extends vscode.ChatResult {
   readonly metadata: { readonly session?: string; readonly reason?: string };
 }
 
@@ -25,7 +25,7 @@ interface Kept extends vscode.ChatResult {
 export class Participant implements vscode.Disposable {
   private readonly sessions = new Map<string, Session>();
   private readonly parts: { dispose(): void }[] = [];
-  private readonly offered = new Map<string, { readonly diff: acp.Diff; readonly question: string | undefined }>();
+  private readonly offerChoices = new Map<string, { readonly diff: acp.Diff; readonly question: string | undefined }>();
 
   constructor(
     private readonly agent: Agent,
@@ -38,7 +38,7 @@ export class Participant implements vscode.Disposable {
     participant.iconPath = icon;
     participant.followupProvider = {
       // What failed before it was answered has no metadata.
-      provideFollowups: ({ metadata }: Partial<Kept>) => {
+      provideFollowups: ({ metadata }: Partial<CantripChatResult>) => {
         if (metadata?.reason === "max_turn_requests") return [{ prompt: "Go on.", label: "Go on" }];
         return metadata?.reason === "end_turn" ? [{ prompt: "", command: "cost", label: "What did this cost?" }] : [];
       },
@@ -51,7 +51,7 @@ export class Participant implements vscode.Disposable {
         }
       }),
       vscode.commands.registerCommand(SHOW_DIFF, (key: unknown) => {
-        const offered = this.offered.get(String(key));
+        const offered = this.offerChoices.get(String(key));
         return offered && this.approvals.show(offered.diff, offered.question);
       }),
     );
@@ -61,7 +61,7 @@ export class Participant implements vscode.Disposable {
     for (const part of this.parts) part.dispose();
   }
 
-  private async answer(request: vscode.ChatRequest, context: vscode.ChatContext, stream: vscode.ChatResponseStream, token: vscode.CancellationToken): Promise<Kept> {
+  private async answer(request: vscode.ChatRequest, context: vscode.ChatContext, stream: vscode.ChatResponseStream, token: vscode.CancellationToken): Promise<CantripChatResult> {
     const where = place();
     if (!vscode.workspace.isTrusted || where === undefined) {
       stream.markdown(where === undefined ? "Open a folder first. Cantrip works in a folder." : "Cantrip does not start in a workspace that you do not trust.");
@@ -79,7 +79,7 @@ export class Participant implements vscode.Disposable {
       if (reply.stopReason === "max_turn_requests") stream.markdown("\n\n*Stopped: the limit of turns or time is reached.*");
       return { metadata: { session: session.id, reason: request.command === undefined ? reply.stopReason : "command" } };
     } catch (problem) {
-      const { title, detail, action } = told(problem);
+      const { title, detail, action } = describeError(problem);
       if (action === "setUp") stream.button({ command: "cantrip.setup", title: "Set Up Cantrip" });
       if (wantsSignIn(problem)) {
         stream.markdown(`**${title}.** ${detail}`);
@@ -91,7 +91,7 @@ export class Participant implements vscode.Disposable {
 
   private async session(context: vscode.ChatContext, where: { cwd: string; directories: readonly string[] }): Promise<Session> {
     const last = context.history.findLast((turn) => turn instanceof vscode.ChatResponseTurn && turn.participant === PARTICIPANT);
-    const id = last instanceof vscode.ChatResponseTurn ? (last.result as Partial<Kept>).metadata?.session : undefined;
+    const id = last instanceof vscode.ChatResponseTurn ? (last.result as Partial<CantripChatResult>).metadata?.session : undefined;
     const known = id === undefined ? undefined : this.sessions.get(id);
     if (known !== undefined) return known;
     const open = async (): Promise<Session> => (id === undefined ? this.agent.newSession(where) : this.agent.loadSession(id, where, () => undefined));
@@ -109,7 +109,7 @@ export class Participant implements vscode.Disposable {
   private async turn(session: Session, content: acp.ContentBlock[], stream: vscode.ChatResponseStream, token: vscode.CancellationToken): Promise<acp.PromptResponse> {
     const show = new Rendering(stream, place()?.cwd ?? "", (diff, question) => this.offer(diff, question));
     const parts = [
-      session.updates.on((update) => { show.heard(update); }),
+      session.updates.on((update) => { show.onUpdate(update); }),
       this.permissions.asked.on(({ id, request }) => {
         if (request.sessionId !== session.id) return;
         show.question(request, id);
@@ -130,8 +130,8 @@ export class Participant implements vscode.Disposable {
   }
 
   private offer(diff: acp.Diff, question: string | undefined): vscode.Command {
-    const key = `${this.offered.size}`;
-    this.offered.set(key, { diff, question });
+    const key = `${this.offerChoices.size}`;
+    this.offerChoices.set(key, { diff, question });
     return { command: SHOW_DIFF, title: "Show the Change", arguments: [key] };
   }
 }
@@ -155,7 +155,7 @@ class Rendering {
     this.calls = new Transcript(folder);
   }
 
-  heard(update: acp.SessionUpdate): void {
+  onUpdate(update: acp.SessionUpdate): void {
     const { stream } = this;
     switch (update.sessionUpdate) {
       case "agent_message_chunk":
@@ -167,11 +167,11 @@ class Rendering {
         this.thinking = true;
         return;
       case "tool_call":
-        this.calls.heard(update);
-        stream.progress(spelled(update.title, "command"));
+        this.calls.applyUpdate(update);
+        stream.progress(describeCharacter(update.title, "command"));
         return;
       case "tool_call_update":
-        this.calls.heard(update);
+        this.calls.applyUpdate(update);
         return this.call(update);
       case "plan":
         // Not a list of tasks: this chat shows its boxes as the text of their HTML.
@@ -190,12 +190,12 @@ class Rendering {
     this.calls.question({ id, options }, request.toolCall);
     const item = this.calls.call(request.toolCall.toolCallId);
     if (item === undefined) return;
-    this.stream.markdown(`\n\n**${asks(item)}**\n\n${subject(item)}\n\n`);
+    this.stream.markdown(`\n\n**${questionText(item)}**\n\n${subject(item)}\n\n`);
     for (const part of item.parts) if (part.type === "diff") this.diff(item, part, id);
     // Each button takes a line of its own: what is answered for good are links below them.
     const once = options.filter((option) => !option.kind.endsWith("always"));
     const always = options.filter((option) => option.kind.endsWith("always"));
-    for (const option of once) this.stream.button({ command: ANSWER, title: spelled(option.name, "command"), arguments: [id, option.id] });
+    for (const option of once) this.stream.button({ command: ANSWER, title: describeCharacter(option.name, "command"), arguments: [id, option.id] });
     if (always.length === 0) return;
     const links = new vscode.MarkdownString(always.map((option) => `- [${plain(option.name)}](command:${ANSWER}?${encodeURIComponent(JSON.stringify([id, option.id]))})`).join("\n"));
     links.isTrusted = { enabledCommands: [ANSWER] };
@@ -207,7 +207,7 @@ class Rendering {
     const item = this.calls.call(request.toolCall.toolCallId);
     const kind = request.options.find((each) => each.optionId === option)?.kind;
     if (item === undefined || kind === undefined) return;
-    this.calls.answered(item.callId, kind);
+    this.calls.setAnswer(item.callId, kind);
     const words = answered(item, kind);
     if (words) this.stream.markdown(`\n\n*${words}*\n\n`);
     if (kind.startsWith("reject")) this.settled.add(item.callId);

@@ -46,7 +46,7 @@ export class Permissions {
   }
 
   /** Whether a question is open still. */
-  waits(id: string): boolean {
+  hasPending(id: string): boolean {
     return this.open.has(id);
   }
 

@@ -1,12 +1,12 @@
 /** Questions whether a call may be made, in a user's words, and what is asked about as Markdown. Knows no editor and no page. */
 import type { Answer, DiffPart, ToolItem } from "./items";
-import { isMarked, pieces, spelled } from "./visible";
+import { isMarked, pieces, describeCharacter } from "./visible";
 
 /** Columns after which a line of a change is broken: the editor's own chat does not wrap its code blocks. */
 const COLUMNS = 72;
 
 /** The question in a user's words. */
-export function asks(item: ToolItem): string {
+export function questionText(item: ToolItem): string {
   const diffs = item.parts.filter((part) => part.type === "diff");
   if (item.name === "run_tests") return item.program ? "Run the tests with this command?" : "Run the tests?";
   if (item.program) return item.program.language === "python" ? "Run this code?" : "Run this command?";
@@ -61,12 +61,12 @@ export function changeText(part: DiffPart): string {
 
 /** Text as it is, where Markdown is read. */
 export function plain(text: string): string {
-  return spelled(text, "command").replace(/[\\`*_{}[\]<>()#+\-.!|~&$:]/g, "\\$&").replace(/\s*\n\s*/g, " ");
+  return describeCharacter(text, "command").replace(/[\\`*_{}[\]<>()#+\-.!|~&$:]/g, "\\$&").replace(/\s*\n\s*/g, " ");
 }
 
 /** A text as spans of code, one a line: they wrap where a code block would hide the end of a line. */
 function code(text: string): string {
-  return spelled(text, "command")
+  return describeCharacter(text, "command")
     .split("\n")
     .map((line) => {
       if (line === "") return "";
@@ -79,7 +79,7 @@ function code(text: string): string {
 /** A line of a change in pieces that can be seen side by side with its neighbours; each keeps its sign. */
 function broken(line: string): string[] {
   const sign = line.charAt(0);
-  const letters = Array.from(spelled(line.slice(1)));
+  const letters = Array.from(describeCharacter(line.slice(1)));
   const made = [`${sign}${letters.slice(0, COLUMNS).join("")}`];
   for (let at = COLUMNS; at < letters.length; at += COLUMNS) made.push(`${sign}↪ ${letters.slice(at, at + COLUMNS).join("")}`);
   return made;

@@ -1,7 +1,7 @@
 import type * as acp from "@agentclientprotocol/sdk/unstable";
 import * as vscode from "vscode";
 import type { Agent } from "../acp/agent";
-import { isInUse, told } from "../acp/errors";
+import { isInUse, describeError } from "../acp/errors";
 import type { Place, Session } from "../acp/session";
 import { Signal } from "../acp/signal";
 import { contentOf } from "./attachments";
@@ -25,10 +25,10 @@ interface Waiting {
 
 /** The conversations of this window, and which of them the panel shows. */
 export class ChatService implements vscode.Disposable {
-  readonly shown = new Signal<Conversation>();
+  readonly onDidShowConversation = new Signal<Conversation>();
   readonly busyChanged = new Signal<void>();
   /** What the agent does in the conversation that is shown. */
-  readonly heard = new Signal<acp.SessionUpdate>();
+  readonly onUpdate = new Signal<acp.SessionUpdate>();
   private readonly conversations = new Map<string, Conversation>();
   private conversation: Conversation | undefined;
   private readonly running = new Set<Conversation>();
@@ -40,25 +40,25 @@ export class ChatService implements vscode.Disposable {
     private readonly memory: vscode.Memento,
     private readonly agentProgram: () => Promise<{ command: string; args: readonly string[] }>,
   ) {
-    permissions.asked.on((pending) => { this.question(pending); });
+    permissions.asked.on((pending) => { this.addQuestion(pending); });
     permissions.settled.on(({ pending, option }) => {
       const { sessionId, toolCall, options } = pending.request;
       const chosen = options.find((each) => each.optionId === option);
       const conversation = this.of(sessionId);
       const answer = chosen?.kind ?? (conversation?.stopped === true ? "stopped" : "unanswered");
-      conversation?.transcript.answered(toolCall.toolCallId, answer);
+      conversation?.transcript.setAnswer(toolCall.toolCallId, answer);
       // A window that closes answers nothing: the question is found again when the session is opened anew.
       if (answer !== "unanswered") this.forget(sessionId, toolCall.toolCallId);
     });
     agent.ended.on(() => {
       for (const conversation of this.running) this.permissions.cancel(conversation.session?.id ?? "");
-      if (this.running.size === 0) this.conversation?.transcript.noticed("warning", "Cantrip stopped", "It starts again with your next message. Nothing of this conversation is lost.");
+      if (this.running.size === 0) this.conversation?.transcript.addNotice("warning", "Cantrip stopped", "It starts again with your next message. Nothing of this conversation is lost.");
     });
   }
 
   /** The one that is shown; a new one where there is none yet. */
   get current(): Conversation {
-    this.conversation ??= this.made(new Conversation(place()?.cwd ?? ""));
+    this.conversation ??= this.addListeners(new Conversation(place()?.cwd ?? ""));
     return this.conversation;
   }
 
@@ -106,7 +106,7 @@ export class ChatService implements vscode.Disposable {
       // A prompt that came meanwhile opened one by itself.
       if (!conversation.attached) conversation.attach(session);
     } catch (problem) {
-      if (!conversation.used) conversation.transcript.failed(told(problem));
+      if (!conversation.hasMessages) conversation.transcript.addError(describeError(problem));
     }
   }
 
@@ -118,7 +118,7 @@ export class ChatService implements vscode.Disposable {
   }
 
   newConversation(): void {
-    this.show(this.made(new Conversation(place()?.cwd ?? "")));
+    this.show(this.addListeners(new Conversation(place()?.cwd ?? "")));
     void this.memory.update(LAST, undefined);
     void this.prepare();
   }
@@ -133,18 +133,18 @@ export class ChatService implements vscode.Disposable {
     }
     const here = place();
     const where: Place = { cwd: cwd ?? here?.cwd ?? "", directories: cwd === undefined || cwd === here?.cwd ? (here?.directories ?? []) : [] };
-    const conversation = this.made(new Conversation(where.cwd));
+    const conversation = this.addListeners(new Conversation(where.cwd));
     conversation.transcript.replaying = true;
     this.show(conversation);
     try {
       await this.load(id, where, conversation, Date.now() + patienceMs);
-      conversation.transcript.replayed();
-      for (const each of this.waiting()) if (each.session === id) conversation.transcript.unanswered(each.item);
+      conversation.transcript.endReplay();
+      for (const each of this.pendingQuestions()) if (each.session === id) conversation.transcript.addUnanswered(each.item);
       this.remember(id);
     } catch (problem) {
       this.conversations.delete(id);
       conversation.transcript.replaying = false;
-      conversation.transcript.failed(told(problem));
+      conversation.transcript.addError(describeError(problem));
       if (this.memory.get(LAST) === id) void this.memory.update(LAST, undefined);
     }
   }
@@ -152,7 +152,7 @@ export class ChatService implements vscode.Disposable {
   /** Takes up what was shown when the window was closed. */
   async restore(): Promise<void> {
     const id = this.memory.get<string>(LAST);
-    if (id === undefined || this.current.used || this.current.session !== undefined) return this.prepare();
+    if (id === undefined || this.current.hasMessages || this.current.session !== undefined) return this.prepare();
     await this.open(id, undefined, RELEASE_MS);
   }
 
@@ -160,11 +160,11 @@ export class ChatService implements vscode.Disposable {
     const session = this.current.session;
     if (session === undefined) return;
     try {
-      const id = await this.agent.forkSession(session.id, session.place, turn);
+      const id = await this.agent.forkSession(session.id, session.workspaceLocation, turn);
       await this.open(id);
-      this.current.transcript.noticed("info", "A fork", "This session continues from that turn. The earlier session stays as it is.");
+      this.current.transcript.addNotice("info", "A fork", "This session continues from that turn. The earlier session stays as it is.");
     } catch (problem) {
-      this.current.transcript.failed(told(problem));
+      this.current.transcript.addError(describeError(problem));
     }
   }
 
@@ -186,10 +186,10 @@ export class ChatService implements vscode.Disposable {
     try {
       const session = this.current.session;
       if (session === undefined) await this.prepare();
-      else await session.living();
-      this.current.transcript.noticed("info", "Cantrip was restarted", "");
+      else await session.ensureConnected();
+      this.current.transcript.addNotice("info", "Cantrip was restarted", "");
     } catch (problem) {
-      this.current.transcript.failed(told(problem));
+      this.current.transcript.addError(describeError(problem));
     }
   }
 
@@ -197,8 +197,8 @@ export class ChatService implements vscode.Disposable {
     return this.conversations.get(sessionId);
   }
 
-  printed(terminalId: string, data: string): void {
-    for (const conversation of this.conversations.values()) conversation.transcript.printed(terminalId, data);
+  onTerminalOutput(terminalId: string, data: string): void {
+    for (const conversation of this.conversations.values()) conversation.transcript.appendOutput(terminalId, data);
   }
 
   dispose(): void {
@@ -231,17 +231,17 @@ export class ChatService implements vscode.Disposable {
 
   private show(conversation: Conversation): void {
     this.conversation = conversation;
-    this.shown.fire(conversation);
+    this.onDidShowConversation.fire(conversation);
   }
 
-  private made(conversation: Conversation): Conversation {
-    conversation.heard.on((update) => { if (conversation === this.conversation) this.heard.fire(update); });
-    conversation.began.on(() => {
+  private addListeners(conversation: Conversation): Conversation {
+    conversation.onUpdate.on((update) => { if (conversation === this.conversation) this.onUpdate.fire(update); });
+    conversation.onPromptStart.on(() => {
       this.running.add(conversation);
       if (conversation.session !== undefined && conversation === this.conversation) this.remember(conversation.session.id);
       this.busyChanged.fire();
     });
-    conversation.ended.on(() => {
+    conversation.onPromptEnd.on(() => {
       this.running.delete(conversation);
       if (conversation.session !== undefined && conversation === this.conversation) this.remember(conversation.session.id);
       this.busyChanged.fire();
@@ -249,7 +249,7 @@ export class ChatService implements vscode.Disposable {
     return conversation;
   }
 
-  private question(pending: Pending): void {
+  private addQuestion(pending: Pending): void {
     const { request } = pending;
     const options = request.options.map((each) => ({ id: each.optionId, name: each.name, kind: each.kind }));
     const transcript = this.of(request.sessionId)?.transcript;
@@ -257,16 +257,16 @@ export class ChatService implements vscode.Disposable {
     const item = transcript?.call(request.toolCall.toolCallId);
     if (item === undefined) return;
     const kept: Waiting = { session: request.sessionId, item: { ...item, question: undefined } };
-    void this.memory.update(WAITING, [...this.waiting(), kept].slice(-MOST_WAITING));
+    void this.memory.update(WAITING, [...this.pendingQuestions(), kept].slice(-MOST_WAITING));
   }
 
-  private waiting(): Waiting[] {
+  private pendingQuestions(): Waiting[] {
     return this.memory.get<Waiting[]>(WAITING, []);
   }
 
   /** Nothing waits any more: of a call, or of a whole session. */
   private forget(session: string, callId?: string): void {
-    const all = this.waiting();
+    const all = this.pendingQuestions();
     const left = all.filter((each) => each.session !== session || (callId !== undefined && each.item.callId !== callId));
     if (left.length !== all.length) void this.memory.update(WAITING, left);
   }

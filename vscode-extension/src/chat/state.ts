@@ -29,7 +29,7 @@ function choice(option: acp.SessionConfigOption): Choice {
   return { ...base, value: option.currentValue, values };
 }
 
-export function spent(usage: NonNullable<Settings["usage"]>): NonNullable<State["usage"]> {
+export function formatUsage(usage: NonNullable<Settings["usage"]>): NonNullable<State["usage"]> {
   const { cost } = usage;
   let words = "";
   if (cost) {

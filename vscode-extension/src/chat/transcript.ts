@@ -2,7 +2,7 @@ import type * as acp from "@agentclientprotocol/sdk/unstable";
 import { isAbsolute, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import { Signal } from "../acp/signal";
-import { changed } from "./changes";
+import { diffHunks } from "./changes";
 import type { Answer, Attachment, EndItem, ErrorItem, FoldItem, Item, NoticeItem, Op, Question, ToolItem, ToolPart, UserItem, WordsItem } from "./items";
 import { exitOf, inputOf, program, programOf, sentence, testsOf, unfenced } from "./results";
 
@@ -48,24 +48,24 @@ export class Transcript {
     this.plan = [];
   }
 
-  asked(text: string, attachments: Attachment[]): void {
+  addUserMessage(text: string, attachments: Attachment[]): void {
     if (this.plan.length > 0 && this.plan.every((entry) => entry.status === "completed")) {
       this.plan = [];
       this.planned.fire(this.plan);
     }
-    this.passed();
+    this.expireUnanswered();
     this.add<UserItem>("user", { text, attachments });
   }
 
   /** The conversation goes on: what was not answered is not asked for any more. */
-  private passed(): void {
+  private expireUnanswered(): void {
     for (const item of this.items) if (item.type === "tool" && item.answer === "unanswered") this.change(item, { answer: "passed" });
   }
 
-  heard(update: acp.SessionUpdate): void {
+  applyUpdate(update: acp.SessionUpdate): void {
     switch (update.sessionUpdate) {
       case "user_message_chunk":
-        return this.said(update);
+        return this.userText(update);
       case "agent_message_chunk":
         return this.words("agent", update);
       case "agent_thought_chunk":
@@ -100,17 +100,17 @@ export class Transcript {
     this.end(reply.stopReason, turn);
   }
 
-  failed(problem: Omit<ErrorItem, "type" | "id">): void {
+  addError(problem: Omit<ErrorItem, "type" | "id">): void {
     this.settle();
     this.add<ErrorItem>("error", problem);
   }
 
-  noticed(level: NoticeItem["severity"], title: string, text: string): void {
+  addNotice(level: NoticeItem["severity"], title: string, text: string): void {
     this.add<NoticeItem>("notice", { severity: level, title, text });
   }
 
   /** A replay is over: what it said last can be forked from. */
-  replayed(): void {
+  endReplay(): void {
     this.replaying = false;
     if (this.turn !== undefined) this.end("end_turn", this.turn);
     else this.settle();
@@ -129,13 +129,13 @@ export class Transcript {
     this.change(item, { question, parts, ...(shown === undefined ? {} : { program: shown }) });
   }
 
-  answered(callId: string, answer: Answer): void {
+  setAnswer(callId: string, answer: Answer): void {
     const item = this.tools.get(callId);
     if (item) this.change(item, { question: undefined, answer });
   }
 
   /** A question that an earlier process asked and nobody answered, with the call as it was shown then. */
-  unanswered(asked: ToolItem): void {
+  addUnanswered(asked: ToolItem): void {
     const known = this.tools.get(asked.callId);
     // What went on was answered by somebody, elsewhere.
     if (known?.status === "completed" || (known !== undefined && known.answer !== undefined && known.answer !== "unanswered")) return;
@@ -158,7 +158,7 @@ export class Transcript {
   }
 
   /** Output of a terminal that the editor runs for the agent. */
-  printed(terminalId: string, data: string): void {
+  appendOutput(terminalId: string, data: string): void {
     const item = this.terminals.get(terminalId);
     if (item) this.output(item, data);
   }
@@ -176,8 +176,8 @@ export class Transcript {
 
   // --- words
 
-  private said(update: acp.ContentChunk): void {
-    if (this.replaying) this.passed();
+  private userText(update: acp.ContentChunk): void {
+    if (this.replaying) this.expireUnanswered();
     const messageId = update.messageId ?? undefined;
     let item = this.speaking?.item;
     if (item?.type !== "user" || this.speaking?.messageId !== messageId) {
@@ -295,7 +295,7 @@ export class Transcript {
     for (const each of content) {
       if (each.type === "diff") {
         this.diffs.set(`${item.id}\n${each.path}`, each);
-        parts.push(changed(each.path, this.shown(each.path), each.oldText ?? null, each.newText));
+        parts.push(diffHunks(each.path, this.shown(each.path), each.oldText ?? null, each.newText));
       } else if (each.type === "terminal") {
         this.terminals.set(each.terminalId, item);
       } else if (each.content.type === "image") {

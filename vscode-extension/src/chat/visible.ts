@@ -64,7 +64,7 @@ export function pieces(text: string, kind: "command" | "code" = "code"): Piece[]
   let at = 0;
   for (const match of text.matchAll(kind === "command" ? COMMAND : CODE)) {
     const [found] = match;
-    if (harmless(text, match.index, found)) continue;
+    if (isHarmless(text, match.index, found)) continue;
     push(made, text.slice(at, match.index), kind);
     at = match.index + found.length;
     if (match[2] !== undefined) {
@@ -73,7 +73,7 @@ export function pieces(text: string, kind: "command" | "code" = "code"): Piece[]
       const lines = found.split("\n").length - 2;
       made.push("\n", { shown: `${lines} empty lines`, why: `${lines} empty lines in a row` }, "\n");
     } else {
-      made.push(named(found));
+      made.push(characterName(found));
     }
   }
   push(made, text.slice(at), kind);
@@ -86,11 +86,11 @@ export function isMarked(found: readonly Piece[]): boolean {
 }
 
 /** A text with its marks as words, for places that show text alone. */
-export function spelled(text: string, kind: "command" | "code" = "code"): string {
+export function describeCharacter(text: string, kind: "command" | "code" = "code"): string {
   return pieces(text, kind).map((each) => (typeof each === "string" ? each : `⟨${each.shown}⟩`)).join("");
 }
 
-function harmless(text: string, at: number, found: string): boolean {
+function isHarmless(text: string, at: number, found: string): boolean {
   const start = text.lastIndexOf("\n", at - 1) + 1;
   const first = text.slice(start, at).trim() === "";
   // An indentation.
@@ -103,7 +103,7 @@ function harmless(text: string, at: number, found: string): boolean {
   return false;
 }
 
-function named(found: string): Mark {
+function characterName(found: string): Mark {
   const code = found.codePointAt(0) ?? 0;
   const shown = `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
   if (NAMES[code] !== undefined) return { shown, why: NAMES[code] };

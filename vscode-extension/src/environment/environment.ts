@@ -2,19 +2,19 @@
 import * as vscode from "vscode";
 import { PACKAGE } from "./install";
 import { search, type Places } from "./search";
-import { spoken, type Found, type Refused } from "./program";
+import { commandLine, type FoundProgram, type RejectedProgram } from "./program";
 import { selectedInterpreter, whenInterpreterChanges } from "./python";
 
 /** What `Environment.ask` ended with: a program, or why there is none. */
-export type Asked = Found | readonly Refused[];
+export type SearchResult = FoundProgram | readonly RejectedProgram[];
 
 /** Whether `asked` is a program. */
-export function isFound(asked: Asked): asked is Found {
+export function isFound(asked: SearchResult): asked is FoundProgram {
   return "version" in asked;
 }
 
 /** Settings whose change means another program or another environment of it. */
-const OURS = [
+const WATCHED_SETTINGS = [
   "cantrip.path",
   "cantrip.python",
   "cantrip.useUvx",
@@ -27,56 +27,56 @@ export class Environment implements vscode.Disposable {
   /** Log of what was looked for and started; everything of this extension writes here. */
   readonly output = vscode.window.createOutputChannel("Cantrip", { log: true });
   /** The folder of the environment that the guided set-up makes. */
-  readonly own: string;
+  readonly managedVenv: string;
   private readonly changed = new vscode.EventEmitter<void>();
   /** Another program may be found now: whoever runs one starts it again. */
   readonly onDidChange = this.changed.event;
-  private asking: Promise<Asked> | undefined;
-  private guide: (refused: readonly Refused[]) => Promise<boolean> = () => Promise.resolve(false);
+  private asking: Promise<SearchResult> | undefined;
+  private runSetupGuide: (refused: readonly RejectedProgram[]) => Promise<boolean> = () => Promise.resolve(false);
   private readonly parts: vscode.Disposable[] = [];
 
   constructor(readonly context: vscode.ExtensionContext) {
-    this.own = vscode.Uri.joinPath(context.globalStorageUri, "venv").fsPath;
+    this.managedVenv = vscode.Uri.joinPath(context.globalStorageUri, "venv").fsPath;
     this.parts.push(
       this.output,
       this.changed,
       vscode.workspace.onDidChangeConfiguration((event) => {
-        if (OURS.some((name) => event.affectsConfiguration(name))) this.again("a setting changed");
+        if (WATCHED_SETTINGS.some((name) => event.affectsConfiguration(name))) this.invalidate("a setting changed");
       }),
       vscode.workspace.onDidGrantWorkspaceTrust(() => {
-        this.again("the workspace is trusted now");
+        this.invalidate("the workspace is trusted now");
       }),
       vscode.workspace.onDidChangeWorkspaceFolders(() => {
-        this.again("the folders of the workspace changed");
+        this.invalidate("the folders of the workspace changed");
       }),
       whenInterpreterChanges(() => {
-        this.again("another interpreter was selected");
+        this.invalidate("another interpreter was selected");
       }),
     );
   }
 
   /** The program, without a word to the user where there is none. Looked for once until something changes. */
-  find(): Promise<Asked> {
+  find(): Promise<SearchResult> {
     this.asking ??= this.look();
     return this.asking;
   }
 
   /** The program, with the guided set-up where there is none; undefined where the user let it be. */
-  async need(): Promise<Found | undefined> {
+  async need(): Promise<FoundProgram | undefined> {
     const asked = await this.find();
     if (isFound(asked)) return asked;
-    if (!(await this.guide(asked))) return undefined;
+    if (!(await this.runSetupGuide(asked))) return undefined;
     const again = await this.find();
     return isFound(again) ? again : undefined;
   }
 
   /** Who leads the user through the set-up: called with why nothing was found, true where something was done. */
-  guidedBy(guide: (refused: readonly Refused[]) => Promise<boolean>): void {
-    this.guide = guide;
+  setGuide(guide: (refused: readonly RejectedProgram[]) => Promise<boolean>): void {
+    this.runSetupGuide = guide;
   }
 
   /** Look again; tells everybody. */
-  again(why: string): void {
+  invalidate(why: string): void {
     this.output.info(`looking for cantrip again: ${why}`);
     this.asking = undefined;
     this.changed.fire();
@@ -97,7 +97,7 @@ export class Environment implements vscode.Disposable {
   }
 
   /** A folder that is nobody's workspace: where programs are started that need none. */
-  get neutral(): string {
+  get safeCwd(): string {
     return this.context.extensionPath;
   }
 
@@ -112,16 +112,16 @@ export class Environment implements vscode.Disposable {
         .filter((folder) => folder.uri.scheme === "file")
         .map((folder) => folder.uri.fsPath),
       trusted: vscode.workspace.isTrusted,
-      own: this.own,
+      own: this.managedVenv,
       useUvx: settings.get("useUvx", false),
       installSource: settings.get("installSource", "").trim() || PACKAGE,
       env: this.env(),
     };
   }
 
-  private async look(): Promise<Asked> {
-    const asked = await search(this.places(), this.neutral);
-    if (isFound(asked)) this.output.info(`cantrip ${asked.version}: ${spoken(asked)} (${asked.origin})`);
+  private async look(): Promise<SearchResult> {
+    const asked = await search(this.places(), this.safeCwd);
+    if (isFound(asked)) this.output.info(`cantrip ${asked.version}: ${commandLine(asked)} (${asked.origin})`);
     else for (const each of asked) this.output.warn(each.why);
     if (!isFound(asked) && asked.length === 0)
       this.output.warn("cantrip was found nowhere: no setting, no environment, not on PATH");

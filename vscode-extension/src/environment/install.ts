@@ -5,7 +5,7 @@ import { dirname, join } from "node:path";
 import { run, type Answer, type Program } from "./program";
 import { pythonOf, which } from "./search";
 
-export interface Wanted {
+export interface InstallOptions {
   /** The environment's folder. */
   readonly folder: string;
   /** What pip is told to install; empty: the package among `wheels`. */
@@ -18,7 +18,7 @@ export interface Wanted {
 }
 
 /** `why` is for the user, its first line a whole sentence; missing where the user cancelled. */
-export type Installed = { readonly ok: true } | { readonly ok: false; readonly why?: string };
+export type InstallResult = { readonly ok: true } | { readonly ok: false; readonly why?: string };
 
 const INSTALL_MS = 15 * 60_000;
 /** The package's name on the index. */
@@ -26,7 +26,7 @@ export const PACKAGE = "cantrip-acp";
 const PYTHONS = ["python3.14", "python3.13", "python3.12", "python3.11", "python3", "python"];
 
 /** Installs; an environment that is there is brought up to date. Half an environment is never left behind. */
-export async function install(wanted: Wanted, say: (message: string) => void): Promise<Installed> {
+export async function install(wanted: InstallOptions, say: (message: string) => void): Promise<InstallResult> {
   const places = { env: wanted.env, trusted: true };
   const uv = which("uv", places);
   const call = (command: string, ...args: string[]) =>
@@ -76,7 +76,7 @@ export async function install(wanted: Wanted, say: (message: string) => void): P
 type Call = (command: string, ...args: string[]) => Promise<Answer>;
 
 /** Without a seed of uv, which would fetch pip. */
-async function makeEnvironment(call: Call, wanted: Wanted, system: string | undefined, uv: string | undefined): Promise<Answer> {
+async function makeEnvironment(call: Call, wanted: InstallOptions, system: string | undefined, uv: string | undefined): Promise<Answer> {
   if (system === undefined) return call(uv ?? "uv", "venv", "--python", "3.12", wanted.folder);
   if (uv !== undefined) return call(uv, "venv", "--python", system, wanted.folder);
   const made = await call(system, "-m", "venv", wanted.folder);
@@ -104,7 +104,7 @@ function wheel(folder: string | undefined, name: string): string | undefined {
   return found === undefined ? undefined : join(folder, found);
 }
 
-async function newEnough(wanted: Wanted): Promise<string | undefined> {
+async function newEnough(wanted: InstallOptions): Promise<string | undefined> {
   for (const name of PYTHONS) {
     const file = which(name, { env: wanted.env, trusted: true });
     if (file === undefined) continue;
@@ -116,7 +116,7 @@ async function newEnough(wanted: Wanted): Promise<string | undefined> {
   return undefined;
 }
 
-async function failed(wanted: Wanted, fresh: boolean, what: string, output: string): Promise<Installed> {
+async function failed(wanted: InstallOptions, fresh: boolean, what: string, output: string): Promise<InstallResult> {
   if (fresh) await rm(wanted.folder, { recursive: true, force: true });
   if (wanted.signal.aborted) return { ok: false };
   const lines = output.trim().split("\n");

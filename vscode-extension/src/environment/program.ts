@@ -18,12 +18,12 @@ export interface Program {
 }
 
 /** A program that answered. */
-export interface Found extends Program {
+export interface FoundProgram extends Program {
   readonly version: string;
 }
 
 /** A program that did not do, and why, in a sentence that says what to do. */
-export interface Refused {
+export interface RejectedProgram {
   readonly program: Program;
   readonly why: string;
   /** Whether the package is there and only too old. */
@@ -31,7 +31,7 @@ export interface Refused {
 }
 
 /** The program as one would type it. */
-export function spoken(program: Program, more: readonly string[] = []): string {
+export function commandLine(program: Program, more: readonly string[] = []): string {
   return [program.command, ...program.args, ...more]
     .map((word) => (/[\s"']/.test(word) ? JSON.stringify(word) : word))
     .join(" ");
@@ -56,21 +56,21 @@ export async function probe(
   program: Program,
   cwd: string,
   env: NodeJS.ProcessEnv = process.env,
-): Promise<Found | Refused> {
+): Promise<FoundProgram | RejectedProgram> {
   const answer = await run(program, ["--version"], cwd, env);
   if (answer.error !== undefined) return { program, why: explain(program, answer) };
   const version = /^cantrip(?:-acp)?\s+(\d[^\s]*)\s*$/m.exec(answer.stdout)?.[1];
   if (version === undefined) {
     return {
       program,
-      why: `${spoken(program)} (${program.origin}) is another program: to --version it answers ${JSON.stringify(answer.stdout.slice(0, 80))}.`,
+      why: `${commandLine(program)} (${program.origin}) is another program: to --version it answers ${JSON.stringify(answer.stdout.slice(0, 80))}.`,
     };
   }
   if (compareVersions(version, OLDEST) < 0) {
     return {
       program,
       old: true,
-      why: `${spoken(program)} (${program.origin}) is cantrip ${version}; this extension needs ${OLDEST} or later. Update it: pip install --upgrade cantrip-acp`,
+      why: `${commandLine(program)} (${program.origin}) is cantrip ${version}; this extension needs ${OLDEST} or later. Update it: pip install --upgrade cantrip-acp`,
     };
   }
   return { ...program, version };
@@ -116,7 +116,7 @@ export function run(
 }
 
 function explain(program: Program, answer: Answer): string {
-  const what = `${spoken(program)} (${program.origin})`;
+  const what = `${commandLine(program)} (${program.origin})`;
   const code = answer.error?.code;
   if (code === "ENOENT") return `${what} does not exist.`;
   if (code === "EACCES") return `${what} may not be run: it is not executable for this user.`;

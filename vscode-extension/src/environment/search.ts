@@ -2,7 +2,7 @@
 import { accessSync, constants, statSync } from "node:fs";
 import { homedir } from "node:os";
 import { delimiter, isAbsolute, join, relative, resolve } from "node:path";
-import { probe, type Found, type Program, type Refused } from "./program";
+import { probe, type FoundProgram, type Program, type RejectedProgram } from "./program";
 
 const WINDOWS = process.platform === "win32";
 const BIN = WINDOWS ? "Scripts" : "bin";
@@ -72,8 +72,8 @@ export function candidates(places: Places): Program[] {
 }
 
 /** The first candidate that answers; else why each did not. */
-export async function search(places: Places, cwd: string): Promise<Found | readonly Refused[]> {
-  const refused: Refused[] = [];
+export async function search(places: Places, cwd: string): Promise<FoundProgram | readonly RejectedProgram[]> {
+  const refused: RejectedProgram[] = [];
   for (const program of candidates(places)) {
     const answer = await probe(program, cwd, places.env);
     if ("version" in answer) return answer;

@@ -2,7 +2,7 @@
 import * as vscode from "vscode";
 import { isFound, type Environment } from "./environment";
 import { install } from "./install";
-import type { Refused } from "./program";
+import type { RejectedProgram } from "./program";
 import { which } from "./search";
 
 const INSTALL = "Set Up";
@@ -17,7 +17,7 @@ export class Setup implements vscode.Disposable {
   private open: Promise<boolean> | undefined;
 
   constructor(private readonly environment: Environment) {
-    environment.guidedBy((refused) => this.guide(refused));
+    environment.setGuide((refused) => this.guide(refused));
     this.parts.push(
       vscode.commands.registerCommand("cantrip.setup", () => this.command()),
       vscode.commands.registerCommand("cantrip.guide", () => showGuide(environment.context)),
@@ -25,7 +25,7 @@ export class Setup implements vscode.Disposable {
   }
 
   /** Ask what to do; one message at a time. True where something was done that may have mended it. */
-  guide(refused: readonly Refused[]): Promise<boolean> {
+  guide(refused: readonly RejectedProgram[]): Promise<boolean> {
     this.open ??= this.ask(refused).finally(() => {
       this.open = undefined;
     });
@@ -33,7 +33,7 @@ export class Setup implements vscode.Disposable {
   }
 
   private async command(): Promise<void> {
-    this.environment.again("asked for");
+    this.environment.invalidate("asked for");
     const asked = await this.environment.find();
     if (!isFound(asked)) {
       await this.guide(asked);
@@ -47,7 +47,7 @@ export class Setup implements vscode.Disposable {
     if (chosen !== undefined) await this.act(chosen);
   }
 
-  private async ask(refused: readonly Refused[]): Promise<boolean> {
+  private async ask(refused: readonly RejectedProgram[]): Promise<boolean> {
     if (!vscode.workspace.isTrusted) {
       const manage = "Manage Workspace Trust";
       const chosen = await vscode.window.showInformationMessage(
@@ -87,7 +87,7 @@ export class Setup implements vscode.Disposable {
         return this.choose();
       case UVX:
         await vscode.workspace.getConfiguration("cantrip").update("useUvx", true, vscode.ConfigurationTarget.Global);
-        this.environment.again("uvx was chosen");
+        this.environment.invalidate("uvx was chosen");
         return true;
       case OUTPUT:
         this.environment.output.show(true);
@@ -108,10 +108,10 @@ export class Setup implements vscode.Disposable {
         });
         return install(
           {
-            folder: this.environment.own,
+            folder: this.environment.managedVenv,
             source: vscode.workspace.getConfiguration("cantrip").get("installSource", "").trim(),
             wheels: vscode.Uri.joinPath(this.environment.context.extensionUri, "dist", "wheels").fsPath,
-            cwd: this.environment.neutral,
+            cwd: this.environment.safeCwd,
             env: this.environment.env(),
             signal: stop.signal,
           },
@@ -124,7 +124,7 @@ export class Setup implements vscode.Disposable {
     );
     if (done.ok) {
       await this.leaveSettings();
-      this.environment.again("it was installed");
+      this.environment.invalidate("it was installed");
       return true;
     }
     if (done.why === undefined) return false; // cancelled
@@ -157,7 +157,7 @@ export class Setup implements vscode.Disposable {
     const settings = vscode.workspace.getConfiguration("cantrip");
     if (name === "python") await settings.update("path", undefined, vscode.ConfigurationTarget.Global);
     await settings.update(name, file, vscode.ConfigurationTarget.Global);
-    this.environment.again("a program was chosen");
+    this.environment.invalidate("a program was chosen");
     return true;
   }
 

@@ -6,7 +6,7 @@ import type { Environment } from "../environment/environment";
 import { failure, type Server } from "../server/server";
 import type { LoomEditor } from "./editor";
 import type { Node } from "./tree";
-import { told, trusting, type Outcome } from "../outcome";
+import { outcomeSummary, withTrust, type Outcome } from "../outcome";
 import { FORMATS, preselected, recipeChoices, rewardOf, rewardProblem } from "./choices";
 
 const RECIPES = "cantrip.looms.recipes";
@@ -94,11 +94,11 @@ export class LoomCommands implements vscode.Disposable {
     const recipe = await this.recipe("Fork with which recipe?", meant.uri);
     if (recipe === undefined) return;
     await this.used(meant.uri.fsPath, recipe);
-    const ended = await trusting(this.server, "Fork", () =>
+    const ended = await withTrust(this.server, "Fork", () =>
       this.server.execute<Outcome>("cantrip.loom.fork", [{ ...named(meant), intent, recipe }], "Forking"),
     );
     if (ended === undefined) return;
-    const words = told("The fork", ended);
+    const words = outcomeSummary("The fork", ended);
     this.environment.output.info(words);
     const show = ended.terminated ? vscode.window.showInformationMessage : vscode.window.showWarningMessage;
     void show(words, "Open Loom").then((chosen) => (chosen === undefined ? undefined : this.view(meant.uri)));
@@ -136,7 +136,7 @@ export class LoomCommands implements vscode.Disposable {
     if (recipe === undefined) return;
     const { recordedGates } = how;
     // The server says itself how it went.
-    await trusting(this.server, "Replay", () =>
+    await withTrust(this.server, "Replay", () =>
       this.server.execute("cantrip.loom.replay", [{ ...named(meant), recipe, recordedGates }], "Replaying"),
     );
   }

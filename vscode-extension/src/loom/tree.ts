@@ -69,7 +69,7 @@ export class LoomTree implements vscode.TreeDataProvider<Node>, vscode.Disposabl
       server.onDidChange((state) => {
         if (state !== "starting") this.refresh();
       }),
-      server.onTold(({ method, params }) => {
+      server.onNotification(({ method, params }) => {
         if (method === "cantrip/loom/listChanged") this.soon();
         else this.soon((params as { uri: string }).uri);
       }),

@@ -36,7 +36,7 @@ export class Viewer implements vscode.Disposable {
       args.push("--host", outside.authority, "--frame", `${outside.scheme}://${outside.authority}`);
     }
     const child = spawn(program.command, [...program.args, ...args], {
-      cwd: environment.neutral,
+      cwd: environment.safeCwd,
       env: { ...environment.env(), ...program.env },
       stdio: ["ignore", "pipe", "pipe"],
     });

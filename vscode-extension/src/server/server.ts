@@ -32,9 +32,9 @@ export class Server implements vscode.Disposable {
   private readonly state = new vscode.EventEmitter<"off" | "starting" | "on">();
   /** How it is. */
   readonly onDidChange = this.state.event;
-  private readonly told = new vscode.EventEmitter<{ readonly method: string; readonly params: unknown }>();
+  private readonly notifications = new vscode.EventEmitter<{ readonly method: string; readonly params: unknown }>();
   /** Notifications of the server's own, `cantrip/…`. */
-  readonly onTold = this.told.event;
+  readonly onNotification = this.notifications.event;
   private asking: Asking = (command, args) => this.execute(command, args);
   private readonly parts: vscode.Disposable[] = [];
   private wanted = false;
@@ -43,12 +43,12 @@ export class Server implements vscode.Disposable {
     this.parts.push(
       this.trace,
       this.state,
-      this.told,
+      this.notifications,
       environment.onDidChange(() => {
         if (this.wanted) void this.restart();
       }),
       vscode.commands.registerCommand("cantrip.restart", async () => {
-        environment.again("a restart was asked for");
+        environment.invalidate("a restart was asked for");
         await this.restart(true);
       }),
       vscode.commands.registerCommand("cantrip.showOutput", () => {
@@ -152,7 +152,7 @@ export class Server implements vscode.Disposable {
         args: [...asked.args, "lsp"],
         transport: TransportKind.stdio,
         // Never the workspace: a Python that is started there might import its files.
-        options: { cwd: this.environment.neutral, env },
+        options: { cwd: this.environment.safeCwd, env },
       },
       this.options(),
     );
@@ -162,7 +162,7 @@ export class Server implements vscode.Disposable {
     });
     for (const method of ["cantrip/loom/changed", "cantrip/loom/listChanged"]) {
       client.onNotification(method, (params: unknown) => {
-        this.told.fire({ method, params });
+        this.notifications.fire({ method, params });
       });
     }
     try {

@@ -3,8 +3,8 @@ import assert from "node:assert/strict";
 import { join } from "node:path";
 import { afterEach, describe, it } from "node:test";
 import { Agent } from "../../src/acp/agent";
-import { AgentGone } from "../../src/acp/connection";
-import { told } from "../../src/acp/errors";
+import { AgentExitedError } from "../../src/acp/connection";
+import { describeError } from "../../src/acp/errors";
 import type { Session } from "../../src/acp/session";
 import { DONE, real, type Real, services } from "./realagent";
 
@@ -93,11 +93,11 @@ describe("a real agent", () => {
     const session = await agent.newSession(place);
     const heard = updatesOf(session);
     await session.prompt(say("First."));
-    const ended = new Promise<AgentGone>((resolve) => agent.ended.on(resolve));
+    const ended = new Promise<AgentExitedError>((resolve) => agent.ended.on(resolve));
     const reply = session.prompt(say("Wait."));
     const connection = await agent.connection();
     setTimeout(() => process.kill(connection.process.pid ?? 0, "SIGKILL"), 300);
-    await assert.rejects(reply, (problem) => problem instanceof AgentGone && told(problem).action === "restart");
+    await assert.rejects(reply, (problem) => problem instanceof AgentExitedError && describeError(problem).action === "restart");
     assert.match((await ended).message, /ended by SIGKILL/);
     heard.length = 0;
     assert.equal((await session.prompt(say("Again."))).stopReason, "end_turn");
@@ -117,7 +117,7 @@ describe("a real agent", () => {
 
   it("says what is wrong with a recipe, in the agent's words", async () => {
     const { agent, place } = begin([], { wards: [{ max_turnz: 1 }] });
-    await assert.rejects(agent.newSession(place), (problem) => /max_turnz/.test(told(problem).detail));
+    await assert.rejects(agent.newSession(place), (problem) => /max_turnz/.test(describeError(problem).detail));
   });
 
   it("masks secrets in its trace", async () => {
@@ -137,14 +137,14 @@ describe("an agent that cannot be started", () => {
 
   it("is named, with what to do", async () => {
     await assert.rejects(named("/nowhere/cantrip", "acp").connection(), (problem) => {
-      const { title, detail, action } = told(problem);
+      const { title, detail, action } = describeError(problem);
       return title.includes("Cantrip") && detail.includes("/nowhere/cantrip acp") && action === "setUp";
     });
   });
 
   it("tells its last words", async () => {
     const script = "process.stderr.write('No module named cantrip_acp\\n'); process.exit(1)";
-    await assert.rejects(named(process.execPath, "-e", script).connection(), (problem) => /exit code 1/.test(told(problem).detail) && told(problem).detail.includes("No module named"));
+    await assert.rejects(named(process.execPath, "-e", script).connection(), (problem) => /exit code 1/.test(describeError(problem).detail) && describeError(problem).detail.includes("No module named"));
   });
 
   it("is ended where it never answers", async () => {

@@ -1,7 +1,7 @@
 import { RequestError } from "@agentclientprotocol/sdk/unstable";
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import { told } from "../../src/acp/errors";
+import { describeError } from "../../src/acp/errors";
 
 const failed = (details: string, more: object = {}): RequestError => new RequestError(-32603, `The prompt failed: ${details}`, { details, ...more });
 
@@ -21,7 +21,7 @@ describe("an error addresses the user", () => {
   ];
   for (const [problem, title, action] of cases) {
     it(`${title}: ${problem.message.slice(0, 60)}`, () => {
-      const said = told(problem);
+      const said = describeError(problem);
       assert.deepEqual([said.title, said.action], [title, action]);
       assert.doesNotMatch(said.detail, /The prompt failed|Invalid request/);
     });

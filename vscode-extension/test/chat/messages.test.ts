@@ -1,16 +1,16 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { fromPanel } from "../../src/chat/messages";
+import { parseWebviewMessage } from "../../src/chat/messages";
 import { Permissions } from "../../src/chat/permissions";
 
 for (const bad of [null, 1, "send", [], {}, { type: "eval" }, { type: "send", text: 1, attachments: [] }, { type: "send", text: "x", attachments: [{ kind: "file", name: "n", uri: 5 }] }, { type: "send", text: "x" }, { type: "option", id: "m", value: {} }, { type: "location", path: "/x", line: "1" }, { type: "answer", question: "q" }, { type: "dropped", uris: [1] }, { type: "__proto__" }]) {
-  it(`takes no ${JSON.stringify(bad)} from the page`, () => { assert.equal(fromPanel(bad), undefined); });
+  it(`takes no ${JSON.stringify(bad)} from the page`, () => { assert.equal(parseWebviewMessage(bad), undefined); });
 }
 
 it("takes what the page says", () => {
   const message = { type: "send", text: "x", attachments: [{ kind: "file", name: "n", uri: "file:///n" }] };
-  assert.deepEqual(fromPanel(message), message);
-  assert.deepEqual(fromPanel({ type: "stop", more: 1 }), { type: "stop" });
+  assert.deepEqual(parseWebviewMessage(message), message);
+  assert.deepEqual(parseWebviewMessage({ type: "stop", more: 1 }), { type: "stop" });
 });
 
 const request = { sessionId: "s", toolCall: { toolCallId: "t" }, options: [{ optionId: "yes", name: "Yes", kind: "allow_once" as const }] };

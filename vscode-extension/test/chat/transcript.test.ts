@@ -32,9 +32,9 @@ describe("a transcript", () => {
   it("joins what belongs to one message, and nothing else", () => {
     const transcript = new Transcript("/p");
     const seen = reader(transcript);
-    for (const [text, id] of [["a", "m1"], ["b", "m1"], ["c", "m2"]] as const) transcript.heard(chunk("agent_message_chunk", text, id));
-    transcript.heard(chunk("agent_thought_chunk", "d", "m2"));
-    transcript.heard(chunk("agent_message_chunk", "e", "m2"));
+    for (const [text, id] of [["a", "m1"], ["b", "m1"], ["c", "m2"]] as const) transcript.applyUpdate(chunk("agent_message_chunk", text, id));
+    transcript.applyUpdate(chunk("agent_thought_chunk", "d", "m2"));
+    transcript.applyUpdate(chunk("agent_message_chunk", "e", "m2"));
     assert.deepEqual(transcript.items.map((item) => "text" in item && item.text), ["ab", "c", "d", "e"]);
     assert.deepEqual(seen, transcript.items);
   });
@@ -42,11 +42,11 @@ describe("a transcript", () => {
   it("takes away what an attempt said that broke off, and says why", () => {
     const transcript = new Transcript("/p");
     const seen = reader(transcript);
-    transcript.heard(chunk("agent_thought_chunk", "Let me", "m1:thought"));
-    transcript.heard(chunk("agent_message_chunk", "Half", "m1"));
+    transcript.applyUpdate(chunk("agent_thought_chunk", "Let me", "m1:thought"));
+    transcript.applyUpdate(chunk("agent_message_chunk", "Half", "m1"));
     const notice = { sessionUpdate: "notice", severity: "warning", title: "This answer broke off", _meta: { cantrip: { void: "m1" } } };
-    transcript.heard(notice as unknown as acp.SessionUpdate);
-    transcript.heard(chunk("agent_message_chunk", "Fine.", "m2"));
+    transcript.applyUpdate(notice as unknown as acp.SessionUpdate);
+    transcript.applyUpdate(chunk("agent_message_chunk", "Fine.", "m2"));
     assert.deepEqual(transcript.items.map((item) => [item.type, "text" in item && item.text]), [["thought", ""], ["agent", ""], ["notice", ""], ["agent", "Fine."]]);
     assert.deepEqual(seen, transcript.items);
   });
@@ -54,9 +54,9 @@ describe("a transcript", () => {
   it("keeps a call's output, its end and its changes", () => {
     const transcript = new Transcript("/p");
     const seen = reader(transcript);
-    transcript.heard({ sessionUpdate: "tool_call", toolCallId: "t", title: "ls", kind: "execute", status: "pending", rawInput: { command: "ls" }, content: [{ type: "terminal", terminalId: "t" }], _meta: { terminal_info: { terminal_id: "t" } } });
-    for (const data of ["one\n", "two\n"]) transcript.heard({ sessionUpdate: "tool_call_update", toolCallId: "t", _meta: { terminal_output: { terminal_id: "t", data } } });
-    transcript.heard({ sessionUpdate: "tool_call_update", toolCallId: "t", status: "failed", _meta: { terminal_exit: { exit_code: 2, signal: null } }, content: [{ type: "diff", path: "/p/x/a.py", oldText: "a\nb\n", newText: "a\nc\n" }] });
+    transcript.applyUpdate({ sessionUpdate: "tool_call", toolCallId: "t", title: "ls", kind: "execute", status: "pending", rawInput: { command: "ls" }, content: [{ type: "terminal", terminalId: "t" }], _meta: { terminal_info: { terminal_id: "t" } } });
+    for (const data of ["one\n", "two\n"]) transcript.applyUpdate({ sessionUpdate: "tool_call_update", toolCallId: "t", _meta: { terminal_output: { terminal_id: "t", data } } });
+    transcript.applyUpdate({ sessionUpdate: "tool_call_update", toolCallId: "t", status: "failed", _meta: { terminal_exit: { exit_code: 2, signal: null } }, content: [{ type: "diff", path: "/p/x/a.py", oldText: "a\nb\n", newText: "a\nc\n" }] });
     const [item] = transcript.items as [ToolItem];
     assert.equal(item.output, "one\ntwo\n");
     assert.deepEqual(item.exit, { code: 2, signal: null });
@@ -68,7 +68,7 @@ describe("a transcript", () => {
 
   it("settles what was open when the answer ends", () => {
     const transcript = new Transcript("/p");
-    transcript.heard({ sessionUpdate: "tool_call", toolCallId: "t", title: "x", status: "in_progress" });
+    transcript.applyUpdate({ sessionUpdate: "tool_call", toolCallId: "t", title: "x", status: "in_progress" });
     transcript.question({ id: "q", options: [] }, { toolCallId: "t" });
     transcript.ended({ stopReason: "cancelled" });
     const [call, end] = transcript.items;
@@ -91,8 +91,8 @@ describe("a transcript", () => {
     const result = { ok: false, passed: 3, failed: 1, errors: 0, skipped: 0, failures: [{ name: "test_a.py::test_b", text: "    def test_b():\n>       assert f() == 4\nE       assert 3 == 4\n\ntest_a.py:7: AssertionError" }], exit_code: 1, command: "pytest -q", output: "1 failed" };
     for (const rawOutput of [result, { output: result }]) {
       const transcript = new Transcript("/p");
-      transcript.heard({ sessionUpdate: "tool_call", toolCallId: "t", title: "Run the tests", name: "run_tests", kind: "execute", status: "pending", rawInput: {} });
-      transcript.heard({ sessionUpdate: "tool_call_update", toolCallId: "t", status: "completed", rawOutput });
+      transcript.applyUpdate({ sessionUpdate: "tool_call", toolCallId: "t", title: "Run the tests", name: "run_tests", kind: "execute", status: "pending", rawInput: {} });
+      transcript.applyUpdate({ sessionUpdate: "tool_call_update", toolCallId: "t", status: "completed", rawOutput });
       const item = transcript.items[0] as ToolItem;
       assert.equal(item.title, "Tests: 3 passed, 1 failed");
       assert.equal(item.tests?.ok, false);
@@ -104,7 +104,7 @@ describe("a transcript", () => {
   it("says how a call that was not allowed, or stopped, came to its end", () => {
     const ended = (cantrip: Record<string, unknown>, text: string): ToolItem => {
       const transcript = new Transcript("/p");
-      transcript.heard({ sessionUpdate: "tool_call", toolCallId: "t", title: "x", kind: "edit", status: "failed", content: [{ type: "content", content: { type: "text", text } }], _meta: { cantrip } });
+      transcript.applyUpdate({ sessionUpdate: "tool_call", toolCallId: "t", title: "x", kind: "edit", status: "failed", content: [{ type: "content", content: { type: "text", text } }], _meta: { cantrip } });
       return transcript.items[0] as ToolItem;
     };
     for (const [permission, answer] of [["rejected", "reject_once"], ["rejected_always", "reject_always"], ["unasked", "unanswered"]]) {
@@ -120,8 +120,8 @@ describe("a transcript", () => {
 
   it("keeps the outcome of what ran, whatever a window remembered of its question", () => {
     const transcript = new Transcript("/p");
-    transcript.heard({ sessionUpdate: "tool_call", toolCallId: "t", title: "x", name: "bash", kind: "execute", status: "failed", rawInput: { command: "x" }, rawOutput: { output: "", exit_code: 4 } });
-    transcript.unanswered({ ...(transcript.items[0] as ToolItem), parts: [] });
+    transcript.applyUpdate({ sessionUpdate: "tool_call", toolCallId: "t", title: "x", name: "bash", kind: "execute", status: "failed", rawInput: { command: "x" }, rawOutput: { output: "", exit_code: 4 } });
+    transcript.addUnanswered({ ...(transcript.items[0] as ToolItem), parts: [] });
     assert.equal((transcript.items[0] as ToolItem).answer, undefined);
   });
 
@@ -131,11 +131,11 @@ describe("a transcript", () => {
     const asked = structuredClone(before.items[0] as ToolItem);
     for (const known of [true, false]) {
       const after = new Transcript("/p");
-      if (known) after.heard({ sessionUpdate: "tool_call", toolCallId: "t.g0", title: "Edit a.py", kind: "edit", status: "failed" });
-      after.unanswered(asked);
+      if (known) after.applyUpdate({ sessionUpdate: "tool_call", toolCallId: "t.g0", title: "Edit a.py", kind: "edit", status: "failed" });
+      after.addUnanswered(asked);
       const [item] = after.items as [ToolItem];
       assert.deepEqual([item.answer, item.question, item.parts.length, after.unansweredTitle(item.id)], ["unanswered", undefined, 1, "Edit a.py"]);
-      after.asked("Something else.", []);
+      after.addUserMessage("Something else.", []);
       assert.equal((after.items[0] as ToolItem).answer, "passed");
     }
   });
@@ -146,9 +146,9 @@ describe("a transcript", () => {
     transcript.ops.on(() => { ops += 1; });
     const begun = performance.now();
     for (let n = 0; n < 10_000; n += 1) {
-      transcript.heard(chunk("agent_message_chunk", "words ", `m${n}`));
-      transcript.heard({ sessionUpdate: "tool_call", toolCallId: `t${n}`, title: "x", status: "completed" });
-      transcript.heard(chunk("agent_message_chunk", "more", `n${n}`));
+      transcript.applyUpdate(chunk("agent_message_chunk", "words ", `m${n}`));
+      transcript.applyUpdate({ sessionUpdate: "tool_call", toolCallId: `t${n}`, title: "x", status: "completed" });
+      transcript.applyUpdate(chunk("agent_message_chunk", "more", `n${n}`));
       transcript.ended({ stopReason: "end_turn" });
     }
     assert.equal(transcript.items.length, 40_000);
@@ -173,16 +173,16 @@ describe("a real session's past", () => {
     const { agent, place, folder } = open;
     const live = new Transcript(folder);
     const session = await agent.newSession(place);
-    session.updates.on((update) => { live.heard(update); });
+    session.updates.on((update) => { live.applyUpdate(update); });
     for (const text of ["First.", "Second."]) {
-      live.asked(text, []);
+      live.addUserMessage(text, []);
       live.ended(await session.prompt([{ type: "text", text }]));
     }
     await agent.stop();
     const past = new Transcript(folder);
     past.replaying = true;
-    await open.again().loadSession(session.id, place, (loaded) => { loaded.updates.on((update) => { past.heard(update); }); });
-    past.replayed();
+    await open.again().loadSession(session.id, place, (loaded) => { loaded.updates.on((update) => { past.applyUpdate(update); }); });
+    past.endReplay();
     const told = (transcript: Transcript): unknown[] =>
       transcript.items.map((item) => {
         if (item.type === "tool") return [item.type, item.name, item.status];
@@ -206,18 +206,18 @@ describe("a real session's past", () => {
     const live = new Transcript(folder);
     const session = await agent.newSession(place);
     session.updates.on((update) => {
-      live.heard(update);
+      live.applyUpdate(update);
       if (update.sessionUpdate === "tool_call" && update.name === "edit_file") services.answer = "allow_once";
       if (live.items.some((item) => item.type === "tool" && item.output?.includes("begun"))) void session.cancel();
     });
     services.answer = "reject_once";
-    live.asked("Go.", []);
+    live.addUserMessage("Go.", []);
     live.ended(await session.prompt([{ type: "text", text: "Go." }]));
     await agent.stop();
     const past = new Transcript(folder);
     past.replaying = true;
-    await open.again().loadSession(session.id, place, (loaded) => { loaded.updates.on((update) => { past.heard(update); }); });
-    past.replayed();
+    await open.again().loadSession(session.id, place, (loaded) => { loaded.updates.on((update) => { past.applyUpdate(update); }); });
+    past.endReplay();
     const told = (transcript: Transcript): unknown[] =>
       transcript.items.flatMap((item) => (item.type === "tool" ? [[item.name, item.status, item.answer, item.stopped, item.parts.filter((part) => part.type === "text").map((part) => part.text)]] : []));
     const words = ["old_text is not found in 'b.txt', but lines 1 to 2 differ from it only in white space."];

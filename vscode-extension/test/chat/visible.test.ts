@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import { isMarked, pieces, spelled } from "../../src/chat/visible";
+import { isMarked, pieces, describeCharacter } from "../../src/chat/visible";
 
 /** Commands that look harmless, and what must be seen of each. */
 const HOSTILE: readonly (readonly [how: string, command: string, seen: RegExp])[] = [
@@ -27,7 +27,7 @@ describe("what a person approves", () => {
   for (const [how, command, seen] of HOSTILE) {
     it(how, () => {
       assert.ok(isMarked(pieces(command, "command")));
-      assert.match(spelled(command, "command"), seen);
+      assert.match(describeCharacter(command, "command"), seen);
     });
   }
 
@@ -43,7 +43,7 @@ describe("what a person approves", () => {
   it("is a file's text with its own spaces", () => {
     const code = "x = 1          # aligned\n\n\n\ty = '中文'\n";
     assert.deepEqual(pieces(code), [code]);
-    assert.match(spelled("if admin\u202e \u2066// check\u2069:"), /⟨U\+202E⟩/);
+    assert.match(describeCharacter("if admin\u202e \u2066// check\u2069:"), /⟨U\+202E⟩/);
   });
 
   it("leaves the count of lines in a title alone, and no other minus", () => {

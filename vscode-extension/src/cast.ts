@@ -1,4 +1,4 @@
-/** Casting from the editor: which recipe, on what, and what came of it. The server does the rest. */
+/** Casts from the editor: asks for the recipe and the intent, and shows the result. The server runs the cast. */
 import * as vscode from "vscode";
 import type { Environment } from "./environment/environment";
 import { failure, type Server } from "./server/server";
@@ -30,7 +30,7 @@ export class CastCommand implements vscode.Disposable {
     );
   }
 
-  /** A command of the server that the user asked for, by a lens or by name. Says itself what went wrong. */
+  /** Run a server command from a code lens or the command palette. Shows its own errors. */
   async run(command: string, args: unknown[]): Promise<unknown> {
     try {
       const about = (args[0] ?? {}) as CastTarget;
@@ -97,7 +97,7 @@ export class CastCommand implements vscode.Disposable {
     return outcome;
   }
 
-  /** What it is cast on: one of before, or new words. */
+  /** Ask for the intent: an earlier one, or a new text. */
   private async ask(uri: string): Promise<string | undefined> {
     const before = this.remembered()[uri] ?? [];
     const pick = vscode.window.createQuickPick();
@@ -108,7 +108,7 @@ export class CastCommand implements vscode.Disposable {
     pick.items = items;
     return new Promise((resolve) => {
       pick.onDidChangeValue((value) => {
-        // What is typed comes first, so that Enter casts it.
+        // The typed text comes first, so that Enter casts it.
         pick.items = value.trim() === "" ? items : [{ label: value, alwaysShow: true }, ...items.filter((item) => item.label !== value)];
       });
       pick.onDidAccept(() => {

@@ -1,4 +1,4 @@
-/** Where the editor begins: makes the parts, and hands each what it needs. */
+/** The entry point of the extension: makes its parts and connects them. */
 import * as vscode from "vscode";
 import { CastCommand } from "./cast";
 import { activateChat } from "./chat";

@@ -1,4 +1,4 @@
-/** How a cast ended, in words; and the user's trust for a recipe that asks for more than what is harmless. */
+/** Describes how a cast ended, and asks for trust if a recipe needs it. */
 import * as vscode from "vscode";
 import { failure, type Server } from "./server/server";
 
@@ -14,7 +14,7 @@ export interface Outcome {
 
 const MAX_RESULT_LENGTH = 300;
 
-/** One line of it. */
+/** The outcome in one line. */
 export function outcomeSummary(name: string, outcome: Outcome): string {
   const { result, reason, turns, cost } = outcome;
   const whole = typeof result === "string" ? result : result === null || result === undefined ? "" : JSON.stringify(result);
@@ -23,7 +23,7 @@ export function outcomeSummary(name: string, outcome: Outcome): string {
   return `${name}: ${short === "" ? reason : short} (${reason}, ${turns} turn${turns === 1 ? "" : "s"}${spent})`;
 }
 
-/** Do something with a recipe; where that asks for trust the user is asked, once, and it is done again. */
+/** Work with a recipe. If that needs trust, ask the user once and try again. */
 export async function withTrust<Answer>(server: Server, what: string, work: () => Promise<Answer>): Promise<Answer | undefined> {
   try {
     return await work();

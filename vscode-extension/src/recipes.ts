@@ -1,4 +1,4 @@
-/** New recipes: a file that can be cast, in the workspace's `.cantrip/`. */
+/** The command for a new recipe: creates a file that can be cast, in `.cantrip/` of the workspace. */
 import * as vscode from "vscode";
 
 const TEXT = (name: string) => `name: ${name}

@@ -5,7 +5,7 @@ import { host } from './host'
 
 const MOST_COMPARED = 2000
 
-/** A change of a file: its lines with their numbers, where a line differs from the one that it replaces, and a way to the diff editor. */
+/** A file change: lines with numbers, marks for differences within lines, and a link to the diff editor. */
 export function change(itemId: string, part: DiffPart): HTMLElement {
   const open = (): void => { host.postMessage({ type: 'diff', item: itemId, path: part.path }) }
   const rows = part.hunks.flatMap((hunk, at) => {
@@ -40,7 +40,7 @@ export function change(itemId: string, part: DiffPart): HTMLElement {
   )
 }
 
-/** Lines that replace as many others, with what is different in them marked: index of the line to what stands in it. */
+/** The marked content of lines that replace the same number of lines, by index of the line. */
 function compareLines(lines: readonly string[]): Map<number, (Node | string)[]> {
   const made = new Map<number, (Node | string)[]>()
   for (let at = 0; at < lines.length; at += 1) {
@@ -62,7 +62,7 @@ function compareLines(lines: readonly string[]): Map<number, (Node | string)[]> 
   return made
 }
 
-/** Both lines with marks where they differ; nothing where they have hardly anything in common. */
+/** Both lines with marks for their differences; undefined if they have little in common. */
 function differing(before: string, after: string): [(Node | string)[], (Node | string)[]] | undefined {
   if (before.length + after.length > MOST_COMPARED) return undefined
   const parts = diffWordsWithSpace(before, after)

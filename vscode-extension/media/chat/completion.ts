@@ -6,14 +6,14 @@ export interface Suggestion {
   readonly label: string
   readonly detail: string
   readonly icon: string
-  /** What stands in the place of what was typed. */
+  /** The text that replaces the typed text. */
   readonly insert: string
   readonly attachment?: Attachment
 }
 
 const ICONS: Readonly<Record<string, string>> = { file: 'file', folder: 'folder', selection: 'list-selection', symbol: 'symbol-method' }
 
-/** Suggestions for `/` at the beginning and `@` anywhere, chosen by keyboard or pointer (WAI-ARIA combobox). */
+/** Suggestions for `/` at the beginning and `@` anywhere, for keyboard and mouse (WAI-ARIA combobox). */
 export class Completion {
   readonly element = el('div', { class: 'completion', role: 'listbox', id: 'suggestions', 'aria-label': 'Suggestions', hidden: true })
   commands: readonly { name: string; description: string; hint: string }[] = []
@@ -34,7 +34,7 @@ export class Completion {
     return !this.element.hidden
   }
 
-  /** What was typed changed, or the place in it. */
+  /** The typed text or the cursor changed. */
   update(): void {
     const before = this.input.value.slice(0, this.input.selectionStart)
     const command = /^\/([\w-]*)$/.exec(before)
@@ -71,7 +71,7 @@ export class Completion {
     this.input.removeAttribute('aria-activedescendant')
   }
 
-  /** Whether a key was for the suggestions. */
+  /** Handle a key. True if it was for the suggestions. */
   key(event: KeyboardEvent): boolean {
     if (!this.visible) return false
     switch (event.key) {
@@ -82,7 +82,7 @@ export class Completion {
         this.select((this.at + this.shown.length - 1) % this.shown.length)
         break
       case 'Enter':
-        // What is typed out already is sent.
+        // A completely typed command is sent.
         if (this.shown[this.at]?.insert === this.input.value) {
           this.hide()
           return false

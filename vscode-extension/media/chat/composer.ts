@@ -9,7 +9,7 @@ import { Picker, shortName } from './picker'
 const MOST_PICTURE = 5_000_000
 const KEPT = 50
 
-/** Where one types: the words, what goes with them, what is chosen, and the button that sends or stops. */
+/** The input area: the text, the attachments, the options, and the button to send or stop. */
 export class Composer {
   readonly element: HTMLElement
   readonly completion: Completion
@@ -82,7 +82,7 @@ export class Composer {
     this.resize()
   }
 
-  /** What one option is chosen by: a box, a few values in a list, or many that are searched. */
+  /** The control of an option: a check box, a list, or a picker with search. */
   private control(choice: Choice): HTMLElement {
     if (choice.category !== 'model' || typeof choice.value === 'boolean') return control(choice)
     const about = choice.values.find((value) => value.value === choice.value)
@@ -113,7 +113,7 @@ export class Composer {
     this.showChips()
     this.resize()
     this.keep()
-    // At once, so that a second press does not send twice.
+    // Immediately, so that a double click does not send twice.
     this.show(true)
     this.say('Sent')
   }

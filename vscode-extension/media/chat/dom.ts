@@ -1,11 +1,11 @@
 import { pieces } from '../../src/chat/visible'
 
-/** Elements are made by hand: text is always text, and nothing that an agent wrote is ever read as markup. */
+/** Helpers to create elements. Text is always inserted as text, never as HTML. */
 
 type Child = Node | string | undefined | false
 type Props = Readonly<Record<string, string | number | boolean | undefined | ((event: never) => void)>>
 
-/** An element; `on…` props are listeners, `class` and all others attributes (true is an empty one, false and undefined none). */
+/** Create an element. Props that begin with `on` are listeners, all others attributes (true: an empty one; false and undefined: none). */
 export function el<K extends keyof HTMLElementTagNameMap>(tag: K, props: Props = {}, ...children: readonly Child[]): HTMLElementTagNameMap[K] {
   const made = document.createElement(tag)
   for (const [name, value] of Object.entries(props)) {
@@ -17,17 +17,17 @@ export function el<K extends keyof HTMLElementTagNameMap>(tag: K, props: Props =
   return made
 }
 
-/** One of the editor's icons, which says nothing to a screen reader. */
+/** An icon of the editor, hidden from screen readers. */
 export function icon(name: string, more = ''): HTMLElement {
   return el('span', { class: `codicon codicon-${name} ${more}`.trim(), 'aria-hidden': 'true' })
 }
 
-/** A button that is only an icon. */
+/** A button with an icon and no text. */
 export function iconButton(name: string, label: string, press: () => void, more = ''): HTMLButtonElement {
   return el('button', { class: `icon-button ${more}`.trim(), type: 'button', title: label, 'aria-label': label, onclick: press }, icon(name))
 }
 
-/** Text that the user decides by: each character that would mislead the eye is spelled out. */
+/** Text for a decision of the user: misleading characters are replaced by their descriptions. */
 export function withVisibleCharacters(text: string, kind: 'command' | 'code' = 'code'): (Node | string)[] {
   return pieces(text, kind).map((piece) => (typeof piece === 'string' ? piece : el('mark', { class: 'spelled', title: piece.why }, piece.shown)))
 }

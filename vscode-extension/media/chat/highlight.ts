@@ -11,7 +11,7 @@ interface Piece {
   readonly children?: readonly Piece[]
 }
 
-/** Code in colours, where its language is known and it is not too long. */
+/** Highlighted code, if its language is known and it is not too long. */
 export function highlighted(text: string, language: string): (Node | string)[] {
   if (!language || text.length > LONGEST || !lowlight.registered(language)) return [text]
   return pieces(lowlight.highlight(language, text).children)

@@ -8,5 +8,5 @@ interface Api {
 
 declare function acquireVsCodeApi(): Api
 
-/** The extension host, on the other side. */
+/** The connection to the extension host. */
 export const host = acquireVsCodeApi()

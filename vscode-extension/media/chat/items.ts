@@ -4,7 +4,7 @@ import { host } from './host'
 import { MarkdownView } from './markdown'
 import { picture, ToolView } from './tool'
 
-/** An item on the page. `set` shows it as it is now, `text` and `output` add to it, `finish` says that no more text comes. */
+/** The view of an item. `set` shows its current state, `text` and `output` append, `finish` ends the text. */
 export interface ItemView {
   readonly element: HTMLElement
   set(item: Item): void
@@ -59,7 +59,7 @@ class WordsView implements ItemView {
 
   output = nothing
 
-  /** An attempt that broke off leaves no words. */
+  /** The text of an interrupted attempt is removed. */
   set(item: Item): void {
     this.element.hidden = item.type === this.kind && item.text === ''
   }
@@ -73,7 +73,7 @@ class WordsView implements ItemView {
   }
 }
 
-/** What the agent thinks, folded away: its first words stand beside it. */
+/** A thought of the agent, collapsed to its first words. */
 class ThoughtView implements ItemView {
   private readonly kind = 'thought'
   readonly element: HTMLElement
@@ -92,7 +92,7 @@ class ThoughtView implements ItemView {
 
   output = nothing
 
-  /** An attempt that broke off leaves no words. */
+  /** The text of an interrupted attempt is removed. */
   set(item: Item): void {
     this.element.hidden = item.type === this.kind && item.text === ''
   }
@@ -117,7 +117,7 @@ const KINDS: Readonly<Record<Attachment['kind'], string>> = {
   link: 'link',
 }
 
-/** An attachment as a chip; `remove` where it can be taken away again. */
+/** An attachment as a chip, with a button if `remove` is given. */
 export function chip(attachment: Attachment, remove?: () => void): HTMLElement {
   const { uri } = attachment
   const name = el('span', { class: 'name' }, attachment.name)
@@ -162,7 +162,7 @@ const ACTIONS = {
 
 function error(item: ErrorItem): HTMLElement {
   const action = item.action === 'none' ? undefined : ACTIONS[item.action]
-  // Nothing went wrong: something is still to be done.
+  // This is not an error: the user must do something.
   const first = item.action === 'setUp' || item.action === 'signIn'
   return el(
     'div',

@@ -4,18 +4,18 @@ import { host } from './host'
 import { type ItemView, viewOf } from './items'
 
 const NEAR_END = 24
-/** A scroll that comes so soon after the user's own wheel, touch or key is the user's. */
+/** The time in ms after a wheel, touch or key event in which a scroll counts as the user's. */
 const OWN_MS = 250
 const SCROLL_KEYS = new Set(['ArrowUp', 'PageUp', 'Home', 'ArrowDown', 'PageDown', 'End', ' '])
-/** What the user unfolds stays where it is for so long, unless something new comes. */
+/** The time in ms for which an expanded item keeps its position, unless something new comes. */
 const HOLD_MS = 400
 
 /**
- * The conversation. Items are added at the end and changed in place, never made anew; those far from what is seen cost no layout
- * (`content-visibility`), and the past beyond the last of them is fetched as one scrolls up.
+ * The conversation. Items are added at the end or changed in place, never created again. Items far from the visible part cost no layout
+ * (`content-visibility`), and older items are fetched when the user scrolls up.
  *
- * The view follows the end, or the question that waits. Only the user's own wheel, touch, keys or scroll bar stop that: a
- * layout that changes makes scroll events too. Back at the end, it follows again.
+ * The view follows the end, or the open question. Only the user's wheel, touch, keys or scroll bar stop that, because
+ * layout changes also cause scroll events. When the user is back at the end, it follows again.
  */
 export class Log {
   readonly element = el('div', { class: 'log', role: 'log', 'aria-live': 'off', 'aria-label': 'Conversation', tabindex: 0 })
@@ -25,7 +25,7 @@ export class Log {
   private readonly views = new Map<string, ItemView>()
   private open: { id: string; view: ItemView } | undefined
   private following = true
-  /** Until when a scroll is the user's own. */
+  /** The time until which a scroll counts as the user's. */
   private own = 0
   private hold = 0
   private lastTop = 0
@@ -44,11 +44,11 @@ export class Log {
       if (SCROLL_KEYS.has(event.key)) own()
       this.key(event)
     })
-    // The scroll bar is the log's own, beside what it shows.
+    // A press beside the content is a press on the scroll bar.
     scroller.addEventListener('pointerdown', (event) => { this.dragging = event.target === scroller && event.offsetX >= scroller.clientWidth })
     window.addEventListener('pointerup', () => { this.dragging = false })
     scroller.addEventListener('click', (event) => { if (event.target instanceof Element && event.target.closest('summary, .output-fold')) this.hold = performance.now() + HOLD_MS })
-    // The focus that goes through the conversation takes the view with it.
+    // If the focus moves through the conversation, the view follows it.
     window.addEventListener('keydown', (event) => { if (event.key === 'Tab') own() })
     scroller.addEventListener('scroll', () => { this.scrolled() }, { passive: true })
     const settled = (): void => {
@@ -59,12 +59,12 @@ export class Log {
     new ResizeObserver(settled).observe(this.element)
   }
 
-  /** The button that leads to the end; it stands over the log. */
+  /** The button that scrolls to the end, above the log. */
   get toEndButton(): HTMLElement {
     return this.down
   }
 
-  /** Shows a conversation; `same`: the one that is shown, which the user may be reading. */
+  /** Show a conversation. `same`: it is the one that is shown, so the position stays. */
   reset(items: readonly Item[], more: boolean, running: boolean, same = false): void {
     this.views.clear()
     this.open = undefined
@@ -78,7 +78,7 @@ export class Log {
   prepend(items: readonly Item[], more: boolean): void {
     const before = this.element.scrollHeight
     this.list.prepend(...items.map((item) => this.make(item, false)))
-    // What is looked at stays where it is.
+    // The visible part does not move.
     this.element.scrollTop += this.element.scrollHeight - before
     this.setMore(more)
     this.fetching = false
@@ -104,14 +104,14 @@ export class Log {
     }
   }
 
-  /** What came together is in its place: the view goes along. */
+  /** After a batch of ops, follow the end again. */
   afterApply(): void {
     this.hold = 0
     this.keepUp()
     this.showDown()
   }
 
-  /** Brings the question that waits into view; whether it was there already. */
+  /** Scroll to the open question. True if it was visible already. */
   showQuestion(): boolean {
     const buttons = this.question()?.querySelector('.buttons')
     if (!buttons) return true
@@ -122,7 +122,7 @@ export class Log {
     return false
   }
 
-  /** No more text comes for what was said last. */
+  /** The last message is complete. */
   finish(): void {
     this.open?.view.finish()
     this.open = undefined
@@ -144,7 +144,7 @@ export class Log {
   private scrolled(): void {
     const { scrollTop } = this.element
     if (this.dragging || performance.now() < this.own) {
-      // A momentum goes on after the finger.
+      // Momentum scrolling continues after the touch.
       if (!this.dragging) this.own = performance.now() + OWN_MS
       if (this.atEnd()) this.following = true
       else if (scrollTop < this.lastTop) this.following = false
@@ -158,12 +158,12 @@ export class Log {
     }
   }
 
-  /** The question that waits: the first one, where there are several. */
+  /** The first open question. */
   private question(): HTMLElement | null {
     return this.list.querySelector<HTMLElement>('.question')
   }
 
-  /** Where the view belongs: at the end, or so that the question that waits is whole in it as far as there is room. */
+  /** The scroll target: the end, or a position that shows as much of the open question as possible. */
   private goal(): number {
     const { scrollHeight, clientHeight, scrollTop } = this.element
     const end = Math.max(0, scrollHeight - clientHeight)
@@ -202,7 +202,7 @@ export class Log {
     this.down.replaceChildren(icon(asks ? 'shield' : 'arrow-down'), ...(asks ? [el('span', {}, 'Cantrip asks')] : []))
   }
 
-  /** Alt with the arrows goes from message to message. */
+  /** Alt with the arrow keys moves from message to message. */
   private key(event: KeyboardEvent): void {
     if (!event.altKey || (event.key !== 'ArrowUp' && event.key !== 'ArrowDown')) return
     event.preventDefault()

@@ -1,4 +1,4 @@
-/** The page of the chat panel. It keeps nothing but the draft: what it shows is told by the extension host. */
+/** The page of the chat panel. It stores only the draft; the extension host sends everything else. */
 import type { State, HostMessage } from '../../src/chat/messages'
 import { questionText } from '../../src/chat/questions'
 import { Composer } from './composer'
@@ -18,7 +18,7 @@ const asked = new Set<string>()
 
 function post(words: string): void {
   live.textContent = ''
-  // The same words twice are told twice.
+  // The same text is announced again.
   requestAnimationFrame(() => { live.textContent = words })
 }
 
@@ -90,7 +90,7 @@ window.addEventListener('message', (event: MessageEvent<HostMessage>) => {
         log.apply(op)
         if (op.op !== 'set' || op.item.type !== 'tool' || !op.item.question) continue
         const { id } = op.item.question
-        // A call may be told of again while its question is open.
+        // A call may be updated while its question is open.
         if (!asked.has(id)) post(`Cantrip asks: ${questionText(op.item)} ${op.item.title}. Alt A allows, Alt R rejects.`)
         asked.add(id)
       }
@@ -125,7 +125,7 @@ window.addEventListener('keydown', (event) => {
   const button = kind && document.querySelector<HTMLButtonElement>(`.question button[data-kind="${kind}"]:not(:disabled)`)
   if (button) {
     event.preventDefault()
-    // Nobody answers what is out of sight: the first press shows it.
+    // The first key press shows a question that is out of sight, because nobody answers what they do not see.
     if (!log.showQuestion()) return
     button.click()
     composer.focus()

@@ -5,12 +5,12 @@ import { host } from './host'
 
 const LARGE = 40_000
 const LARGE_PAUSE_MS = 300
-// After a separator within a name.
+// A separator within a name.
 const SEPARATED = /(?<=[\w.][/\\_.:@=-])(?=\w{3})/
 
 /**
- * Markdown that grows. What is settled (all blocks but the last) is made once and stays; only the last block is made anew as it
- * grows. Markup in it stands there as text, pictures are links, and a link asks the extension host, which opens pages and files only.
+ * Growing Markdown. All blocks except the last are created once; only the last block is created again while it
+ * grows. HTML is shown as text, pictures are links, and links go to the extension host, which opens only pages and files.
  */
 export class MarkdownView {
   readonly element = el('div', { class: 'markdown' })
@@ -41,7 +41,7 @@ export class MarkdownView {
     }
   }
 
-  /** No more is coming: the last block is made for good. */
+  /** The text is complete: create the last block. */
   finish(): void {
     cancelAnimationFrame(this.frame)
     window.clearTimeout(this.timer)
@@ -61,7 +61,7 @@ export class MarkdownView {
       if (isLast) this.last = made
       else settled += token.raw.length
     }
-    // Tabs and line ends that the lexer changed would shift this; then all is made anew next time.
+    // Tabs and line ends that the lexer changed would shift this; then everything is created again next time.
     const prefix = tokens.slice(0, -1).map((token) => token.raw).join('')
     if (this.tail.startsWith(prefix)) {
       this.tail = this.tail.slice(settled)
@@ -80,7 +80,7 @@ function block(token: Token, final: boolean): HTMLElement | undefined {
       return undefined
     case 'heading': {
       const { depth, tokens } = token as Tokens.Heading
-      // The panel's own headings come first.
+      // The panel's headings have the higher levels.
       return el(`h${Math.min(6, depth + 2)}` as 'h3', { class: `h${depth}` }, ...inline(tokens))
     }
     case 'code': {
@@ -152,7 +152,7 @@ function table(token: Tokens.Table): HTMLElement {
   )
 }
 
-/** Lets long paths and names break after their separators; a word without one stays whole. */
+/** Allow line breaks in long paths and names after their separators. */
 function breakable(cell: HTMLElement): HTMLElement {
   const texts: Text[] = []
   const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT)
@@ -199,11 +199,11 @@ function inline(tokens: readonly Token[] | undefined, inLink = false): (Node | s
   })
 }
 
-// A file with a line, such as `src/app.py:12` or `Makefile:3:1`; no time, no address with a port.
+// A file with a line, such as `src/app.py:12` or `Makefile:3:1`, but not a time or an address with a port.
 const PLACE = /(?<![\w/.:@~-])((?:~\/|\.{0,2}\/)?(?:[\w@.+-]+\/)*(?:[\w@+-][\w@.+-]*\.[A-Za-z]\w{0,9}|Makefile|Dockerfile|Justfile|Rakefile|Gemfile)):(\d{1,7})(?::\d{1,5})?(?![\w/])/g
 const HOST_ENDINGS = /^[^/]*\.(?:com|org|net|io|dev|local|localhost)$/
 
-/** Text in which places of files are links. */
+/** Text in which file locations are links. */
 export function withPlaces(text: string): (Node | string)[] {
   const made: (Node | string)[] = []
   let at = 0
@@ -218,7 +218,7 @@ export function withPlaces(text: string): (Node | string)[] {
   return made
 }
 
-/** A link without an address of its own: the extension host looks at where it leads. */
+/** A link without an `href`: the extension host checks its target. */
 export function link(href: string, children: (Node | string)[]): HTMLElement {
   const go = (event: Event): void => {
     event.preventDefault()
@@ -233,7 +233,7 @@ export function link(href: string, children: (Node | string)[]): HTMLElement {
 
 const parser = new DOMParser()
 
-/** Entities such as `&lt;` as their characters. */
+/** Replace entities such as `&lt;` by their characters. */
 function decoded(text: string): string {
   if (!text.includes('&')) return text
   return text.replace(/&(?:#\d{1,7}|#x[\da-f]{1,6}|[a-z][a-z\d]{1,31});/gi, (entity) => parser.parseFromString(entity, 'text/html').documentElement.textContent)

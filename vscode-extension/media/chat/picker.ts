@@ -17,7 +17,7 @@ const MOST_SHOWN = 300
 
 type Value = Choice['values'][number]
 
-/** A list of many values over the place to type: grouped, and searched by what is typed. Models are chosen in it. */
+/** A searchable, grouped list above the input, for options with many values such as models. */
 export class Picker {
   readonly element: HTMLElement
   private readonly search: HTMLInputElement
@@ -135,7 +135,7 @@ export class Picker {
   }
 }
 
-/** The group that the agent gives a value, else its provider: what stands before the colon. */
+/** The group of a value, or its provider, which is the text before the colon. */
 function groupOf(choice: Choice, value: Value): string {
   if (value.group !== undefined) return value.group
   if (choice.category !== 'model') return ''
@@ -143,7 +143,7 @@ function groupOf(choice: Choice, value: Value): string {
   return provider === undefined ? '' : (PROVIDERS[provider] ?? provider)
 }
 
-/** A model's name without the provider, under which it stands. */
+/** The name of a model without its provider, which is the group's title. */
 export function shortName(value: Value): string {
   return /^[a-z][\w-]*:(.+)$/.exec(value.name)?.[1] ?? value.name
 }

@@ -2,7 +2,7 @@ import type { SessionRow } from '../../src/chat/messages'
 import { el, icon, iconButton } from './dom'
 import { host } from './host'
 
-/** The sessions that can be taken up again, over the conversation. */
+/** The list of earlier sessions, above the conversation. */
 export class Sessions {
   readonly element: HTMLElement
   private readonly list = el('div', { class: 'session-list', role: 'list' })
@@ -97,7 +97,7 @@ const STEPS: readonly (readonly [number, Intl.RelativeTimeFormatUnit])[] = [
   [Infinity, 'year'],
 ]
 
-/** A time as people say it: `3 hours ago`. */
+/** The time since then in words: `3 hours ago`. */
 export function ago(when: string, now = Date.now()): string {
   const time = Date.parse(when)
   if (Number.isNaN(time)) return ''

@@ -3,16 +3,16 @@ import { createAnsiSequenceParser } from 'ansi-sequence-parser'
 import { el } from './dom'
 
 const MOST_LINES = 4000
-/** Lines of a long output's end that are shown at first; the same number is in the style sheet. */
+/** The number of last lines of a long output that are shown at first. The style sheet has the same number. */
 const SHOWN_LINES = 16
-// Escape sequences that are no colours: cursor, titles, character sets.
+// Escape sequences other than colours: cursor, titles, character sets.
 const OTHERS = /\u001b(?:\[[0-?]*[ -/]*[@-ln-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[()*+][0-9A-Z]|[=>78MDEHcNO])/g
-// The beginning of one at the end of a piece: its rest is still to come.
+// An incomplete escape sequence at the end of a piece.
 const UNFINISHED = /\u001b(?:\[[0-?]*[ -/]*|\][^\u0007\u001b]{0,200}|[()*+])?$/
 
 /**
- * What a command prints, in its colours: the end of it, with what came before folded away and counted. Lines are added as they
- * come; the oldest of very long outputs go.
+ * The output of a command in colours: its last lines, with the earlier lines collapsed and counted. Lines are added as they
+ * come. The oldest lines of a very long output are removed.
  */
 export class TerminalView {
   readonly element: HTMLElement
@@ -24,13 +24,13 @@ export class TerminalView {
   private readonly parser = createAnsiSequenceParser()
   private line = el('span', { class: 'line' })
   private waiting = ''
-  /** A lone carriage return: what comes next stands in this line's place. */
+  /** After a single carriage return, the next text replaces this line. */
   private returned = false
 
   constructor(text = '') {
     this.element = el('div', { class: 'output' }, this.fold, this.lines)
     this.lines.append(this.line)
-    // The end of it is what is seen, also where it is unfolded or becomes narrower later.
+    // The end stays visible, also if it is expanded or resized later.
     new ResizeObserver(() => { if (this.lines.classList.contains('folded')) this.lines.scrollTop = this.lines.scrollHeight }).observe(this.lines)
     this.updateToggle()
     if (text) this.append(text)
@@ -57,7 +57,7 @@ export class TerminalView {
     this.lines.scrollTop = this.lines.classList.contains('folded') ? this.lines.scrollHeight : 0
   }
 
-  /** How much is folded away. The last line is empty where the output ends with a line's end. */
+  /** Update the number of collapsed lines. The last line is empty if the output ends with a line break. */
   private updateToggle(): void {
     const folded = this.lines.classList.contains('folded')
     const all = this.lines.childElementCount
@@ -100,7 +100,7 @@ export class TerminalView {
 
 type Colour = ReturnType<ReturnType<typeof createAnsiSequenceParser>['parse']>[number]['foreground']
 
-/** The editor's own terminal colours for the named ones. */
+/** The terminal colours of the editor for named colours. */
 function colour(value: Colour): string | undefined {
   if (!value) return undefined
   if (value.type === 'named') return `var(--vscode-terminal-ansi${value.name.charAt(0).toUpperCase()}${value.name.slice(1)})`

@@ -28,7 +28,7 @@ const STATUS: Readonly<Record<string, readonly [string, string]>> = {
   stopped: ['circle-slash', 'stopped'],
 }
 
-/** A tool call: what it is about, how it stands, and what came of it, which can be folded away; or the question whether it may be made. */
+/** A tool call: its title, its status and its collapsible result, or the permission question. */
 export class ToolView {
   readonly element: HTMLElement
   private readonly details = el('details', { class: 'tool' })
@@ -62,12 +62,12 @@ export class ToolView {
       el('span', { class: `status ${state}`, title: words }, icon(sign), el('span', { class: 'hidden-words' }, words)),
     )
     this.element.classList.toggle('nested', item.parent !== undefined)
-    // What these lead to stands elsewhere: the answer in words, the plan above the place to type.
+    // The results of these calls are shown elsewhere: the answer as text, the plan above the input.
     this.element.hidden = (item.name === 'done' || item.name === 'plan') && item.status !== 'failed' && !item.question
     this.element.setAttribute('aria-label', `${item.title}, ${words}`)
-    // While the question is open it says itself what it is about, once.
+    // An open question already shows the subject of the call.
     this.details.hidden = item.question !== undefined
-    // Making its content anew would fold what the user opened and lose places in it: only where it is another one.
+    // Create the content again only if it changed: that would collapse what the user opened and lose scroll positions.
     const shape = JSON.stringify([item.question !== undefined, item.parts, item.input, item.exit, item.tests, item.locations, item.answer, item.stopped, item.status === 'failed'])
     if (shape !== this.renderedShape) {
       this.renderedShape = shape
@@ -90,7 +90,7 @@ export class ToolView {
     this.bare()
   }
 
-  /** Whether there is nothing to unfold: a command that has no room in one line can be. */
+  /** Whether there is nothing to expand. A command that is longer than one line can be expanded. */
   private bare(): void {
     this.details.classList.toggle('bare', this.body.childElementCount === 0 && (this.item.program?.text.length ?? 0) < SHORT && !this.item.program?.text.includes('\n'))
   }
@@ -131,7 +131,7 @@ export class ToolView {
   private ask(item: ToolItem): void {
     const { question, answer } = item
     const shape = JSON.stringify([question, answer, item.parts, item.program, item.input, item.title])
-    // Buttons that are made anew would lose the focus.
+    // New buttons would lose the focus.
     if (shape === this.asked) return
     this.asked = shape
     this.asking.replaceChildren()
@@ -168,7 +168,7 @@ export class ToolView {
     }
   }
 
-  /** What the user decides about, whole. */
+  /** The complete subject of the decision. */
   private subject(item: ToolItem): Node[] {
     const { program } = item
     if (program) {
@@ -184,13 +184,13 @@ export class ToolView {
   }
 }
 
-/** Characters of a command that are sure to be seen in one line. */
+/** The length of a command that fits in one line. */
 const SHORT = 30
-/** Lines that are read at a glance. */
+/** The number of lines that are shown without collapsing. */
 const GLANCE = 12
 const HINTS: Readonly<Record<string, string>> = { allow_once: 'Alt+A', reject_once: 'Alt+R' }
 
-/** How a call stands for its user: tests that fail are no success, and what the user rejected is no failure. */
+/** The status of a call for the user: failing tests are not a success, and a rejected call is not a failure. */
 function stateOf(item: ToolItem): string {
   if (item.answer === 'reject_once' || item.answer === 'reject_always' || item.answer === 'stopped' || item.answer === 'unanswered' || item.answer === 'passed') return 'rejected'
   if (item.stopped) return 'stopped'
@@ -198,7 +198,7 @@ function stateOf(item: ToolItem): string {
   return item.status
 }
 
-/** What is easily missed of a question that is long. */
+/** Hints for a long question, of what is easily missed. */
 function size(item: ToolItem): HTMLElement | false {
   const lines = item.program ? item.program.text.split('\n').length : item.parts.reduce((sum, part) => sum + (part.type === 'diff' ? part.hunks.reduce((all, hunk) => all + hunk.lines.length, 0) : 0), 0)
   const missing = (item.program?.left ?? 0) > 0 || item.parts.some((part) => part.type === 'diff' && part.left > 0)
@@ -210,7 +210,7 @@ function left(count: number): HTMLElement | false {
   return count > 0 && el('mark', { class: 'spelled' }, `${count.toLocaleString('en')} more characters are not shown`)
 }
 
-/** What failed and why; then all that the command printed. */
+/** The failed tests with their reasons, then the output of the command. */
 function tests(report: TestReport, command: string | undefined): Node[] {
   return [
     ...(command ? [el('pre', { class: 'code-block command' }, el('code', {}, ...withVisibleCharacters(command, 'command')))] : []),

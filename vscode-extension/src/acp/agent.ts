@@ -31,7 +31,7 @@ export class Agent {
     private readonly options: ConnectionOptions & { readonly log: (line: string) => void },
   ) {}
 
-  /** The living connection; starts the agent where none runs. Rejects with words for its user. */
+  /** The current connection; starts the agent if none runs. Rejects with a message for the user. */
   connection(): Promise<Connection> {
     this.starting ??= this.start();
     return this.starting;

@@ -2,7 +2,7 @@ import * as acp from "@agentclientprotocol/sdk/unstable";
 import type { AgentProcess } from "./process";
 import { traceStreams, type TraceLevel } from "./trace";
 
-/** What the editor does for the agent. A signal is aborted when the agent takes its request back, or is gone. */
+/** The services of the editor for the agent. A signal is aborted if the agent cancels its request or ends. */
 export interface ClientServices {
   updated(sessionId: string, update: acp.SessionUpdate): void;
   permission(request: acp.RequestPermissionRequest, signal: AbortSignal): Promise<acp.RequestPermissionResponse>;
@@ -29,7 +29,7 @@ export interface ConnectionOptions {
   readonly handshakeMs?: number;
 }
 
-/** An agent that shook hands. Requests reject with `acp.RequestError` for what the agent refused, and with `AgentGone`. */
+/** A connection to an initialized agent. Requests reject with `acp.RequestError` if the agent refuses them, or with `AgentExitedError`. */
 export class Connection {
   private constructor(
     private readonly connection: acp.ClientConnection,
@@ -58,7 +58,7 @@ export class Connection {
       },
       clientInfo: { name: "cantrip-vscode", title: "Cantrip for VS Code", version: options.version },
     });
-    // Whichever comes second must not count as unhandled.
+    // The promise that rejects second must not count as unhandled.
     hello.catch(() => undefined);
     const about = await withTimeout(rejectOnExit(hello, gone), options.handshakeMs ?? 30_000, process);
     if (about.protocolVersion !== acp.PROTOCOL_VERSION) {
@@ -83,7 +83,7 @@ export class Connection {
     await this.connection.agent.notify(acp.methods.agent.session.cancel, { sessionId });
   }
 
-  /** Whether the agent has an ability of sessions, such as `fork`. */
+  /** Whether the agent has a session capability, such as `fork`. */
   hasCapability(ability: keyof acp.SessionCapabilities | "load"): boolean {
     const offered = this.about.agentCapabilities;
     if (ability === "load") return offered?.loadSession === true;
@@ -134,7 +134,7 @@ function createClient(services: ClientServices): acp.ClientApp {
 async function rejectOnExit<T>(answer: Promise<T>, gone: Promise<AgentExitedError>): Promise<T> {
   let over = false;
   const lost = gone.then(async (problem) => {
-    // What had arrived before the end is still handled first.
+    // Messages that arrived before the end are handled first.
     await new Promise((resolve) => setTimeout(resolve, 20));
     if (!over) throw problem;
     return undefined as never;
@@ -144,7 +144,7 @@ async function rejectOnExit<T>(answer: Promise<T>, gone: Promise<AgentExitedErro
     return await Promise.race([answer, lost]);
   } catch (problem) {
     if (problem instanceof acp.RequestError || problem instanceof AgentExitedError) throw problem;
-    // A connection that was closed says so in its own words; why it was is what its user wants to know.
+    // The error of a closed connection does not say why it closed, so replace it with the reason.
     const ended = await Promise.race([gone, new Promise<undefined>((resolve) => setTimeout(resolve, 500, undefined))]);
     throw ended ?? problem;
   } finally {

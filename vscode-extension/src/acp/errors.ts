@@ -2,7 +2,7 @@ import { RequestError } from "@agentclientprotocol/sdk/unstable";
 import { NoProgram } from "./command";
 import { AgentExitedError } from "./connection";
 
-/** An error for the person who must act: what happened, and what can be done about it. */
+/** An error message for the user: what happened, and what the user can do. */
 export interface ErrorNotice {
   readonly title: string;
   readonly detail: string;
@@ -12,7 +12,7 @@ export interface ErrorNotice {
 const AUTH_REQUIRED = -32000;
 const NOT_FOUND = -32002;
 
-/** Whether the agent wants a key or a sign-in first. */
+/** Whether the agent needs a key or a sign-in first. */
 export function wantsSignIn(problem: unknown): boolean {
   return problem instanceof RequestError && problem.code === AUTH_REQUIRED;
 }
@@ -36,7 +36,7 @@ export function describeError(problem: unknown): ErrorNotice {
   return { title, detail: rest.join("\n"), action: problem instanceof NoProgram ? "setUp" : "none" };
 }
 
-/** What a provider said, by its status or its words, and what its user can do. */
+/** Errors of providers, found by status or by text, and what the user can do. */
 const PROVIDER: readonly (readonly [statuses: readonly number[], words: RegExp, title: string, action: ErrorNotice["action"]])[] = [
   [[402], /insufficient_quota|no credit left|exceeded your current quota|billing/i, "The account has no credit left", "retry"],
   [[401, 403], /\banswered 40[13]\b|invalid (?:x-)?api.?key|incorrect api key|authentication_error|api key not valid|unauthori[sz]ed/i, "The key was not accepted", "signIn"],
@@ -86,7 +86,7 @@ function capital(text: string): string {
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
 }
 
-/** Why there is no key, without all the ways to set one elsewhere: the button beside it leads to one. */
+/** The reason for a missing key, without the other ways to set one: the button does that. */
 function missingKeyText(message: string): string {
   const why = message.replace(/^Authentication required: /, "").split(/\.\s/)[0] ?? "";
   return `${capital(why)}.\nGive a key here; “cantrip doctor” in a terminal shows what was found.`;

@@ -1,8 +1,8 @@
-/** Secrets that a message may hold are masked before it is shown: by the name of the field, and by how values look. */
+/** Masks secrets in messages before they are shown, by the name of the field and by the form of the value. */
 
 const MASK = "•••";
 const NAMES = /(^|[_-])(api[_-]?key|apikey|key|token|secret|password|passwd|authorization|credentials?|cookie|private[_-]?key)$/i;
-// Counts and ids that have such a name and are none.
+// Names of counts and ids that look like names of secrets.
 const HARMLESS = /^(max_?tokens|tokens?_?(prompt|completion|cached|in|out|used)|progressToken)$/i;
 const VALUES: readonly RegExp[] = [
   /\bsk-[A-Za-z0-9_-]{12,}/g,
@@ -26,7 +26,7 @@ export function maskText(text: string): string {
   return result;
 }
 
-/** A copy of a message that can be shown: secrets masked, pictures and sounds left out, very long texts cut. */
+/** A copy of a message for the log: without secrets, pictures and sounds, and with long texts cut. */
 export function masked(value: unknown, name = ""): unknown {
   if (typeof value === "string") {
     if (isSecret(name) && value) return MASK;
@@ -37,7 +37,7 @@ export function masked(value: unknown, name = ""): unknown {
   if (Array.isArray(value)) return value.map((item) => masked(item, name));
   if (value !== null && typeof value === "object") {
     const fields = value as Record<string, unknown>;
-    // A variable of an environment or a header: its name stands beside its value.
+    // An environment variable or a header: its name is in another field than its value.
     const named = typeof fields.name === "string" && typeof fields.value === "string" ? fields.name : undefined;
     return Object.fromEntries(
       Object.entries(fields).map(([key, item]) => [key, key === "value" && named !== undefined && isSecret(named) ? MASK : masked(item, key)]),

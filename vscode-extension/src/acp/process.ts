@@ -8,8 +8,8 @@ const CLOSE_MS = 1500;
 const TERM_MS = 1000;
 
 /**
- * The agent's process. It is the leader of a process group of its own, so that nothing it started is left when it has to be
- * killed; an orderly end is the end of its stdin, after which it has a moment to write its looms.
+ * The agent process. It leads its own process group, so that its children end too if it has to be
+ * killed. Normally it ends when its stdin closes; then it has some time to write its looms.
  */
 export class AgentProcess {
   readonly ended: Promise<string>;
@@ -30,7 +30,7 @@ export class AgentProcess {
       detached: inGroup,
       windowsHide: true,
     });
-    // A pipe that breaks is told by the end of the process; without a listener it would end the extension host.
+    // The end of the process reports a broken pipe. Without a listener, the error would end the extension host.
     this.child.stdin.on("error", () => undefined);
     this.child.stderr.setEncoding("utf8").on("data", (text: string) => this.onStderr(text));
     this.ended = new Promise((resolve) => {
@@ -47,7 +47,7 @@ export class AgentProcess {
     });
   }
 
-  /** Starts it; whether it could be started shows in `ended`. `heard` gets each line of its stderr. */
+  /** Start the process. `ended` reports a failed start. `heard` gets each line of stderr. */
   static start(command: AgentCommand, heard: (line: string) => void = () => undefined): AgentProcess {
     return new AgentProcess(command, heard);
   }
@@ -68,12 +68,12 @@ export class AgentProcess {
     return Readable.toWeb(this.child.stdout);
   }
 
-  /** The last lines of its stderr, oldest first. */
+  /** The last lines of stderr, oldest first. */
   get stderrTail(): readonly string[] {
     return this.tail;
   }
 
-  /** Ends it: by closing its stdin, then by SIGTERM, then by SIGKILL to it and what it started. */
+  /** End the process: close stdin, then send SIGTERM, then send SIGKILL to its process group. */
   async stop(): Promise<void> {
     if (this.over) return;
     this.child.stdin.end();

@@ -3,14 +3,14 @@ import type * as acp from "@agentclientprotocol/sdk/unstable";
 import type { Connection } from "./connection";
 import { Signal } from "./signal";
 
-/** What a reply or an update tells of a session, besides what is said in it. */
+/** The state of a session from replies and updates, without its messages. */
 export interface Settings {
   readonly title?: string;
   readonly modes?: acp.SessionModeState;
   readonly options: readonly acp.SessionConfigOption[];
   readonly commands: readonly acp.AvailableCommand[];
   readonly usage?: { readonly used: number; readonly size: number; readonly cost?: acp.Cost };
-  /** Why its first prompt will ask for trust; a recipe of the workspace that nobody vouched for. */
+  /** Why the first prompt will ask for trust: the recipe of the workspace is not trusted. */
   readonly untrusted?: string;
 }
 
@@ -20,8 +20,8 @@ export interface Place {
 }
 
 /**
- * One session of the agent. It outlives the agent's process: `connect` gives the living connection, and a session that lived in
- * an earlier one is resumed there before it is used.
+ * One session of the agent. It outlives the agent process: `connect` returns the current connection, and a session of an
+ * earlier connection is resumed before it is used.
  */
 export class Session {
   readonly updates = new Signal<acp.SessionUpdate>();
@@ -41,7 +41,7 @@ export class Session {
     return this.prompting;
   }
 
-  /** Takes what a reply says of the session. */
+  /** Set the state from a reply. */
   initialized(reply: {
     modes?: acp.SessionModeState | null;
     configOptions?: readonly acp.SessionConfigOption[] | null;
@@ -99,7 +99,7 @@ export class Session {
     this.set({ options: reply.configOptions });
   }
 
-  /** The connection in which this session lives now. */
+  /** The connection in which this session is open. */
   async ensureConnected(): Promise<Connection> {
     const connection = await this.connect();
     if (connection === this.connection) return connection;
@@ -107,7 +107,7 @@ export class Session {
     if (connection.hasCapability("resume")) {
       this.initialized(await connection.request(methods.agent.session.resume, params));
     } else {
-      // What is replayed stands in the transcript already.
+      // The transcript already contains the replayed updates.
       this.muted = true;
       try {
         this.initialized(await connection.request(methods.agent.session.load, params));

@@ -2,7 +2,7 @@ export interface Subscription {
   dispose(): void;
 }
 
-/** Something that happens; listeners hear of it in the order in which they came. */
+/** An event. Listeners are called in the order of their registration. */
 export class Signal<T> {
   private readonly listeners = new Set<(value: T) => void>();
 

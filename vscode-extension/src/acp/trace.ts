@@ -3,7 +3,7 @@ import { masked } from "./masking";
 
 export type TraceLevel = "off" | "messages" | "verbose";
 
-/** A stream whose messages are told to `write` as they pass, with secrets masked; `level` is asked for each. */
+/** Streams that write each message to the log, with secrets masked. `level` is read for each message. */
 export function traceStreams(stream: Stream, level: () => TraceLevel, write: (line: string) => void): Stream {
   const open = new Map<string, { method: string; at: number }>();
   const tell = (sent: boolean, message: AnyMessage): void => {

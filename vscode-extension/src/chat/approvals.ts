@@ -3,12 +3,12 @@ import * as vscode from "vscode";
 import type { Diffs } from "./diffs";
 import type { Permissions } from "./permissions";
 
-/** Resources of changes that can be answered, by which the diff editor shows its buttons. */
+/** Sets the context key for diff resources with an open question, which shows the buttons of the diff editor. */
 const ASKED = "cantrip.chat.askedChanges";
 
-/** Changes in the diff editor that are answered there: its title has Allow and Reject as long as the agent waits. */
+/** Permission questions in the diff editor: its title has Allow and Reject while the question is open. */
 export class Approvals implements vscode.Disposable {
-  /** Open questions by the resource that the diff editor shows. */
+  /** Open questions by the resource of the diff editor. */
   private readonly asked = new Map<string, string>();
   private readonly parts: { dispose(): void }[];
 
@@ -26,7 +26,7 @@ export class Approvals implements vscode.Disposable {
     ];
   }
 
-  /** Shows a change; with the question that it belongs to, where the agent waits for an answer. */
+  /** Show a change, with its question if one is open. */
   async show(diff: acp.Diff, question?: string): Promise<void> {
     await this.diffs.open(diff.path, diff.oldText ?? null, diff.newText, (resource) => {
       if (question === undefined || !this.permissions.hasPending(question)) return;

@@ -2,7 +2,7 @@ import type * as acp from "@agentclientprotocol/sdk/unstable";
 import * as vscode from "vscode";
 import type { Attachment } from "./items";
 
-/** A prompt's words and what goes with it, as the protocol has them. */
+/** The text and the attachments of a prompt as content blocks of the protocol. */
 export function contentOf(text: string, attachments: readonly Attachment[]): acp.ContentBlock[] {
   const blocks: acp.ContentBlock[] = [{ type: "text", text }];
   for (const each of attachments) {
@@ -19,12 +19,12 @@ export async function fileAttached(uri: vscode.Uri): Promise<Attachment> {
   try {
     folder = ((await vscode.workspace.fs.stat(uri)).type & vscode.FileType.Directory) !== 0;
   } catch {
-    // The agent says that it cannot be read.
+    // The agent reports a file that it cannot read.
   }
   return { kind: folder ? "folder" : "file", name: folder ? `${name}/` : name, uri: uri.toString(), detail: shown };
 }
 
-/** The lines that are selected, as a link to them; the whole file where nothing is. */
+/** A link to the selected lines; to the whole file if nothing is selected. */
 export async function selectionAttached(editor: vscode.TextEditor): Promise<Attachment> {
   const { document, selection } = editor;
   if (selection.isEmpty) return fileAttached(document.uri);
@@ -33,7 +33,7 @@ export async function selectionAttached(editor: vscode.TextEditor): Promise<Atta
 
 export function linesAttached(uri: vscode.Uri, range: vscode.Range, kind: "selection" | "symbol", symbol?: string): Attachment {
   const first = range.start.line + 1;
-  // A selection that ends before the first character of a line does not hold that line.
+  // If the selection ends at the beginning of a line, that line is not part of it.
   const last = range.end.character === 0 && range.end.line > range.start.line ? range.end.line : range.end.line + 1;
   const shown = vscode.workspace.asRelativePath(uri, false);
   const name = shown.split(/[\\/]/).pop() ?? shown;

@@ -1,12 +1,12 @@
 import { structuredPatch } from "diff";
 import type { DiffPart, Hunk } from "./items";
 
-/** Lines of a change that a conversation shows: whoever is asked sees all of any edit that a person reads. */
+/** The maximum number of lines of a change in the conversation: more than a person reads before a decision. */
 const MOST_LINES = 3000;
 const MOST_IN_LINE = 20_000;
 const TOO_LARGE = 2_000_000;
 
-/** A change of a file as hunks that can be shown in a conversation; what is left out is counted. */
+/** The hunks of a file change for the conversation. Lines that are left out are counted. */
 export function diffHunks(path: string, shown: string, before: string | null, after: string): DiffPart {
   const base = { type: "diff", path, shown, isNew: before === null } as const;
   if ((before?.length ?? 0) + after.length > TOO_LARGE) return { ...base, added: 0, removed: 0, hunks: [], left: after.split("\n").length };
@@ -30,7 +30,7 @@ export function diffHunks(path: string, shown: string, before: string | null, af
     if (room > 0) hunks.push({ oldStart: hunk.oldStart, newStart: hunk.newStart, lines: fitting.map((line) => line.slice(0, MOST_IN_LINE)) });
     shownLines += fitting.length;
   }
-  // A change that takes too long to compare is shown by its size alone.
+  // For a change that takes too long to compare, only the size is shown.
   if (patch === undefined) left = after.split("\n").length;
   return { ...base, added, removed, hunks, left, ...(cut > 0 ? { cut } : {}) };
 }

@@ -5,11 +5,11 @@ import { Signal, type Subscription } from "../acp/signal";
 import type { Attachment } from "./items";
 import { Transcript } from "./transcript";
 
-/** A session with all that was said in it. It lives in the extension host, whether a panel shows it or not. */
+/** A session with its transcript. It is in the extension host, also if no panel shows it. */
 export class Conversation {
   readonly transcript: Transcript;
   readonly changed = new Signal<Settings>();
-  /** What is said as it is said; a past that is replayed is not. */
+  /** Fires for each update of a running answer, but not during a replay. */
   readonly onUpdate = new Signal<acp.SessionUpdate>();
   readonly onPromptStart = new Signal<void>();
   readonly onPromptEnd = new Signal<void>();
@@ -34,12 +34,12 @@ export class Conversation {
     return this.current?.settings ?? { options: [], commands: [] };
   }
 
-  /** Whether its user stopped the prompt that runs, or ran last. */
+  /** Whether the user stopped the current or last prompt. */
   get stopped(): boolean {
     return this.stopping;
   }
 
-  /** Whether somebody said something in it. */
+  /** Whether it has any messages. */
   get hasMessages(): boolean {
     return this.transcript.items.length > 0;
   }
@@ -58,8 +58,8 @@ export class Conversation {
   }
 
   /**
-   * One prompt and all that comes of it. `open` gives the session where there is none yet. Whatever goes wrong stands in the
-   * transcript; `signIn` is asked for a key where one is missing, and the prompt is sent again after it.
+   * Run one prompt to its end. `open` opens a session if there is none. Errors are added to the
+   * transcript. If a key is missing, `signIn` asks for one, and the prompt is sent again.
    */
   async prompt(text: string, attachments: Attachment[], content: acp.ContentBlock[], open: () => Promise<Session>, signIn: () => Promise<boolean>): Promise<void> {
     if (this.busy) return;
@@ -85,7 +85,7 @@ export class Conversation {
     }
   }
 
-  /** The reply; a stop that came before there was a session leaves nothing to send. */
+  /** Send the prompt. After an earlier stop, nothing is sent. */
   private async sendPrompt(content: acp.ContentBlock[]): Promise<acp.PromptResponse> {
     if (this.stopping || this.current === undefined) return { stopReason: "cancelled" };
     return this.current.prompt(content);

@@ -5,12 +5,12 @@ import * as vscode from "vscode";
 const SCHEME = "cantrip-diff";
 const KEPT = 100;
 
-/** Changes in the editor's own diff editor: both sides as they were told, whatever became of the file since. */
+/** Shows changes in the diff editor: both sides as the agent sent them, also if the file has changed since. */
 export class Diffs implements vscode.TextDocumentContentProvider, vscode.Disposable {
   private readonly texts = new Map<string, string>();
   private readonly registration = vscode.workspace.registerTextDocumentContentProvider(SCHEME, this);
 
-  /** `named` is told the resource of what would be there, before it is shown. */
+  /** `named` gets the resource of the new side before it is shown. */
   async open(path: string, before: string | null, after: string, named: (resource: vscode.Uri) => void = () => undefined): Promise<void> {
     const id = randomUUID();
     const left = this.keep(id, "before", path, before ?? "");
@@ -32,7 +32,7 @@ export class Diffs implements vscode.TextDocumentContentProvider, vscode.Disposa
     const key = `${id}.${side}`;
     this.texts.set(key, text);
     while (this.texts.size > 2 * KEPT) this.texts.delete(this.texts.keys().next().value as string);
-    // The path keeps its ending, by which the editor knows the language.
+    // The path keeps its suffix, which gives the language.
     return vscode.Uri.file(path).with({ scheme: SCHEME, query: key });
   }
 }

@@ -6,8 +6,8 @@ const NOT_FOUND = -32002;
 const INVALID = -32602;
 
 /**
- * The editor's files for the agent (ACP, File System): what is open is read as it stands in the editor, saved or not, and what
- * is written goes through the editor, so that it can be undone there.
+ * The file system of the editor for the agent (ACP, File System): open files are read with their unsaved changes, and
+ * writes go through the editor, so that the user can undo them.
  */
 export class EditorFiles {
   constructor(private readonly wrote: (uri: vscode.Uri) => void = () => undefined) {}

@@ -4,7 +4,7 @@ import { reveal } from "./links";
 
 const PAUSE_MS = 250;
 
-/** Shows where the agent works, as it works, where the user wants that; the focus stays where it is. */
+/** Shows the files that the agent works on, if the user wants that. The focus does not change. */
 export class FollowAlong implements vscode.Disposable {
   private next: { path: string; line: number | undefined } | undefined;
   private timer: NodeJS.Timeout | undefined;

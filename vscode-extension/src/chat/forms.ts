@@ -3,7 +3,7 @@ import * as vscode from "vscode";
 
 type Fields = Record<string, string | number | boolean | string[]>;
 
-/** Questions of the agent with a form (ACP, Elicitation), a field after the other in the editor's own pickers and inputs. */
+/** Forms of the agent (ACP, Elicitation): asks for one field after the other with the editor's pickers and inputs. */
 export class Forms {
   private readonly pages = new Map<string, vscode.CancellationTokenSource>();
 
@@ -40,7 +40,7 @@ export class Forms {
     const id = typeof request.elicitationId === "string" ? request.elicitationId : "";
     this.pages.set(id, source);
     try {
-      // The address is shown whole: it decides whom the user trusts.
+      // The whole address is shown, because the user's trust depends on it.
       const chosen = await vscode.window.showInformationMessage(request.message, { modal: true, detail: url }, open);
       if (chosen !== open) return { action: "decline" };
       return (await vscode.env.openExternal(vscode.Uri.parse(url, true))) ? { action: "accept" } : { action: "cancel" };
@@ -64,7 +64,7 @@ interface Field {
   readonly items?: { readonly enum?: readonly string[]; readonly anyOf?: readonly { const: string; title: string }[]; readonly oneOf?: readonly { const: string; title: string }[] };
 }
 
-/** One field's answer; null for one that was left out, undefined where the user gave up. */
+/** The answer for one field; null if it was left out, undefined if the user cancelled. */
 async function ask(message: string, title: string, field: Field, required: boolean, token: vscode.CancellationToken): Promise<string | number | boolean | string[] | null | undefined> {
   const choices = field.oneOf?.map((each) => ({ label: each.title, value: each.const })) ?? field.enum?.map((each) => ({ label: each, value: each }));
   const settings = { title: message, placeHolder: field.description ?? title, ignoreFocusOut: true };

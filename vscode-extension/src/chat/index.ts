@@ -20,7 +20,7 @@ import { Status } from "./status";
 import { EditorTerminals } from "./terminals";
 import { describeCharacter } from "./visible";
 
-/** Starts nothing: the agent's process comes with the first session. */
+/** Register the chat. The agent process starts with the first session. */
 export function activateChat(context: vscode.ExtensionContext, environment: Environment): ChatService {
   const trace = vscode.window.createOutputChannel("Cantrip Agent Trace");
   const permissions = new Permissions();
@@ -80,7 +80,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
         if (conversation !== service.current) await service.open(request.sessionId);
       });
     }),
-    // Another program, or another environment of it: what runs now is the one before.
+    // The program or its environment changed, so the running agent is outdated.
     environment.onDidChange(() => { if (service.busy.length === 0) void agent.stop(); }),
     vscode.window.registerWebviewViewProvider(ChatPanel.id, panel, { webviewOptions: { retainContextWhenHidden: true } }),
     command("cantrip.chat.open", () => panel.compose([])),
@@ -110,7 +110,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
       await panel.compose(await Promise.all(uris.map(fileAttached)));
     }),
     {
-      // The extension host waits for this: a process that writes its loom is not cut off.
+      // The extension host waits for this, so that the agent can finish writing its looms.
       dispose: () => agent.stop(),
     },
   );
@@ -133,7 +133,7 @@ function command(name: string, work: (...args: unknown[]) => Promise<unknown>): 
   });
 }
 
-/** How the agent is started here. */
+/** The command that starts the agent. */
 async function agentCommand(environment: Environment): Promise<AgentCommand> {
   const found = await environment.find();
   if (!isFound(found)) {

@@ -1,4 +1,4 @@
-/** What a conversation is made of, as the panel shows it. Plain data: it crosses from the extension host to the webview. */
+/** The items of a conversation. They are plain data, because the extension host sends them to the webview. */
 
 export type Item = UserItem | WordsItem | ToolItem | NoticeItem | FoldItem | ErrorItem | EndItem;
 
@@ -9,7 +9,7 @@ export interface UserItem {
   readonly attachments: Attachment[];
 }
 
-/** What goes with a prompt beside its words. */
+/** An attachment of a prompt. */
 export interface Attachment {
   readonly kind: "file" | "folder" | "selection" | "symbol" | "image" | "link";
   readonly name: string;
@@ -20,7 +20,7 @@ export interface Attachment {
   readonly mime?: string;
 }
 
-/** Markdown that the agent says, or thinks. */
+/** A message or a thought of the agent, in Markdown. */
 export interface WordsItem {
   readonly type: "agent" | "thought";
   readonly id: string;
@@ -37,20 +37,20 @@ export interface ToolItem {
   kind: string;
   name?: string;
   status: ToolStatus;
-  /** The call that this one came from: a command that calls gates, or a child. */
+  /** The parent call: a command that calls gates, or a child. */
   parent?: string;
   parts: ToolPart[];
   locations: { path: string; shown: string; line?: number }[];
-  /** The command or the code that it runs, whole. */
+  /** The complete command or code that it runs. */
   program?: Program;
-  /** Its arguments, where they are no program. */
+  /** Its arguments, if they are not a program. */
   input?: string;
-  /** What a command printed, with its escape codes. */
+  /** The output of a command, with its escape codes. */
   output?: string;
   exit?: { code: number | null; signal: string | null };
-  /** Whether it was stopped before it had ended: neither a success nor a failure. */
+  /** Whether it was stopped before its end. That is neither a success nor a failure. */
   stopped?: boolean;
-  /** What a run of tests came to. */
+  /** The report of a test run. */
   tests?: TestReport;
   question?: Question;
   answer?: Answer;
@@ -59,7 +59,7 @@ export interface ToolItem {
 export interface Program {
   readonly text: string;
   readonly language: "bash" | "python";
-  /** Characters at its end that are not in `text`. */
+  /** The number of characters that were cut off at the end. */
   readonly left: number;
 }
 
@@ -73,8 +73,8 @@ export interface TestReport {
 }
 
 /**
- * What the user said to a question. `stopped`: the user stopped the agent while it was open; `unanswered`: it was closed by
- * something else, such as a reload, and can be asked again; `passed`: so too, and the conversation went on since.
+ * The user's answer to a question. `stopped`: the user stopped the agent while it was open; `unanswered`: something else
+ * closed it, such as a reload, and it can be asked again; `passed`: the same, but the conversation has continued.
  */
 export type Answer = "allow_once" | "allow_always" | "reject_once" | "reject_always" | "stopped" | "unanswered" | "passed";
 
@@ -85,7 +85,7 @@ export interface Question {
 
 export type ToolPart =
   | { readonly type: "text"; readonly text: string }
-  /** What a command printed, of a time that is over. */
+  /** The output of a command that has ended. */
   | { readonly type: "output"; readonly text: string }
   | { readonly type: "image"; readonly mime: string; readonly data: string }
   | { readonly type: "link"; readonly name: string; readonly uri: string }
@@ -99,16 +99,16 @@ export interface DiffPart {
   readonly added: number;
   readonly removed: number;
   readonly hunks: readonly Hunk[];
-  /** Lines that were left out of the hunks. */
+  /** The number of lines that were left out of the hunks. */
   readonly left: number;
-  /** Characters that were left out at the ends of very long lines. */
+  /** The number of characters that were cut off from very long lines. */
   readonly cut?: number;
 }
 
 export interface Hunk {
   readonly oldStart: number;
   readonly newStart: number;
-  /** Each begins with a space, `+` or `-`. */
+  /** Each line begins with a space, `+` or `-`. */
   readonly lines: readonly string[];
 }
 
@@ -120,7 +120,7 @@ export interface NoticeItem {
   readonly text: string;
 }
 
-/** Earlier turns were put together in a summary. */
+/** A fold: earlier turns were replaced by a summary. */
 export interface FoldItem {
   readonly type: "fold";
   readonly id: string;
@@ -138,7 +138,7 @@ export interface ErrorItem {
 
 export type ErrorAction = "restart" | "retry" | "signIn" | "setUp" | "newSession" | "none";
 
-/** The end of an answer. `turn` is where a fork would go on from. */
+/** The end of an answer. `turn` is the turn from which a fork continues. */
 export interface EndItem {
   readonly type: "end";
   readonly id: string;
@@ -147,7 +147,7 @@ export interface EndItem {
   readonly turn?: string;
 }
 
-/** A change of the conversation; `text` and `output` add to what is there. */
+/** A change of the conversation. `text` and `output` append to an item. */
 export type Op =
   | { readonly op: "add"; readonly item: Item }
   | { readonly op: "set"; readonly item: Item }

@@ -3,15 +3,15 @@ import { isAbsolute, resolve } from "node:path";
 import * as vscode from "vscode";
 
 /**
- * Follows a link of a conversation. What the agent wrote may come from anywhere: only web pages (which the editor asks about)
- * and files are opened, and no other scheme, `command:` among them, does anything.
+ * Follow a link in a conversation. The text of the agent is not trusted: only web pages (which the editor asks about)
+ * and files are opened. Other schemes, such as `command:`, do nothing.
  */
 export async function follow(href: string, folder: string): Promise<void> {
   if (/^(https?|mailto):/i.test(href)) {
     await vscode.env.openExternal(vscode.Uri.parse(href, true));
     return;
   }
-  // `app.py:12` is a file's line and no scheme.
+  // `app.py:12` is a line of a file, not a scheme.
   const isPlace = /^[^:]+:\d{1,9}(?::\d+)?$/.test(href);
   const scheme = isPlace ? undefined : /^([A-Za-z][A-Za-z0-9+.-]+):/.exec(href)?.[1]?.toLowerCase();
   if (scheme !== undefined && scheme !== "file") return;
@@ -28,7 +28,7 @@ export async function follow(href: string, folder: string): Promise<void> {
   await reveal(isAbsolute(file) ? file : resolve(folder, file), line === undefined ? undefined : Number(line));
 }
 
-/** Shows a file, at a line (counted from 1) where one is given; folders are shown in the explorer. */
+/** Show a file, at a line (from 1) if one is given. Folders are shown in the explorer. */
 export async function reveal(path: string, line: number | undefined, quiet = false): Promise<void> {
   const uri = vscode.Uri.file(path);
   try {

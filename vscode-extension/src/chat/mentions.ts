@@ -6,7 +6,7 @@ const MOST = 30;
 const MOST_FILES = 5000;
 const SKIPPED = "**/{node_modules,.git,.venv,venv,__pycache__,dist,out,.mypy_cache,.ruff_cache}/**";
 
-/** What can be named by `@`: the selection, open files, files and folders of the workspace, and symbols. */
+/** Suggestions for `@`: the selection, open files, files and folders of the workspace, and symbols. */
 export class Mentions implements vscode.Disposable {
   private files: Promise<vscode.Uri[]> | undefined;
   private readonly watcher = vscode.workspace.createFileSystemWatcher("**/*", false, true, false);
@@ -55,7 +55,7 @@ function folders(files: readonly { uri: vscode.Uri; shown: string }[]): { uri: v
   return [...found].map(([shown, uri]) => ({ uri, shown }));
 }
 
-/** How well a path fits what was typed: its name first, then the whole of it, then its letters in order; 0 for not at all. */
+/** How well a path matches the typed text: first by its name, then by the whole path, then by its letters in order; 0 if it does not match. */
 export function score(path: string, wanted: string): number {
   if (!wanted) return 1;
   const whole = path.toLowerCase();

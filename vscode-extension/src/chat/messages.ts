@@ -1,6 +1,6 @@
 import type { Attachment, Item, Op } from "./items";
 
-/** What the panel shows beside the conversation. */
+/** The state of the panel besides the conversation. */
 export interface State {
   readonly status: "ready" | "noFolder" | "untrusted";
   readonly title: string;
@@ -60,7 +60,7 @@ export type WebviewMessage =
   | { readonly type: "askAgain"; readonly item: string }
   | { readonly type: "copy" | "insert"; readonly text: string };
 
-/** Checks what comes from the webview: it shows what strangers wrote, so nothing it says is taken unseen. */
+/** Check a message of the webview. The webview shows untrusted text, so its messages are not trusted. */
 export function parseWebviewMessage(value: unknown): WebviewMessage | undefined {
   if (value === null || typeof value !== "object") return undefined;
   const fields = value as Record<string, unknown>;

@@ -20,7 +20,7 @@ export interface PanelActions {
   readonly signIn: () => Promise<unknown>;
 }
 
-/** The chat's view. It keeps nothing: whenever the editor makes it anew, it is told all that there is. */
+/** The chat panel. It has no state: when the editor creates it again, it gets everything again. */
 export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable {
   static readonly id = "cantrip.chat";
   readonly visibility = new Signal<boolean>();
@@ -71,7 +71,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     view.webview.html = page(view.webview, this.extension);
   }
 
-  /** Shows the panel, with the place to type in focus, and puts something there. */
+  /** Show the panel, focus the input and insert something there. */
   async compose(attachments: readonly Attachment[], text?: string): Promise<void> {
     await vscode.commands.executeCommand(`${ChatPanel.id}.focus`);
     if (attachments.length > 0 || text !== undefined) this.send({ type: "attach", attachments, ...(text === undefined ? {} : { text }) });
@@ -115,14 +115,14 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     this.send({ type: "reset", items: items.slice(-AT_ONCE), more: items.length > AT_ONCE, same, state: this.state() });
   }
 
-  /** Pieces that come close together go out together, text that continues text as one. */
+  /** Send ops that follow each other closely as one message, and join texts that continue each other. */
   private queue(op: Op): void {
     const last = this.ops.at(-1);
     if (op.op === "text" || op.op === "output") {
       if (last?.op === op.op && last.id === op.id) this.ops[this.ops.length - 1] = { ...last, text: last.text + op.text };
       else this.ops.push(op);
     } else {
-      // As it is now: what is added to it later goes out as an op of its own.
+      // A copy of the current state: later additions are separate ops.
       const now = { ...op, item: { ...op.item } };
       if (last?.op === "set" && op.op === "set" && last.item.id === op.item.id) this.ops[this.ops.length - 1] = now;
       else this.ops.push(now);
@@ -176,7 +176,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     }
   }
 
-  /** What is shown is taken up again, or made. */
+  /** Restore the last conversation, or start a new one. */
   private async start(): Promise<void> {
     this.follow(this.service.current);
     if (!vscode.workspace.isTrusted || place() === undefined) return;
@@ -276,13 +276,13 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       else await session.setOption(id, value);
     } catch (problem) {
       showError(problem);
-      // What was chosen did not come to be: the panel shows what is.
+      // The change failed, so the panel shows the current value.
       this.postState();
     }
   }
 }
 
-/** Puts text at the cursor of the editor that was used last, in place of what is selected; in a new file where there is none. */
+/** Insert text at the cursor of the last active editor, replacing the selection; in a new file if there is no editor. */
 async function insert(text: string): Promise<void> {
   const editor = vscode.window.activeTextEditor ?? vscode.window.visibleTextEditors[0];
   if (editor === undefined) {

@@ -16,7 +16,7 @@ export const PARTICIPANT = "cantrip.agent";
 const ANSWER = "cantrip.chat.answer";
 const SHOW_DIFF = "cantrip.chat.showDiff";
 
-/** What a turn leaves for the next one of the same conversation. */
+/** Data that a turn stores for the next turn of the same conversation. */
 interface CantripChatResult extends vscode.ChatResult {
   readonly metadata: { readonly session?: string; readonly reason?: string };
 }
@@ -37,7 +37,7 @@ export class Participant implements vscode.Disposable {
     const participant = vscode.chat.createChatParticipant(PARTICIPANT, (request, context, stream, token) => this.answer(request, context, stream, token));
     participant.iconPath = icon;
     participant.followupProvider = {
-      // What failed before it was answered has no metadata.
+      // A request that failed early has no metadata.
       provideFollowups: ({ metadata }: Partial<CantripChatResult>) => {
         if (metadata?.reason === "max_turn_requests") return [{ prompt: "Go on.", label: "Go on" }];
         return metadata?.reason === "end_turn" ? [{ prompt: "", command: "cost", label: "What did this cost?" }] : [];
@@ -73,7 +73,7 @@ export class Participant implements vscode.Disposable {
       stream.progress("Starting Cantrip…");
       session = await this.session(context, where);
       const text = request.command === undefined ? request.prompt : `/${request.command} ${request.prompt}`.trim();
-      // The editor adds the current file to whatever is asked; a command is one by standing alone.
+      // The editor adds the current file to each request; a slash command has no other text.
       const content = contentOf(text, request.command === undefined ? await attached(request) : []);
       const reply = await this.turn(session, content, stream, token);
       if (reply.stopReason === "max_turn_requests") stream.markdown("\n\n*Stopped: the limit of turns or time is reached.*");
@@ -140,10 +140,10 @@ const SIGNS: Readonly<Record<string, string>> = { completed: "✓", in_progress:
 
 /** Updates in the editor's own chat. */
 class Rendering {
-  /** The calls of this answer, as the conversation in the side bar would have them. */
+  /** The calls of this answer, in the form that the side bar uses. */
   private readonly calls: Transcript;
   private readonly shownDiffs = new Set<string>();
-  /** Calls that the user rejected when they were asked. */
+  /** Calls that the user rejected. */
   private readonly settled = new Set<string>();
   private thinking = false;
 
@@ -174,7 +174,7 @@ class Rendering {
         this.calls.applyUpdate(update);
         return this.call(update);
       case "plan":
-        // Not a list of tasks: this chat shows its boxes as the text of their HTML.
+        // Not a task list: this chat shows the check boxes as HTML text.
         stream.markdown(`\n\n${update.entries.map((entry) => `- ${SIGNS[entry.status] ?? "○"} ${entry.content}`).join("\n")}\n\n`);
         return;
       case "notice":
@@ -192,7 +192,7 @@ class Rendering {
     if (item === undefined) return;
     this.stream.markdown(`\n\n**${questionText(item)}**\n\n${subject(item)}\n\n`);
     for (const part of item.parts) if (part.type === "diff") this.diff(item, part, id);
-    // Each button takes a line of its own: what is answered for good are links below them.
+    // Each button takes one line, so permanent answers are links below the buttons.
     const once = options.filter((option) => !option.kind.endsWith("always"));
     const always = options.filter((option) => option.kind.endsWith("always"));
     for (const option of once) this.stream.button({ command: ANSWER, title: describeCharacter(option.name, "command"), arguments: [id, option.id] });
@@ -250,7 +250,7 @@ async function attached(request: vscode.ChatRequest): Promise<Attachment[]> {
   const found: Attachment[] = [];
   for (const { value } of request.references) {
     const uri = value instanceof vscode.Location ? value.uri : value;
-    // The current file may be one side of a change that is shown: that is nothing that the agent can read.
+    // The current file may be one side of an open diff, which the agent cannot read.
     if (uri instanceof vscode.Uri && uri.scheme !== "file") continue;
     if (value instanceof vscode.Uri) found.push(await fileAttached(value));
     else if (value instanceof vscode.Location) found.push(linesAttached(value.uri, value.range, "selection"));

@@ -2,13 +2,13 @@ import type * as acp from "@agentclientprotocol/sdk/unstable";
 import { randomUUID } from "node:crypto";
 import { Signal } from "../acp/signal";
 
-/** A question of the agent that waits for its user. */
+/** A pending question of the agent. */
 export interface Pending {
   readonly id: string;
   readonly request: acp.RequestPermissionRequest;
 }
 
-/** Questions that are open. Whoever shows one answers by its id; a session that is stopped has all of its questions cancelled. */
+/** The open questions, answered by their ids. If a session is stopped, all its questions are cancelled. */
 export class Permissions {
   readonly asked = new Signal<Pending>();
   readonly settled = new Signal<{ readonly pending: Pending; readonly option: string | undefined }>();
@@ -31,7 +31,7 @@ export class Permissions {
     });
   }
 
-  /** Answers with one of the question's own options; anything else is no answer. Returns whether it was one. */
+  /** Answer a question with one of its options. Returns false for any other option. */
   answer(id: string, option: string): boolean {
     const entry = this.open.get(id);
     if (entry === undefined || !entry.pending.request.options.some((each) => each.optionId === option)) return false;
@@ -39,13 +39,13 @@ export class Permissions {
     return true;
   }
 
-  /** Answers with the option of a kind, such as `allow_once`. */
+  /** Answer with the option of a kind, such as `allow_once`. */
   answerKind(id: string, kind: acp.PermissionOptionKind): boolean {
     const option = this.open.get(id)?.pending.request.options.find((each) => each.kind === kind);
     return option !== undefined && this.answer(id, option.optionId);
   }
 
-  /** Whether a question is open still. */
+  /** Whether a question is still open. */
   hasPending(id: string): boolean {
     return this.open.has(id);
   }

@@ -1,11 +1,11 @@
-/** Questions whether a call may be made, in a user's words, and what is asked about as Markdown. Knows no editor and no page. */
+/** The text of permission questions, and the call in Markdown. Uses no editor and no page. */
 import type { Answer, DiffPart, ToolItem } from "./items";
 import { isMarked, pieces, describeCharacter } from "./visible";
 
-/** Columns after which a line of a change is broken: the editor's own chat does not wrap its code blocks. */
+/** The maximum number of columns of a line of a change: the editor's chat does not wrap code blocks. */
 const COLUMNS = 72;
 
-/** The question in a user's words. */
+/** The question for the user. */
 export function questionText(item: ToolItem): string {
   const diffs = item.parts.filter((part) => part.type === "diff");
   if (item.name === "run_tests") return item.program ? "Run the tests with this command?" : "Run the tests?";
@@ -19,7 +19,7 @@ export function questionText(item: ToolItem): string {
   return "Allow this?";
 }
 
-/** What the user said to it; nothing where that needs no words. */
+/** The user's answer as text; empty if none is needed. */
 export function answered(item: ToolItem, answer: Answer | undefined): string {
   const what = item.program ? (item.program.language === "python" ? "code" : "command") : item.kind === "edit" ? "change" : "request";
   switch (answer) {
@@ -39,7 +39,7 @@ export function answered(item: ToolItem, answer: Answer | undefined): string {
   }
 }
 
-/** What a call is about, whole, as Markdown: its program, or else its title and its arguments. Its changes stand by themselves. */
+/** The complete subject of a call in Markdown: its program, or its title and arguments. Changes are shown separately. */
 export function subject(item: ToolItem): string {
   const { program } = item;
   if (program) {
@@ -51,7 +51,7 @@ export function subject(item: ToolItem): string {
   return [code(item.title), ...(item.input ? [code(item.input)] : []), ...item.parts.flatMap((part) => (part.type === "text" || part.type === "output" ? [code(part.text)] : []))].join("\n\n");
 }
 
-/** A change's lines as a code block; what is left out is counted. */
+/** The lines of a change as a code block. Lines that are left out are counted. */
 export function changeText(part: DiffPart): string {
   const lines = part.hunks.flatMap((hunk) => [`@@ line ${hunk.newStart} @@`, ...hunk.lines.flatMap(broken)]);
   const fence = "`".repeat(Math.max(3, ...lines.map((line) => longest(line) + 1)));
@@ -59,12 +59,12 @@ export function changeText(part: DiffPart): string {
   return `${fence}diff\n${lines.join("\n")}\n${fence}${left}`;
 }
 
-/** Text as it is, where Markdown is read. */
+/** Escape text, so that Markdown shows it unchanged. */
 export function plain(text: string): string {
   return describeCharacter(text, "command").replace(/[\\`*_{}[\]<>()#+\-.!|~&$:]/g, "\\$&").replace(/\s*\n\s*/g, " ");
 }
 
-/** A text as spans of code, one a line: they wrap where a code block would hide the end of a line. */
+/** A text as code spans, one for each line. They wrap, while a code block would hide the end of a line. */
 function code(text: string): string {
   return describeCharacter(text, "command")
     .split("\n")
@@ -76,7 +76,7 @@ function code(text: string): string {
     .join("  \n");
 }
 
-/** A line of a change in pieces that can be seen side by side with its neighbours; each keeps its sign. */
+/** Break a line of a change into pieces of limited width. Each piece keeps the sign of the line. */
 function broken(line: string): string[] {
   const sign = line.charAt(0);
   const letters = Array.from(describeCharacter(line.slice(1)));

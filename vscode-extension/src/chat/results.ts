@@ -1,7 +1,7 @@
-/** What came of a call, in what the agent tells of it: programs, runs of tests, exits, and errors in words for the user. */
+/** Reads the data of a tool call: programs, test reports, exit codes, and errors as text for the user. */
 import type { Program, TestReport, ToolItem } from "./items";
 
-/** Characters of a program that are shown: nobody approves what is longer unseen, so the rest is counted. */
+/** The maximum length of a program in characters. The rest is counted, so that the user knows of it. */
 const MOST_PROGRAM = 200_000;
 const MOST_INPUT = 200_000;
 
@@ -11,7 +11,7 @@ function fields(value: unknown): Fields | undefined {
   return value !== null && typeof value === "object" && !Array.isArray(value) ? (value as Fields) : undefined;
 }
 
-/** The command or the code among a call's arguments; nothing where there is more than that. */
+/** The command or the code in the arguments of a call; undefined if there are other arguments. */
 export function programOf(raw: unknown): Program | undefined {
   const given = fields(raw);
   if (given === undefined || Object.keys(given).length !== 1) return undefined;
@@ -32,23 +32,23 @@ export function inputOf(raw: unknown): string {
   return text.length > MOST_INPUT ? `${text.slice(0, MOST_INPUT)}\n(${text.length - MOST_INPUT} more characters are not shown)` : text;
 }
 
-/** A result, in whichever of the two shapes it comes: as it is, or as `{output: …}`. */
+/** The result in one of its two forms: directly, or as `{output: …}`. */
 function resultOf(raw: unknown): Fields | undefined {
   const given = fields(raw);
   return fields(given?.output) ?? given;
 }
 
-/** How a command ended; nothing where it is told nothing of it. */
+/** How a command ended; undefined if unknown. */
 export function exitOf(raw: unknown): ToolItem["exit"] {
   const given = resultOf(raw);
   if (given === undefined || !("exit_code" in given) || "failures" in given) return undefined;
   const code = typeof given.exit_code === "number" ? given.exit_code : null;
   const signal = typeof given.signal === "string" && given.signal !== "" ? given.signal : null;
-  // A program that ended by itself, and one of which nobody knows how.
+  // A program that ended itself, and one whose end is unknown.
   return code === null && signal === null ? undefined : { code, signal };
 }
 
-/** A run of tests and the command by which it was run. */
+/** The report of a test run, and its command. */
 export function testsOf(raw: unknown): { report: TestReport; command: string | undefined } | undefined {
   const given = resultOf(raw);
   if (given === undefined || typeof given.ok !== "boolean" || !Array.isArray(given.failures)) return undefined;
@@ -64,10 +64,10 @@ export function testsOf(raw: unknown): { report: TestReport; command: string | u
   return { report: { ok: given.ok, summary: words.join(", ") || (given.ok ? "passed" : "failed"), note, failures, output }, command };
 }
 
-/** Why a test failed, of all that its runner says: the error itself, and where. */
+/** Why a test failed: the error and its location, from the output of the test runner. */
 function causeOf(text: string): string {
   const lines = text.split("\n").map((line) => line.trimEnd()).filter((line) => line.trim() !== "");
-  // pytest marks the error's own lines by E.
+  // pytest marks the lines of the error with E.
   const marked = lines.filter((line) => /^E\s/.test(line)).map((line) => line.replace(/^E\s+/, ""));
   const error = lines.findLast((line) => /^[\w.]*(?:Error|Exception|Failure|Exit|panic|assert\w*)\b/i.test(line.trim()));
   const said = marked.length > 0 ? marked.slice(0, 4) : error === undefined ? lines.slice(-2) : [error.trim()];
@@ -76,16 +76,16 @@ function causeOf(text: string): string {
   return [...said, ...(place !== "" && !said.some((line) => line.includes(place)) ? [place] : [])].join("\n");
 }
 
-/** The text between the fences, where a text is one code block. */
+/** The text inside the fences, if the whole text is one code block. */
 export function unfenced(text: string): string | undefined {
   return /^(`{3,})[\w-]*\n([\s\S]*)\n\1\s*$/.exec(text)?.[2];
 }
 
-/** A failure in words, as a sentence. */
+/** A failure as a sentence. */
 export function sentence(text: string): string {
   const said = text.trim();
   if (said === "") return "";
-  // A name that begins it stays as it is.
+  // A name at the beginning is not changed.
   const first = /^[a-z]+(?=[\s,])/.test(said) ? said.charAt(0).toUpperCase() + said.slice(1) : said;
   return /[.!?:\]]$/.test(first) || first.includes("\n") ? first : `${first}.`;
 }

@@ -11,7 +11,7 @@ import type { Pending, Permissions } from "./permissions";
 import { signIn } from "./signin";
 
 const LAST = "cantrip.chat.session";
-/** Questions that wait, with their calls: what is not answered when the window closes is shown again. */
+/** The stored open questions with their calls. If the window closes before an answer, they are shown again. */
 const WAITING = "cantrip.chat.waiting";
 const MOST_WAITING = 20;
 /** After a reload, the agent of the window that closed may still need a moment to release its session. */
@@ -23,11 +23,11 @@ interface Waiting {
   readonly item: ToolItem;
 }
 
-/** The conversations of this window, and which of them the panel shows. */
+/** The conversations of this window, and the one that the panel shows. */
 export class ChatService implements vscode.Disposable {
   readonly onDidShowConversation = new Signal<Conversation>();
   readonly busyChanged = new Signal<void>();
-  /** What the agent does in the conversation that is shown. */
+  /** Fires for updates of the conversation that is shown. */
   readonly onUpdate = new Signal<acp.SessionUpdate>();
   private readonly conversations = new Map<string, Conversation>();
   private conversation: Conversation | undefined;
@@ -47,7 +47,7 @@ export class ChatService implements vscode.Disposable {
       const conversation = this.of(sessionId);
       const answer = chosen?.kind ?? (conversation?.stopped === true ? "stopped" : "unanswered");
       conversation?.transcript.setAnswer(toolCall.toolCallId, answer);
-      // A window that closes answers nothing: the question is found again when the session is opened anew.
+      // A closing window answers nothing. The question is shown again when the session is reopened.
       if (answer !== "unanswered") this.forget(sessionId, toolCall.toolCallId);
     });
     agent.ended.on(() => {
@@ -56,7 +56,7 @@ export class ChatService implements vscode.Disposable {
     });
   }
 
-  /** The one that is shown; a new one where there is none yet. */
+  /** The conversation that is shown; a new one if there is none. */
   get current(): Conversation {
     this.conversation ??= this.addListeners(new Conversation(place()?.cwd ?? ""));
     return this.conversation;
@@ -81,14 +81,14 @@ export class ChatService implements vscode.Disposable {
     );
   }
 
-  /** Sends what was sent last once more; where nothing was, the session is opened again. */
+  /** Send the last prompt again. If there was none, open the session again. */
   async retry(): Promise<void> {
     const last = this.last.get(this.current);
     if (last === undefined) return this.prepare();
     await this.send(last.text, last.attachments);
   }
 
-  /** Lets the agent ask once more what was not answered. */
+  /** Let the agent repeat a question that was not answered. */
   async askAgain(itemId: string): Promise<void> {
     const what = this.current.transcript.unansweredTitle(itemId);
     if (what === undefined) return;
@@ -96,14 +96,14 @@ export class ChatService implements vscode.Disposable {
     await this.send(`I did not answer your question about “${line.slice(0, 200)}${more.length > 0 || line.length > 200 ? " …" : ""}”. Ask me again.`, []);
   }
 
-  /** Opens a session for what is shown, so that its options and commands are there before the first prompt. */
+  /** Open a session for the conversation, so that its options and commands are known before the first prompt. */
   async prepare(): Promise<void> {
     const where = place();
     const conversation = this.current;
     if (where === undefined || conversation.session !== undefined || conversation.busy) return;
     try {
       const session = await this.begin(conversation, where);
-      // A prompt that came meanwhile opened one by itself.
+      // A prompt that was sent in the meantime opened a session.
       if (!conversation.attached) conversation.attach(session);
     } catch (problem) {
       if (!conversation.hasMessages) conversation.transcript.addError(describeError(problem));
@@ -123,7 +123,7 @@ export class ChatService implements vscode.Disposable {
     void this.prepare();
   }
 
-  /** Opens a session by its id: from this window's memory, else from the agent with its past. Tries again for `patienceMs` while another agent has it. */
+  /** Open a session by its id: from this window if it is open, otherwise from the agent with its history. Tries again for `patienceMs` while another agent has it. */
   async open(id: string, cwd?: string, patienceMs = 0): Promise<void> {
     const known = this.conversations.get(id);
     if (known !== undefined) {
@@ -149,7 +149,7 @@ export class ChatService implements vscode.Disposable {
     }
   }
 
-  /** Takes up what was shown when the window was closed. */
+  /** Restore the conversation that was shown when the window closed. */
   async restore(): Promise<void> {
     const id = this.memory.get<string>(LAST);
     if (id === undefined || this.current.hasMessages || this.current.session !== undefined) return this.prepare();
@@ -224,7 +224,7 @@ export class ChatService implements vscode.Disposable {
   private async begin(conversation: Conversation, where: Place): Promise<Session> {
     const session = await this.agent.newSession(where);
     this.conversations.set(session.id, conversation);
-    // A window may be reloaded in the middle of an answer.
+    // The window may reload during an answer.
     if (conversation.busy && conversation === this.conversation) this.remember(session.id);
     return session;
   }
@@ -264,7 +264,7 @@ export class ChatService implements vscode.Disposable {
     return this.memory.get<Waiting[]>(WAITING, []);
   }
 
-  /** Nothing waits any more: of a call, or of a whole session. */
+  /** Forget the open questions of a call, or of a whole session. */
   private forget(session: string, callId?: string): void {
     const all = this.pendingQuestions();
     const left = all.filter((each) => each.session !== session || (callId !== undefined && each.item.callId !== callId));
@@ -276,7 +276,7 @@ export class ChatService implements vscode.Disposable {
   }
 }
 
-/** Where sessions work: the first folder of the workspace, and the others beside it. */
+/** The folders of a session: the first folder of the workspace, and the other folders. */
 export function place(): Place | undefined {
   const folders = (vscode.workspace.workspaceFolders ?? []).filter((folder) => folder.uri.scheme === "file").map((folder) => folder.uri.fsPath);
   const [cwd, ...directories] = folders;

@@ -4,20 +4,20 @@ import type { Agent } from "../acp/agent";
 
 type Method = acp.AuthMethod;
 
-/** Lets the user give a key, in a terminal where the agent offers that; whether it may be tried again. */
+/** Ask the user for a key, in a terminal if the agent supports it. True if the request can be repeated. */
 export async function signIn(agent: Agent, program: () => Promise<{ command: string; args: readonly string[]; env?: Readonly<Record<string, string>> | undefined }>): Promise<boolean> {
   const { about } = await agent.connection();
   const methods: readonly Method[] = about.authMethods ?? [];
   if (methods.length === 0) return false;
   const picked = await vscode.window.showQuickPick(
-    // What asks for it by itself comes first.
+    // Methods that ask for the key themselves come first.
     [...methods].sort((a, b) => Number(kindOf(b) === "terminal") - Number(kindOf(a) === "terminal")).map((method) => ({ label: method.name, detail: method.description ?? "", method })),
     { title: "Cantrip needs a key for the model", placeHolder: "How do you want to give it?", ignoreFocusOut: true, matchOnDetail: true },
   );
   if (picked === undefined) return false;
   const { method } = picked;
   if (kindOf(method) === "terminal" && !(await atTerminal(method, await program()))) return false;
-  // The agent has read its environment when it started.
+  // The agent reads its environment only at its start.
   await agent.stop();
   try {
     await agent.authenticate(method.id);
@@ -33,7 +33,7 @@ function kindOf(method: Method): string | undefined {
   return (method as { type?: string }).type;
 }
 
-/** Runs the agent in a terminal with the method's arguments; whether it ended well. */
+/** Run the agent in a terminal with the arguments of the method. True if it succeeded. */
 async function atTerminal(
   method: { name: string; args?: readonly string[] | undefined; env?: Record<string, string> | undefined },
   program: { command: string; args: readonly string[]; env?: Readonly<Record<string, string>> | undefined },

@@ -1,7 +1,7 @@
 import * as vscode from "vscode";
 import type { ChatService } from "./service";
 
-/** An item of the status bar while the agent works, or waits for its user. */
+/** The status bar item while the agent works or waits for the user. */
 export class Status implements vscode.Disposable {
   private readonly item = vscode.window.createStatusBarItem("cantrip.chat.status", vscode.StatusBarAlignment.Left, 10);
   private readonly parts: { dispose(): void }[];

@@ -9,11 +9,11 @@ import type { TerminalServices } from "../acp/connection";
 const NOT_FOUND = -32002;
 const DEFAULT_LIMIT = 1_000_000;
 
-/** Commands that a recipe runs in the editor's terminals (ACP, Terminals): each is a terminal of the editor to be looked at. */
+/** Runs commands of the agent in the editor's terminals (ACP, Terminals). */
 export class EditorTerminals implements TerminalServices, vscode.Disposable {
   private readonly running = new Map<string, Run>();
 
-  /** `printed` hears what a terminal prints, beside the terminal itself. */
+  /** `printed` also gets the output of the terminals. */
   constructor(private readonly printed: (terminalId: string, data: string) => void) {}
 
   create(request: acp.CreateTerminalRequest): Promise<acp.CreateTerminalResponse> {
@@ -42,7 +42,7 @@ export class EditorTerminals implements TerminalServices, vscode.Disposable {
     run.kill();
   }
 
-  /** Ends what runs: the agent is gone. */
+  /** End all commands, because the agent has ended. */
   dispose(): void {
     for (const run of this.running.values()) run.kill();
     this.running.clear();
@@ -92,7 +92,7 @@ class Run {
       env: { ...process.env, ...Object.fromEntries((request.env ?? []).map((each) => [each.name, each.value])) },
       stdio: ["ignore", "pipe", "pipe"],
       detached: process.platform !== "win32",
-      // A command without arguments is a line for the shell, as in the editor's own terminals.
+      // A command without arguments is a shell command line, as in the editor's terminals.
       shell: (request.args ?? []).length === 0,
     });
     for (const stream of [this.child.stdout, this.child.stderr]) {
@@ -135,7 +135,7 @@ class Run {
     const bytes = Buffer.byteLength(this.text);
     if (bytes <= this.limit) return;
     this.truncated = true;
-    // Cut from the beginning, at the beginning of a character.
+    // Cut at the beginning, between two characters.
     const kept = Buffer.from(this.text).subarray(bytes - this.limit);
     let start = 0;
     while (start < kept.length && ((kept[start] ?? 0) & 0xc0) === 0x80) start += 1;

@@ -11,23 +11,23 @@ const MOST_OUTPUT = 200_000;
 type Fields<T extends Item> = Omit<T, "id" | "type">;
 
 /**
- * A conversation as items, made of a session's updates. Items are only added at the end and changed in place; every change is
- * told as an `Op`, so that a reader that follows them never has to look at the whole again.
+ * A conversation as items, made from the updates of a session. Items are only added at the end or changed in place. Every
+ * change fires an `Op`, so that a view can follow without reading all items again.
  */
 export class Transcript {
   readonly ops = new Signal<Op>();
   readonly items: Item[] = [];
   plan: readonly acp.PlanEntry[] = [];
   readonly planned = new Signal<readonly acp.PlanEntry[]>();
-  /** Whether what is heard is a past that is replayed: what the user said comes among it. */
+  /** Whether the updates are a replay, which also has the user's messages. */
   replaying = false;
   private readonly tools = new Map<string, ToolItem>();
   private readonly open = new Set<ToolItem>();
   private readonly folds = new Map<string, FoldItem>();
-  /** Tool calls by the terminals that they show. */
+  /** Tool calls by the ids of their terminals. */
   private readonly terminals = new Map<string, ToolItem>();
   private readonly diffs = new Map<string, acp.Diff>();
-  /** What was said, by the ids of its messages. */
+  /** Message items by message id. */
   private readonly messages = new Map<string, WordsItem>();
   private speaking: { item: WordsItem | UserItem; messageId: string | undefined } | undefined;
   private turn: string | undefined;
@@ -57,7 +57,7 @@ export class Transcript {
     this.add<UserItem>("user", { text, attachments });
   }
 
-  /** The conversation goes on: what was not answered is not asked for any more. */
+  /** Mark unanswered questions as passed, because the conversation has continued. */
   private expireUnanswered(): void {
     for (const item of this.items) if (item.type === "tool" && item.answer === "unanswered") this.change(item, { answer: "passed" });
   }
@@ -91,10 +91,10 @@ export class Transcript {
     }
   }
 
-  /** The answer is over. */
+  /** The answer has ended. */
   ended(reply: acp.PromptResponse): void {
     const about = reply._meta?.cantrip as { turn?: unknown; command?: unknown; summary?: unknown } | undefined;
-    // A slash command is no turn: there is nothing to fork from.
+    // A slash command is not a turn, so it cannot be forked.
     if (about?.command !== undefined && reply.stopReason === "end_turn") return this.settle();
     const turn = typeof about?.turn === "string" && about.turn ? about.turn : undefined;
     this.end(reply.stopReason, turn);
@@ -109,22 +109,22 @@ export class Transcript {
     this.add<NoticeItem>("notice", { severity: level, title, text });
   }
 
-  /** A replay is over: what it said last can be forked from. */
+  /** The replay has ended. Its last answer can be forked. */
   endReplay(): void {
     this.replaying = false;
     if (this.turn !== undefined) this.end("end_turn", this.turn);
     else this.settle();
   }
 
-  /** A question about a call, with all that is known of the call. */
+  /** Add the question about a call. */
   question(question: Question, call: acp.ToolCallUpdate): void {
     this.tool(call);
     const item = this.tools.get(call.toolCallId);
     if (item === undefined) return;
-    // A gate that runs a command (a run of the tests) shows it with its question alone.
+    // A gate that runs a command (such as the tests) shows it only in its question.
     const text = item.kind === "execute" && item.program === undefined ? item.parts.find((part) => part.type === "text" || part.type === "output")?.text : undefined;
     const shown = text === undefined ? undefined : program(unfenced(text) ?? text, "bash");
-    // What runs stands in the question already.
+    // The question already shows the program.
     const parts = item.kind === "execute" ? item.parts.filter((part) => part.type !== "text" && part.type !== "output") : item.parts;
     this.change(item, { question, parts, ...(shown === undefined ? {} : { program: shown }) });
   }
@@ -134,47 +134,47 @@ export class Transcript {
     if (item) this.change(item, { question: undefined, answer });
   }
 
-  /** A question that an earlier process asked and nobody answered, with the call as it was shown then. */
+  /** Add a question of an earlier process that was not answered, with its call. */
   addUnanswered(asked: ToolItem): void {
     const known = this.tools.get(asked.callId);
-    // What went on was answered by somebody, elsewhere.
+    // A call that continued was answered elsewhere.
     if (known?.status === "completed" || (known !== undefined && known.answer !== undefined && known.answer !== "unanswered")) return;
-    // What ran was answered: the memory of a window that closed may be a moment behind.
+    // A call that ran was answered: the stored question of a closed window may be outdated.
     if (known !== undefined && (known.exit !== undefined || known.tests !== undefined || known.parts.some((part) => part.type === "output"))) return;
     const parts = asked.parts.map((part) => part);
     if (known !== undefined) return this.change(known, { status: "failed", answer: "unanswered", parts, program: asked.program, input: asked.input, title: asked.title, kind: asked.kind });
     this.tools.set(asked.callId, this.add<ToolItem>("tool", { ...asked, parts, question: undefined, status: "failed", answer: "unanswered" }));
   }
 
-  /** The call of an item whose question nobody answered, in the words of its question. */
+  /** The title for a call whose question was not answered. */
   unansweredTitle(itemId: string): string | undefined {
     const item = this.items.find((each) => each.id === itemId);
     return item?.type === "tool" && item.answer === "unanswered" ? (item.program?.text ?? item.title) : undefined;
   }
 
-  /** A call as it is now. */
+  /** The current state of a call. */
   call(callId: string): ToolItem | undefined {
     return this.tools.get(callId);
   }
 
-  /** Output of a terminal that the editor runs for the agent. */
+  /** Append output of a terminal that the editor runs for the agent. */
   appendOutput(terminalId: string, data: string): void {
     const item = this.terminals.get(terminalId);
     if (item) this.output(item, data);
   }
 
-  /** The question that an item asks, as long as it is open. */
+  /** The open question of an item. */
   questionOf(itemId: string): string | undefined {
     const item = this.items.find((each) => each.id === itemId);
     return item?.type === "tool" ? item.question?.id : undefined;
   }
 
-  /** The whole texts of a diff that an item shows. */
+  /** The complete texts of a diff of an item. */
   diff(itemId: string, path: string): acp.Diff | undefined {
     return this.diffs.get(`${itemId}\n${path}`);
   }
 
-  // --- words
+  // --- messages
 
   private userText(update: acp.ContentChunk): void {
     if (this.replaying) this.expireUnanswered();
@@ -201,13 +201,13 @@ export class Transcript {
       this.ops.fire({ op: "text", id: this.speaking.item.id, text });
       return;
     }
-    // The break before a later message is for clients that do not look at messageId.
+    // The blank line before a later message is for clients that ignore messageId.
     const item = this.add<WordsItem>(type, { text: text.replace(/^\n+/, "") });
     if (messageId !== undefined) this.messages.set(messageId, item);
     this.speaking = { item, messageId };
   }
 
-  /** What an attempt of the model said before it broke off does not count: it goes, and a notice says why. */
+  /** Remove the text of an interrupted attempt of the model, and add a notice with the reason. */
   private void(meta: unknown): void {
     const id = (meta as { cantrip?: { void?: unknown } } | null | undefined)?.cantrip?.void;
     if (typeof id !== "string") return;
@@ -258,7 +258,7 @@ export class Transcript {
     const answer = ANSWERS[String(meta?.cantrip?.permission)];
     if (answer !== undefined) {
       change.answer = item.answer === "stopped" ? item.answer : answer;
-      // The answer says it all.
+      // The answer is shown as text.
       if (change.parts) change.parts = change.parts.filter((part) => part.type === "diff");
     }
     if (meta?.cantrip?.stopped === true) {
@@ -268,7 +268,7 @@ export class Transcript {
     const via = meta?.cantrip?.via;
     if (typeof via === "string") change.parent = via;
     if (meta?.terminal_exit) change.exit = { code: meta.terminal_exit.exit_code ?? null, signal: meta.terminal_exit.signal ?? null };
-    // What was asked is settled when the call goes on, whoever answered.
+    // When the call continues, its question is answered.
     if (update.status && update.status !== "pending" && item.question) change.question = undefined;
     this.change(item, change);
     if (isOpen(item.status)) this.open.add(item);
@@ -289,7 +289,7 @@ export class Transcript {
     return item;
   }
 
-  /** What a call shows; `now` is the call as it will be. */
+  /** The parts of a call; `now` is its new state. */
   private parts(item: ToolItem, content: readonly acp.ToolCallContent[], now: ToolItem): ToolPart[] {
     const parts: ToolPart[] = [];
     for (const each of content) {
@@ -331,11 +331,11 @@ export class Transcript {
     this.add<EndItem>("end", { reason, words: WORDS[reason] ?? "", turn });
   }
 
-  /** Calls that never ended will not do so any more. */
+  /** Close the calls that have not ended. */
   private settle(): void {
     this.speaking = undefined;
     for (const item of this.open) {
-      // Its question was closed by no answer.
+      // Its question was closed without an answer.
       const answer = item.question === undefined ? item.answer : "unanswered";
       this.change(item, { status: "failed", stopped: true, question: undefined, answer });
     }
@@ -369,7 +369,7 @@ interface Meta {
   readonly cantrip?: { readonly via?: unknown; readonly permission?: unknown; readonly stopped?: unknown };
 }
 
-/** What the agent tells of a call that was not allowed. What the session's mode refused says so in words. */
+/** The reason of a call that was not allowed. If the session's mode refused it, the text says so. */
 const ANSWERS: Readonly<Record<string, Answer>> = { rejected: "reject_once", rejected_always: "reject_always", unasked: "unanswered" };
 
 const WORDS: Readonly<Record<string, string>> = {

@@ -1,14 +1,14 @@
-/** Text that a person decides by: what cannot be seen, or looks like something else, is spelled out. Knows no editor and no page. */
+/** Text for decisions of the user: characters that are invisible or misleading are replaced by their descriptions. Uses no editor and no page. */
 
-/** A character, or a run of them, that would mislead the eye. */
+/** A misleading character, or several of them. */
 export interface Mark {
-  /** What stands in its place, such as `U+202E` or `60 spaces`. */
+  /** The replacement, such as `U+202E` or `60 spaces`. */
   readonly shown: string;
-  /** What it is, in words. */
+  /** The reason. */
   readonly why: string;
 }
 
-/** Text as it is, and marks where it would mislead. */
+/** Unchanged text, or a mark for misleading characters. */
 export type Piece = string | Mark;
 
 const NAMES: Readonly<Record<number, string>> = {
@@ -42,11 +42,11 @@ const NAMES: Readonly<Record<number, string>> = {
   0xfeff: "byte order mark",
 };
 
-// Control, format, private and unassigned characters; what has no shape of its own; spaces that are no space; separators.
+// Control, format, private and unassigned characters; characters without a shape; unusual spaces; separators.
 const UNSEEN = String.raw`(?!\n)[\p{C}\p{Zl}\p{Zp}\p{DI}\u2800]|(?! )\p{Zs}`;
-// A sign that stands on an ASCII character changes it; the third sign on one character hides what is below it.
+// A combining sign changes an ASCII character; three signs on one character hide it.
 const PILED = String.raw`(?<=[\x00-\x7f])\p{M}|(?<=\p{M}\p{M})\p{M}`;
-// Signs that look like those of a shell, and letters that look like those of ASCII.
+// Signs that look like signs of a shell, and letters that look like ASCII letters.
 const ALIKE_SIGNS = String.raw`[\u02d0\u037e\u2010-\u2015\u201a\u2024\u2032\u2035\u2039\u203a\u2044\u2212\u2215\u2216\u2223\u2236\u29f5\u29f8\ua789\uff01-\uff5e]`;
 const ALIKE_LETTERS = "аеорсухіјѕһԁԛԝѵӏАВЕКМНОРСТХУІЈЅԌԚԜѴΑΒΕΖΗΙΚΜΝΟΡΤΥΧοορνικα";
 
@@ -56,8 +56,8 @@ const WORD = /[\p{L}\p{N}_]+/gu;
 const MOST_INDENT = 24;
 
 /**
- * `text` in pieces, whose marks say what an eye would miss. Of a command also runs of a few spaces and letters of other scripts
- * that look like Latin ones are marked; of a program's or a file's text only what code does not have by itself.
+ * `text` in pieces, with marks for what a person would miss. In a command, groups of spaces and letters of other scripts
+ * that look like Latin letters are also marked; in a program or a file, only characters that are unusual in code.
  */
 export function pieces(text: string, kind: "command" | "code" = "code"): Piece[] {
   const made: Piece[] = [];
@@ -80,12 +80,12 @@ export function pieces(text: string, kind: "command" | "code" = "code"): Piece[]
   return made;
 }
 
-/** Whether a text has anything that is spelled out. */
+/** Whether a text has misleading characters. */
 export function isMarked(found: readonly Piece[]): boolean {
   return found.some((each) => typeof each !== "string");
 }
 
-/** A text with its marks as words, for places that show text alone. */
+/** The text with its marks as text, for places that show only text. */
 export function describeCharacter(text: string, kind: "command" | "code" = "code"): string {
   return pieces(text, kind).map((each) => (typeof each === "string" ? each : `⟨${each.shown}⟩`)).join("");
 }
@@ -96,7 +96,7 @@ function isHarmless(text: string, at: number, found: string): boolean {
   // An indentation.
   if (found === "\t") return first;
   if (found.startsWith(" ")) return first && found.length <= MOST_INDENT && /\S/.test(text.charAt(at + found.length));
-  // How a picture is drawn, and pictures that are one.
+  // Emoji, and the selectors that change how they are drawn.
   if (found === "\ufe0f" || found === "\u200d") return /\p{Extended_Pictographic}\ufe0f?$/u.test(text.slice(0, at));
   // The count of lines at the end of a title, such as `(+3 −1)`: no shell takes that for an option.
   if (found === "\u2212") return /\(\+\d+ $/.test(text.slice(0, at)) && /^\d+\)(?: \([^()]*\))?$/.test(text.slice(at + 1));
@@ -113,7 +113,7 @@ function characterName(found: string): Mark {
   return { shown, why: "a character that cannot be seen" };
 }
 
-/** Plain text; of a command the letters in it that look like others are marked. */
+/** Plain text. In a command, letters that look like others are marked. */
 function push(made: Piece[], text: string, kind: "command" | "code"): void {
   if (text === "") return;
   if (kind === "code" || !/\P{ASCII}/u.test(text)) {
@@ -138,7 +138,7 @@ function push(made: Piece[], text: string, kind: "command" | "code"): void {
   if (at < text.length) made.push(text.slice(at));
 }
 
-/** Whether a word mixes scripts, or has nothing but letters that look like Latin ones. */
+/** Whether a word mixes scripts, or has only letters that look like Latin letters. */
 function misleading(word: string): boolean {
   const others = Array.from(word).filter((letter) => /\p{L}/u.test(letter) && !/\p{Script=Latin}/u.test(letter));
   if (others.length === 0) return false;

@@ -1,19 +1,19 @@
-/** The user's Cantrip: found once, found again when something changes, and asked for by all that starts it. */
+/** The user's Cantrip program: searched once, and again after a change. All parts that start it get it from here. */
 import * as vscode from "vscode";
 import { PACKAGE } from "./install";
 import { search, type Places } from "./search";
 import { commandLine, type FoundProgram, type RejectedProgram } from "./program";
 import { selectedInterpreter, whenInterpreterChanges } from "./python";
 
-/** What `Environment.ask` ended with: a program, or why there is none. */
+/** The result of a search: a program, or the reasons why there is none. */
 export type SearchResult = FoundProgram | readonly RejectedProgram[];
 
-/** Whether `asked` is a program. */
+/** Whether the search found a program. */
 export function isFound(asked: SearchResult): asked is FoundProgram {
   return "version" in asked;
 }
 
-/** Settings whose change means another program or another environment of it. */
+/** Settings that change the program or its environment variables. */
 const WATCHED_SETTINGS = [
   "cantrip.path",
   "cantrip.python",
@@ -24,12 +24,12 @@ const WATCHED_SETTINGS = [
 ];
 
 export class Environment implements vscode.Disposable {
-  /** Log of what was looked for and started; everything of this extension writes here. */
+  /** The log of the extension. */
   readonly output = vscode.window.createOutputChannel("Cantrip", { log: true });
-  /** The folder of the environment that the guided set-up makes. */
+  /** The folder of the virtual environment that the guided setup makes. */
   readonly managedVenv: string;
   private readonly changed = new vscode.EventEmitter<void>();
-  /** Another program may be found now: whoever runs one starts it again. */
+  /** Fires when another program may be found. Parts that run one restart it. */
   readonly onDidChange = this.changed.event;
   private asking: Promise<SearchResult> | undefined;
   private runSetupGuide: (refused: readonly RejectedProgram[]) => Promise<boolean> = () => Promise.resolve(false);
@@ -55,13 +55,13 @@ export class Environment implements vscode.Disposable {
     );
   }
 
-  /** The program, without a word to the user where there is none. Looked for once until something changes. */
+  /** Find the program without asking the user. The result is kept until something changes. */
   find(): Promise<SearchResult> {
     this.asking ??= this.look();
     return this.asking;
   }
 
-  /** The program, with the guided set-up where there is none; undefined where the user let it be. */
+  /** Find the program, and run the guided setup if there is none; undefined if the user cancels. */
   async need(): Promise<FoundProgram | undefined> {
     const asked = await this.find();
     if (isFound(asked)) return asked;
@@ -70,19 +70,19 @@ export class Environment implements vscode.Disposable {
     return isFound(again) ? again : undefined;
   }
 
-  /** Who leads the user through the set-up: called with why nothing was found, true where something was done. */
+  /** Set the function that runs the guided setup. It gets the reasons, and returns whether an action was done. */
   setGuide(guide: (refused: readonly RejectedProgram[]) => Promise<boolean>): void {
     this.runSetupGuide = guide;
   }
 
-  /** Look again; tells everybody. */
+  /** Forget the result of the search and notify all listeners. */
   invalidate(why: string): void {
     this.output.info(`looking for cantrip again: ${why}`);
     this.asking = undefined;
     this.changed.fire();
   }
 
-  /** The environment of every process that is started: the user's, the setting `cantrip.env`, the state folder. */
+  /** The environment variables of each process: the user's, those of the setting `cantrip.env`, and the state folder. */
   env(): NodeJS.ProcessEnv {
     const settings = vscode.workspace.getConfiguration("cantrip");
     const stateDir = settings.get("stateDir", "").trim();
@@ -90,13 +90,13 @@ export class Environment implements vscode.Disposable {
       ...process.env,
       ...settings.get<Record<string, string>>("env", {}),
       ...(stateDir === "" ? {} : { CANTRIP_STATE_DIR: stateDir }),
-      // A workspace's modules are never imported in place of the package's.
+      // Modules of the workspace must not be imported instead of those of the package.
       PYTHONSAFEPATH: "1",
       PYTHONUTF8: "1",
     };
   }
 
-  /** A folder that is nobody's workspace: where programs are started that need none. */
+  /** A folder outside every workspace, for programs that need no workspace. */
   get safeCwd(): string {
     return this.context.extensionPath;
   }

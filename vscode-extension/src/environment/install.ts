@@ -1,4 +1,4 @@
-/** Makes a virtual environment and installs the package into it. Knows nothing of the editor. */
+/** Makes a virtual environment and installs the package there. Does not use the VS Code API. */
 import { existsSync, readdirSync } from "node:fs";
 import { mkdir, rm } from "node:fs/promises";
 import { dirname, join } from "node:path";
@@ -8,16 +8,16 @@ import { pythonOf, which } from "./search";
 export interface InstallOptions {
   /** The environment's folder. */
   readonly folder: string;
-  /** What pip is told to install; empty: the package among `wheels`. */
+  /** The requirement for pip; if empty, the package from `wheels`. */
   readonly source: string;
-  /** A folder of wheels that come with the extension: the package's own, and what it needs where that was packed for this platform. */
+  /** The folder of the wheels in the extension: the package, and its dependencies if they were packed for this platform. */
   readonly wheels?: string;
   readonly cwd: string;
   readonly env: NodeJS.ProcessEnv;
   readonly signal: AbortSignal;
 }
 
-/** `why` is for the user, its first line a whole sentence; missing where the user cancelled. */
+/** `why` is the reason for the user, and its first line is a whole sentence; undefined if the user cancelled. */
 export type InstallResult = { readonly ok: true } | { readonly ok: false; readonly why?: string };
 
 const INSTALL_MS = 15 * 60_000;
@@ -25,7 +25,7 @@ const INSTALL_MS = 15 * 60_000;
 export const PACKAGE = "cantrip-acp";
 const PYTHONS = ["python3.14", "python3.13", "python3.12", "python3.11", "python3", "python"];
 
-/** Installs; an environment that is there is brought up to date. Half an environment is never left behind. */
+/** Install the package, or update an existing environment. A failed installation leaves no partial environment. */
 export async function install(wanted: InstallOptions, say: (message: string) => void): Promise<InstallResult> {
   const places = { env: wanted.env, trusted: true };
   const uv = which("uv", places);
@@ -75,29 +75,29 @@ export async function install(wanted: InstallOptions, say: (message: string) => 
 
 type Call = (command: string, ...args: string[]) => Promise<Answer>;
 
-/** Without a seed of uv, which would fetch pip. */
+/** Without uv's option --seed, which would download pip. */
 async function makeEnvironment(call: Call, wanted: InstallOptions, system: string | undefined, uv: string | undefined): Promise<Answer> {
   if (system === undefined) return call(uv ?? "uv", "venv", "--python", "3.12", wanted.folder);
   if (uv !== undefined) return call(uv, "venv", "--python", system, wanted.folder);
   const made = await call(system, "-m", "venv", wanted.folder);
-  // A Python that came without ensurepip: pip is among the wheels.
+  // For a Python without ensurepip: pip is one of the wheels.
   if (made.error === undefined || wheel(wanted.wheels, "pip-") === undefined) return made;
   await rm(wanted.folder, { recursive: true, force: true });
   return call(system, "-m", "venv", "--without-pip", wanted.folder);
 }
 
-/** The beginning of a command that installs into an environment. */
+/** The first words of a command that installs into an environment. */
 async function pipOf(call: Call, python: string, wheels: string | undefined, uv: string | undefined): Promise<[string, ...string[]]> {
   if (uv !== undefined) return [uv, "pip", "install", "--python", python, "--upgrade"];
   const install = ["install", "--disable-pip-version-check", "--upgrade"];
   const packed = wheel(wheels, "pip-");
   const here = packed === undefined ? undefined : await call(python, "-c", "import pip");
-  // A wheel of pip can be run as it is.
+  // A wheel of pip can be run directly.
   if (packed !== undefined && here?.error !== undefined) return [python, join(packed, "pip"), ...install];
   return [python, "-m", "pip", ...install];
 }
 
-/** The wheel in a folder whose name begins so. */
+/** The wheel in a folder whose name has this prefix. */
 function wheel(folder: string | undefined, name: string): string | undefined {
   if (folder === undefined || !existsSync(folder)) return undefined;
   const found = readdirSync(folder).find((each) => each.startsWith(name) && each.endsWith(".whl"));
@@ -124,7 +124,7 @@ async function failed(wanted: InstallOptions, fresh: boolean, what: string, outp
   return { ok: false, why: `${what}: ${hint(output) ?? last.trim()}\n${output.trim()}` };
 }
 
-/** What to do about failures that everybody meets. */
+/** What to do about frequent failures. */
 function hint(output: string): string | undefined {
   if (/ensurepip is not available|No module named (ensurepip|venv)/.test(output)) {
     return "this Python cannot make environments. On Debian and Ubuntu: sudo apt install python3-venv";

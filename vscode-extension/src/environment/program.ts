@@ -1,43 +1,43 @@
-/** A way to start Cantrip, and whether what it starts is new enough. Knows nothing of the editor. */
+/** How to start Cantrip, and whether its version is new enough. Does not use the VS Code API. */
 import { execFile } from "node:child_process";
 
 /** The oldest `cantrip` that this extension works with. */
 export const OLDEST = "0.1.0";
 
-/** How long a program may take to say its version: a first start of a large Python on a slow disk is slow. */
+/** The time limit for the version check in milliseconds. The first start of Python from a slow disk takes long. */
 const PATIENCE_MS = 30_000;
 
 /** A program with the arguments that come before the subcommand. */
 export interface Program {
   readonly command: string;
   readonly args: readonly string[];
-  /** Where it was found, in words for people: `the setting cantrip.path`. */
+  /** Where it was found, as text for the user, such as `the setting cantrip.path`. */
   readonly origin: string;
-  /** More environment that it needs. */
+  /** Additional environment variables. */
   readonly env?: Readonly<Record<string, string>>;
 }
 
-/** A program that answered. */
+/** A program that works, with its version. */
 export interface FoundProgram extends Program {
   readonly version: string;
 }
 
-/** A program that did not do, and why, in a sentence that says what to do. */
+/** A program that cannot be used, with the reason and what to do. */
 export interface RejectedProgram {
   readonly program: Program;
   readonly why: string;
-  /** Whether the package is there and only too old. */
+  /** Whether the package is installed but too old. */
   readonly old?: boolean;
 }
 
-/** The program as one would type it. */
+/** The command line of the program, as a user would type it. */
 export function commandLine(program: Program, more: readonly string[] = []): string {
   return [program.command, ...program.args, ...more]
     .map((word) => (/[\s"']/.test(word) ? JSON.stringify(word) : word))
     .join(" ");
 }
 
-/** `a` against `b`: negative where it is older. Parts that are no numbers count as 0. */
+/** Compare two versions: negative if `a` is older. Parts that are not numbers count as 0. */
 export function compareVersions(a: string, b: string): number {
   const parts = (text: string) => text.split(/[.+-]/).map((part) => Number.parseInt(part, 10) || 0);
   const [left, right] = [parts(a), parts(b)];
@@ -49,7 +49,7 @@ export function compareVersions(a: string, b: string): number {
 }
 
 /**
- * Asks a program for its version. Nothing of the current folder is imported by a Python that is started so, and standard input
+ * Ask a program for its version. A Python that is started this way imports nothing from the current folder, and standard input
  * is closed.
  */
 export async function probe(
@@ -82,7 +82,7 @@ export interface Answer {
   readonly error?: { readonly code: string | number | null; readonly message: string };
 }
 
-/** Runs a program to its end and hands back what it printed; never throws. */
+/** Run a program and return its output. Never throws. */
 export function run(
   program: Program,
   args: readonly string[],

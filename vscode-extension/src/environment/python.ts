@@ -1,4 +1,4 @@
-/** The interpreter that the Python extension has selected, where that extension is installed and already at work. */
+/** The interpreter that is selected in the Python extension, if that extension is installed and active. */
 import * as vscode from "vscode";
 
 interface PythonApi {
@@ -15,14 +15,14 @@ function api(): PythonApi | undefined {
   return extension?.isActive === true ? extension.exports : undefined;
 }
 
-/** Its path; undefined where there is no such extension or nothing is selected. */
+/** The path of the interpreter; undefined without the extension or a selection. */
 export function selectedInterpreter(): string | undefined {
   const path = api()?.environments?.getActiveEnvironmentPath(vscode.workspace.workspaceFolders?.[0]?.uri).path;
-  // Where nothing is selected it is the bare word.
+  // Without a selection, the path is only the word.
   return path !== undefined && /[\\/]/.test(path) ? path : undefined;
 }
 
-/** Starts the Python extension where there is one, and says when its choice changes. */
+/** Activate the Python extension if it is installed, and call back when its selection changes. */
 export function whenInterpreterChanges(changed: () => void): vscode.Disposable {
   const parts: vscode.Disposable[] = [];
   const extension = vscode.extensions.getExtension<PythonApi>(ID);
@@ -33,7 +33,7 @@ export function whenInterpreterChanges(changed: () => void): vscode.Disposable {
         if (event !== undefined) parts.push(event(changed));
         if (selectedInterpreter() !== undefined) changed();
       },
-      () => undefined, // it says itself why it does not start
+      () => undefined, // the extension reports its own error
     );
   }
   return new vscode.Disposable(() => {

@@ -1,4 +1,4 @@
-/** Where Cantrip is looked for, in which order. Knows nothing of the editor: what the editor knows comes in as `Places`. */
+/** Where to search for Cantrip, and in which order. Does not use the VS Code API: its values come in as `Places`. */
 import { accessSync, constants, statSync } from "node:fs";
 import { homedir } from "node:os";
 import { delimiter, isAbsolute, join, relative, resolve } from "node:path";
@@ -8,25 +8,25 @@ const WINDOWS = process.platform === "win32";
 const BIN = WINDOWS ? "Scripts" : "bin";
 const EXE = WINDOWS ? ".exe" : "";
 
-/** What is known of where to look. */
+/** The places to search. */
 export interface Places {
-  /** The settings `cantrip.path` and `cantrip.python`; empty where they are not set. */
+  /** The settings `cantrip.path` and `cantrip.python`; empty if not set. */
   readonly path: string;
   readonly python: string;
   /** The interpreter that the Python extension has selected. */
   readonly interpreter?: string;
   /** Folders of the workspace. */
   readonly folders: readonly string[];
-  /** Whether the workspace may choose what is run. */
+  /** Whether the workspace is trusted to choose the program. */
   readonly trusted: boolean;
-  /** The environment that the guided set-up makes. */
+  /** The virtual environment that the guided setup makes. */
   readonly own: string;
   readonly useUvx: boolean;
   readonly installSource: string;
   readonly env: NodeJS.ProcessEnv;
 }
 
-/** `cantrip` by a Python. */
+/** The command that runs `cantrip` with a Python interpreter. */
 export function byPython(python: string, origin: string): Program {
   return { command: python, args: ["-m", "cantrip_acp"], origin };
 }
@@ -37,7 +37,7 @@ export function pythonOf(environment: string): string {
 }
 
 /**
- * What may be tried, first things first. A setting stands alone: where it names something that does not work, that is said, and
+ * The candidates in order. If a setting names a program that does not work, the user sees an error, and
  * nothing else is tried in its place.
  */
 export function candidates(places: Places): Program[] {
@@ -71,7 +71,7 @@ export function candidates(places: Places): Program[] {
   return found;
 }
 
-/** The first candidate that answers; else why each did not. */
+/** The first candidate that works; otherwise the reason for each that does not. */
 export async function search(places: Places, cwd: string): Promise<FoundProgram | readonly RejectedProgram[]> {
   const refused: RejectedProgram[] = [];
   for (const program of candidates(places)) {
@@ -82,7 +82,7 @@ export async function search(places: Places, cwd: string): Promise<FoundProgram 
   return refused;
 }
 
-/** A program of PATH (and of where pip and uv put programs), never by a relative entry, and never one of an untrusted workspace. */
+/** Find a program on PATH and in the folders of pip and uv. Relative entries and untrusted workspaces are left out. */
 export function which(
   name: string,
   places: Pick<Places, "env" | "trusted">,
@@ -97,7 +97,7 @@ export function which(
   return undefined;
 }
 
-/** `~` and `${workspaceFolder}` as what they stand for; a relative path is one of the first folder. */
+/** Expand `~` and `${workspaceFolder}`. A relative path is relative to the first folder. */
 export function expand(text: string, folder: string | undefined): string {
   const meant = text
     .trim()
@@ -107,7 +107,7 @@ export function expand(text: string, folder: string | undefined): string {
   return /[\\/]/.test(meant) && !isAbsolute(meant) && folder !== undefined ? resolve(folder, meant) : meant;
 }
 
-/** Whether a file lies in a folder. */
+/** Whether a file is inside a folder. */
 export function inside(folder: string, file: string): boolean {
   const way = relative(folder, file);
   return way !== "" && !way.startsWith("..") && !isAbsolute(way);

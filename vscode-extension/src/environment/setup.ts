@@ -1,4 +1,4 @@
-/** The guided set-up: what to do where no Cantrip answers, in a message with actions, and each action to its end. */
+/** The guided setup if no Cantrip was found: a message with actions, and the actions themselves. */
 import * as vscode from "vscode";
 import { isFound, type Environment } from "./environment";
 import { install } from "./install";
@@ -24,7 +24,7 @@ export class Setup implements vscode.Disposable {
     );
   }
 
-  /** Ask what to do; one message at a time. True where something was done that may have mended it. */
+  /** Ask the user what to do, with one message at a time. True if an action may have solved the problem. */
   guide(refused: readonly RejectedProgram[]): Promise<boolean> {
     this.open ??= this.ask(refused).finally(() => {
       this.open = undefined;
@@ -133,7 +133,7 @@ export class Setup implements vscode.Disposable {
     return chosen !== undefined && this.act(chosen);
   }
 
-  /** A setting that named something else would come first. */
+  /** A setting that names another program would take precedence. */
   private async leaveSettings(): Promise<void> {
     const settings = vscode.workspace.getConfiguration("cantrip");
     for (const name of ["path", "python"]) {
@@ -171,7 +171,7 @@ function uvxIsThere(environment: Environment): boolean {
   return !places.useUvx && which("uvx", places) !== undefined;
 }
 
-/** The walkthrough, which begins with how to install. */
+/** Show the walkthrough, which begins with the installation. */
 export async function showGuide(context: vscode.ExtensionContext): Promise<void> {
   await vscode.commands.executeCommand("workbench.action.openWalkthrough", `${context.extension.id}#start`, false);
 }

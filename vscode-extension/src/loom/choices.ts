@@ -1,6 +1,6 @@
-/** What the user chooses among, and what is said of the outcome. Knows nothing of the editor. */
+/** The choices that the user gets for looms, and checks of what they type. Does not use the VS Code API. */
 
-/** Formats of `cantrip loom export`, with what reads them. */
+/** Formats of `cantrip loom export`, with the programs that read them. */
 export const FORMATS: readonly (readonly [name: string, readers: string])[] = [
   ["trl-sft", "TRL supervised fine-tuning: messages and tools"],
   ["trl-preference", "TRL preferences (DPO): prompt, chosen, rejected"],
@@ -20,11 +20,11 @@ const BUILT_IN: readonly (readonly [name: string, about: string])[] = [
 export interface RecipeChoice {
   readonly label: string;
   readonly description: string;
-  /** A file's path, or the name of a built-in one. */
+  /** The path of a file, or the name of a built-in recipe. */
   readonly recipe: string;
 }
 
-/** The workspace's recipes by their names, then the built-in ones. ``files`` are [relative, whole] paths. */
+/** The workspace's recipes by their names, then the built-in ones. `files` are pairs of relative and absolute paths. */
 export function recipeChoices(files: readonly (readonly [relative: string, path: string])[]): RecipeChoice[] {
   const own = [...files]
     .sort(([a], [b]) => a.localeCompare(b))
@@ -36,7 +36,7 @@ export function recipeChoices(files: readonly (readonly [relative: string, path:
   return [...own, ...BUILT_IN.map(([label, description]) => ({ label, description, recipe: label }))];
 }
 
-/** Recipes with the one that a loom was made with first. */
+/** The recipes, with the one that made the loom first. */
 export function preselected(choices: readonly RecipeChoice[], used: string | undefined): RecipeChoice[] {
   const at = choices.findIndex((each) => each.recipe === used);
   const first = choices[at];
@@ -44,14 +44,14 @@ export function preselected(choices: readonly RecipeChoice[], used: string | und
   return [{ ...first, description: `${first.description} (used before)` }, ...choices.slice(0, at), ...choices.slice(at + 1)];
 }
 
-/** The number that a text means, with a point or a comma; undefined where it is none. */
+/** The number in a text, with a point or a comma; undefined if it is not a number. */
 export function rewardOf(text: string): number | undefined {
   const value = text.trim().replace(/^([+-]?\d*),(\d+)$/, "$1.$2");
   const number = Number(value);
   return value !== "" && Number.isFinite(number) ? number : undefined;
 }
 
-/** Why a text is no reward; nothing where it is one. */
+/** Why a text is not a reward; undefined if it is one. */
 export function rewardProblem(text: string): string | undefined {
   return rewardOf(text) === undefined ? "Enter a number, such as 1, 0.5 or -1." : undefined;
 }

@@ -1,4 +1,4 @@
-/** What is done with looms: from the tree, from lenses, from the explorer. Each asks for what is missing, then does it. */
+/** Commands for looms, from the tree, code lenses and the explorer. Each asks for missing values first. */
 import { readFile } from "node:fs/promises";
 import * as os from "node:os";
 import * as vscode from "vscode";
@@ -54,7 +54,7 @@ export class LoomCommands implements vscode.Disposable {
     await this.editor.show(uri, turn);
   }
 
-  /** A command of the server, `cantrip.loom.…`, from a lens. */
+  /** Run a server command (`cantrip.loom.…`) from a code lens. */
   async run(command: string, args: unknown[]): Promise<unknown> {
     const given = (args[0] ?? {}) as { uri?: string; turn?: string };
     if (given.uri === undefined) return this.server.execute(command, args);
@@ -135,7 +135,7 @@ export class LoomCommands implements vscode.Disposable {
     const recipe = await this.recipe("Replay with which recipe?", meant.uri);
     if (recipe === undefined) return;
     const { recordedGates } = how;
-    // The server says itself how it went.
+    // The server shows the result itself.
     await withTrust(this.server, "Replay", () =>
       this.server.execute("cantrip.loom.replay", [{ ...named(meant), recipe, recordedGates }], "Replaying"),
     );
@@ -165,14 +165,14 @@ export class LoomCommands implements vscode.Disposable {
     });
   }
 
-  /** Keeps by which recipe a loom was made: it comes first where one is asked for. */
+  /** Remember the recipe that made a loom. It comes first when the user chooses a recipe. */
   async used(loom: string, recipe: string): Promise<void> {
     const memory = this.environment.context.workspaceState;
     const kept = Object.entries(memory.get<Record<string, string>>(RECIPES, {})).filter(([name]) => name !== loom);
     await memory.update(RECIPES, Object.fromEntries([...kept, [loom, recipe]].slice(-MOST_RECIPES)));
   }
 
-  /** The recipe that a loom was made with, as far as anybody kept it: this window, or the session's own note beside the loom. */
+  /** The recipe that made a loom, if it is known: from this window, or from the session file beside the loom. */
   private async recipeOf(loom: vscode.Uri): Promise<string | undefined> {
     const kept = this.environment.context.workspaceState.get<Record<string, string>>(RECIPES, {})[loom.fsPath];
     if (kept !== undefined) return kept;
@@ -182,7 +182,7 @@ export class LoomCommands implements vscode.Disposable {
       const found = typeof recipe === "string" ? recipe : started;
       return typeof found === "string" ? found : undefined;
     } catch {
-      return undefined; // No session, or one that another Cantrip wrote in another way.
+      return undefined; // Not a session, or a session file of another version.
     }
   }
 
@@ -211,7 +211,7 @@ export class LoomCommands implements vscode.Disposable {
   }
 }
 
-/** A target as the server's commands take it. */
+/** A target as an argument of a server command. */
 function named(meant: Target): { readonly uri: string; readonly turn?: string } {
   return { uri: meant.uri.toString(), ...(meant.turn === undefined ? {} : { turn: meant.turn }) };
 }

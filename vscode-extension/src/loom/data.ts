@@ -1,4 +1,4 @@
-/** What the server tells of looms, by its requests `cantrip/loom/…`. */
+/** Data of looms, as the server's requests `cantrip/loom/…` return it. */
 
 export interface LoomData {
   readonly uri: string;
@@ -10,7 +10,7 @@ export interface LoomData {
 }
 
 export interface Tokens {
-  /** Null where it is not known. */
+  /** Null if it is unknown. */
   readonly prompt: number | null;
   readonly completion: number | null;
 }

@@ -1,4 +1,4 @@
-/** A loom as an editor: the viewer's page in a frame. The text itself is never read into the editor, however long it is. */
+/** The custom editor for looms: shows the viewer's page in a frame. The text is never loaded into the editor. */
 import { randomBytes } from "node:crypto";
 import * as vscode from "vscode";
 import type { Environment } from "../environment/environment";
@@ -12,7 +12,7 @@ interface LoomDocument extends vscode.CustomDocument {
 
 export class LoomEditor implements vscode.CustomReadonlyEditorProvider<LoomDocument>, vscode.Disposable {
   private readonly registration: vscode.Disposable;
-  /** The panels of each loom, and the turn that is asked for before one is there. */
+  /** The panels of each loom, and the turn to show when its panel opens. */
   private readonly panels = new Map<string, Set<(turn: string) => void>>();
   private readonly wanted = new Map<string, string>();
 
@@ -22,7 +22,7 @@ export class LoomEditor implements vscode.CustomReadonlyEditorProvider<LoomDocum
     });
   }
 
-  /** Show a loom, at a turn where one is named. */
+  /** Show a loom, at a turn if one is given. */
   async show(uri: vscode.Uri, turn?: string): Promise<void> {
     const open = this.panels.get(uri.toString());
     if (turn !== undefined) {
@@ -90,7 +90,7 @@ export class LoomEditor implements vscode.CustomReadonlyEditorProvider<LoomDocum
   }
 }
 
-/** Nothing is loaded but the frame. */
+/** The page may load only the frame. */
 function framed(address: vscode.Uri, turn: string | undefined): string {
   const dark = [vscode.ColorThemeKind.Dark, vscode.ColorThemeKind.HighContrast].includes(vscode.window.activeColorTheme.kind);
   const more = `&theme=${dark ? "dark" : "light"}${turn === undefined ? "" : `&turn=${encodeURIComponent(turn)}`}`;

@@ -1,4 +1,4 @@
-/** The tree of looms: sessions, their casts, the turns of each, and the children that a turn spawned. It grows as they do. */
+/** The tree of looms: sessions, their casts, the turns of each cast, and the children of each turn. It follows running casts. */
 import * as vscode from "vscode";
 import type { Server } from "../server/server";
 import type { CastData, LoomData, Page, TurnData } from "./data";
@@ -30,7 +30,7 @@ interface MoreNode extends Place {
 }
 export type Node = SessionNode | CastNode | TurnNode | MoreNode;
 
-/** A name that stays the same while a node's words change. */
+/** A key of a node that stays the same when its label changes. */
 function key(node: Node | undefined): string {
   switch (node?.kind) {
     case undefined:
@@ -51,7 +51,7 @@ export class LoomTree implements vscode.TreeDataProvider<Node>, vscode.Disposabl
   readonly onDidChangeTreeData = this.changed.event;
   private readonly view: vscode.TreeView<Node>;
   private readonly parts: vscode.Disposable[] = [];
-  /** How many children of a node are shown, where that is more than a page. */
+  /** The number of children shown, for nodes that show more than one page. */
   private readonly shown = new Map<string, number>();
   private readonly sessions = new Map<string, SessionNode>();
   private waiting: NodeJS.Timeout | undefined;
@@ -88,7 +88,7 @@ export class LoomTree implements vscode.TreeDataProvider<Node>, vscode.Disposabl
     this.changed.fire(undefined);
   }
 
-  /** Draw a loom, or the list of them, again in a moment: while an entity works, changes come many a second. */
+  /** Redraw a loom or the list soon. Changes are collected, because a running entity makes many of them each second. */
   private soon(uri?: string): void {
     if (uri === undefined) this.all = true;
     else this.stale.add(vscode.Uri.parse(uri).toString());
@@ -160,7 +160,7 @@ export class LoomTree implements vscode.TreeDataProvider<Node>, vscode.Disposabl
     const { Collapsed, Expanded, None } = vscode.TreeItemCollapsibleState;
     switch (node.kind) {
       case "session": {
-        // One that is being written to is what one wants to see.
+        // A loom that is being written is open by default.
         const fresh = Date.now() - node.loom.modified < FRESH_MS;
         const item = new vscode.TreeItem(words.loomLabel(node.loom), fresh ? Expanded : Collapsed);
         item.description = words.loomDescription(node.loom, Date.now());
@@ -197,7 +197,7 @@ export class LoomTree implements vscode.TreeDataProvider<Node>, vscode.Disposabl
   }
 }
 
-/** Words of an entity as they are, never as Markdown. */
+/** The text of an entity as plain text, never as Markdown. */
 function plain(text: string): vscode.MarkdownString {
   return new vscode.MarkdownString().appendText(text);
 }

@@ -1,14 +1,14 @@
-/** A viewer's process: `cantrip loom view`, a page on the loopback address that a frame of the editor may show. */
+/** The viewer process (`cantrip loom view`): serves a page on the loopback address, which a frame of the editor shows. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { createServer } from "node:net";
 import * as vscode from "vscode";
 import type { Environment } from "../environment/environment";
 
-/** How long the first page may take; a loom of 100 MB is read after that, while the page says so. */
+/** The time limit for the first page in milliseconds. A large loom is read later, and the page shows the progress. */
 const PATIENCE_MS = 60_000;
 
 /**
- * Who may show the page in a frame: every page between the view and the window. On a desktop these are the editor's own
+ * Origins that may show the page in a frame: every page between the view and the window. On a desktop these are the editor's
  * schemes, in a browser the page's host and where VS Code for the Web serves webviews from.
  */
 const FRAMES = ["vscode-webview:", "vscode-file:", "https://*.vscode-cdn.net", "https://vscode.dev", "https://*.github.dev"];
@@ -16,19 +16,19 @@ const FRAMES = ["vscode-webview:", "vscode-file:", "https://*.vscode-cdn.net", "
 export class Viewer implements vscode.Disposable {
   private constructor(
     private readonly process: ChildProcess,
-    /** Where the editor's window finds it, its token included. */
+    /** The URL for the editor's window, with its token. */
     readonly address: vscode.Uri,
-    /** Settles when the process has ended. */
+    /** Resolves when the process has ended. */
     readonly ended: Promise<string>,
   ) {}
 
-  /** Serve a loom. Rejects with what went wrong and what to do. */
+  /** Serve a loom. Rejects with a message that says what failed and what to do. */
   static async open(environment: Environment, file: string, token: vscode.CancellationToken): Promise<Viewer> {
     const program = await environment.need();
     if (program === undefined) throw new Error("The viewer is a part of Cantrip, which is not set up here.");
     const port = await freePort();
     const inside = vscode.Uri.parse(`http://127.0.0.1:${port}/`);
-    // By whichever way the window reaches this machine: a tunnel, a proxy, or nothing at all.
+    // The window may reach this machine directly, through a tunnel or through a proxy.
     const outside = await vscode.env.asExternalUri(inside);
     const args = ["loom", "view", file, "--no-browser", "--port", String(port)];
     for (const frame of FRAMES) args.push("--frame", frame);

@@ -1,11 +1,11 @@
-/** Looms, casts and turns in a few words. Knows nothing of the editor. */
+/** Labels and descriptions of looms, casts and turns. Does not use the VS Code API. */
 import type { CastData, LoomData, Tokens, TurnData } from "./data";
 
 export function many(count: number, what: string): string {
   return `${count} ${what}${count === 1 ? "" : "s"}`;
 }
 
-/** How long ago, as people say it. */
+/** The time since then in words, such as "2 hours ago". */
 export function ago(then: number, now: number): string {
   const seconds = Math.max(0, Math.round((now - then) / 1000));
   if (seconds < 45) return "now";
@@ -71,7 +71,7 @@ export function turnDescription(turn: TurnData): string {
   return joined([reward, turn.failed ? "failed" : "", reason, children, forks, turn.role === "call" ? "" : duration(turn.ms)]);
 }
 
-/** Everything about a turn, for a tooltip. */
+/** All details of a turn, for a tooltip. */
 export function turnFacts(turn: TurnData): string {
   return joined([turn.timestamp, turn.model ?? "", duration(turn.ms), tokens(turn.tokens), money(turn.cost)]);
 }

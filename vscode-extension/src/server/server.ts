@@ -1,4 +1,4 @@
-/** The language server: started from the user's Cantrip, started anew when that changes, and asked by the rest. */
+/** The language server: starts it from the user's Cantrip, restarts it when that changes, and sends it requests. */
 import * as vscode from "vscode";
 import {
   type ExecuteCommandParams,
@@ -15,10 +15,10 @@ import { looms } from "./looms";
 
 const RECIPES = "**/*.cantrip.{yaml,yml}";
 
-/** What the server runs for a command whose words the user gives first; handed over by whoever knows how to ask. */
+/** Asks the user for the text of a server command before it runs. */
 export type Asking = (command: string, args: unknown[]) => Promise<unknown>;
 
-/** How a request failed, with what the server tells programs of it. */
+/** How a request failed, with the error data of the server. */
 export interface Failure {
   readonly message: string;
   readonly error?: string;
@@ -30,10 +30,10 @@ export class Server implements vscode.Disposable {
   private starting: Promise<void> | undefined;
   private readonly trace = vscode.window.createOutputChannel("Cantrip Trace", { log: true });
   private readonly state = new vscode.EventEmitter<"off" | "starting" | "on">();
-  /** How it is. */
+  /** The server's state. */
   readonly onDidChange = this.state.event;
   private readonly notifications = new vscode.EventEmitter<{ readonly method: string; readonly params: unknown }>();
-  /** Notifications of the server's own, `cantrip/…`. */
+  /** Custom notifications of the server, `cantrip/…`. */
   readonly onNotification = this.notifications.event;
   private asking: Asking = (command, args) => this.execute(command, args);
   private readonly parts: vscode.Disposable[] = [];
@@ -57,7 +57,7 @@ export class Server implements vscode.Disposable {
     );
   }
 
-  /** Who asks the user before a command of the server runs. */
+  /** Set the function that asks the user before a server command runs. */
   askedBy(asking: Asking): void {
     this.asking = asking;
   }
@@ -66,12 +66,12 @@ export class Server implements vscode.Disposable {
     return this.client?.state === State.Running;
   }
 
-  /** Commands that this server has. */
+  /** Whether this server has a command. */
   has(command: string): boolean {
     return this.client?.initializeResult?.capabilities.executeCommandProvider?.commands.includes(command) ?? false;
   }
 
-  /** Start it, if it does not run; quietly does nothing where there is no Cantrip. */
+  /** Start the server if it does not run. Does nothing if there is no Cantrip. */
   start(loudly = false): Promise<void> {
     this.wanted = true;
     this.starting ??= this.begin(loudly).finally(() => {
@@ -98,7 +98,7 @@ export class Server implements vscode.Disposable {
     this.state.fire("off");
   }
 
-  /** Ask the server for something. Throws where it does not run. */
+  /** Send a request to the server. Throws if the server does not run. */
   async request<Answer>(method: string, params: object): Promise<Answer> {
     await this.starting;
     const client = this.client;
@@ -106,7 +106,7 @@ export class Server implements vscode.Disposable {
     return client.sendRequest<Answer>(method, params);
   }
 
-  /** Run a command of the server; with a title its progress is shown and can be cancelled. */
+  /** Run a server command. With a title, its progress is shown and can be cancelled. */
   async execute<Answer>(command: string, args: unknown[], title?: string): Promise<Answer> {
     await this.starting;
     const client = this.client;
@@ -151,7 +151,7 @@ export class Server implements vscode.Disposable {
         command: asked.command,
         args: [...asked.args, "lsp"],
         transport: TransportKind.stdio,
-        // Never the workspace: a Python that is started there might import its files.
+        // Not the workspace folder: a Python that starts there might import its files.
         options: { cwd: this.environment.safeCwd, env },
       },
       this.options(),
@@ -195,7 +195,7 @@ export class Server implements vscode.Disposable {
         executeCommand: (command, args) => this.asking(command, args),
         provideCodeLenses: async (document, token, next) => {
           const lenses = await next(document, token);
-          // What is cast or run there waits for the user's trust; looking is free.
+          // Commands that cast or run code wait for the user's trust. Reading does not need it.
           if (vscode.workspace.isTrusted) return lenses;
           return lenses?.filter((lens) => ["cantrip.loom.view", "cantrip.openLoom"].includes(lens.command?.command ?? ""));
         },
@@ -209,7 +209,7 @@ export class Server implements vscode.Disposable {
   }
 }
 
-/** What the user is told of an error, and what programs may do about it. */
+/** The message of an error for the user, and its data for programs. */
 export function failure(error: unknown): Failure {
   if (error instanceof ResponseError) {
     const data: unknown = error.data;

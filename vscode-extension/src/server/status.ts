@@ -1,4 +1,4 @@
-/** The item beside the language's name: which Cantrip serves it, and what to do where none does. */
+/** The language status item: the Cantrip version that serves the file, or what to do if there is none. */
 import * as vscode from "vscode";
 import { isFound, type Environment } from "../environment/environment";
 import type { Server } from "./server";

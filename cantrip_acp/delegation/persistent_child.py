@@ -16,7 +16,7 @@ from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.state import ParentLink
 from cantrip_acp.delegation import run_child
 from cantrip_acp.delegation.child_cantrip import cantrip_of
-from cantrip_acp.delegation.errors import report
+from cantrip_acp.delegation.run_child import report_refusal
 
 if TYPE_CHECKING:
     from cantrip_acp.core.casting.result import CastResult
@@ -36,7 +36,7 @@ async def summon(turn: TurnBuilder, request: Request, call_id: str) -> Entity:
             f"child refused by max_concurrent_children: {len(persistent)} summoned children live already, and {most} may; "
             "dismiss one first, or use cast for what needs no state",
         )
-        await report(full, turn, call_id)
+        await report_refusal(full, turn, call_id)
         raise full
     (planned,) = await run_child.plan_children(turn, [request], call_id)
     link = ParentLink(turn.cast, turn.id, call_id, planned.number)
@@ -65,7 +65,7 @@ async def send(turn: TurnBuilder, child_id: str, intent: str, call_id: str) -> C
         try:
             children.admit(parent, 1, again=True)
         except ChildRefused as why:
-            await report(why, turn, call_id)
+            await report_refusal(why, turn, call_id)
             raise
     try:
         async with turn.spawning() as turn_id, children.limiter(parent):

@@ -6,6 +6,7 @@ in the loom before the parent's. A child's failure becomes an error that the par
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,12 @@ import anyio.lowlevel
 
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import CantripError, ChildRefused, GateError, LoomError
+from cantrip_acp.core.events import ChildRejected
 from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.state import ParentLink
 from cantrip_acp.delegation.child_cantrip import CheckedChild, cantrip_of, check_request, crystal_of
-from cantrip_acp.delegation.errors import report
 from cantrip_acp.delegation.request import Request
+from cantrip_acp.telemetry import tracing
 
 if TYPE_CHECKING:
     from cantrip_acp.core.casting.result import CastResult
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.state import ChildEntity, EntityState
 
+_log = logging.getLogger(__name__)
 
+EVENT = "cantrip.ward.child_rejected"
 _CHECKS_PER_STEP = 16
 """Number of children that are checked before other tasks may run on the event loop."""
 
@@ -91,7 +95,7 @@ async def plan_children(turn: TurnBuilder, requests: Sequence[Request], call_id:
                 raise ChildRefused(refused.ward, f"request {place}: {refused}", place) from None
         first = children.admit(parent, len(requests))
     except ChildRefused as refused:
-        await report(refused, turn, call_id)
+        await report_refusal(refused, turn, call_id)
         raise
     return [Planned(each, number, wards) for number, each in enumerate(judged, first)]
 
@@ -189,3 +193,31 @@ async def cast_child(parent: EntityState, child: ChildEntity, intent: str, turn:
         raise
     except CantripError as error:
         raise GateError(f"the child failed: {parent.redactor.diagnostic(str(error))}") from None
+
+
+async def report_refusal(refused: ChildRefused, turn: TurnBuilder, call_id: str) -> None:
+    """Report a refusal: an event for readers, a log line, and an event on the gate call's span."""
+    entity_id, depth = turn.entity_id, turn.depth
+    _log.info("child of %s refused by %s: %s", entity_id, refused.ward, refused)
+    tracing.note(
+        EVENT,
+        {
+            "cantrip.ward": refused.ward,
+            "gen_ai.agent.id": entity_id,
+            "cantrip.depth": depth,
+            "cantrip.why": str(refused),
+        },
+    )
+    if turn.listening:
+        reason = turn.entity.redactor.diagnostic(str(refused))
+        await turn.emit(
+            ChildRejected(
+                entity_id=entity_id,
+                cast_id=turn.cast_id,
+                depth=depth,
+                call_id=call_id,
+                ward=refused.ward,
+                reason=reason,
+                index=refused.index,
+            )
+        )

@@ -20,8 +20,8 @@ from msgspec import UNSET, UnsetType
 from cantrip_acp.core.entity import Entity, check_new
 from cantrip_acp.core.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
 from cantrip_acp.core.forking import worktree as forkplace
-from cantrip_acp.core.forking.modules import LOADING_GATE as MODULES
-from cantrip_acp.core.forking.modules import reload_modules, unloaded_notes
+from cantrip_acp.core.forking.reload_modules import LOADING_GATE as MODULES
+from cantrip_acp.core.forking.reload_modules import reload_modules, unloaded_notes
 from cantrip_acp.core.history.continuation import find_point
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.gates.registry import DELEGATION

@@ -21,7 +21,7 @@ from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import CrystalError, GateError, LoomError
 from cantrip_acp.core.forking.fork import divergence
-from cantrip_acp.core.forking.modules import LOADING_GATE as MODULES
+from cantrip_acp.core.forking.reload_modules import LOADING_GATE as MODULES
 from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateInvocation, GateReply, Proceed

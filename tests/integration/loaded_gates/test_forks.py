@@ -39,7 +39,7 @@ async def test_in_conversation() -> None:
     # What the module counted in a variable begins anew.
     assert turns[0].observation.results[0].result == {"words": 3, "calls": 1}
     assert missing(made, turns[0]) == (
-        "module cantrip_acp.hot.textkit: loaded anew; what it kept in variables is gone",
+        "module cantrip_acp.hot.textkit: loaded again; the values of its variables are lost",
     )
     assert turns[0].gate_calls == ("count_words",)
 

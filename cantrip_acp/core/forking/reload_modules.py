@@ -55,7 +55,7 @@ async def reload_modules(entity: Entity, parts: Sequence[CastPart]) -> list[str]
         if again.is_error:
             missing.append(f"module {name} and its gates: {' '.join(str(again.result).split())[:300]}")
         else:
-            missing.append(f"module {name}: loaded anew; what it kept in variables is gone")
+            missing.append(f"module {name}: loaded again; the values of its variables are lost")
     return missing
 
 

@@ -115,7 +115,7 @@ class Context:
         self._digest = Digest()
         self._digested: _Opening | None = None
         """The cast of the last turn that was added to the digest."""
-        self._kept: dict[str, ContextBlock] = {}
+        self._folded_documents: dict[str, ContextBlock] = {}
         """The latest version of each document from casts that were folded away: what the documents ask for still
         applies.
         """
@@ -202,7 +202,7 @@ class Context:
     def _documents(self) -> list[ContextBlock]:
         """Documents of casts that were folded away, except those that a later cast added again."""
         newer = {block.uri for block in self._of_casts()}
-        return [block for uri, block in self._kept.items() if uri not in newer]
+        return [block for uri, block in self._folded_documents.items() if uri not in newer]
 
     def add(self, turn: Turn) -> None:
         """Add a finished turn: what was said, and the results."""
@@ -330,8 +330,8 @@ class Context:
     def _keep(self, opening: _Opening) -> None:
         for block in opening.blocks:
             if block.source == DOCUMENTS and block.uri is not None:
-                self._kept.pop(block.uri, None)
-                self._kept[block.uri] = block
+                self._folded_documents.pop(block.uri, None)
+                self._folded_documents[block.uri] = block
 
     def _rebuild(self, last: _Opening | None) -> None:
         """Rebuild the messages: head, intent, summary, turns. ``last`` is the cast of the last folded turn."""

@@ -350,7 +350,7 @@ class StreamedTextFilter:
         self._state = "start" if tags else "text"
         self._close = ""
         self._pending = ""
-        self._shown: list[str] = []
+        self._emitted: list[str] = []
         self._waiting = ""
         self._line_begins = True
         self._held = False
@@ -392,7 +392,7 @@ class StreamedTextFilter:
         if self._names:
             reading = read_calls(text)
             words, calls = reading.words, reading.calls
-        shown = "".join(self._shown)
+        shown = "".join(self._emitted)
         if calls:
             shown = shown.strip()
         if words is not None and words.startswith(shown):
@@ -433,7 +433,7 @@ class StreamedTextFilter:
         ready, self._waiting = self._waiting[:cut], self._waiting[cut:]
         if not ready:
             return []
-        self._shown.append(ready)
+        self._emitted.append(ready)
         self._line_begins = ready.endswith("\n")
         return [Delta("text", ready)]
 

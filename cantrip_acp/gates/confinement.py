@@ -196,7 +196,7 @@ class Root:
                     except FileNotFoundError:
                         if ".." in pending:
                             raise GateError(f"no such folder: {'/'.join([*done, name])!r}, in {shown}") from None
-                        return self._place(path, done, [name, *pending[::-1]], links, folder, None, writing)
+                        return self._make_handle(path, done, [name, *pending[::-1]], links, folder, None, writing)
                     except OSError as error:
                         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                             raise
@@ -208,9 +208,9 @@ class Root:
                     try:
                         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
                     except FileNotFoundError:
-                        return self._place(path, done, [name], links, folder, None, writing)
+                        return self._make_handle(path, done, [name], links, folder, None, writing)
                     if not stat.S_ISLNK(status.st_mode):
-                        return self._place(path, [*done, name], [], links, folder, status, writing)
+                        return self._make_handle(path, [*done, name], [], links, folder, status, writing)
                 try:
                     target = os.readlink(name, dir_fd=folder)
                 except OSError as error:
@@ -227,7 +227,7 @@ class Root:
                     done.clear()
                     folder = replace_descriptor(folder, self._open(()))
                 pending += onward[::-1]
-            return self._place(path, done, [], links, folder, os.stat(".", dir_fd=folder), writing, name=".")
+            return self._make_handle(path, done, [], links, folder, os.stat(".", dir_fd=folder), writing, name=".")
         except OSError as error:
             os.close(folder)
             raise os_failure(error, path) from None
@@ -235,7 +235,7 @@ class Root:
             os.close(folder)
             raise
 
-    def _place(
+    def _make_handle(
         self,
         path: str,
         done: list[str],

@@ -93,7 +93,7 @@ class BaseLoom:
         return len(self._tree.turns)
 
     def __contains__(self, turn_id: object) -> bool:
-        return isinstance(turn_id, str) and self._place(turn_id) is not None
+        return isinstance(turn_id, str) and self._tree_place(turn_id) is not None
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +119,7 @@ class BaseLoom:
         if isinstance(record, Turn):
             if record.id in self._tree.turns:
                 raise LoomAppendOnly(f"loom is append-only: turn {record.id!r} is already written")
-            if record.parent_id is not None and self._place(record.parent_id) is None:
+            if record.parent_id is not None and self._tree_place(record.parent_id) is None:
                 raise LoomError(f"turn {record.id!r} names a parent that is not in this loom: {record.parent_id!r}")
         position = self._store.append(record, body)
         if self._store.behind:
@@ -213,7 +213,7 @@ class BaseLoom:
         ``kind``, ``group`` and ``grade`` are as in `RewardRecord`; secrets in ``by`` and ``note`` are masked.
         Raises `TurnNotFound`, and `LoomError` for a value that is no finite number.
         """
-        self._found(turn_id)
+        self._known_place(turn_id)
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= sys.float_info.max:
             raise LoomError(f"a reward is a number, not {reward!r}")
         about: dict[str, Any] = {"grade": True} if grade else {}
@@ -260,17 +260,17 @@ class BaseLoom:
 
     def turn(self, turn_id: str) -> Turn:
         """Return a turn with its last reward. Raises `TurnNotFound`."""
-        return self._turns((self._found(turn_id),))[0]
+        return self._turns((self._known_place(turn_id),))[0]
 
-    def _place(self, turn_id: str) -> Place | None:
+    def _tree_place(self, turn_id: str) -> Place | None:
         """The place of a turn in the tree. Another process may have written it a moment ago."""
         place = self._tree.turns.get(turn_id)
         if place is None and self.refresh():
             place = self._tree.turns.get(turn_id)
         return place
 
-    def _found(self, turn_id: str) -> Place:
-        place = self._place(turn_id)
+    def _known_place(self, turn_id: str) -> Place:
+        place = self._tree_place(turn_id)
         if place is None:
             raise TurnNotFound(f"no turn {turn_id!r} in this loom")
         return place
@@ -417,7 +417,7 @@ class BaseLoom:
 
     def bodies(self, turn_ids: Iterable[str]) -> list[Turn]:
         """Return many turns at once, with rewards. Raises `TurnNotFound`."""
-        return self._turns([self._found(i) for i in turn_ids])
+        return self._turns([self._known_place(i) for i in turn_ids])
 
     def files_at(self, turn_id: str) -> FilesRecord | None:
         """The workspace files at the end of a turn: the last record of them on the path to it. None if there is
@@ -482,7 +482,7 @@ class BaseLoom:
 
     def path(self, leaf_id: str) -> list[str]:
         """Ids from the root to a turn."""
-        self._found(leaf_id)
+        self._known_place(leaf_id)
         path: list[str] = []
         seen: set[str] = set()
         at: str | None = leaf_id

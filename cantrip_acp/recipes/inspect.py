@@ -109,7 +109,7 @@ def _models(recipe: Recipe) -> Iterator[str]:
 
 def _file_problems(recipe: Recipe, place: KeyPath, file: str, what: str = "the file of gates") -> list[str]:
     """Problems of a Python file that can be found without running it."""
-    path = recipe.beside(file)
+    path = recipe.path_of(file)
     try:
         compile(recipe.files.read(path), str(path), "exec", dont_inherit=True)
     except DefinitionError as error:

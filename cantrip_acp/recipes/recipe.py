@@ -66,7 +66,7 @@ class Recipe:
         """The error for one problem."""
         return RecipeError(problems=[self.problem(path, message, at_key=at_key, rule=rule)])
 
-    def beside(self, name: str) -> Path:
+    def path_of(self, name: str) -> Path:
         """The path of a file that the recipe names."""
         return self.folder / Path(name).expanduser()
 

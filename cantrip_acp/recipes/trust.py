@@ -281,15 +281,15 @@ def named_by(recipe: Recipe) -> Iterator[Path]:
     for _, crystal in _crystals(recipe.data):
         script = crystal_factory.options_of(crystal).get("script")
         if script is not None:
-            yield recipe.beside(script)
+            yield recipe.path_of(script)
     prompt = recipe.data.get("call", {}).get("system_prompt_file")
     if prompt is not None:
-        yield recipe.beside(prompt)
+        yield recipe.path_of(prompt)
     for gate in recipe.data["circle"]["gates"]:
         if isinstance(gate, dict) and "python" in gate:
-            yield recipe.beside(gate["python"])
+            yield recipe.path_of(gate["python"])
     if "score" in recipe.data["circle"]:
-        yield recipe.beside(recipe.data["circle"]["score"]["python"])
+        yield recipe.path_of(recipe.data["circle"]["score"]["python"])
 
 
 class Ledger:

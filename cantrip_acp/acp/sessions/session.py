@@ -299,7 +299,7 @@ class Session:
             )
         about = _prompt_meta(result, self.entity.last_turn)
         if self.entity.state.names_requests:
-            about[acp.REQUEST_EDGES] = {"edges": self.entity.state.requests.take()}
+            about[acp.REQUEST_EDGES] = {"edges": self.entity.state.requests.drain()}
         return acp.PromptResult(reason, about)
 
     def _update_title(self, intent: str) -> None:

@@ -130,7 +130,7 @@ def _delete(plan: Plan, *, quiet: bool) -> Done:
 def _print_plan(plan: Plan) -> None:
     for item in plan.to_delete:
         click.echo(_line("would delete", item, item.why))
-    _print_kept(plan)
+    _print_kept_items(plan)
     if plan.to_delete:
         click.echo(f"would free {size(plan.freed)}; {_remaining(plan, plan.to_delete)}")
         click.echo("nothing was deleted; use --yes to delete")
@@ -139,7 +139,7 @@ def _print_plan(plan: Plan) -> None:
 
 
 def _print_result(plan: Plan, done: Done) -> None:
-    _print_kept(plan, printed={item.name for item, _, _ in done})
+    _print_kept_items(plan, printed={item.name for item, _, _ in done})
     gone = [item for item, why, _ in done if why is None]
     if done:
         click.echo(f"freed {size(sum(item.size + item.beside for item in gone))}; {_remaining(plan, gone)}")
@@ -147,7 +147,7 @@ def _print_result(plan: Plan, done: Done) -> None:
         click.echo(f"nothing to delete in {plan.state}; {_remaining(plan, [])}")
 
 
-def _print_kept(plan: Plan, printed: Collection[str] = ()) -> None:
+def _print_kept_items(plan: Plan, printed: Collection[str] = ()) -> None:
     """Print the items that the plan keeps, without those whose line is already printed, and the plan's notes."""
     from cantrip_acp.text.sanitize import clean_line
 

@@ -215,7 +215,7 @@ def show(name: str, as_json: bool, source: bool, cwd: Path, state_dir: Path | No
         return
     from cantrip_acp.cli.render.terminal import Screen
 
-    _print_shown(Screen(), about, circle)
+    _print_recipe(Screen(), about, circle)
 
 
 def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def _loom(found: Recipe) -> dict[str, Any]:
     return {**settings, "store": display_address(settings["store"])}
 
 
-def _print_shown(screen: Screen, about: dict[str, Any], circle: Circle) -> None:
+def _print_recipe(screen: Screen, about: dict[str, Any], circle: Circle) -> None:
     def part(title: str) -> None:
         screen.blank()
         screen.line((title, "bold cyan"))

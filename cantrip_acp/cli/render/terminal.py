@@ -134,18 +134,18 @@ class Flow:
         out: list[str] = []
         for piece in re.findall(r"\s+|\S+", self._cleaner.feed(text)):
             if piece.isspace():
-                out.append(self._place())
+                out.append(self._next_word())
                 self._space += piece
             else:
                 self._word += piece
                 # On a terminal a word waits for its end: its width decides on which line it goes.
                 if self._screen.width is None:
-                    out.append(self._place())
+                    out.append(self._next_word())
         self._write("".join(out))
 
     def flush(self) -> None:
         """Show the incomplete word, because nothing follows for a while."""
-        self._write(self._place(), now=True)
+        self._write(self._next_word(), now=True)
 
     def close(self) -> None:
         self.flush()
@@ -164,7 +164,7 @@ class Flow:
             self._waiting.clear()
             self._written = time.monotonic()
 
-    def _place(self) -> str:
+    def _next_word(self) -> str:
         """The current word with the white space before it. The white space becomes a line break if the word does not fit."""
         from rich.cells import cell_len
 
@@ -205,8 +205,8 @@ class Block:
         self._style = style
         self._cleaner = Cleaner()
         self._partial = ""
-        self._shown = 0
-        self._kept: list[str] = []
+        self._head_lines = 0
+        self._tail_lines: list[str] = []
         self._left_out = 0
         self.empty = True
 
@@ -228,20 +228,20 @@ class Block:
         if self._left_out:
             many = "line" if self._left_out == 1 else "lines"
             self._screen.line_with_bar(f"… {self._left_out:,} {many} left out …", "dim italic", indent=self._indent)
-        for line in self._kept:
+        for line in self._tail_lines:
             self._print(line)
-        self._kept = []
+        self._tail_lines = []
         self._left_out = 0
 
     def _add(self, line: str) -> None:
         self.empty = False
-        if self._head is None or self._shown < self._head:
-            self._shown += 1
+        if self._head is None or self._head_lines < self._head:
+            self._head_lines += 1
             self._print(line)
             return
-        self._kept.append(line)
-        if len(self._kept) > self._tail:
-            self._kept.pop(0)
+        self._tail_lines.append(line)
+        if len(self._tail_lines) > self._tail:
+            self._tail_lines.pop(0)
             self._left_out += 1
 
     def _print(self, line: str) -> None:

@@ -70,7 +70,7 @@ class RequestGraph:
         if self._last and cause not in parent._causes:
             parent._causes.append(cause)
 
-    def take(self) -> list[Edge]:
+    def drain(self) -> list[Edge]:
         """Remove and return the edges of the whole tree since the last call."""
         edges = self._edges.copy()
         self._edges.clear()

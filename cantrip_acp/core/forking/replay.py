@@ -137,12 +137,12 @@ class _RecordedSource:
                 found[name] = Gate(
                     name, declared.get("description", ""), declared.get("parameters", {}), _no_recorded_answer
                 )
-        self._found = found
+        self._recorded_gates = found
         self.gates: list[Gate] = []
 
     async def open(self, circle: CircleView) -> _RecordedSource:
         own = {gate.name for gate in circle.declared_gates}
-        self.gates = [gate for name, gate in self._found.items() if name not in own]
+        self.gates = [gate for name, gate in self._recorded_gates.items() if name not in own]
         return self
 
     async def close(self) -> None:

@@ -93,7 +93,7 @@ class CrystalView:
         self.check(leaf_id)
         walk = _Walk(self, self._last_change(path))
         for turn in self._turns(path):
-            yield from walk.take(turn)
+            yield from walk.add(turn)
         yield from walk.end()
 
     def context_after(self, turn_id: str, cantrip_id: str, empty: Callable[[], Context]) -> Context:
@@ -102,7 +102,7 @@ class CrystalView:
         self.check(turn_id)
         walk = _Walk(self, self._last_change(path), lambda i: empty() if i == cantrip_id else self.context(i))
         for turn in self._turns(path):
-            for _ in walk.take(turn):
+            for _ in walk.add(turn):
                 continue
         return walk.context or empty()
 
@@ -209,7 +209,7 @@ class _Walk:
         """The present context; None before the first turn."""
         return self._context
 
-    def take(self, turn: Turn) -> Iterator[Window]:
+    def add(self, turn: Turn) -> Iterator[Window]:
         """Add one turn. Yields a window that ends before it."""
         if self._window is None or turn.entity_id != self._window.entity_id:
             yield from self._enter(turn)

@@ -172,13 +172,13 @@ class AnthropicCrystal:
             except CrystalError as error:
                 if reading.events:
                     raise
-                name = self._not_taken(error, sent)
+                name = self._refused_parameter(error, sent)
                 if name is not None:
                     self._dropped.add(name)
                 elif not self._effort.learn(error, sent):
                     raise
 
-    def _not_taken(self, error: CrystalError, sent: Mapping[str, Any]) -> str | None:
+    def _refused_parameter(self, error: CrystalError, sent: Mapping[str, Any]) -> str | None:
         name = unsupported_parameter(error, {key: sent[key] for key in _SAMPLING if key in sent})
         if name is not None or error.status not in (400, 422) or "thinking" not in sent:
             return name
@@ -196,7 +196,7 @@ class AnthropicCrystal:
                 event = await self._sdk(anext(stream, _END), sent=True)
                 if event is _END:
                     break
-                await reading.take(event, emit)
+                await reading.add_event(event, emit)
                 if event.get("type") in ("message_start", "message_delta"):
                     # Report the counts now, because a query that is cancelled later is billed for them.
                     used = priced(reading.used(), self._endpoint.info.price)

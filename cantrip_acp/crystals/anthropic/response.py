@@ -75,7 +75,7 @@ class ResponseReader:
             and not any(b.kind == "tool_use" for b in self._blocks)
         )
 
-    async def take(self, event: Any, emit: Emit) -> None:
+    async def add_event(self, event: Any, emit: Emit) -> None:
         """Process one event. Raises `InvalidEvent`."""
         kind = _text(event, "type")
         if kind == "content_block_delta":

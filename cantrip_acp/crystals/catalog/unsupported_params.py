@@ -112,14 +112,14 @@ class EffortFallback:
 
     def applied(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the body with an effort that the model supports."""
-        place = _effort_place(body)
+        place = _effort_path(body)
         if place is None:
             return body
         return _with_effort(body, place, self._instead.get(_at(body, place), _at(body, place)))
 
     def learn(self, error: CrystalError, sent: Mapping[str, Any]) -> bool:
         """Learn from an error. True if ``error`` refuses the sent effort and names others, so that a new attempt helps."""
-        place = _effort_place(sent)
+        place = _effort_path(sent)
         words = str(error)
         if place is None or error.status not in (400, 422) or "effort" not in words:
             return False
@@ -140,7 +140,7 @@ class EffortFallback:
         return notices
 
 
-def _effort_place(body: Mapping[str, Any]) -> tuple[str, ...] | None:
+def _effort_path(body: Mapping[str, Any]) -> tuple[str, ...] | None:
     return next((place for place in _EFFORT_PLACES if isinstance(_at(body, place), str)), None)
 
 

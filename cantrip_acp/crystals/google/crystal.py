@@ -67,7 +67,7 @@ class GoogleCrystal:
         self.remarks = endpoint.remarks
         self.priced = endpoint.info.price is not None
         self._who = f"{self.name} ({self.model})"
-        self._taken: dict[str, dict[str, Any]] = {}
+        self._accepted: dict[str, dict[str, Any]] = {}
         """Maps a ``generationConfig`` that the model refused (its repr) to the next one to try."""
         self._refused_signatures: set[str] = set()
         self._clients: ClientPerLoop[_Client] = ClientPerLoop(self._make, _close)
@@ -94,7 +94,7 @@ class GoogleCrystal:
         for _ in range(_LESSONS):
             body = body_of(query, self.model, self._endpoint.info, self._endpoint.options, self._refused_signatures)
             asked = body.get("generationConfig", {})
-            while (taken := self._taken.get(repr(asked))) is not None:
+            while (taken := self._accepted.get(repr(asked))) is not None:
                 body["generationConfig"] = asked = taken
             reading = ResponseReader(
                 self._who,
@@ -122,7 +122,7 @@ class GoogleCrystal:
                 if less is None:
                     raise
                 # Remember it for later queries. Otherwise each query would be refused once.
-                self._taken[repr(asked)], notice = less
+                self._accepted[repr(asked)], notice = less
                 notices += (notice,) if notice else ()
         else:
             raise CrystalError(f"{self._who} refuses the parameters of the request in every form", retryable=False)

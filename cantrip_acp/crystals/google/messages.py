@@ -100,7 +100,7 @@ def contents_of(
         elif message.role == "assistant":
             contents.extend(_user(pending))
             pending = []
-            parts = _said(message, model, calls, refused)
+            parts = _assistant_parts(message, model, calls, refused)
             if parts:
                 contents.append({"role": "model", "parts": parts})
         else:
@@ -140,7 +140,7 @@ def _user_parts(message: Message, model: str, info: ModelInfo) -> Iterable[dict[
         yield {"text": message.content or ""}
 
 
-def _said(message: Message, model: str, calls: dict[str, _Asked], refused: Set[str]) -> list[dict[str, Any]]:
+def _assistant_parts(message: Message, model: str, calls: dict[str, _Asked], refused: Set[str]) -> list[dict[str, Any]]:
     """Render the parts of an assistant's message. Adds its calls to ``calls``, which are needed for their answers."""
     parts = _verbatim(message, model)
     if parts is not None and not any(p.get("thoughtSignature") in refused for p in parts):

@@ -63,7 +63,7 @@ class ResponseReader:
         self._who = who
         self._model = model
         self._back = names_back
-        self._taken = set(known_ids)
+        self._used_ids = set(known_ids)
         self._emit = emit
         self._parts: list[dict[str, Any]] = []
         self._calls: list[ToolCall] = []
@@ -150,8 +150,8 @@ class ResponseReader:
         name = call.name or ""
         if not name:
             raise MalformedResponse(f"{self._who} called a tool without a name (CRYSTAL-4)")
-        minted = call.id if call.id and call.id not in self._taken else f"call_{os.urandom(8).hex()}"
-        self._taken.add(minted)
+        minted = call.id if call.id and call.id not in self._used_ids else f"call_{os.urandom(8).hex()}"
+        self._used_ids.add(minted)
         self._calls.append(ToolCall(minted, self._back.get(name, name), msgspec.json.encode(args).decode()))
         kept: dict[str, Any] = {"name": name, "args": args}
         if call.id:

@@ -217,7 +217,7 @@ class ResponsesCrystal:
                 while answer.final is not None and await events.afterwards() is not None:
                     pass
             elif isinstance(whole, dict):
-                answer.take(whole)
+                answer.add_response(whole)
         if answer.usage is not None:
             query.meter.report(priced(usage_of(answer.usage), self.endpoint.info.price), complete=True)
         if answer.error is not None:
@@ -271,8 +271,8 @@ def render_input(messages: Sequence[Message], info: ModelInfo, model: str) -> li
             case "user":
                 out.append({"type": "message", "role": "user", "content": _user(message, info, model)})
             case "assistant":
-                items = _kept(message)
-                out.extend(items if items is not None else _said(message))
+                items = _recorded_items(message)
+                out.extend(items if items is not None else _assistant_items(message))
                 asked = {call.id for call in message.tool_calls}
             case "tool":
                 call_id = message.tool_call_id or ""
@@ -321,7 +321,7 @@ def replay_data(items: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return {"family": FAMILY, "items": kept} if kept else None
 
 
-def _kept(message: Message) -> list[dict[str, Any]] | None:
+def _recorded_items(message: Message) -> list[dict[str, Any]] | None:
     data = message.provider
     if not isinstance(data, dict) or data.get("family") != FAMILY or not isinstance(data.get("items"), list):
         return None
@@ -335,7 +335,7 @@ def _kept(message: Message) -> list[dict[str, Any]] | None:
     return items
 
 
-def _said(message: Message) -> list[dict[str, Any]]:
+def _assistant_items(message: Message) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     if message.content:
         out.append({"type": "message", "role": "assistant", "content": message.content})
@@ -391,7 +391,7 @@ class ResponsesAnswer:
     refused: bool = False
     _items: dict[int, dict[str, Any]] = field(default_factory=dict)
     _has_summary: bool = False
-    _said: tuple[Any, Any] | None = None
+    _message_of_text: tuple[Any, Any] | None = None
     """The output index and item id of the last piece of text."""
 
     def feed(self, event: Mapping[str, Any]) -> list[Delta]:
@@ -429,12 +429,12 @@ class ResponsesAnswer:
 
     def _text(self, event: Mapping[str, Any], delta: str) -> list[Delta]:
         """Return a piece of text. Before the first piece of another message there is a blank line, as in `content`."""
-        before, self._said = self._said, (event.get("output_index"), event.get("item_id"))
-        if before is not None and before != self._said:
+        before, self._message_of_text = self._message_of_text, (event.get("output_index"), event.get("item_id"))
+        if before is not None and before != self._message_of_text:
             return [Delta("text", BREAK), Delta("text", delta)]
         return [Delta("text", delta)]
 
-    def take(self, whole: Mapping[str, Any]) -> None:
+    def add_response(self, whole: Mapping[str, Any]) -> None:
         """Process a response that was not streamed."""
         self._count(whole)
         if whole.get("status") == "failed":

@@ -92,7 +92,7 @@ class ModuleWorker:
             sandbox,
             found,
             self._circle.wards.code_memory_mb,
-            WorkerCallbacks(output=lambda _, data: self._printed.feed(data), said=self._said),
+            WorkerCallbacks(output=lambda _, data: self._printed.feed(data), said=self._on_message),
         )
         settings = {"prefix": found.prefix, "system_packages": found.system_packages}
         try:
@@ -112,7 +112,7 @@ class ModuleWorker:
         host = found.on(runner.machine())
         return Sandbox(reached.wards, reached.workspace, host=host, more_readable=reached.readable), found
 
-    def _said(self, message: messages.Message) -> None:
+    def _on_message(self, message: messages.Message) -> None:
         worker = self._worker
         if (
             worker is None
@@ -145,13 +145,13 @@ class ModuleWorker:
         finally:
             with anyio.CancelScope(shield=True):
                 why = await self._settle(worker)
-        answer = self._heard()
+        answer = self._current_answer()
         if answer is None:
             raise WorkerLost(why)
         return WorkerAnswer(answer, self._printed.finish(), self._timed_out)
 
-    def _heard(self) -> Answer | None:
-        """Return the answer, which `_said` may have set during a wait. (A method, so that mypy does not assume None.)"""
+    def _current_answer(self) -> Answer | None:
+        """Return the answer, which `_on_message` may have set during a wait. (A method, so that mypy does not assume None.)"""
         return self._answer
 
     async def _settle(self, worker: Worker) -> str:

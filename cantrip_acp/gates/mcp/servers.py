@@ -53,7 +53,7 @@ class McpServers:
                 for index in range(len(connections)):
                     group.start_soon(one, index)
             for index, prefix in enumerate(unique_prefixes(self.servers)):
-                opened.take(connections[index], prefix, failures.get(index))
+                opened.add(connections[index], prefix, failures.get(index))
         except BaseException:
             with anyio.CancelScope(shield=True):
                 for connection in connections:
@@ -74,7 +74,7 @@ class OpenServers:
         self.problems: list[str] = []
         self._connections: list[Connection] = []
 
-    def take(self, connection: Connection, prefix: str, failure: CantripError | None) -> None:
+    def add(self, connection: Connection, prefix: str, failure: CantripError | None) -> None:
         """Add one server's tools, or its error."""
         from cantrip_acp.gates.mcp.tools import gates
 

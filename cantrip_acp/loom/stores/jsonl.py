@@ -76,7 +76,7 @@ class JsonlStore:
         """The number of lines up to ``_end``."""
         self._unended = False
         """Whether ``_end`` counts a newline that the last record still lacks."""
-        self._given_line = self._given_length = 0
+        self._line_number = self._line_length = 0
         """Line and length of the record that was given last."""
         self._mark = b""
         self._looked: tuple[int, int] | None = None
@@ -84,9 +84,9 @@ class JsonlStore:
         """The checksum that the next line names; None until it was looked up."""
         self._torn = False
         """Whether the last line was torn when the file was opened."""
-        self._place = os.path.abspath(self.path)
+        self._full_path = os.path.abspath(self.path)
         self._open()
-        self._locks = cast_locks.CastLocks(self._place, self._fd)
+        self._locks = cast_locks.CastLocks(self._full_path, self._fd)
         cast_locks.not_for_children(self)
 
     @property
@@ -127,7 +127,7 @@ class JsonlStore:
                 ) from error
             raise LoomError(f"cannot lock loom {self.path}: {error.strerror}") from error
         try:
-            return os.path.samestat(os.fstat(self._fd), os.stat(self._place))
+            return os.path.samestat(os.fstat(self._fd), os.stat(self._full_path))
         except OSError:
             return False
 
@@ -234,7 +234,7 @@ class JsonlStore:
     @property
     def given(self) -> tuple[int, int]:
         """The line (from 1) and the length in bytes of the record that `heads` or `news` gave last."""
-        return self._given_line, self._given_length
+        return self._line_number, self._line_length
 
     def line_at(self, position: int) -> bytes:
         """The line that begins at a position, unchanged."""
@@ -274,7 +274,7 @@ class JsonlStore:
         return self._scan(checksum.head)
 
     def note(self, position: int, message: str, rule: str = "changed-line") -> None:
-        self.problems.append(Problem(message, self._given_line, position, self._given_length, rule=rule))
+        self.problems.append(Problem(message, self._line_number, position, self._line_length, rule=rule))
 
     def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
         """Yield new whole lines as the writer adds them; a torn last line is left until it is whole. Costs two system
@@ -304,7 +304,7 @@ class JsonlStore:
             if changed:
                 self.problems.append(Problem(checksum.CHANGED, self._number, start, length))
             self._readable(head)
-            self._given_line, self._given_length = self._number, length
+            self._line_number, self._line_length = self._number, length
             yield start, head
         self._remember()
 
@@ -312,7 +312,7 @@ class JsonlStore:
         """The size of the file if it may have changed; None if it has not."""
         status = os.fstat(self._fd)
         with contextlib.suppress(OSError):
-            there = os.stat(self._place)
+            there = os.stat(self._full_path)
             if (there.st_ino, there.st_dev) != (status.st_ino, status.st_dev):
                 raise LoomChanged(f"loom {self.path} was replaced by another file; open it again")
         if not status.st_nlink:
@@ -406,7 +406,7 @@ class JsonlStore:
                 offset += 1
             if type(record) is LoomHeader:
                 self._readable(record)
-            self._given_line, self._given_length = number, len(line)
+            self._line_number, self._line_length = number, len(line)
             yield start, record
         if offset and not good and not self.readonly and noted and noted[0].length:
             raise self._no_loom()
@@ -507,7 +507,7 @@ class JsonlStore:
         if self._fd >= 0 and not self.readonly:
             self.readonly = True
             try:
-                cast_locks.replace(self._fd, self._place)
+                cast_locks.replace(self._fd, self._full_path)
             except OSError:
                 os.close(self._fd)
                 self._fd = -1

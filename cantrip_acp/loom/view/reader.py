@@ -54,7 +54,7 @@ class LoomReader:
         self.broken: str | None = None
         """Why the loom can no longer be followed."""
         self._lock = threading.RLock()
-        self._kept: dict[int, bytes] = {}
+        self._pieces: dict[int, bytes] = {}
         self._looked = 0.0
         self._ran: set[int] = set()
         """The casts that were running at the last look."""
@@ -178,7 +178,7 @@ class LoomReader:
         """
         with self.ready() as index:
             piece = start - start % CHUNK
-            kept = self._kept.get(piece)
+            kept = self._pieces.get(piece)
             if kept is not None:
                 return kept
             full = len(index) >= piece + CHUNK
@@ -186,7 +186,7 @@ class LoomReader:
             positions = index.positions[begin : piece + CHUNK]
             answer = msgspec.json.encode({"from": begin, **summary.numbers(self._turns(positions))})
             if full:
-                self._kept[piece] = answer
+                self._pieces[piece] = answer
             return answer
 
     def rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:

@@ -127,7 +127,7 @@ async def trust(server: Server, given: CommandArguments, work: CommandRun) -> di
         return say(recipe, workspace, state)
 
     said = await asyncio.to_thread(judged)
-    server.again()
+    server.recheck()
     return said
 
 

@@ -41,7 +41,7 @@ class CommandRun:
         self.title = title
         self.cancelled = False
         self._token = token
-        self._shown = False
+        self._begun = False
         self._ended = False
         self._message: str | None = None
         self._sent: str | None = None
@@ -56,7 +56,7 @@ class CommandRun:
     def report(self, message: str) -> None:
         """Report progress, in a few words on one line."""
         self._message = " ".join(message.split())[:LONGEST]
-        if self._shown and self._timer is None and not self._ended:
+        if self._begun and self._timer is None and not self._ended:
             self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._report)
 
     def on_cancel(self, listener: Callable[[], None]) -> None:
@@ -86,7 +86,7 @@ class CommandRun:
             self._timer.cancel()
         if self._token is not None:
             self._server.works.pop(self._token, None)
-        if self._shown:
+        if self._begun:
             last = message if message is not None else self._message
             self._tell(types.WorkDoneProgressEnd(message=last[:LONGEST] if last else None))
 
@@ -111,14 +111,14 @@ class CommandRun:
                 self._begin(token)
 
     def _begin(self, token: str | int) -> None:
-        self._token, self._shown, self._sent = token, True, self._message
+        self._token, self._begun, self._sent = token, True, self._message
         self._tell(types.WorkDoneProgressBegin(self.title, cancellable=True, message=self._message))
 
     def _report(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._shown and not self._ended and self._message != self._sent:
+        if self._begun and not self._ended and self._message != self._sent:
             self._sent = self._message
             self._tell(types.WorkDoneProgressReport(message=self._message, cancellable=not self.cancelled))
 
@@ -147,7 +147,7 @@ async def execute(server: Server, params: types.ExecuteCommandParams) -> Any:
         raise JsonRpcInvalidParams(f"there is no command {params.command[:100]!r}{near}")
     given = CommandArguments(command, params.arguments)
     work = CommandRun(server, command.title, params.work_done_token, quiet=command.quiet)
-    task = server.beside(_run(server, command, given, work))
+    task = server.start_task(_run(server, command, given, work))
     work.set_cancel(lambda: work.cancel(task.cancel))
     try:
         return await asyncio.shield(task)

@@ -38,7 +38,7 @@ class LoomClient(Protocol):
     @property
     def protocol(self) -> Any: ...
     def keep(self, work: Coroutine[Any, Any, None]) -> None: ...
-    def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]: ...
+    def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]: ...
     def lenses_changed(self) -> None: ...
     def text_document_publish_diagnostics(self, params: types.PublishDiagnosticsParams) -> None: ...
 
@@ -50,7 +50,7 @@ class LoomCache:
         self._server = server
         self._books: dict[Path, LoomDocument] = {}
         self._loading: dict[Path, asyncio.Task[None]] = {}
-        self._shown: dict[Path, str] = {}
+        self._uris: dict[Path, str] = {}
         """The looms that the client has open, with the URI that it uses."""
         self._used: dict[Path, float] = {}
         self._seen: dict[Path, int] = {}
@@ -67,13 +67,13 @@ class LoomCache:
         """The client opened a loom."""
         path = path_of(uri)
         if path is not None:
-            self._shown[path] = uri
+            self._uris[path] = uri
             self._server.keep(self._first(path))
 
     def closed(self, uri: str) -> None:
         """The client closed a loom: clear its diagnostics."""
         path = path_of(uri)
-        if path is not None and self._shown.pop(path, None) is not None:
+        if path is not None and self._uris.pop(path, None) is not None:
             self._sent.pop(path, None)
             self._publish(uri, [])
 
@@ -93,7 +93,7 @@ class LoomCache:
         book = self._books.get(path)
         if book is None:
             book = self._books[path] = LoomDocument(path)
-            self._loading[path] = self._server.beside(asyncio.to_thread(book.load))
+            self._loading[path] = self._server.start_task(asyncio.to_thread(book.load))
         loading = self._loading.get(path)
         if loading is not None:
             # The request may be cancelled; the loom is still read to its end.
@@ -135,7 +135,7 @@ class LoomCache:
     def _follow(self) -> None:
         self._moved = time.monotonic()
         if self._following is None or self._following.done():
-            self._following = self._server.beside(self._followed())
+            self._following = self._server.start_task(self._followed())
 
     async def _followed(self) -> None:
         while self._books or self._folders:
@@ -166,20 +166,20 @@ class LoomCache:
                 self._server.protocol.notify(LIST_CHANGED, {"folder": from_fs_path(str(folder))})
 
     def _changed(self, path: Path, book: LoomDocument) -> None:
-        uri = self._shown.get(path) or from_fs_path(str(path))
+        uri = self._uris.get(path) or from_fs_path(str(path))
         about = {"uri": uri, "version": book.version, "turns": len(book.index), "casts": len(book.index.casts)}
         self._server.protocol.notify(CHANGED, {**about, "problem": book.broken})
-        if path in self._shown:
+        if path in self._uris:
             self._server.lenses_changed()
 
     async def _diagnose(self, path: Path, book: LoomDocument) -> None:
-        uri = self._shown.get(path)
+        uri = self._uris.get(path)
         if uri is None:
             return
         from cantrip_acp.lsp.looms import document
 
         found = await asyncio.to_thread(document.findings, book)
-        if self._shown.get(path) == uri and self._sent.get(path) != found:
+        if self._uris.get(path) == uri and self._sent.get(path) != found:
             self._sent[path] = found
             self._publish(uri, found)
 
@@ -188,7 +188,7 @@ class LoomCache:
 
     def _let_go(self) -> None:
         now = time.monotonic()
-        for path in [p for p in self._books if p not in self._shown and p not in self._loading]:
+        for path in [p for p in self._books if p not in self._uris and p not in self._loading]:
             if now - self._used.get(path, 0.0) > UNUSED_S:
                 self._books.pop(path).close()
                 self._used.pop(path, None)

@@ -65,7 +65,7 @@ class LoomDocument:
         self._positions = array("Q")
         self._lines = array("L")
         self._lengths = array("L")
-        self._said: dict[str, int] = {}
+        self._unfinished_lines: dict[str, int] = {}
         self._above: dict[int, int] = {}
         """The turn that spawned an entity."""
         self._below: dict[int, list[int]] = {}
@@ -190,7 +190,7 @@ class LoomDocument:
         if len(index) > turns:
             self._turn(turns, head)
         elif kind == "utterance":
-            self._said[head.id] = line - 1
+            self._unfinished_lines[head.id] = line - 1
         elif kind == "fork":
             self._forks[head.entity_id] = position
         elif kind == "cantrip":
@@ -208,7 +208,7 @@ class LoomDocument:
 
     def _turn(self, number: int, head: Any) -> None:
         index = self.index
-        said = self._said.pop(head.id, None)
+        said = self._unfinished_lines.pop(head.id, None)
         if said is not None:
             self.begun[number] = said
         entity, parent = index.entity_of[number], index.parents[number]

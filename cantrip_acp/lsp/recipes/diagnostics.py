@@ -87,7 +87,7 @@ def _advised(text: TextDocument, document: Document, each: lint.LintMessage) -> 
 
 def _span(text: TextDocument, line: int, column: int, pattern: re.Pattern[str] = _TOKEN) -> Span:
     """The span of the word at a place; at a line's end, the character before it."""
-    start = text.place(line, column)
+    start = text.offset_at(line, column)
     begin = text.starts[text.line_of(start)]
     end = begin + len(text.line(text.line_of(start)))
     found = pattern.match(text.source, start, end)

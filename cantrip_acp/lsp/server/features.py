@@ -77,7 +77,7 @@ def make_server() -> Server:
 
     @made.feature(types.TEXT_DOCUMENT_DID_SAVE)
     def saved(ls: Server, params: types.DidSaveTextDocumentParams) -> None:
-        ls.again()
+        ls.recheck()
 
     @made.feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)
     def watched(ls: Server, params: types.DidChangeWatchedFilesParams) -> None:

@@ -92,7 +92,7 @@ class FileWatch:
         if before is not None:
             before.cancel()
         if folders:
-            self._task = self._server.beside(self._watched(folders))
+            self._task = self._server.start_task(self._watched(folders))
 
     async def _watched(self, folders: frozenset[Path]) -> None:
         from watchfiles import DefaultFilter, awatch
@@ -107,8 +107,8 @@ class FileWatch:
                     if not begun:
                         # Changes between two watches are not reported, so check everything once.
                         begun = True
-                        self._server.again()
-                    self._heard({Path(name) for _, name in changes})
+                        self._server.recheck()
+                    self._on_changes({Path(name) for _, name in changes})
                     if any(not folder.is_dir() for folder in there):
                         break
             except (OSError, RuntimeError) as error:
@@ -117,14 +117,17 @@ class FileWatch:
             await asyncio.sleep(AGAIN_S)
             self.update_soon()
 
-    def _heard(self, paths: set[Path]) -> None:
-        if any(path in self._names or path.name.endswith((*SUFFIXES, "models.toml")) or _kept(path) for path in paths):
+    def _on_changes(self, paths: set[Path]) -> None:
+        if any(
+            path in self._names or path.name.endswith((*SUFFIXES, "models.toml")) or _is_recipe_state(path)
+            for path in paths
+        ):
             self._server.files_changed()
             # A folder that did not exist may exist now.
             self.update_soon()
 
 
-def _kept(path: Path) -> bool:
+def _is_recipe_state(path: Path) -> bool:
     return ".cantrip" in path.parts
 
 

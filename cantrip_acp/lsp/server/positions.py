@@ -84,7 +84,7 @@ class TextDocument:
             return len(text.encode("utf-8", "surrogatepass"))
         return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
-    def place(self, line: int, column: int) -> int:
+    def offset_at(self, line: int, column: int) -> int:
         """The offset of a line and a column that count characters from 1, as in the loader's messages."""
         if line > len(self.starts):
             return len(self.source)

@@ -218,7 +218,7 @@ class Server(LanguageServer):
             uris = [self.workspace.root_uri]  # older clients send one root instead of folders
         self._had_folders = self._had_folders or bool(self.workspace.folders)
         self.documents.folders = [Path(path) for uri in uris if (path := to_fs_path(uri))]
-        self.again()
+        self.recheck()
 
     def opened(self, item: types.TextDocumentItem) -> None:
         """The client opened a document."""
@@ -260,7 +260,7 @@ class Server(LanguageServer):
 
     def files_changed(self) -> None:
         """Files around the recipes changed: check recipes again and refresh lenses."""
-        self.again()
+        self.recheck()
         self.lenses_changed()
 
     def _of_kind(self, uri: str, name: str, *given: Any) -> bool:
@@ -290,7 +290,7 @@ class Server(LanguageServer):
         document = self.client_capabilities.text_document
         return bool(document is not None and document.diagnostic is not None)
 
-    def again(self) -> None:
+    def recheck(self) -> None:
         """Check every open recipe again: files around it may have changed."""
         if "library" in self.__dict__:
             self.library.forget()
@@ -371,9 +371,9 @@ class Server(LanguageServer):
 
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task in the background; errors are logged."""
-        self.beside(work).add_done_callback(self._done)
+        self.start_task(work).add_done_callback(self._done)
 
-    def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """As `keep`, but the caller waits for the result."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -410,7 +410,7 @@ class Server(LanguageServer):
     async def first(self, document: OpenDocument) -> None:
         """The first analysis of a document; it runs once, also with several callers."""
         if document.first is None:
-            document.first = self.beside(self._first(document))
+            document.first = self.start_task(self._first(document))
         await asyncio.shield(document.first)
 
     async def _first(self, document: OpenDocument) -> None:

@@ -254,7 +254,7 @@ class Cell:
             collector = self._streams[stream]
             if self._listener is None or not (last or collector.waiting):
                 continue
-            text = collector.finish() if last else collector.take()
+            text = collector.finish() if last else collector.read()
             if text:
                 await self._listener(name, text)
         if not last:

@@ -362,7 +362,7 @@ class CodeSession:
             self.sandbox,
             self._interpreter,
             self._circle.wards.code_memory_mb,
-            WorkerCallbacks(output=self._on_output, said=self._on_said),
+            WorkerCallbacks(output=self._on_output, said=self._on_message),
         )
         try:
             await worker.start(self._settings(), {})
@@ -402,7 +402,7 @@ class CodeSession:
         if self._cell is not None:
             self._cell.output(stream, data)
 
-    def _on_said(self, message: messages.Message) -> None:
+    def _on_message(self, message: messages.Message) -> None:
         if isinstance(message, messages.State):
             self._state = message
         elif isinstance(message, messages.SnapshotBegan):
@@ -424,7 +424,7 @@ class CodeSession:
             worker = await self._get_worker()
             pieces = worker.collect(LARGEST_SNAPSHOT)
             try:
-                state = await self._taken(worker, began)
+                state = await self._take_snapshot(worker, began)
             finally:
                 worker.stop_collecting()
             if state.error is not None:
@@ -478,7 +478,7 @@ class CodeSession:
                 raise SandboxError(f"the snapshot cannot be opened: {clean(state.error)}")
             self._names = list(state.names)
 
-    async def _taken(self, worker: Worker, began: Callable[[], None] | None) -> messages.State:
+    async def _take_snapshot(self, worker: Worker, began: Callable[[], None] | None) -> messages.State:
         """Let the worker take a snapshot.
 
         A process that the worker forks does most of the work while the worker is stopped. Whatever happens to that
@@ -500,7 +500,7 @@ class CodeSession:
                     why = await self._watched(worker)
         finally:
             with anyio.CancelScope(shield=True):
-                if self._heard() is None and not self._began:
+                if self._current_state() is None and not self._began:
                     worker.end("it did not answer")
                 else:
                     rested = await worker.freeze()
@@ -515,7 +515,7 @@ class CodeSession:
                     self._note = self._lose(worker)
         if not rested:
             raise SandboxError(f"the worker was lost: {self._note}")
-        state = self._heard()
+        state = self._current_state()
         if state is None:
             raise SandboxError(
                 f"the state cannot be kept: {why or f'that took longer than {_SNAPSHOT_WITHIN:g} seconds'}"
@@ -565,13 +565,13 @@ class CodeSession:
                     await worker.tree.changed()
         finally:
             with anyio.CancelScope(shield=True):
-                if self._heard() is None:
+                if self._current_state() is None:
                     worker.end("it did not answer")
                 else:
                     rested = await worker.freeze()
             if not rested:
                 self._note = self._lose(worker)
-        state = self._heard()
+        state = self._current_state()
         if not rested or state is None:
             raise SandboxError(f"the worker was lost: {self._note}")
         return state
@@ -579,7 +579,7 @@ class CodeSession:
     def _answered(self, worker: Worker) -> bool:
         return self._state is not None or worker.broken is not None or worker.tree.exited
 
-    def _heard(self) -> messages.State | None:
+    def _current_state(self) -> messages.State | None:
         return self._state
 
     async def write_to_copies(self) -> bool:

@@ -126,12 +126,12 @@ def _call(recipe: Recipe) -> Call:
     if file is not None:
         place = ("call", "system_prompt_file")
         try:
-            raw = recipe.files.read(recipe.beside(file))
+            raw = recipe.files.read(recipe.path_of(file))
             call["system_prompt"] = raw.decode("utf-8-sig")
         except DefinitionError as error:
             raise recipe.error(place, f"the system prompt {error}") from None
         except UnicodeDecodeError as error:
-            raise recipe.error(place, f"{recipe.beside(file)} is not UTF-8 (byte {error.start})") from None
+            raise recipe.error(place, f"{recipe.path_of(file)} is not UTF-8 (byte {error.start})") from None
     if "stop" in call:
         call["stop"] = tuple(call["stop"])
     return Call(**call)
@@ -183,7 +183,7 @@ def _from_file(recipe: Recipe, index: int, file: str, taken: set[str]) -> list[G
     from cantrip_acp.recipes.build import python_files
 
     place = ("circle", "gates", index, "python")
-    path = recipe.beside(file)
+    path = recipe.path_of(file)
     try:
         recipe.files.read(path)
     except DefinitionError as error:
@@ -206,7 +206,7 @@ def _scorer(recipe: Recipe) -> Scorer | None:
         return None
     from cantrip_acp.recipes.build import python_files
 
-    path = recipe.beside(score["python"])
+    path = recipe.path_of(score["python"])
     try:
         recipe.files.read(path)
     except DefinitionError as error:

@@ -72,12 +72,12 @@ def run_file(path: Path, raw: bytes) -> types.ModuleType:
         else:
             sys.modules[name] = before
         raise DefinitionError(
-            f"cannot be loaded: {type(error).__name__}: {error}", where=_place(error, path)
+            f"cannot be loaded: {type(error).__name__}: {error}", where=_where_raised(error, path)
         ) from error
     return module
 
 
-def _place(error: BaseException, path: Path) -> str:
+def _where_raised(error: BaseException, path: Path) -> str:
     """The file, with the line if the error was raised in the file."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"{path}:{error.lineno or 1}"

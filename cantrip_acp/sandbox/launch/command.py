@@ -322,7 +322,7 @@ class Running:
             collector = self._streams[stream]
             if self._listener is None or not (last or collector.waiting):
                 continue
-            text = collector.finish() if last else collector.take()
+            text = collector.finish() if last else collector.read()
             if text:
                 pieces += 1
                 await self._listener(name, text)

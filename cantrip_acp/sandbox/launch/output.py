@@ -78,7 +78,7 @@ class Cleaner:
 class Collector:
     """Stores one stream: the first ``limit`` bytes, and the last ``limit`` bytes of the rest.
 
-    `take` returns the new text since the last call, cleaned. It returns only the first ``limit`` bytes, because a
+    `read` returns the new text since the last call, cleaned. It returns only the first ``limit`` bytes, because a
     listener does not need more.
     """
 
@@ -99,7 +99,7 @@ class Collector:
 
     @property
     def waiting(self) -> int:
-        """The number of bytes that `take` would return."""
+        """The number of bytes that `read` would return."""
         return len(self._live)
 
     def feed(self, data: bytes) -> None:
@@ -116,14 +116,14 @@ class Collector:
             while self._tail_size - len(self._tail[0]) >= self.limit:
                 self._tail_size -= len(self._tail.popleft())
 
-    def take(self) -> str:
+    def read(self) -> str:
         data = bytes(self._live)
         self._live.clear()
         return self._cleaner.feed(data)
 
     def finish(self) -> str:
-        """Return the text that `take` has not returned yet. Call it when the stream has ended."""
-        return self.take() + self._cleaner.finish()
+        """Return the text that `read` has not returned yet. Call it when the stream has ended."""
+        return self.read() + self._cleaner.finish()
 
     def text(self, budget: int) -> str:
         """The output in at most ``budget`` bytes: all of it, or the beginning and the end with a note between them."""
@@ -140,7 +140,7 @@ class Collector:
         return _fit(text, budget)
 
     def restart(self, limit: int) -> None:
-        """Discard the stored bytes and store new output with this limit. `take` is not affected."""
+        """Discard the stored bytes and store new output with this limit. `read` is not affected."""
         self.limit = limit
         self.total = 0
         self._head.clear()

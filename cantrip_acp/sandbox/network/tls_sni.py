@@ -75,25 +75,25 @@ class _Reader:
     def left(self) -> int:
         return len(self._data) - self._at
 
-    def take(self, count: int) -> bytes:
+    def read(self, count: int) -> bytes:
         if self.left < count:
             raise IndexError("too short")
         self._at += count
         return self._data[self._at - count : self._at]
 
     def rest(self) -> bytes:
-        return self.take(self.left)
+        return self.read(self.left)
 
     def number(self, count: int) -> int:
-        return int.from_bytes(self.take(count))
+        return int.from_bytes(self.read(count))
 
     def block(self, count: int) -> _Reader:
         """Read a length of ``count`` bytes, and then a block of that length."""
-        return _Reader(self.take(self.number(count)))
+        return _Reader(self.read(self.number(count)))
 
 
 def _server_name(hello: _Reader) -> str | None:
-    hello.take(2 + 32)
+    hello.read(2 + 32)
     hello.block(1)
     hello.block(2)
     hello.block(1)

@@ -157,7 +157,7 @@ def _turn_spans(turn: Turn, start: CastRecord | None, cast_id: str, *, content: 
         "cantrip.truncated": turn.truncated or None,
     }
     if content:
-        about["gen_ai.output.messages"] = _json([_said(turn, _FINISHES.get(finish, finish))])
+        about["gen_ai.output.messages"] = _json([_output_message(turn, _FINISHES.get(finish, finish))])
     begun, ended = _begin(turn), nanoseconds(counted.timestamp)
     shared: dict[str, Any] = {"traceId": _trace(turn, cast_id)}
     model = counted.model or (start.attributes.get("model") if start is not None else None) or ""
@@ -222,7 +222,7 @@ def _common(turn: Turn, start: CastRecord | None, operation: str) -> dict[str, A
     }
 
 
-def _said(turn: Turn, finish: str) -> dict[str, Any]:
+def _output_message(turn: Turn, finish: str) -> dict[str, Any]:
     utterance = turn.utterance
     parts: list[dict[str, Any]] = []
     if utterance.thinking:

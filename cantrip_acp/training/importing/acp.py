@@ -118,7 +118,7 @@ def import_transcript(path: Path, writer: RecordWriter) -> Report:
             if message is not data:
                 writer.report.fields("line", data, _LINE)
             writer.report.fields("message", message, _MESSAGE)
-            transcript.take(message, _time(data.get("timestamp")))
+            transcript.add_message(message, _time(data.get("timestamp")))
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ImportProblem(where, f"no message of ACP: {error}") from None
     transcript.close()
@@ -150,7 +150,7 @@ class _Transcript:
         """Open requests by id. Each side counts its own ids, so one id may mean two requests."""
         self._agent: dict[str, Any] = {}
 
-    def take(self, message: dict[str, Any], when: str) -> None:
+    def add_message(self, message: dict[str, Any], when: str) -> None:
         method, number = message.get("method"), message.get("id")
         params = message.get("params") or {}
         if not isinstance(params, dict):

@@ -79,7 +79,7 @@ async def _edges(spell: Cantrip, casts: int = 1) -> list[tuple[int, int, str]]:
         entity.state.names_requests = True
         for _ in range(casts):
             await entity.cast("go")
-        return drawn([{f: getattr(e, f) for f in e.__struct_fields__} for e in entity.state.requests.take()])
+        return drawn([{f: getattr(e, f) for f in e.__struct_fields__} for e in entity.state.requests.drain()])
 
 
 @pytest.mark.anyio
@@ -121,7 +121,7 @@ def test_a_request_that_nobody_answered_is_nowhere() -> None:
     child.returned(parent)
     child.returned(parent)
     parent.answered("p1")
-    assert [(e.source_request_id, e.target_request_id, e.type) for e in parent.take()] == [
+    assert [(e.source_request_id, e.target_request_id, e.type) for e in parent.drain()] == [
         ("c1", "p1", "subagent_return")
     ]
-    assert parent.take() == child.take() == []
+    assert parent.drain() == child.drain() == []

@@ -175,7 +175,7 @@ def test_what_was_judged_is_what_runs(tmp_path: Path) -> None:
     path = write(tmp_path, RECIPE)
     write(tmp_path, GATES, "gates.py")
     recipe = load(path)
-    recipe.files.read(recipe.beside("gates.py"))
+    recipe.files.read(recipe.path_of("gates.py"))
     write(tmp_path, "raise SystemExit", "gates.py")
     assert "count_words" in build(recipe, workspace=tmp_path).circle.gates
 

@@ -99,7 +99,7 @@ def test_both_ends_are_kept() -> None:
 def test_a_live_reader_gets_the_beginning_once() -> None:
     collector = Collector(10)
     collector.feed(b"12345")
-    assert collector.take() == "12345"
+    assert collector.read() == "12345"
     collector.feed(b"67890abcdef")
-    assert collector.take() + collector.finish() == "67890"
+    assert collector.read() + collector.finish() == "67890"
     assert collector.last_line() == "1234567890abcdef"[-10:]

@@ -360,7 +360,7 @@ class Subscription:
 
     async def __anext__(self) -> Event:
         # Waiting events are returned without a switch through the event loop for each. Streams of small pieces are
-        # several times faster this way, and readers can send them on together. This is no generator: a generator would
+        # several times faster this way, and readers can send them on together. This is not a generator: a generator would
         # outlive a cancelled reader.
         try:
             return self._receive.receive_nowait()

@@ -106,7 +106,7 @@ def _bind_root_below(gate: Gate, root: Any, parent: Circle) -> Gate:
     if "root" not in gate.dependencies and not registry.reaches_files(gate.name):
         raise ChildRefused("gate", f"cannot grant gate {gate.name!r} with a root: it reaches no files")
     if not isinstance(root, str) or own is None:
-        raise ChildRefused("gate", f"cannot grant gate {gate.name!r}: root {root!r} is no folder below its own")
+        raise ChildRefused("gate", f"cannot grant gate {gate.name!r}: root {root!r} is not a folder below its own")
     base = str(parent.workspace) if parent.workspace is not None else str(own)
     asked = os.path.normpath(os.path.join(base, os.path.expanduser(root)))
     held = os.path.normpath(os.path.join(base, os.fspath(own)))

@@ -211,7 +211,7 @@ class BaseLoom:
         """Give a turn a reward. The last one counts, and all of them are kept (LOOM-3).
 
         ``kind``, ``group`` and ``grade`` are as in `RewardRecord`; secrets in ``by`` and ``note`` are masked.
-        Raises `TurnNotFound`, and `LoomError` for a value that is no finite number.
+        Raises `TurnNotFound`, and `LoomError` for a value that is not a finite number.
         """
         self._known_place(turn_id)
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= sys.float_info.max:
@@ -374,7 +374,7 @@ class BaseLoom:
         return record if isinstance(record, CastRecord) else None
 
     def fork_of(self, entity_id: str) -> ForkRecord | None:
-        """The fork record of an entity; None if the entity is no fork."""
+        """The fork record of an entity; None if the entity is not a fork."""
         position = self._tree.forks.get(entity_id)
         record = None if position is None else self._read((position,))[0]
         return record if isinstance(record, ForkRecord) else None

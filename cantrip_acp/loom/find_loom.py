@@ -56,7 +56,7 @@ def open_readonly(path: Path | str) -> Loom:
     held = Loom.open(path, readonly=True)
     if held.problems and held.header is None and not len(held):
         held.close()
-        raise LoomError(f"{path}: this is no loom: {held.problems[0]}")
+        raise LoomError(f"{path}: this is not a loom: {held.problems[0]}")
     return held
 
 

@@ -81,7 +81,7 @@ def _plan_looms(plan: Plan, state: Folder, now: float, progress: Progress) -> No
     folder = state.sub(looms.FOLDER)
     if folder is None:
         if state.entry(looms.FOLDER) is not None:
-            plan.notes.append(f"{looms.FOLDER} is no folder but a link or a file; it was left alone")
+            plan.notes.append(f"{looms.FOLDER} is not a folder but a link or a file; it was left alone")
         return
     plan.opened.append(folder)
     found = looms.list_looms(folder)

@@ -36,7 +36,7 @@ def age(text: str) -> float | None:
         return None
     found = _AGE.fullmatch(text.lower())
     if found is None or found[2] not in _AGES:
-        raise ValueError(f"{text!r} is no age; write a number and its unit, as in 90d, 12h, 2w or 1y, or never")
+        raise ValueError(f"{text!r} is not an age; write a number and its unit, as in 90d, 12h, 2w or 1y, or never")
     return float(found[1]) * _AGES[found[2]]
 
 
@@ -46,7 +46,7 @@ def size(text: str) -> int | None:
         return None
     found = _SIZE.fullmatch(text)
     if found is None or (found[3] and not found[2]):
-        raise ValueError(f"{text!r} is no size; write a number and its unit, as in 2GB, 500MB or 1.5GiB, or unlimited")
+        raise ValueError(f"{text!r} is not a size; write a number and its unit, as in 2GB, 500MB or 1.5GiB, or unlimited")
     base = 1024 if found[3] else 1000
     return int(float(found[1]) * base ** " kmgt".index(found[2].lower() or " "))
 
@@ -62,7 +62,7 @@ def read(config: Path) -> Rules:
     except OSError as error:
         raise DefinitionError(f"cannot be read: {error.strerror}", where=str(path)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"this is no TOML: {error}", where=str(path)) from error
+        raise DefinitionError(f"this is not TOML: {error}", where=str(path)) from error
     table = data.get("gc", {})
     if not isinstance(table, dict):
         raise DefinitionError("gc is a table, as in [gc] and below it older_than = '90d'", where=str(path))

@@ -6,7 +6,7 @@ one number within bounds and a short note. The answer must be
 
     {"reward": NUMBER, "note": TEXT}
 
-as an object, or as a text that is exactly this JSON. ``note`` may be left out. Any other answer is no verdict.
+as an object, or as a text that is exactly this JSON. ``note`` may be left out. Any other answer is not a verdict.
 """
 
 from __future__ import annotations
@@ -121,14 +121,14 @@ def read(answer: Any, *, low: float, high: float) -> tuple[float, str | None]:
         except (ValueError, RecursionError) as error:
             raise VerdictError(f"the verifier's answer is not a JSON object alone: {str(error)[:200]}") from None
     if not isinstance(data, dict) or not {"reward"} <= data.keys() <= {"reward", "note"}:
-        raise VerdictError('the verifier\'s answer is no {"reward": NUMBER, "note": TEXT}')
+        raise VerdictError('the verifier\'s answer is not {"reward": NUMBER, "note": TEXT}')
     reward, note = data["reward"], data.get("note")
     if isinstance(reward, bool) or not isinstance(reward, int | float):
         raise VerdictError(f"the verifier's reward is a {type(reward).__name__}, not a number")
     if not low <= reward <= high:
         raise VerdictError(f"the verifier's reward is not from {low:g} to {high:g}")
     if note is not None and not isinstance(note, str):
-        raise VerdictError("the verifier's note is no text")
+        raise VerdictError("the verifier's note is not text")
     return float(reward), note if note is None else " ".join(note.split())[:_NOTE]
 
 
@@ -140,7 +140,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def rendered(loom: Loom, thread: Thread) -> str:

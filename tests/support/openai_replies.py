@@ -243,7 +243,7 @@ def _chat_problem(body: dict[str, Any]) -> str | None:
             if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", call["function"]["name"]):
                 return f"messages[{at}]: name {call['function']['name']!r}"
             if not isinstance(json.loads(call["function"]["arguments"]), dict):
-                return f"messages[{at}]: arguments are no object"
+                return f"messages[{at}]: arguments are not an object"
             open_calls.append(call["id"])
         if message["role"] == "assistant" and message.get("content") is None and not message.get("tool_calls"):
             return f"messages[{at}]: an assistant without content"

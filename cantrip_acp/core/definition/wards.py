@@ -227,7 +227,7 @@ def _check(name: str, raw: Any, base: Path | None) -> Any:
         for item in map(str, items):
             if item not in ALLOWABLE:
                 raise DefinitionError(
-                    f"ward {name}: {item!r} is no protected name that a recipe can allow{nearest(item, ALLOWABLE)}"
+                    f"ward {name}: {item!r} is not a protected name that a recipe can allow{nearest(item, ALLOWABLE)}"
                 )
     if kind == "paths":
         return tuple(dict.fromkeys(_absolute(str(i), base) for i in items))

@@ -147,7 +147,7 @@ def explained(first: int, last: int, summary: str, variable: str | None) -> str:
     """The message that replaces turns ``first`` to ``last``."""
     where = f" They are whole in the variable `{variable}`." if variable else ""
     return (
-        f"{mark(first, last)}\nA summary stands here for these turns; it is no verbatim record.{where}\n\n"
+        f"{mark(first, last)}\nA summary stands here for these turns; it is not a verbatim record.{where}\n\n"
         f"{summary.strip()}"
     )
 

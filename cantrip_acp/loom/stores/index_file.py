@@ -117,7 +117,7 @@ def write(loom: Path, fd: int, tree: Tree, problems: list[Problem], lines: int) 
 
 
 def _sum(body: bytes | memoryview) -> bytes:
-    # Detects half-written and damaged files. It is no protection: who may write the index may also write the loom.
+    # Detects half-written and damaged files. It is not a protection: who may write the index may also write the loom.
     return zlib.crc32(body).to_bytes(4, "big")
 
 

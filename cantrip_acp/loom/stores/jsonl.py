@@ -112,7 +112,7 @@ class JsonlStore:
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
             os.close(self._fd)
             self._fd = -1
-            raise LoomError(f"cannot open loom {self.path}: it is no regular file")
+            raise LoomError(f"cannot open loom {self.path}: it is not a regular file")
         if self.readonly:
             return True
         try:
@@ -422,9 +422,9 @@ class JsonlStore:
             )
 
     def _no_loom(self) -> LoomError:
-        """The error for a file that is no loom. It may be somebody's own file, so nothing in it is moved and nothing
+        """The error for a file that is not a loom. It may be somebody's own file, so nothing in it is moved and nothing
         added."""
-        return LoomError(f"{self.path} is no loom: no record can be read in it. Name another file")
+        return LoomError(f"{self.path} is not a loom: no record can be read in it. Name another file")
 
     def _lines(self, position: int = 0, until: int | None = None) -> Iterator[tuple[memoryview, bool]]:
         """Yield each line and whether a newline ended it. A line is valid until the next one is requested: nothing is

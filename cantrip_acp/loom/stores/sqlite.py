@@ -89,7 +89,7 @@ class SqliteStore:
     """Records in a database file. With ``fsync`` each record is on the disk when `append` returns; without it, a crash
     of the machine (not of the process) may lose the last ones.
 
-    Raises `LoomError` if the file is no loom, cannot be opened or is of a newer format; `LoomLocked` if another
+    Raises `LoomError` if the file is not a loom, cannot be opened or is of a newer format; `LoomLocked` if another
     program locks it.
     """
 
@@ -127,7 +127,7 @@ class SqliteStore:
 
     def _connect(self) -> sqlite3.Connection:
         if self.path.exists() and not self.path.is_file():
-            raise LoomError(f"cannot open loom {self.path}: it is no regular file")
+            raise LoomError(f"cannot open loom {self.path}: it is not a regular file")
         if not self.readonly:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -261,7 +261,7 @@ class SqliteStore:
                 )
             case sqlite3.SQLITE_NOTADB:
                 return LoomError(
-                    f"cannot open loom {self.path}: the file is no SQLite database "
+                    f"cannot open loom {self.path}: the file is not a SQLite database "
                     "(a loom of JSON lines is named by its path alone, without sqlite:)"
                 )
             case sqlite3.SQLITE_CORRUPT:

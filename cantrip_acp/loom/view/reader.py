@@ -75,7 +75,7 @@ class LoomReader:
                         return
                     more = self._take(heads, _SLICE) == _SLICE
             if self.index.header is None and not len(self.index) and self._store.problems:
-                self.broken = f"{self.location}: this is no loom: {self._store.problems[0]}"
+                self.broken = f"{self.location}: this is not a loom: {self._store.problems[0]}"
         except LoomError as error:
             self.broken = str(error)
         finally:

@@ -65,7 +65,7 @@ class Routes:
         try:
             request = codecs.json_decoder(_RouteRequest).decode(body)
         except (msgspec.DecodeError, UnicodeError) as error:
-            raise Refused(400, f"this is no reward: {error}") from error
+            raise Refused(400, f"this is not a reward: {error}") from error
         try:
             with Loom.open(self._reading.where) as loom:
                 loom.annotate_reward(request.id, request.reward, by=_me(), note=request.note or None)

@@ -94,7 +94,7 @@ class LoomDocument:
             while self._take(records):
                 time.sleep(_REST_S)
             if self.index.header is None and not len(self.index) and self._store.problems:
-                self.broken = "this is no loom: no record can be read in it"
+                self.broken = "this is not a loom: no record can be read in it"
         except LoomError as error:
             self.broken = str(error)
         finally:

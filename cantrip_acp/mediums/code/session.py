@@ -452,7 +452,7 @@ class CodeSession:
         Raises `SandboxError` if a piece is missing or the state cannot be opened. Then the worker is new and empty.
         """
         if snapshot.size > LARGEST_SNAPSHOT:
-            raise SandboxError(f"this is no snapshot: it says that it is {snapshot.size:,} bytes")
+            raise SandboxError(f"this is not a snapshot: it says that it is {snapshot.size:,} bytes")
         async with self._lock:
             pieces = list(snapshots.fetch(snapshot, chunks if chunks is not None else self.chunks))
             if self._worker is not None and self._worker is not self._unused:

@@ -103,7 +103,7 @@ class Snapshot:
         try:
             return codecs.convert(record, cls)
         except msgspec.ValidationError as error:
-            raise SandboxError(f"this is no record of a snapshot: {error}") from error
+            raise SandboxError(f"this is not a record of a snapshot: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _put(data: bytes, store: ChunkStore) -> tuple[list[str], int]:
 def fetch(snapshot: Snapshot, store: ChunkStore) -> Iterator[bytes]:
     """The pieces of a state, each checked against its hash. Raises `SandboxError` if one is missing or changed."""
     if not 0 <= snapshot.levels <= _DEEPEST:
-        raise SandboxError(f"this is no snapshot: its list of pieces has {snapshot.levels} levels")
+        raise SandboxError(f"this is not a snapshot: its list of pieces has {snapshot.levels} levels")
     keys: Sequence[str] = snapshot.chunks
     # Limit the size: a foreign record could name one piece a million times on every level.
     most = (snapshot.size // SMALLEST + 1) * _KEY_BYTES
@@ -164,7 +164,7 @@ def _got(keys: Sequence[str], store: ChunkStore, most: int) -> Iterator[bytes]:
             raise SandboxError(f"a piece of the snapshot was changed in its store: {key}")
         size += len(piece)
         if size > most:
-            raise SandboxError("this is no snapshot: its pieces are more than it says")
+            raise SandboxError("this is not a snapshot: its pieces are more than it says")
         yield piece
 
 

@@ -154,7 +154,7 @@ class _Transcript:
         method, number = message.get("method"), message.get("id")
         params = message.get("params") or {}
         if not isinstance(params, dict):
-            raise ValueError("params is no object")
+            raise ValueError("params is not an object")
         if method is None:
             self._answered(repr(number), message, when)
         elif method == "session/update":
@@ -221,7 +221,7 @@ class _Transcript:
     def _pinned(
         self, block: dict[str, Any], cast_id: str, session: _Session, place: int, when: str
     ) -> ContextRecord | None:
-        """A context record for a block of a prompt that is no text."""
+        """A context record for a block of a prompt that is not text."""
         record = ContextRecord(stable("x", cast_id, place), session.entity_id, cast_id, "user", "", "", None, when)
         match block.get("type"):
             case "text":
@@ -263,7 +263,7 @@ class _Transcript:
                 words = str(content.get("text", ""))
                 into.append(words if into else words.lstrip("\n"))
             else:
-                self._weaver.report.note(f"what an agent said that is no text ({str(content.get('type'))[:40]})")
+                self._weaver.report.note(f"what an agent said that is not text ({str(content.get('type'))[:40]})")
         elif kind in ("tool_call", "tool_call_update"):
             self._tool(prompt, update)
         elif kind in (*_SILENT, "user_message_chunk", "usage_update"):
@@ -287,7 +287,7 @@ class _Transcript:
             found.args = update["rawInput"]
         if update.get("rawOutput") is not None:
             raw = update["rawOutput"]
-            # Some agents wrap a result that is no object: {"output": …}.
+            # Some agents wrap a result that is not an object: {"output": …}.
             found.output = raw["output"] if isinstance(raw, dict) and raw.keys() == {"output"} else raw
         if isinstance(update.get("content"), list):
             # The content of an update replaces the earlier content.
@@ -297,14 +297,14 @@ class _Transcript:
                     report.note("the texts of a change of a file")
                 elif isinstance(each, dict) and not _content_text(each):
                     kind = each["content"].get("type") if isinstance(each.get("content"), dict) else each.get("type")
-                    report.note(f"what a tool showed that is no text ({str(kind)[:40]})")
+                    report.note(f"what a tool showed that is not text ({str(kind)[:40]})")
         found.status = str(update.get("status") or found.status)
 
     def _answered(self, number: str, message: dict[str, Any], when: str) -> None:
         result, error = message.get("result") or {}, message.get("error")
         report = self._weaver.report
         if not isinstance(result, dict):
-            report.note("an answer that is no object")
+            report.note("an answer that is not an object")
             result = {}
         if not self._asked.get(number):
             report.note("answers to requests that are not in the transcript")

@@ -41,7 +41,7 @@ def import_file(where: str, into: Loom, kind: str | None = None) -> Report:
         case "loom":
             with Loom.open(where, readonly=True) as source:
                 if source.header is None and source.problems and not len(source):
-                    raise ImportProblem(where, f"this is no loom: {source.problems[0]}")
+                    raise ImportProblem(where, f"this is not a loom: {source.problems[0]}")
                 return merge(source, into)
         case "acp":
             return acp.import_transcript(Path(where), RecordWriter(into))

@@ -21,7 +21,7 @@ def objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     file."""
     try:
         if not path.is_file():
-            raise ImportProblem(str(path), "this is no regular file" if path.exists() else "no such file")
+            raise ImportProblem(str(path), "this is not a regular file" if path.exists() else "no such file")
         with path.open("rb") as file:
             number = 0
             while line := file.readline(LONGEST + 1):

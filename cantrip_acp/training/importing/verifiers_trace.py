@@ -146,7 +146,7 @@ def read(where: str, data: dict[str, Any], report: Report) -> list[Trace]:
     """
     given = data.get("traces") if "traces" in data else [data]
     if not isinstance(given, list):
-        raise ImportProblem(where, "traces is no list")
+        raise ImportProblem(where, "traces is not a list")
     traces = [
         _trace(f"{where}: trace {number}" if len(given) > 1 else where, each) for number, each in enumerate(given)
     ]

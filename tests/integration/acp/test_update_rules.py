@@ -99,7 +99,7 @@ def wrong(message: dict[str, Any]) -> list[str]:
     else:
         return []
     if not isinstance(update.get("rawOutput", {}), dict):
-        found.append("rawOutput is no object")
+        found.append("rawOutput is not an object")
     if not update.get("title") or not update.get("kind"):
         found.append("no title or no kind")
     if re.search(r":\s+[^…\s]", update.get("title", "")):

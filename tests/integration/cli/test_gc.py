@@ -78,8 +78,8 @@ def test_what_the_user_set_once(state: Path) -> None:
 
 def test_wrong_words(state: Path) -> None:
     for words, said in (
-        (("--older-than", "soon"), "'soon' is no age; write a number and its unit"),
-        (("--max-size", "much"), "'much' is no size"),
+        (("--older-than", "soon"), "'soon' is not an age; write a number and its unit"),
+        (("--max-size", "much"), "'much' is not a size"),
         (("--yes", "--dry-run"), "cannot be used together"),
     ):
         done = gc(state, *words)

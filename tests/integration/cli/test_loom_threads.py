@@ -85,10 +85,10 @@ def test_all_looms_of_the_state_folder(tmp_path: Path, loom: Path) -> None:
     done = run("loom", "list", "--state-dir", state, "--outcome", "text", cwd=tmp_path)
     assert done.status == 0, done.err
     assert {name for name in ("one", "two", "bad") if re.search(rf"\b{name} +Other$", done.out, re.M)} == {"one", "two"}
-    assert "bad.loom.jsonl: this is no loom" in done.err
+    assert "bad.loom.jsonl: this is not a loom" in done.err
     told = data("list", "--state-dir", state, "--outcome", "text", cwd=tmp_path)
     assert len(told["threads"]) == 2
-    assert "this is no loom" in str(told["problems"])
+    assert "this is not a loom" in str(told["problems"])
     counted = data("stats", "--state-dir", state, cwd=tmp_path)
     assert (counted["looms"], counted["turns"]) == (2, 16)
     # By name it is what was asked for, and an error.

@@ -172,7 +172,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], str]] = {
         [{"sessionUpdate": "available_commands_update"}, {"sessionUpdate": "usage_update", "used": 1, "size": 2}],
         "",
     ),
-    "content that is no text": (
+    "content that is not text": (
         [
             {"sessionUpdate": "agent_message_chunk", "content": {"type": "image", "data": "AAAA", "mimeType": "image/png"}},
             {"sessionUpdate": "agent_message_chunk", "content": {"type": "resource_link", "name": "n", "uri": "file:///n"}},

@@ -16,7 +16,7 @@ ODD_VALUES = {
         "class R:\n  def __repr__(self): raise ValueError\nR()",
         "<R object, whose repr failed with ValueError>",
     ),
-    "a repr that is no text": (
+    "a repr that is not text": (
         "class R:\n  def __repr__(self): return 5\nR()",
         "<R object, whose repr failed with TypeError>",
     ),

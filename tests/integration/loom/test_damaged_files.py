@@ -148,7 +148,7 @@ def test_what_is_good_opens_and_the_rest_is_named(data: bytes) -> None:
         try:
             writer = Loom.open(path)
         except LoomError as error:
-            assert "is no loom" in str(error)  # noqa: PT017
+            assert "is not a loom" in str(error)  # noqa: PT017
             assert path.read_bytes() == data, "somebody's own file"
             return
         with writer:

@@ -1,4 +1,4 @@
-"""SQLite's own: what the database refuses by itself, what is no loom, and what a damaged file still gives."""
+"""SQLite's own: what the database refuses by itself, what is not a loom, and what a damaged file still gives."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_path_alone_is_known_by_its_content(path: Path) -> None:
 def test_what_is_no_loom_is_refused_and_left_alone(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
     lines.write_text('{"type":"loom","id":"x"}\n' * 100)
-    with pytest.raises(LoomError, match=r"lines.jsonl: the file is no SQLite database .*without sqlite:"):
+    with pytest.raises(LoomError, match=r"lines.jsonl: the file is not a SQLite database .*without sqlite:"):
         Loom.open(f"sqlite:{lines}")
     assert lines.read_text() == '{"type":"loom","id":"x"}\n' * 100
     other = tmp_path / "other.db"

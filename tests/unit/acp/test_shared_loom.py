@@ -27,7 +27,7 @@ def test_a_database_that_cannot_be_opened_is_named(start: Start, folder: Path, t
     (tmp_path / "shared.db").write_text("this is no database, but a long enough text" * 20)
     agent = start([DONE], loom={"store": "sqlite:shared.db"})
     error = agent.error("session/new", {"cwd": str(folder), "mcpServers": []})
-    assert "shared.db: the file is no SQLite database" in error["message"]
+    assert "shared.db: the file is not a SQLite database" in error["message"]
 
 
 def test_an_export_of_a_session_in_a_database(start: Start, folder: Path, tmp_path: Path) -> None:

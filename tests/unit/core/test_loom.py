@@ -204,7 +204,7 @@ def test_what_is_no_loom(tmp_path: Path) -> None:
 def test_somebodys_own_file_is_left_alone(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "README.md"
     path.write_bytes(text)
-    with pytest.raises(LoomError, match="is no loom"):
+    with pytest.raises(LoomError, match="is not a loom"):
         Loom.open(path)
     assert path.read_bytes() == text
     assert [p.name for p in tmp_path.iterdir()] == ["README.md"]

@@ -299,7 +299,7 @@ def date(hours: str) -> str:
     ],
 )
 async def test_how_long_to_wait(kind: str, value: str, low: float | None, high: float | None) -> None:
-    """A time that is no time is as none: the own, growing waits are kept."""
+    """A time that is not a time is as none: the own, growing waits are kept."""
     body = json.dumps({"error": {"message": "slow down", "type": "rate_limit_error", "code": 429}}).encode()
     with Wire([Reply(429, {"content-type": "application/json", "retry-after": date(value)}, body)]) as wire:
         error = await fails(crystal(kind, wire.url))

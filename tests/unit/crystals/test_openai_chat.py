@@ -171,7 +171,7 @@ def piece(**call: object) -> bytes:
             ],
             [("f", "{}")],
         ),
-        # Arguments that are no text.
+        # Arguments that are not text.
         ([piece(index=0, id="a", function={"name": "f", "arguments": {"x": 1}})], [("f", '{"x":1}')]),
         # An id that stands for two calls.
         (

@@ -64,7 +64,7 @@ def test_reward_tests(words: str, fits: list[float | None], not_: list[float | N
 
 @pytest.mark.parametrize("words", ["", "good", ">", ">>1", "1..", "nan", ">inf", "1 2"])
 def test_what_is_no_reward_test(words: str) -> None:
-    with pytest.raises(DefinitionError, match="is no comparison of rewards"):
+    with pytest.raises(DefinitionError, match="is not a comparison of rewards"):
         rewarded(words)
 
 
@@ -73,7 +73,7 @@ def test_times() -> None:
     assert (when("2026-03-04", end=True) - when("2026-03-04")).total_seconds() == pytest.approx(86400, abs=1)
     assert when("2h") < when("1h") < when("0s")
     for bad in ("", "yesterday", "2026-13-01", "9999999d", "5y", "999999w"):
-        with pytest.raises(DefinitionError, match="is no time"):
+        with pytest.raises(DefinitionError, match="is not a time"):
             when(bad)
 
 

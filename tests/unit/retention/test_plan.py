@@ -177,7 +177,7 @@ def test_links_lead_nowhere(tmp_path: Path) -> None:
     (other / "looms").symlink_to(outside / "looms")
     plan = make_plan(other, OLD)
     plan.close()
-    assert (plan.items, plan.notes) == ([], ["looms is no folder but a link or a file; it was left alone"])
+    assert (plan.items, plan.notes) == ([], ["looms is not a folder but a link or a file; it was left alone"])
 
 
 def test_a_state_folder_may_itself_be_a_link(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_ages(text: str, seconds: float | None) -> None:
 
 @pytest.mark.parametrize("text", ["", "90", "d", "-1d", "1 day", "1d2h", "nan d", "1e3d"])
 def test_what_is_no_age(text: str) -> None:
-    with pytest.raises(ValueError, match="is no age; write a number and its unit, as in 90d"):
+    with pytest.raises(ValueError, match="is not an age; write a number and its unit, as in 90d"):
         age(text)
 
 
@@ -34,7 +34,7 @@ def test_sizes(text: str, count: int | None) -> None:
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "2XB", "1 i", "1GBs", "inf"])
 def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(ValueError, match="is no size; write a number and its unit, as in 2GB"):
+    with pytest.raises(ValueError, match="is not a size; write a number and its unit, as in 2GB"):
         size(text)
 
 
@@ -53,8 +53,8 @@ def test_settings(tmp_path: Path) -> None:
         ("gc = 3", "gc is a table"),
         ("[gc]\nolder = '1d'", "gc.older is not known; there are older_than and max_size"),
         ("[gc]\nolder_than = 90", "gc.older_than is a text, as in '90d'"),
-        ("[gc]\nmax_size = '2 elephants'", "gc.max_size: '2 elephants' is no size"),
-        ("[gc", "this is no TOML"),
+        ("[gc]\nmax_size = '2 elephants'", "gc.max_size: '2 elephants' is not a size"),
+        ("[gc", "this is not TOML"),
         ("\xff", "no TOML"),
     ],
 )

@@ -85,7 +85,7 @@ def test_what_is_no_loom_is_refused_and_a_torn_one_is_taken(tmp_path: Path) -> N
     other = tmp_path / "other.csv"
     other.write_text("a,b\n1,2\n")
     with Loom.memory() as into:
-        for what, says in ((other, "this is no loom"), (tmp_path / "none", "none")):
+        for what, says in ((other, "this is not a loom"), (tmp_path / "none", "none")):
             with pytest.raises(LoomError, match=says):
                 import_file(str(what), into, "loom")
         with pytest.raises(LoomError, match="no such file"):

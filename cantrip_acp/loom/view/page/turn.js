@@ -29,7 +29,7 @@ export function turnBody(turn, view) {
   return [turnHead(turn, told, view), h("div", { class: "body" }, cutNote(turn, view), body)];
 }
 
-/** What is unknown is no number: a dash stands for it. */
+/** What is unknown is not a number: a dash stands for it. */
 const known = (value) => (value === null || value === undefined ? "—" : count(value));
 
 const partial = (queries, otherwise) => (queries ? `not known of ${queries === 1 ? "1 query" : `${count(queries)} queries`}` : otherwise);

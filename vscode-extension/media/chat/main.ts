@@ -10,15 +10,15 @@ import { Sessions } from './sessions'
 const live = el('div', { class: 'hidden-words', role: 'status', 'aria-live': 'polite' })
 const empty = el('div', { class: 'empty' })
 const log = new Log(empty)
-const composer = new Composer(post)
+const composer = new Composer(announce)
 const sessions = new Sessions(() => { composer.focus() })
 const plan = el('details', { class: 'plan', hidden: true, open: true })
 let running = false
 const asked = new Set<string>()
 
-function post(words: string): void {
+function announce(words: string): void {
   live.textContent = ''
-  // The same text is announced again.
+  // Without this, the same text would not be announced again.
   requestAnimationFrame(() => { live.textContent = words })
 }
 
@@ -69,7 +69,7 @@ function showPlan(state: State): void {
 function setState(state: State): void {
   if (running && !state.running) {
     log.finish()
-    post('Cantrip has finished')
+    announce('Cantrip has finished')
   }
   showPlan(state)
   running = state.running
@@ -91,7 +91,7 @@ window.addEventListener('message', (event: MessageEvent<HostMessage>) => {
         if (op.op !== 'set' || op.item.type !== 'tool' || !op.item.question) continue
         const { id } = op.item.question
         // A call may be updated while its question is open.
-        if (!asked.has(id)) post(`Cantrip asks: ${questionText(op.item)} ${op.item.title}. Alt A allows, Alt R rejects.`)
+        if (!asked.has(id)) announce(`Cantrip asks: ${questionText(op.item)} ${op.item.title}. Alt A allows, Alt R rejects.`)
         asked.add(id)
       }
       log.afterApply()

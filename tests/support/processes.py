@@ -67,9 +67,10 @@ _server: _Server | None = None
 
 
 def _line(connection: socket.socket) -> bytes:
+    """The next line, and no byte of the one after it: the status of a short command follows its id at once."""
     data = b""
     while not data.endswith(b"\n"):
-        piece = connection.recv(64)
+        piece = connection.recv(1)
         if not piece:
             raise RuntimeError("the server that forks the product's commands is gone")
         data += piece

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from cantrip_acp.recipes.trust import Ledger
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.policy.host_toolchains import Host
 from tests.integration.attack.attack_scene import Scene
+from tests.support import processes
 from tests.support.ordinary_user import ROOT
 
 
@@ -121,8 +121,8 @@ def _furnish(scene: Scene, hostile: Hostile) -> None:
 
 
 def _run(scene: Scene, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "cantrip_acp.cli.main", *words],
+    done = processes.run(
+        [*processes.CANTRIP, *words],
         cwd=scene.workspace,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -1,9 +1,12 @@
 """What every test may use. A part's own fixtures live in its own folder's conftest."""
 
+import itertools
 import os
+import re
 import shutil
 import signal
 import tempfile
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -49,10 +52,27 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+_numbers = itertools.count()
+
+
+def _new_folder(factory: pytest.TempPathFactory, name: str) -> Path:
+    """A folder with the next number. (pytest's own `mktemp` first reads the names of all folders that there are: after
+    thousands of tests, that took longer than the tests.)"""
+    folder = factory.getbasetemp() / f"{name}{next(_numbers)}"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder of this test."""
+    return _new_folder(tmp_path_factory, re.sub(r"\W", "_", request.node.name)[:30])
+
+
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """State and configuration folders of this test alone, for code that runs here and for every process it starts."""
-    base = tmp_path_factory.mktemp("cantrip")
+    base = _new_folder(tmp_path_factory, "cantrip")
     # A process learns the secrets that it meets. Another test's, met before, may begin like a text that this one streams, and
     # what may be a secret's beginning is held back.
     monkeypatch.setattr(redaction, "_shared", None)

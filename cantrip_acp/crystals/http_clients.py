@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
+import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -28,6 +30,9 @@ MOST_LINES = 1000
 TAIL = "cantrip.tail"
 """The key in a response's extensions under which `limit_response_size` stores the end of the body."""
 _TAIL = 16 * 1024
+
+if TYPE_CHECKING:
+    import ssl
 
 Client = TypeVar("Client")
 
@@ -55,6 +60,19 @@ class ClientPerLoop(Generic[Client]):
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await self._close(client)
+
+
+def tls_context() -> ssl.SSLContext:
+    """The trusted certificates, loaded once for all clients of this process, because loading takes 20 ms or more."""
+    return _tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
+@functools.cache
+def _tls_context(file: str | None, folder: str | None) -> ssl.SSLContext:
+    import httpx2
+
+    # It reads both variables from the environment itself.
+    return httpx2.create_ssl_context()
 
 
 async def limit_response_size(response: Any) -> None:

@@ -46,7 +46,9 @@ def size(text: str) -> int | None:
         return None
     found = _SIZE.fullmatch(text)
     if found is None or (found[3] and not found[2]):
-        raise ValueError(f"{text!r} is not a size; write a number and its unit, as in 2GB, 500MB or 1.5GiB, or unlimited")
+        raise ValueError(
+            f"{text!r} is not a size; write a number and its unit, as in 2GB, 500MB or 1.5GiB, or unlimited"
+        )
     base = 1024 if found[3] else 1000
     return int(float(found[1]) * base ** " kmgt".index(found[2].lower() or " "))
 

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,7 +30,7 @@ from cantrip_acp.crystals.catalog.unsupported_params import (
 )
 from cantrip_acp.crystals.contract import Emit, Meter, Query, RequestParameters, Response
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
-from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, limit_response_size
+from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, limit_response_size, tls_context
 from cantrip_acp.crystals.openai.tool_names import original_names
 
 _CLOSE_S = 2.0
@@ -83,9 +82,7 @@ class AnthropicCrystal:
         self.priced = endpoint.info.price is not None
         self._who = f"{self.name}:{self.model}"
         self._clients: ClientPerLoop[Any] = ClientPerLoop(self._make, _close)
-        self._tls: Any = None
-        """The trusted certificates. They are loaded once for all event loops, because loading is slow."""
-        self._lock = threading.Lock()
+        self._ready = False
         self._refused_thinking = RefusedReplay(FAMILY)
         self._effort = EffortFallback(self._who)
         self._dropped: set[str] = set()
@@ -96,12 +93,10 @@ class AnthropicCrystal:
 
     def prepare(self) -> None:
         """Import the SDK and load the trusted certificates. Blocks."""
-        with self._lock:
-            if self._tls is None:
-                import anthropic  # noqa: F401
-                import httpx2
+        import anthropic  # noqa: F401
 
-                self._tls = httpx2.create_ssl_context()
+        tls_context()
+        self._ready = True
 
     async def _prepared(self) -> None:
         # The import takes a second or more, so it must not run in the event loop.
@@ -116,7 +111,7 @@ class AnthropicCrystal:
 
     async def query(self, query: Query, emit: Emit) -> Response:
         check_window(self._endpoint, query)
-        if self._tls is None:
+        if not self._ready:
             await self._prepared()
         messages = self._refused_thinking.without(query.messages)
         try:
@@ -333,7 +328,7 @@ class AnthropicCrystal:
         straight: dict[str, Any] = {}
         if provider_errors.is_loopback(address or ""):
             # Ignore HTTP_PROXY: a proxy cannot reach this machine's own ports.
-            straight = {"trust_env": False, "transport": httpx2.AsyncHTTPTransport(verify=self._tls)}
+            straight = {"trust_env": False, "transport": httpx2.AsyncHTTPTransport(verify=tls_context())}
         return anthropic.AsyncAnthropic(
             api_key=endpoint.api_key.reveal() if endpoint.api_key else "",
             base_url=address,
@@ -345,7 +340,7 @@ class AnthropicCrystal:
             http_client=anthropic.DefaultAsyncHttpxClient(
                 # A redirect could send the conversation, and keys in headers, to another server.
                 follow_redirects=False,
-                verify=self._tls,
+                verify=tls_context(),
                 event_hooks={"response": [limit_response_size]},
                 **straight,
             ),

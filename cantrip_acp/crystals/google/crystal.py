@@ -25,7 +25,7 @@ from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.google.messages import body_of, signatures
 from cantrip_acp.crystals.google.request import check, drop_refused_parameter
 from cantrip_acp.crystals.google.response import ResponseReader
-from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, limit_response_size
+from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, limit_response_size, tls_context
 from cantrip_acp.crystals.openai.tool_names import original_names
 
 BASE_URL = "https://generativelanguage.googleapis.com"
@@ -176,7 +176,7 @@ class GoogleCrystal:
         base, version = endpoint.address() or BASE_URL, API_VERSION
         if found := _VERSION.match(base):
             base, version = found[1], found[2]
-        tls = httpx2.create_ssl_context()
+        tls = tls_context()
         http = httpx2.AsyncClient(
             verify=tls,
             # Ignore HTTP_PROXY: a proxy cannot reach this machine's own ports.
@@ -191,6 +191,8 @@ class GoogleCrystal:
             "httpx_async_client": http,
             # It is never used, but it prevents that the SDK makes one and loads its own certificates.
             "httpx_client": httpx2.Client(verify=tls),
+            # For its web sockets, which are never used either.
+            "async_client_args": {"ssl": tls},
         }
         key = endpoint.api_key.reveal() if endpoint.api_key else NO_KEY
         return _Client(Client(vertexai=False, api_key=key, http_options=options), http)

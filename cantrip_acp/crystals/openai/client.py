@@ -20,7 +20,7 @@ from cantrip_acp.core.errors import CrystalError, MalformedResponse
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.contract import Query
 from cantrip_acp.crystals.endpoint import Endpoint, environment_address
-from cantrip_acp.crystals.http_clients import ClientPerLoop, limit_response_size
+from cantrip_acp.crystals.http_clients import ClientPerLoop, limit_response_size, tls_context
 
 if TYPE_CHECKING:
     import openai
@@ -333,15 +333,16 @@ def _http(endpoint: Endpoint, url: str) -> Any:
 
     import openai
 
-    straight: dict[str, Any] = {}
     if url.startswith("http:") and provider_errors.is_loopback(url):
         # Plain HTTP needs no certificates, and loading them is slow.
-        straight = {"trust_env": False, "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}
+        options: dict[str, Any] = {"trust_env": False, "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}
+    else:
+        options = {"verify": tls_context()}
     return openai.DefaultAsyncHttpxClient(
         timeout=openai.Timeout(endpoint.silence_s, connect=endpoint.connect_s),
         follow_redirects=False,
         event_hooks={"response": [limit_response_size]},
-        **straight,
+        **options,
     )
 
 

@@ -136,7 +136,12 @@ def test_a_cast_that_never_ended(tmp_path: Path, loom: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(None, "no such file"), (b"", "0 turns"), (b"a: b\nc: d\n", "this is not a loom"), (b"\xff\0", "this is not a loom")],
+    [
+        (None, "no such file"),
+        (b"", "0 turns"),
+        (b"a: b\nc: d\n", "this is not a loom"),
+        (b"\xff\0", "this is not a loom"),
+    ],
 )
 def test_what_is_no_loom(tmp_path: Path, content: bytes | None, says: str) -> None:
     file = tmp_path / "other.txt"

@@ -83,7 +83,7 @@ def test_what_is_no_loom_is_refused_and_left_alone(tmp_path: Path) -> None:
         Loom.open(f"sqlite:{other}")
     assert sqlite3.connect(other).execute("SELECT sql FROM sqlite_master").fetchall() == [("CREATE TABLE record (a)",)]
     assert before[100:] == other.read_bytes()[100:]
-    with pytest.raises(LoomError, match="no regular file"):
+    with pytest.raises(LoomError, match="not a regular file"):
         Loom.open(f"sqlite:{tmp_path}")
     with pytest.raises(LoomError, match="no such file"):
         Loom.open(f"sqlite:{tmp_path / 'none.db'}", readonly=True)

@@ -32,7 +32,7 @@ from tests.support import google_replies as google
 from tests.support import openai_replies as openai
 from tests.support.provider_server import Reply, Request, Wire
 
-TURNS = 200
+TURNS = 120
 LOOKBACK = 20
 """Blocks before a cache point in which Anthropic looks for what it has; further back it finds nothing."""
 

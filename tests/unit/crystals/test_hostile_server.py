@@ -164,7 +164,7 @@ async def test_bytes_without_a_word_do_not_hold_it_for_ever(
     kind: str, piece: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection is never silent, so that no time-out of a read helps. Google's SDK reads no comments: an error too."""
-    monkeypatch.setattr(retry, "LONGEST_WAIT_S", 3)
+    monkeypatch.setattr(retry, "LONGEST_WAIT_S", 1)
 
     def drip() -> Iterator[Piece]:
         while True:

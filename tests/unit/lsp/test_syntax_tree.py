@@ -53,11 +53,11 @@ def same(source: str, name: str) -> None:
         node = root.find(path)
         assert node is not None, path
         assert node.key_span is not None, path
-        assert node.key_span[0] == text.place(*place), path
+        assert node.key_span[0] == text.offset_at(*place), path
     for path, place in held.places.values.items():
         node = root.find(path)
         assert node is not None, path
-        assert node.span[0] == text.place(*place), path
+        assert node.span[0] == text.offset_at(*place), path
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)

@@ -55,7 +55,7 @@ def test_settings(tmp_path: Path) -> None:
         ("[gc]\nolder_than = 90", "gc.older_than is a text, as in '90d'"),
         ("[gc]\nmax_size = '2 elephants'", "gc.max_size: '2 elephants' is not a size"),
         ("[gc", "this is not TOML"),
-        ("\xff", "no TOML"),
+        ("\xff", "not TOML"),
     ],
 )
 def test_settings_that_are_wrong_are_said_with_their_place(tmp_path: Path, text: str, said: str) -> None:

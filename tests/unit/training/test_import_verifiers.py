@@ -314,7 +314,7 @@ def test_what_is_broken_is_told_with_its_line(line: str, words: str, tmp_path: P
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
-    for path, says in ((tmp_path, "no regular file"), (tmp_path / "missing", "no such file")):
+    for path, says in ((tmp_path, "not a regular file"), (tmp_path / "missing", "no such file")):
         with pytest.raises(LoomError, match=says):
             imported(path, Loom.memory())
 

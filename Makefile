@@ -21,7 +21,7 @@ check: setup ## format, lint, types, imports and unit tests: what to run before 
 	@$(MAKE) --no-print-directory -j3 --output-sync=target lint types unit
 
 unit: setup ## the tests that start no process
-	@$(BIN)/python -m pytest -q -n 2 -m "not timing" tests/unit tests/repo
+	@$(BIN)/python -m pytest -q -n 4 -m "not timing" tests/unit tests/repo
 
 test: ## every test: pytest, doctests, the conformance suite (ARGS="-k loom" for some)
 	@bash .ci/setup --tests

@@ -40,6 +40,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(os.environ.pop("CANTRIP_STATE_DIR"), ignore_errors=True)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the tests that share a fixture of their module run in one process, so that the fixture is made once."""
+    for item in items:
+        fixtures = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
+        shared = any(definitions[-1].scope == "module" for definitions in fixtures)
+        if shared and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 # No example has a time limit: on a busy machine any may be slow. CI tries the same examples each time, so that a commit
 # fails for what it changed; elsewhere every run looks for new ones.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize="CI" in os.environ)

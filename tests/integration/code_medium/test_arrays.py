@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -14,23 +13,16 @@ from cantrip_acp.mediums.code.medium import CodeMedium
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def scientific(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with numpy and pandas, made once for all tests of a run."""
-    shared = tmp_path_factory.getbasetemp()
-    if shared.name.startswith("popen-"):
-        shared = shared.parent
-    folder = shared / "scientific"
-    with open(f"{folder}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "made").exists():
-            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-            command = [str(folder / "bin" / "pip"), "install", "-q", "--disable-pip-version-check", "numpy", "pandas"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-            (folder / "made").write_text("" if done.returncode == 0 else done.stderr[-500:])
-    why = (folder / "made").read_text()
-    if why:
-        pytest.skip(f"numpy and pandas cannot be installed here: {why}")
+    """A virtual environment with numpy and pandas."""
+    folder = tmp_path_factory.mktemp("scientific")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = str(folder / "bin" / "python")
+    command = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "numpy", "pandas"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"numpy and pandas cannot be installed here: {done.stderr[-500:]}")
     return folder
 
 

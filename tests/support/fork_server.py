@@ -45,8 +45,8 @@ def preload() -> None:
             importlib.import_module(name)
 
 
-def serve(control: socket.socket) -> tuple[str, dict[str, Any]]:
-    """Fork a process for each request. Returns only in a forked process: the module of its ``main``, and the request.
+def serve(control: socket.socket) -> dict[str, Any]:
+    """Fork a process for each request. Returns only in a forked process: the request.
 
     Each request comes with a connection of its own, over which the process id and, later, the wait status go back.
     """
@@ -87,7 +87,7 @@ def serve(control: socket.socket) -> tuple[str, dict[str, Any]]:
                 os.close(waking)
                 os.close(woken)
                 become(request, list(fds))
-                return request["module"], request
+                return request
             reply = socket.socket(fileno=fds[0])
             for fd in fds[1:]:
                 os.close(fd)
@@ -125,7 +125,8 @@ def become(request: dict[str, Any], fds: list[int]) -> None:
     sys.argv = request["argv"]
     sys.path[0] = request["path"]
     main = ModuleType("__main__")
-    main.__file__ = sys.argv[0]
+    if "program" not in request:
+        main.__file__ = sys.argv[0]
     sys.modules["__main__"] = main
     # The locale decides how bytes that are not UTF-8 are read and written, unless this variable names an encoding.
     errors = "strict" if "PYTHONIOENCODING" in request["env"] else sys.stdout.errors or "strict"
@@ -177,6 +178,8 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()
     channel.sendall(b"ready\n")
-    module, asked = serve(channel)
-    start: Callable[[], Any] = importlib.import_module(module).main
-    finish(start)
+    asked = serve(channel)
+    if "program" in asked:
+        finish(lambda: exec(compile(asked["program"], "<string>", "exec"), vars(sys.modules["__main__"])))
+    else:
+        finish(importlib.import_module(asked["module"]).main)

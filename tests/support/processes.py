@@ -1,4 +1,5 @@
-"""Processes of the product's commands, started without their imports: forked from a server that has made them already.
+"""Processes of the product's commands, and of programs in Python's ``-c``, started without their imports: forked from a server
+that has made them already.
 
 `Popen` and `run` are those of `subprocess`. A command that needs its own start is executed as usual: another program, other
 settings of Python or of the language, special options of `Popen`, or ``TESTS_EXECUTE_COMMANDS=1`` for all.
@@ -26,7 +27,9 @@ _STARTS = {
     (AGENT,): "cantrip_acp.acp.start",
     (sys.executable, "-m", "cantrip_acp.acp.start"): "cantrip_acp.acp.start",
     (sys.executable, "-m", "cantrip_acp.acp"): "cantrip_acp.acp.start",
+    (sys.executable, "-c"): "",
 }
+"""The beginnings of commands that are forked, each with the module of its ``main``; "" for a program in the arguments."""
 ROOT = str(Path(__file__).parents[2])
 _LANGUAGE = ("LANG", "LANGUAGE", "TZ", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
@@ -94,12 +97,12 @@ class Popen(subprocess.Popen[Any]):
         # more: restore_signals, gid, gids, uid, umask, start_new_session, process_group
         restore, gid, gids, uid, umask, session, group = more
         words = [os.fspath(each) for each in args] if not isinstance(args, str | bytes) else []
-        module, count = next(((m, len(s)) for s, m in _STARTS.items() if tuple(words[: len(s)]) == s), ("", 0))
+        module, count = next(((m, len(s)) for s, m in _STARTS.items() if tuple(words[: len(s)]) == s), (None, 0))
         environment = dict(os.environ if env is None else env)
         plain = (preexec_fn, gid, gids, uid, executable) == (None,) * 5 and not (shell or pass_fds) and close_fds
         text = all(type(each) is str for each in (*words, *environment, *environment.values()))
         if (
-            not module
+            module is None
             or not (plain and text and restore and umask == -1 and group == -1)
             or "TESTS_EXECUTE_COMMANDS" in environment
         ):
@@ -120,12 +123,16 @@ class Popen(subprocess.Popen[Any]):
         folder = os.path.abspath(os.fspath(cwd) if cwd is not None else os.getcwd())
         if not os.path.isdir(folder):
             raise FileNotFoundError(2, "No such file or directory", folder)
-        as_module = words[0] == sys.executable
-        argv0 = sys.modules["cantrip_acp"].__path__[0] + "/cli/main.py" if as_module else words[0]
+        if words[1:2] == ["-c"]:
+            program, *arguments = words[count:]
+            start = {"program": program, "argv": ["-c", *arguments], "path": ""}
+        elif words[0] == sys.executable:
+            main = sys.modules["cantrip_acp"].__path__[0] + "/cli/main.py"
+            start = {"module": module, "argv": [main, *words[count:]], "path": folder}
+        else:
+            start = {"module": module, "argv": words, "path": os.path.dirname(words[0])}
         request = {
-            "module": module,
-            "argv": [argv0, *words[count:]],
-            "path": folder if as_module else os.path.dirname(words[0]),
+            **start,
             "cwd": folder,
             "env": environment,
             "session": bool(session),

@@ -88,25 +88,26 @@ def faults(chat: Chat) -> list[str]:
     return [*found, *unnamed]
 
 
-@pytest.mark.parametrize("name", THEMES)
-def test_every_theme_can_be_read(
-    workbench: Workbench, tmp_path: Path, windows: Callable[..., Window], name: str
-) -> None:
+def test_every_theme_can_be_read(workbench: Workbench, tmp_path: Path, windows: Callable[..., Window]) -> None:
     project = Project.make(tmp_path, WORK)
     window = windows(workbench, project.folder)
     chat = Chat(window, wide=False)
     narrow(chat, 300)
-    theme(window, name)
-    window.shot(f"look-{name}-empty")
-    assert faults(chat) == []
+
+    def look(stage: str) -> None:
+        for name in THEMES:
+            theme(window, name)
+            window.shot(f"look-{name}-{stage}")
+            assert faults(chat) == [], name
+
+    look("empty")
     chat.say("Do the work.")
     frame = chat.frame
     expect(frame.locator(".question .words")).to_have_text("Run this command?")
-    window.shot(f"look-{name}-command")
+    look("command")
     chat.answer()
     expect(frame.locator(".question .words")).to_have_text("Make this edit?")
-    window.shot(f"look-{name}-edit")
-    assert faults(chat) == []
+    look("edit")
     chat.answer()
     chat.ended()
     window.page.wait_for_timeout(300)
@@ -121,26 +122,23 @@ def test_every_theme_can_be_read(
               return reached
             }"""
         )
-    window.shot(f"look-{name}-answer")
+    look("answer")
     assert frame.locator(".log").evaluate("(l) => l.scrollHeight - l.clientHeight - l.scrollTop") <= 1
     frame.locator(".tool summary", has_text="seq 60").click()
     frame.locator(".tool summary", has_text="seq 60").click()
     frame.locator(".terminal .line", has_text="line 60 of").scroll_into_view_if_needed()
     # The output's very end is in its box.
     assert frame.locator(".terminal").first.evaluate("(e) => e.scrollHeight - e.clientHeight - e.scrollTop") <= 1
-    window.shot(f"look-{name}-output")
+    look("output")
     # The count of lines in a title is no sign that misleads.
     assert frame.locator(".spelled").count() == 0
-    assert faults(chat) == []
     chat.say("More work.")
     frame.locator(".question .spelled").first.wait_for()
-    window.shot(f"look-{name}-hostile")
-    assert faults(chat) == []
+    look("hostile")
     narrow(chat, 250)
     frame.locator('.choice[data-category="model"]').click()
     frame.locator(".picker-row").first.wait_for()
-    window.shot(f"look-{name}-models-250")
-    assert faults(chat) == []
+    look("models-250")
     # The question stays in view.
     log, picker = frame.locator(".log").bounding_box(), frame.locator(".picker").bounding_box()
     assert log is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,14 @@ def outcomes(folder: Path, command: list[str], stdin: bytes = b"") -> list[tuple
         [*CANTRIP, "cast", "nowhere.cantrip.yaml", "x"],
         [AGENT, "--nonsense"],
         [AGENT, "--help"],
+        [
+            sys.executable,
+            "-c",
+            "import sys, os; print(sys.argv, __name__, os.getcwd(), sys.path[0]); sys.exit(3)",
+            "a",
+            "b",
+        ],
+        [sys.executable, "-c", "import os; print('x', flush=True); os.kill(os.getpid(), 9)"],
     ],
     ids=lambda command: " ".join(command[-2:]).rpartition("/")[2],
 )

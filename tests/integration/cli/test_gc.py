@@ -13,6 +13,7 @@ import pytest
 
 from cantrip_acp import Loom, Turn
 from cantrip_acp.core.errors import LoomLocked
+from tests.support import processes
 from tests.support.aged_looms import age, keep, names
 from tests.support.command_line import CANTRIP, run
 
@@ -148,7 +149,7 @@ def test_a_kill_in_the_middle_leaves_every_loom_whole_or_gone(tmp_path: Path) ->
         path.with_name(path.name + ".torn-1").touch()
         age(path, 1)
     for _ in range(8):
-        with subprocess.Popen([sys.executable, "-c", SWEEPER, str(state)], stdout=subprocess.PIPE) as process:
+        with processes.Popen([sys.executable, "-c", SWEEPER, str(state)], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             process.stdout.readline()
             time.sleep(random.random() * 0.01)
@@ -156,7 +157,7 @@ def test_a_kill_in_the_middle_leaves_every_loom_whole_or_gone(tmp_path: Path) ->
         for name in names(state):
             with Loom.open(state / "looms" / f"{name}.loom.jsonl", readonly=True) as loom:
                 assert (len(loom), loom.problems) == (2, ())
-    subprocess.run([sys.executable, "-c", SWEEPER, str(state)], check=True, stdout=subprocess.DEVNULL)
+    processes.run([sys.executable, "-c", SWEEPER, str(state)], check=True, stdout=subprocess.DEVNULL)
     assert list((state / "looms").iterdir()) == []
 
 
@@ -179,7 +180,7 @@ def test_who_writes_meanwhile_loses_nothing(tmp_path: Path) -> None:
     path = keep(state, "a", days=100)
     kept: set[int] = set()
     removed = 0
-    with subprocess.Popen(
+    with processes.Popen(
         [sys.executable, "-c", WRITER, str(path), "300"], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None

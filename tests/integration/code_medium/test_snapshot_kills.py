@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.loom.snapshots import SnapshotChunks
+from tests.support import processes
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +47,7 @@ async def test_a_kill_at_any_moment(tmp_path: Path) -> None:
     offered = 0
     for number in range(6):
         path = tmp_path / f"{number}.loom.jsonl"
-        process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(path)], start_new_session=True)
+        process = processes.Popen([sys.executable, "-c", SCRIPT, str(path)], start_new_session=True)
         try:
             end = time.monotonic() + 60
             while time.monotonic() < end and (not path.exists() or b'"type":"snapshot"' not in path.read_bytes()):

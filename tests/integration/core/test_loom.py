@@ -14,6 +14,7 @@ import pytest
 
 from cantrip_acp import Loom, LoomError
 from cantrip_acp.core.errors import LoomLocked
+from tests.support import processes
 from tests.unit.core.test_loom import filled, turn
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +26,7 @@ def test_one_writer(tmp_path: Path) -> None:
         with pytest.raises(LoomLocked, match="another process"):
             Loom.open(path)
         code = f"from cantrip_acp import Loom; Loom.open({str(path)!r})"
-        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+        other = processes.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
         assert "LoomLocked" in other.stderr
         with Loom.open(path, readonly=True) as reader:
             assert len(reader) == 5
@@ -53,7 +54,7 @@ def test_kill_9_loses_at_most_the_record_in_flight(tmp_path: Path) -> None:
     path = tmp_path / "a.loom.jsonl"
     told = -1
     for _ in range(15):
-        process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
+        process = processes.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline()
         time.sleep(random.random() * 0.05)
@@ -92,7 +93,7 @@ print(n)
 
 def test_a_full_disk_is_an_error_and_hurts_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    ran = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, timeout=60)
+    ran = processes.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, timeout=60)
     message, count = ran.stdout.splitlines()
     assert "cannot write loom" in message
     assert "Make room" in message

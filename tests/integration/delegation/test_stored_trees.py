@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from cantrip_acp import Loom
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.loom.records.turn import Turn
+from tests.support import processes
 from tests.support.scripted_children import call, calls, done, parent
 
 TWO = calls(("echo", {"text": "a"}), ("call_agent", {"intent": "one"}), ("call_agent", {"intent": "two"}))
@@ -59,7 +59,7 @@ anyio.run(spell.cast, "go")
 async def test_a_crash_leaves_no_reference_to_a_turn_that_was_never_written(tmp_path: Path) -> None:
     path = tmp_path / "a.loom.jsonl"
     program = CRASHING.format(root=os.getcwd(), path=str(path))
-    with subprocess.Popen([sys.executable, "-c", program]) as process:
+    with processes.Popen([sys.executable, "-c", program]) as process:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and (not path.exists() or path.read_text().count('"type":"turn"') < 4):
             time.sleep(0.02)

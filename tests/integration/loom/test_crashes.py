@@ -16,6 +16,7 @@ import pytest
 from cantrip_acp import Loom, Turn
 from cantrip_acp.loom.records.turn import ForkRecord, Utterance
 from cantrip_acp.loom.stores.address import open_store
+from tests.support import processes
 from tests.support.fixtures.core import done, echo, make
 from tests.support.loom_stores import Place
 from tests.support.postgres_server import Server
@@ -43,7 +44,7 @@ def test_a_copy_that_is_killed_is_gone_on_with(kept: Place, tmp_path: Path) -> N
             source.annotate_reward(f"t{n}", n)
         everything = list(source.records())
     for _ in range(6):
-        with subprocess.Popen([sys.executable, "-c", COPIER, path, kept.where], stdout=subprocess.PIPE) as process:
+        with processes.Popen([sys.executable, "-c", COPIER, path, kept.where], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             process.stdout.readline()
             time.sleep(random.random() * 0.1)
@@ -85,7 +86,7 @@ async def test_forks_that_are_killed_leave_the_rest_whole(kept: Place) -> None:
         await make(echo("a"), done("x"), loom=loom).cast("go")
         first = loom.thread(loom.leaves()[0])
     for _ in range(4):
-        with subprocess.Popen([sys.executable, "-c", FORKER, kept.where, str(root)], stdout=subprocess.PIPE) as process:
+        with processes.Popen([sys.executable, "-c", FORKER, kept.where, str(root)], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             told = [process.stdout.readline()]
             time.sleep(random.random() * 0.05)
@@ -133,7 +134,7 @@ def test_connections_that_are_cut_lose_and_double_nothing(postgres: Server) -> N
     place = Place.at("postgres", postgres, "cut")
     with (
         psycopg.connect(postgres.url("x").partition("?")[0], autocommit=True) as owner,
-        subprocess.Popen(
+        processes.Popen(
             [sys.executable, "-c", PERSISTENT, place.where, "400"], stdout=subprocess.PIPE, text=True
         ) as process,
     ):
@@ -175,7 +176,7 @@ except LoomWriteError as error:
 @pytest.mark.parametrize("by", [signal.SIGQUIT, signal.SIGINT])
 def test_a_server_that_goes_in_the_middle_of_writing(postgres: Server, by: int) -> None:
     place = Place.at("postgres", postgres, "gone")
-    with subprocess.Popen(
+    with processes.Popen(
         [sys.executable, "-c", STUBBORN, place.where], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None

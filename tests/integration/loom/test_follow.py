@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.core.errors import LoomChanged
 from cantrip_acp.loom.records.turn import Utterance
 from cantrip_acp.loom.stores import index_file
+from tests.support import processes
 
 WRITER = """
 import sys, time
@@ -56,7 +56,7 @@ def test_another_process_is_followed_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "live.loom.jsonl"
     path.touch()
     with Loom.open(path, readonly=True) as reader:
-        process = subprocess.Popen([sys.executable, "-c", WRITER, str(path), "600"])
+        process = processes.Popen([sys.executable, "-c", WRITER, str(path), "600"])
         seen = 0
         until = time.monotonic() + 100
         while len(reader) < 600 and time.monotonic() < until:

@@ -18,6 +18,7 @@ from cantrip_acp.core.lifecycle.checkpoints import delete_checkpoints
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.records.turn import ForkRecord
+from tests.support import processes
 from tests.support.git_repositories import git, repository, users_state
 from tests.support.loom_stores import Place
 
@@ -81,7 +82,7 @@ async def test_a_group_that_is_killed_leaves_no_half_fork(kept: Place, tmp_path:
     for number in range(2):
         sides = tmp_path / f"sides{number}"
         command = [sys.executable, "-c", GROUPS, kept.where, str(ROOT), str(project), str(sides), state]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        with processes.Popen(command, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             told = [process.stdout.readline() for _ in range(1 + number)]
             time.sleep(random.random() * 0.8)
@@ -147,7 +148,7 @@ async def test_two_processes_fork_the_same_turn_at_once(shared: Place) -> None:
         await make(echo("a"), done("x"), loom=loom).cast("go")
         first = loom.thread(loom.leaves()[0])
     processes = [
-        subprocess.Popen(
+        processes.Popen(
             [sys.executable, "-c", WRITER, shared.where, str(ROOT), name], stdout=subprocess.PIPE, text=True
         )
         for name in ("left", "right")

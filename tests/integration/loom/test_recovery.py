@@ -16,6 +16,7 @@ from cantrip_acp.crystals.contract import ToolCall, Usage
 from cantrip_acp.loom.records.turn import CastRecord, GateRecord, Observation, Utterance, UtteranceRecord
 from cantrip_acp.loom.recovery import CUT_OFF, ENDED, complete_interrupted
 from cantrip_acp.loom.stores.address import open_store
+from tests.support import processes
 from tests.support.fixtures.core import done, echo, make
 from tests.support.loom_stores import Place
 
@@ -40,7 +41,7 @@ anyio.run(spell.cast, "go")
 
 def killed_in_a_call(where: str) -> None:
     program = KILLED.format(root=os.getcwd(), where=where)
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+    with processes.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"waiting\n"
         process.send_signal(signal.SIGKILL)

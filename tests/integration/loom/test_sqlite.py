@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from cantrip_acp.loom.records.turn import Utterance
 from cantrip_acp.loom.stores import sqlite as store
 from cantrip_acp.loom.stores.address import is_sqlite
 from cantrip_acp.recipes import load_for_session
+from tests.support import processes
 from tests.support.recipe_writer import write
 
 
@@ -207,7 +207,7 @@ def test_a_look_at_a_database_keeps_the_locks_of_this_process(tmp_path: Path) ->
     base.execute("BEGIN IMMEDIATE")
     assert is_sqlite(path)
     take = f"import sqlite3; sqlite3.connect({str(path)!r}, timeout=0).execute('BEGIN IMMEDIATE')"
-    other = subprocess.run([sys.executable, "-c", take], capture_output=True, text=True, check=False)
+    other = processes.run([sys.executable, "-c", take], capture_output=True, text=True, check=False)
     base.close()
     assert "database is locked" in other.stderr
     assert is_sqlite(path)

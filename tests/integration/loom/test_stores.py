@@ -29,6 +29,7 @@ from cantrip_acp.loom.records.turn import (
 )
 from cantrip_acp.loom.snapshots import SnapshotChunks
 from cantrip_acp.loom.stores.address import open_store
+from tests.support import processes
 from tests.support.fixtures.core import done, echo, make
 from tests.support.loom_stores import Place
 
@@ -240,7 +241,7 @@ loom.close()
 def test_many_processes_write_at_once(shared: Place) -> None:
     names = ["a", "b", "c"]
     running = [
-        subprocess.Popen([sys.executable, "-c", WRITER, shared.where, name, "60"], stdout=subprocess.DEVNULL)
+        processes.Popen([sys.executable, "-c", WRITER, shared.where, name, "60"], stdout=subprocess.DEVNULL)
         for name in names
     ]
     assert [process.wait(100) for process in running] == [0, 0, 0]
@@ -257,7 +258,7 @@ def test_many_processes_write_at_once(shared: Place) -> None:
 def test_kill_9_loses_at_most_the_record_in_flight(kept: Place) -> None:
     told = -1
     for _ in range(6):
-        process = subprocess.Popen([sys.executable, "-c", WRITER, kept.where, "t", "100000"], stdout=subprocess.PIPE)
+        process = processes.Popen([sys.executable, "-c", WRITER, kept.where, "t", "100000"], stdout=subprocess.PIPE)
         assert process.stdout is not None
         first = process.stdout.readline()
         assert first

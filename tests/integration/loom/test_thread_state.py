@@ -92,7 +92,7 @@ anyio.run(main)
 
 
 def test_a_cast_is_active_while_its_process_lives_and_interrupted_after(kept: Place) -> None:
-    process = subprocess.Popen([sys.executable, "-c", KILLED, kept.where], stdout=subprocess.PIPE)
+    process = processes.Popen([sys.executable, "-c", KILLED, kept.where], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         process.stdout.readline()
@@ -116,7 +116,7 @@ def test_a_page_that_is_open_learns_that_the_process_was_killed(kept: Place) -> 
     """A kill writes no record, so the page's version changes for it by itself."""
     from cantrip_acp.loom.view.reader import LoomReader
 
-    process = subprocess.Popen([sys.executable, "-c", KILLED, kept.where], stdout=subprocess.PIPE)
+    process = processes.Popen([sys.executable, "-c", KILLED, kept.where], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         process.stdout.readline()
@@ -139,7 +139,7 @@ def test_the_commands_and_the_page_agree(tmp_path: Path) -> None:
     from cantrip_acp.lsp.looms.document import LoomDocument
 
     path = tmp_path / "a.loom.jsonl"
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE)
+    process = processes.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE)
     cantrip = str(Path(sys.executable).parent / "cantrip")
 
     def told() -> tuple[set[str], set[str | None]]:

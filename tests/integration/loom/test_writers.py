@@ -22,6 +22,7 @@ from cantrip_acp.loom.view.reader import LoomReader
 from cantrip_acp.lsp.looms import labels
 from cantrip_acp.lsp.looms.document import LoomDocument
 from tests.integration.loom.test_recovery import KILLED, killed_in_a_call
+from tests.support import processes
 from tests.support.command_line import run
 from tests.support.loom_stores import Place
 from tests.support.postgres_server import Server
@@ -32,7 +33,7 @@ from tests.support.waiting import wait_for
 def waiting(where: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process in the middle of a gate call."""
     program = KILLED.format(root=os.getcwd(), where=where)
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+    with processes.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"waiting\n"
         try:
@@ -168,7 +169,7 @@ anyio.run(spell.cast, "go")
 def test_a_forked_child_holds_nothing_of_a_parent_that_died(kept: Place) -> None:
     imports = KILLED.partition("async def")[0].format(root=os.getcwd())
     program = FORKS.format(program=imports, where=kept.where)
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True) as process:
+    with processes.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"LoomError\n", "the child writes nothing"
@@ -202,7 +203,7 @@ def dying(self, record, body=None):
 module.Loom.append = dying
 Loom.open(sys.argv[1])
 """
-    assert subprocess.run([sys.executable, "-c", code, kept.where, str(after)]).returncode == -signal.SIGKILL
+    assert processes.run([sys.executable, "-c", code, kept.where, str(after)]).returncode == -signal.SIGKILL
     with kept.open(readonly=True) as reader:
         assert [(t.state, t.reason) for t in reader.threads()] == [("truncated", "interrupted")]
     with kept.open() as loom:
@@ -228,7 +229,7 @@ def test_two_openers_recover_it_once(kept: Place) -> None:
     """One cast is held by one of all who try; a number that is a process again makes no difference: none is kept."""
     killed_in_a_call(kept.where)
     code = "import sys; from cantrip_acp import Loom; Loom.open(sys.argv[1]).close()"
-    openers = [subprocess.Popen([sys.executable, "-c", code, kept.where], stderr=subprocess.PIPE) for _ in range(4)]
+    openers = [processes.Popen([sys.executable, "-c", code, kept.where], stderr=subprocess.PIPE) for _ in range(4)]
     for each in openers:
         _, err = each.communicate(timeout=60)
         assert each.returncode == 0 or (kept.kind == "jsonl" and b"LoomLocked" in err), err
@@ -327,8 +328,7 @@ try:
 except Exception as error:
     print(error, flush=True)
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, where, str(seconds), os.getcwd()],
+    process = processes.Popen([sys.executable, "-c", program, where, str(seconds), os.getcwd()],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None

@@ -15,6 +15,7 @@ import pytest
 from cantrip_acp.files import temporary
 from cantrip_acp.retention.rules import DAY, Rules
 from tests.integration.retention.test_worktrees import workspace as workspace
+from tests.support import processes
 
 OLD = Rules(older_than=90 * DAY)
 
@@ -42,7 +43,7 @@ def left(temp: Path) -> list[str]:
 
 
 def test_temporary_folders_of_a_killed_process_go_and_of_a_live_one_stay(temp: Path, workspace: Path) -> None:
-    held = [subprocess.Popen([sys.executable, "-c", HOLDER, str(workspace)], stdout=subprocess.PIPE) for _ in range(2)]
+    held = [processes.Popen([sys.executable, "-c", HOLDER, str(workspace)], stdout=subprocess.PIPE) for _ in range(2)]
     try:
         for each in held:
             assert each.stdout is not None
@@ -52,7 +53,7 @@ def test_temporary_folders_of_a_killed_process_go_and_of_a_live_one_stay(temp: P
         held[0].wait()
         (temp / "cantrip-git-mine").mkdir()
         code = f"{STARTER}SafeGitFolder(Repository.of({str(workspace)!r})).close()"
-        subprocess.run([sys.executable, "-c", code], check=True)
+        processes.run([sys.executable, "-c", code], check=True)
         assert left(temp) == ["cantrip-canary", "cantrip-git", "cantrip-git"]
         assert (temp / "cantrip-git-mine").is_dir(), "nothing says whose it is, and it is new"
     finally:

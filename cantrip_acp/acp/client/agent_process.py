@@ -116,11 +116,17 @@ class AgentProcess:
                 self._signal(then)
             # Kill all processes that are left in the agent's group, even after an orderly end.
             self._signal(signal.SIGKILL)
-            with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await self.stdout.aclose()
-            await self._process.wait()
-            if self._process.stderr is not None:
-                await self._process.stderr.aclose()
+            # Do not use `wait` here, which may also wait for the pipes. A process that left the group may keep them open.
+            while self.returncode is None:  # noqa: ASYNC110 - nothing tells of it
+                await anyio.sleep(0.01)
+            for stream in (self.stdout, self._process.stderr):
+                if stream is not None:
+                    with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                        await stream.aclose()
+            # anyio leaves a pipe open that was not read to its end. asyncio would report that when the program exits.
+            transport = getattr(getattr(self._process, "_process", None), "_transport", None)
+            if transport is not None:
+                transport.close()
 
     def _signal(self, which: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -40,8 +40,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(os.environ.pop("CANTRIP_STATE_DIR"), ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the tests that share a fixture of their module run in one process, so that the fixture is made once."""
+    # Before xdist, which writes the groups into the ids.
     for item in items:
         fixtures = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
         shared = any(definitions[-1].scope == "module" for definitions in fixtures)

@@ -136,8 +136,8 @@ def test_ten_thousand_messages_stay_fluid(page: Any) -> None:
         """async () => {
           const spent = []
           const frame = () => new Promise((done) => requestAnimationFrame(done))
-          for (let n = 0; n < 10000; n += 50) {
-            const ops = Array.from({ length: 50 }, (_, i) => {
+          for (let n = 0; n < 10000; n += 200) {
+            const ops = Array.from({ length: 200 }, (_, i) => {
               const text = `Message **${n + i}** with \\`code\\`.`
               return { op: 'add', item: { type: 'agent', id: `m${n + i}`, text } }
             })
@@ -146,13 +146,13 @@ def test_ten_thousand_messages_stay_fluid(page: Any) -> None:
             await frame()
             spent.push(performance.now() - begun)
           }
-          const early = spent.slice(5, 25).sort((a, b) => a - b)[10]
-          const late = spent.slice(-20).sort((a, b) => a - b)[10]
+          const early = spent.slice(1, 10).sort((a, b) => a - b)[4]
+          const late = spent.slice(-9).sort((a, b) => a - b)[4]
           return { early, late, count: document.querySelectorAll('.agent-item').length }
         }"""
     )
     assert took["count"] == 10_000
-    # Fifty more messages at the end cost about what they cost at the beginning.
+    # Two hundred more messages at the end cost about what they cost at the beginning.
     assert took["late"] < 10 * took["early"] + 500
     begun = page.evaluate("performance.now()")
     page.locator("textarea").press_sequentially("still quick")

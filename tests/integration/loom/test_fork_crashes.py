@@ -147,14 +147,14 @@ async def test_two_processes_fork_the_same_turn_at_once(shared: Place) -> None:
     with shared.open() as loom:
         await make(echo("a"), done("x"), loom=loom).cast("go")
         first = loom.thread(loom.leaves()[0])
-    processes = [
+    writers = [
         processes.Popen(
             [sys.executable, "-c", WRITER, shared.where, str(ROOT), name], stdout=subprocess.PIPE, text=True
         )
         for name in ("left", "right")
     ]
-    told = [process.communicate(timeout=100)[0].split() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
+    told = [process.communicate(timeout=100)[0].split() for process in writers]
+    assert [process.returncode for process in writers] == [0, 0]
     with shared.open() as loom:
         assert not loom.problems
         assert loom.thread(first.leaf.id) == first

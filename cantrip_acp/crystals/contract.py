@@ -50,7 +50,7 @@ class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
                 return cls("document", mime, data, uri, title)
 
 
-class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One message of a query.
 
     - Only an assistant's message has ``tool_calls`` and ``thinking``.

@@ -37,7 +37,11 @@ Reason = Literal[
 TERMINATIONS: frozenset[str] = frozenset({"done", "text"})
 
 
-class Utterance(msgspec.Struct, frozen=True):
+# gc=False: these hold data alone, so they are in no reference cycle. The garbage collector does not look at them, although
+# their number grows with a session.
+
+
+class Utterance(msgspec.Struct, frozen=True, gc=False):
     """What the entity said. ``code`` is the program or command, if the medium has one.
 
     ``provider`` is data that the provider needs back unchanged (`Message.provider`); the key is absent if there is
@@ -87,7 +91,7 @@ class FileChange(msgspec.Struct, frozen=True, omit_defaults=True):
     omitted: bool = False
 
 
-class GateRecord(msgspec.Struct, frozen=True):
+class GateRecord(msgspec.Struct, frozen=True, gc=False):
     """One gate call and its result (D-005). ``result`` is JSON data, or the error's text if the call failed.
 
     ``annotations`` are notes for people; the key is absent if there are none. Interceptors may add any key. This
@@ -173,7 +177,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
         return "".join(pieces)
 
 
-class Observation(msgspec.Struct, frozen=True, omit_defaults=False):
+class Observation(msgspec.Struct, frozen=True, omit_defaults=False, gc=False):
     """The circle's answer: one record per gate call in order of execution, and the medium's output (CIRCLE-7).
 
     ``outputs`` has each output if one utterance ran several commands; ``output`` is then all of them joined.
@@ -269,7 +273,7 @@ def metadata_of(usage: Usage, **more: Any) -> TurnMetadata:
     )
 
 
-class Turn(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
+class Turn(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="turn"):
     """One cycle: the entity acted, the circle answered (§1.1).
 
     - ``role``: crystal for a turn, call for the root context, fold for a summary.

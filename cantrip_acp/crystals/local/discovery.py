@@ -7,19 +7,21 @@ server: Ollama ``/api/show``, LM Studio ``/api/v0/models``, llama.cpp ``/props``
 
 from __future__ import annotations
 
+import functools
 import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.endpoint import environment_address
 from cantrip_acp.crystals.local.presets import LOCAL, PRESETS, ollama_address
+
+if TYPE_CHECKING:
+    import urllib.request
 
 TIMEOUT_S = 1.0
 """Seconds for one request to a server on this machine."""
@@ -115,11 +117,18 @@ def last_found() -> tuple[LocalServer, ...]:
 # --- one server ---------------------------------------------------------------------------------------------------------
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirects, because they could lead to another machine."""
+@functools.cache
+def _opener() -> urllib.request.OpenerDirector:
+    """Uses no proxy, because a proxy cannot reach this machine's own ports. Follows no redirects, because they could lead to
+    another machine."""
+    # Imported late: with all that it imports, it is a tenth of the agent's start.
+    import urllib.request
 
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
+    class NoRedirects(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_: Any, **__: Any) -> None:
+            return None
+
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirects)
 
 
 class _Getter:
@@ -131,14 +140,15 @@ class _Getter:
         if found is not None:
             self._headers["authorization"] = f"Bearer {found.secret.reveal()}"
         self._timeout = timeout
-        # Use no proxy, because a proxy cannot reach this machine's own ports.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
 
     def __call__(self, url: str, body: Mapping[str, Any] | None = None) -> Any:
+        import urllib.error
+        import urllib.request
+
         data = json.dumps(body).encode() if body is not None else None
         headers = self._headers | ({"content-type": "application/json"} if data is not None else {})
         try:
-            with self._opener.open(urllib.request.Request(url, data, headers), timeout=self._timeout) as reply:
+            with _opener().open(urllib.request.Request(url, data, headers), timeout=self._timeout) as reply:
                 return json.loads(reply.read(_MAX_BYTES))
         except urllib.error.HTTPError as error:
             with error:

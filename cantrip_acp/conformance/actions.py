@@ -60,13 +60,13 @@ class CaseRun:
             case "construct_cantrip":
                 self._cantrip = self.scene.cantrip()
             case "invoke":
-                self.entity = self._whole().invoke()
+                self.entity = self._current_cantrip().invoke()
                 self._invoked.append(self.entity)
                 self.entities.append(self.entity.id)
             case "cast":
                 await self._cast(value or {})
             case "mutate_call":
-                call = self._whole().call
+                call = self._current_cantrip().call
                 for name, changed in (value or {}).items():
                     setattr(call, name, changed)
             case "delete_turn":
@@ -83,7 +83,7 @@ class CaseRun:
             case _:
                 raise DefinitionError(f"{key} cannot be done by this version")
 
-    def _whole(self) -> Cantrip:
+    def _current_cantrip(self) -> Cantrip:
         if self._cantrip is None:
             self._cantrip = self.scene.cantrip()
         return self._cantrip
@@ -98,7 +98,7 @@ class CaseRun:
                 raise DefinitionError("a cast of an invoked entity cannot name a crystal; the entity has its own")
             self.results.append(await self.entity.cast(intent))
             return
-        cantrip = self._whole() if crystal is None else self.scene.cantrip(crystal)
+        cantrip = self._current_cantrip() if crystal is None else self.scene.cantrip(crystal)
         known = len(self.scene.loom.casts())
         try:
             self.results.append(await cantrip.cast(intent))
@@ -120,7 +120,7 @@ class CaseRun:
                 raise DefinitionError("the first turn has no call above it to fork from")
             origin = first.parent_id
         crystal = given.get("crystal")
-        cantrip = self._whole() if crystal is None else self.scene.cantrip(crystal)
+        cantrip = self._current_cantrip() if crystal is None else self.scene.cantrip(crystal)
         entity = await cantrip.fork(origin, loom=loom, state="auto")
         self._invoked.append(entity)
         self.entities.append(entity.id)

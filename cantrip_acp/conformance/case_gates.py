@@ -32,7 +32,7 @@ def make(spec: str | Mapping[str, Any], stand_in: Path) -> Gate:
     if not isinstance(name, str) or not name:
         raise DefinitionError(f"a gate needs a name: {spec!r}")
     name = registry.ALIASES.get(name, name)
-    gate = _known(name, described, stand_in)
+    gate = _known_gate(name, described, stand_in)
     if described.get("parameters") is not None:
         gate = replace(gate, parameters=described["parameters"], handler=_checked(gate.handler, gate.required))
     if described.get("description") is not None:
@@ -55,7 +55,7 @@ def within(stand_in: Path, path: str) -> Path:
     return stand_in.joinpath(*(part for part in Path(path).parts if part not in ("/", "..", ".")))
 
 
-def _known(name: str, described: Mapping[str, Any], stand_in: Path) -> Gate:
+def _known_gate(name: str, described: Mapping[str, Any], stand_in: Path) -> Gate:
     if name == "read":
         return replace(READ, dependencies={"root": stand_in})
     if name == "fetch":

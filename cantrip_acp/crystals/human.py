@@ -229,19 +229,19 @@ class InputParser:
             if line != END:
                 self._lines.append(line)
                 return UserInput("more")
-            head, *body = self._take()
+            head, *body = self._take_lines()
             return self._command(head, "\n".join(body))
         if self._lines and self._until == "json":
             if not line.strip():
-                return self._read("\n".join(self._take()), final=True)
-            return self._read("\n".join([*self._take(), line]), final=False)
+                return self._read("\n".join(self._take_lines()), final=True)
+            return self._read("\n".join([*self._take_lines(), line]), final=False)
         if line.endswith("\\") and not line.endswith("\\\\"):
             self._lines.append(line[:-1])
             self._until = "line"
             return UserInput("more")
-        return self._read("\n".join([*self._take(), line]), final=False)
+        return self._read("\n".join([*self._take_lines(), line]), final=False)
 
-    def _take(self) -> list[str]:
+    def _take_lines(self) -> list[str]:
         lines, self._lines, self._until = self._lines, [], "line"
         return lines
 

@@ -70,7 +70,7 @@ def find_first_provider(providers: Mapping[str, Sequence[str]]) -> tuple[str, Fo
 
 def find_in_keyring(names: Sequence[str]) -> dict[str, Found]:
     """Find the keys with these names in the keyring."""
-    return {name: Found(name, Secret(value), KEYRING) for name, value in _asked(names).items()}
+    return {name: Found(name, Secret(value), KEYRING) for name, value in _read_keyring(names).items()}
 
 
 def setting(name: str) -> str:
@@ -180,7 +180,7 @@ def keyring_installed() -> bool:
     return find_spec("keyring") is not None
 
 
-def _asked(names: Sequence[str]) -> dict[str, str]:
+def _read_keyring(names: Sequence[str]) -> dict[str, str]:
     """Read the keys with these names from the keyring, in a separate process without a terminal and with a time limit.
 
     A keyring may otherwise block: it may ask for a password, wait for a window, or wait for a daemon that hangs.

@@ -105,7 +105,7 @@ class RetryPolicy:
         return min(wait, self.max_wait_s)
 
 
-def _say_when(error: CrystalError, policy: RetryPolicy) -> None:
+def _add_wait(error: CrystalError, policy: RetryPolicy) -> None:
     """Add to the text of the final error how long the provider asks to wait, and until what time."""
     wait = error.retry_after
     if wait is None or not 1 <= wait < 1e9 or not error.may_retry(policy.statuses):
@@ -210,7 +210,7 @@ async def _attempt(
             if delay is None:
                 if retry and not isinstance(error, MalformedResponse):
                     error.add_note(f"after {retry + 1} attempts")
-                _say_when(error, policy)
+                _add_wait(error, policy)
                 raise
             retry += 1
             await notice(delay, error)

@@ -114,7 +114,11 @@ def read_calls(text: str) -> TextCalls:
     for block in blocks:
         if len(calls) >= _MOST:
             break
-        if not _asked_for(block) or in_comment(said, block.start) or enclosing_element(said, blocks, block) is not None:
+        if (
+            not _is_tool_call(block)
+            or in_comment(said, block.start)
+            or enclosing_element(said, blocks, block) is not None
+        ):
             continue
         found = _calls(block.body.strip())
         if found:
@@ -126,7 +130,7 @@ def read_calls(text: str) -> TextCalls:
     return TextCalls("".join([*left, said[at:]]).strip() or None, tuple(calls[:_MOST]))
 
 
-def _asked_for(block: Block) -> bool:
+def _is_tool_call(block: Block) -> bool:
     return block.kind == "fence" and block.info.partition(" ")[0].lower() == FENCE
 
 

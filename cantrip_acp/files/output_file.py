@@ -150,13 +150,13 @@ def _at(path: Path, folder: int, name: str) -> _Place:
 def _followed(link: _Place) -> _Place:
     """The target of a link: a regular file, or one of our own descriptors."""
     if _is_own_descriptors(link.folder):
-        return _own(link.path, link.name, link)
+        return _open_descriptor(link.path, link.name, link)
     text = os.readlink(link.name, dir_fd=link.folder)
     head, name = os.path.split(text)
     folder = os.open(head or ".", _LOOK | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=link.folder)
     if name.isdigit() and _is_own_descriptors(folder):
         os.close(folder)
-        return _own(link.path, name, link)
+        return _open_descriptor(link.path, name, link)
     place = _at(link.path, folder, name)
     if place.kind == stat.S_IFREG:
         link.close()
@@ -184,7 +184,7 @@ def _is_own_descriptors(folder: int) -> bool:
     return match is not None and (match[2] in (None, "self", "thread-self", str(os.getpid())) or "task" in where)
 
 
-def _own(path: Path, name: str, link: _Place) -> _Place:
+def _open_descriptor(path: Path, name: str, link: _Place) -> _Place:
     """One of our own descriptors, such as the pipe of the shell's ``>(command)``."""
     if not name.isdigit():
         raise OutputError(f"cannot write {path}: there is no such open descriptor")

@@ -50,11 +50,11 @@ def own() -> tuple[frozenset[str], str]:
     So an entity must not reach them, even through a folder that contains them.
     """
     values = tuple(os.environ.get(name) for name in _VARIABLES)
-    return _own(frozenset(_named), values)
+    return _own_folders(frozenset(_named), values)
 
 
 @lru_cache(maxsize=8)
-def _own(named: frozenset[str], values: tuple[str | None, ...]) -> tuple[frozenset[str], str]:
+def _own_folders(named: frozenset[str], values: tuple[str | None, ...]) -> tuple[frozenset[str], str]:
     folders = frozenset(os.path.realpath(folder) for folder in (*named, str(state_dir())))
     return folders, os.path.realpath(config_dir())
 

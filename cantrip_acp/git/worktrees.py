@@ -35,7 +35,7 @@ class Worktree:
 
         Raises `GitError`.
         """
-        with SafeGitFolder(_own(self.folder), files=self.folder) as plain:
+        with SafeGitFolder(_worktree_at(self.folder), files=self.folder) as plain:
             _fill(plain, self.commit)
             left = plain.git("ls-files", "-z", "-o", "--exclude-standard", timeout=_TIMEOUT).out.split(b"\0")[:-1]
             for name in left:
@@ -74,7 +74,7 @@ def make(
         repository.git(
             "worktree", "add", "--detach", "--no-checkout", "--lock", "--reason", why, "--", where, at, timeout=_TIMEOUT
         )
-        own = _own(where)
+        own = _worktree_at(where)
         with SafeGitFolder(own, files=where) as plain:
             _fill(plain, commit)
             own.git("read-tree", at, timeout=_TIMEOUT)
@@ -94,7 +94,9 @@ def reason(text: str) -> str:
 
 def name_loom(folder: str, loom: str) -> None:
     """Record in a worktree's git data the loom of its fork."""
-    with open(os.path.join(_own(folder).git_dir, _LOOM), "w", encoding="utf-8", errors="surrogateescape") as file:
+    with open(
+        os.path.join(_worktree_at(folder).git_dir, _LOOM), "w", encoding="utf-8", errors="surrogateescape"
+    ) as file:
         file.write(loom)
 
 
@@ -137,7 +139,7 @@ def _fill(plain: SafeGitFolder, commit: str) -> None:
     plain.git("checkout-index", "--all", "--force", "--quiet", timeout=_TIMEOUT)
 
 
-def _own(folder: str) -> Repository:
+def _worktree_at(folder: str) -> Repository:
     found = Repository.of(folder)
     if found is None or found.top != folder:
         raise GitError(f"{folder} is not a worktree any more")

@@ -59,7 +59,7 @@ def _common(entity: SpannedEntity, trace: Trace, operation: str) -> dict[str, An
     }
 
 
-def _asked_for(entity: SpannedEntity) -> dict[str, Any]:
+def _request_attributes(entity: SpannedEntity) -> dict[str, Any]:
     call = entity.call
     return {
         "gen_ai.request.seed": call.seed,
@@ -116,7 +116,7 @@ def invoke_agent(entity: SpannedEntity, trace: Trace, cast_id: str, intent: str)
     name = entity.name
     attributes = {
         **_common(entity, trace, "invoke_agent"),
-        **_asked_for(entity),
+        **_request_attributes(entity),
         "cantrip.cast.id": cast_id,
         **{f"cantrip.{k}": v for k, v in trace.attributes.items()},
     }
@@ -175,7 +175,7 @@ def chat(entity: SpannedEntity, trace: Trace, query: Query, emit: Emit) -> Abstr
 
 @contextmanager
 def _chat(entity: SpannedEntity, trace: Trace, query: Query, emit: Emit) -> Iterator[ChatSpan]:
-    attributes = {**_common(entity, trace, "chat"), **_asked_for(entity), "gen_ai.request.stream": True}
+    attributes = {**_common(entity, trace, "chat"), **_request_attributes(entity), "gen_ai.request.stream": True}
     if tracing.content_wanted():
         attributes |= _content(query, entity.redactor)
     name = f"chat {entity.crystal.model}"

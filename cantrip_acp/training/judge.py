@@ -117,7 +117,7 @@ def read(answer: Any, *, low: float, high: float) -> tuple[float, str | None]:
         if len(answer) > _ANSWER:
             raise VerdictError(f"the verifier answered {len(answer):,} characters; a verdict has at most {_ANSWER:,}")
         try:
-            data = json.loads(answer, object_pairs_hook=_once, parse_constant=_no_number)
+            data = json.loads(answer, object_pairs_hook=_unique_keys, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
             raise VerdictError(f"the verifier's answer is not a JSON object alone: {str(error)[:200]}") from None
     if not isinstance(data, dict) or not {"reward"} <= data.keys() <= {"reward", "note"}:
@@ -132,10 +132,10 @@ def read(answer: Any, *, low: float, high: float) -> tuple[float, str | None]:
     return float(reward), note if note is None else " ".join(note.split())[:_NOTE]
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key appears twice")
     return data
 
 

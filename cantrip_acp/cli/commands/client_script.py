@@ -2,11 +2,11 @@
 
 A script is a YAML file with `steps`. Each step sends one prompt. Its `expect` contains patterns:
 
-- A mapping fits a mapping that has at least the same keys with fitting values.
-- A list fits a list of the same length whose items fit.
+- A mapping matches a mapping that has at least the same keys with matching values.
+- A list matches a list of the same length whose items match.
 - A mapping with one of these keys is a condition: `contains` (part of a text, or an item of a list), `matches` (a
   regular expression that is searched in a text), `not` (a pattern that must not fit).
-- Any other value fits an equal value.
+- Any other value matches an equal value.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _is_condition(pattern: Any) -> bool:
 
 
 def mismatches(pattern: Any, value: Any, where: str) -> Iterator[str]:
-    """Yield a message for each mismatch, with its position. Yields nothing if the value fits."""
+    """Yield a message for each mismatch, with its position. Yields nothing if the value matches."""
     if _is_condition(pattern):
         ((name, wanted),) = pattern.items()
         if not _condition_holds(name, wanted, value):
@@ -187,29 +187,29 @@ def mismatches(pattern: Any, value: Any, where: str) -> Iterator[str]:
         yield f"{where}:\n    - {_one_line(pattern)}\n    + {_one_line(value)}"
 
 
-def fits(pattern: Any, value: Any) -> bool:
+def matches(pattern: Any, value: Any) -> bool:
     return next(mismatches(pattern, value, ""), None) is None
 
 
 def _condition_holds(name: str, wanted: Any, value: Any) -> bool:
     if name == "not":
-        return not fits(wanted, value)
+        return not matches(wanted, value)
     if name == "matches":
         return isinstance(value, str) and re.search(wanted, value) is not None
     if isinstance(value, str):
         return isinstance(wanted, str) and wanted in value
-    return isinstance(value, list) and any(fits(wanted, each) for each in value)
+    return isinstance(value, list) and any(matches(wanted, each) for each in value)
 
 
 def mismatches_in_order(patterns: Sequence[Any], values: Sequence[Any], where: str, what: str) -> Iterator[str]:
     """Each pattern must fit a value that comes after the value of the pattern before it. Other values may come between."""
     start = 0
     for place, pattern in enumerate(patterns):
-        found = next((n for n in range(start, len(values)) if fits(pattern, values[n])), None)
+        found = next((n for n in range(start, len(values)) if matches(pattern, values[n])), None)
         if found is None:
             after = " after the previous one" if start else ""
             had = "".join(f"\n    {n}  {_describe(value)}" for n, value in enumerate(values)) or " none"
-            yield f"{where}[{place}]: no {what}{after} fits {_one_line(pattern)}; there were:{had}"
+            yield f"{where}[{place}]: no {what}{after} matches {_one_line(pattern)}; there were:{had}"
             nearest = max(range(start, len(values)), key=lambda n: _fitting_keys(pattern, values[n]), default=start)
             if nearest < len(values) and _fitting_keys(pattern, values[nearest]):
                 yield from mismatches(pattern, values[nearest], f"the nearest, {nearest}")
@@ -221,7 +221,7 @@ def _fitting_keys(pattern: Any, value: Any) -> int:
     """The number of keys of a pattern that fit. It selects the most similar value for the error report."""
     if not isinstance(pattern, Mapping) or not isinstance(value, Mapping) or _is_condition(pattern):
         return 0
-    return sum(key in value and fits(wanted, value[key]) for key, wanted in pattern.items())
+    return sum(key in value and matches(wanted, value[key]) for key, wanted in pattern.items())
 
 
 def _one_line(value: Any) -> str:
@@ -266,11 +266,11 @@ class TurnObserver:
         self._ended.set()
 
     async def wait_for(self, pattern: Any) -> None:
-        """Wait for an update that fits."""
+        """Wait for an update that matches."""
         checked = 0
         while True:
             news = self._news
-            if any(fits(pattern, update) for update in self.updates[checked:]):
+            if any(matches(pattern, update) for update in self.updates[checked:]):
                 return
             checked = len(self.updates)
             await news.wait()
@@ -438,8 +438,8 @@ def _problems(step: Step, happened: Mapping[str, Any]) -> Iterator[str]:
         elif key == "never":
             for each in pattern if isinstance(pattern, list) else [pattern]:
                 wanted = {"sessionUpdate": each} if isinstance(each, str) else each
-                if (found := next((u for u in happened["updates"] if fits(wanted, u)), None)) is not None:
-                    yield f"never: an update fits {_one_line(each)}: {_describe(found)}"
+                if (found := next((u for u in happened["updates"] if matches(wanted, u)), None)) is not None:
+                    yield f"never: an update matches {_one_line(each)}: {_describe(found)}"
         elif key == "error" and isinstance(pattern, str):
             yield from mismatches({"message": {"contains": pattern}}, happened["error"] or {}, "error")
         elif key == "text" and isinstance(pattern, str):

@@ -269,12 +269,14 @@ def _history(file: Path) -> Iterator[None]:
 def _quit_on_signal() -> Iterator[None]:
     """Inside the block, SIGTERM and SIGHUP quit like Ctrl-D: the processes that the entity started are ended first."""
 
-    def leave(number: int, frame: FrameType | None) -> NoReturn:
+    def exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
 
     from cantrip_acp.cli.session.loop_thread import handled_signals
 
-    before = {number: signal.signal(number, leave) for number in handled_signals(signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        number: signal.signal(number, exit_on_signal) for number in handled_signals(signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         yield
     finally:

@@ -317,7 +317,7 @@ def draw(screen: Screen, loom: Loom) -> None:
     endings, leaves = Endings(loom, outline.starts), frozenset(outline.leaves)
     for turn_id, prefix, mark in _walk(children):
         turn = loom.turn(turn_id)
-        begun = _begun(loom, outline, turn, turn_id in heads)
+        begun = _beginning(loom, outline, turn, turn_id in heads)
         if turn.role == "call":
             parts = [(f"{prefix}{mark}", "dim"), (begun, "cyan"), ("call ", "bold")]
             screen.line(*parts, (f"{turn.id}{dot}{turn.cantrip_id}", "dim"))
@@ -339,7 +339,7 @@ def draw(screen: Screen, loom: Loom) -> None:
         screen.line(*parts)
 
 
-def _begun(loom: Loom, outline: Outline, turn: Turn, spawned: bool) -> str:
+def _beginning(loom: Loom, outline: Outline, turn: Turn, spawned: bool) -> str:
     """Whether the entity began as a fork or a child, as text, if this is its first turn; else an empty text."""
     place = outline.places[turn.id]
     if spawned:

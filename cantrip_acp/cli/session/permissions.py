@@ -209,7 +209,7 @@ def describe_allowed(cantrip: Cantrip, circle: Circle, hosts: Sequence[str] = ()
     servers = [server.name for source in cantrip.sources for server in getattr(source, "servers", ())]
     program = _program(circle)
     if ask:
-        free = [program] if program and not _asked_about(circle) else []
+        free = [program] if program and not _asks_before_programs(circle) else []
         if fetching and hosts:
             free.append(f"calls of fetch to {_join_names(hosts)}")
         without = f"; {'; '.join(free)} without asking" if free else ""
@@ -254,7 +254,7 @@ def _writing(circle: Circle, paths: Iterable[str]) -> str:
     return f"writing in {_join_names(named)}" if named else "writing no files of yours"
 
 
-def _asked_about(circle: Circle) -> bool:
+def _asks_before_programs(circle: Circle) -> bool:
     """Whether the user is asked before programs: before every command, and before cells that could write files."""
     return circle.medium.name == "bash" or bool(circle.wards.code_writable_paths)
 

@@ -57,7 +57,7 @@ def make_worktree(
     repository = Repository.of(workspace)
     if repository is None:
         raise GitError(f"{workspace} is in no git repository; name the folder that the loom is of with --cwd")
-    folder = _chosen(repository, where, entity_id)
+    folder = _worktree_path(repository, where, entity_id)
     header = loom.header
     why = lock_reason(header.id if header is not None else "", entity_id)
     made = worktrees.make(repository, kept.commit, kept.head, folder, why=why)
@@ -100,7 +100,7 @@ def lock_reason(loom_id: str, entity_id: str) -> str:
     return worktrees.reason(f"cantrip {loom_id} {entity_id} is being made")
 
 
-def _chosen(repository: Repository, where: bool | str | os.PathLike[str], entity_id: str) -> Path:
+def _worktree_path(repository: Repository, where: bool | str | os.PathLike[str], entity_id: str) -> Path:
     if not isinstance(where, bool):
         return Path(where).expanduser().absolute()
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in f"{os.path.basename(repository.top)}-{entity_id}")

@@ -89,7 +89,7 @@ class _Rendering:
         else:
             self.close()
             if message.role == "user":
-                self._user(list(_said_by_user(message, self._model, self._info)))
+                self._user(list(_user_blocks(message, self._model, self._info)))
             else:
                 self._assistant(message)
 
@@ -188,7 +188,7 @@ def replay_data(blocks: Sequence[Mapping[str, Any]], model: str) -> dict[str, An
     return {"family": FAMILY, "model": model, "blocks": places}
 
 
-def _said_by_user(message: Message, model: str, info: ModelInfo) -> Iterable[dict[str, Any]]:
+def _user_blocks(message: Message, model: str, info: ModelInfo) -> Iterable[dict[str, Any]]:
     for attachment in message.attachments:
         yield _attached(attachment, model, info)
     if message.content and message.content.strip():

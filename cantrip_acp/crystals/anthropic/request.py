@@ -83,7 +83,7 @@ def request(query: Query, model: str, info: ModelInfo, options: Mapping[str, Any
         if _breaks_off(messages):
             thought = None
         else:
-            max_tokens, thought = _room(max_tokens, thought, info)
+            max_tokens, thought = _token_limits(max_tokens, thought, info)
     body: dict[str, Any] = {"model": model, "max_tokens": max_tokens}
     tools = tools_of(query.tools) or _tools_of_old(messages)
     if tools:
@@ -119,7 +119,7 @@ def _choice(query: Query, *, forced: bool) -> dict[str, Any] | None:
     return None
 
 
-def _room(max_tokens: int, thought: dict[str, Any], info: ModelInfo) -> tuple[int, dict[str, Any]]:
+def _token_limits(max_tokens: int, thought: dict[str, Any], info: ModelInfo) -> tuple[int, dict[str, Any]]:
     """Return a token limit for thinking and answer together, as the API counts them, and the thinking with its budget."""
     budget = thought["budget_tokens"]
     total = max_tokens if budget < max_tokens else budget + max_tokens

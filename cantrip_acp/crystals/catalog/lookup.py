@@ -71,7 +71,7 @@ def look_up(provider: str, model: str, *, remark: bool = True) -> ModelInfo:
 
 def _of_family(provider: str, model: str) -> dict[str, Any]:
     """The assumptions for a model's family; empty if no family matches."""
-    bare = _bare(model)
+    bare = _plain_name(model)
     rule = next((rule for rule in _shipped()["families"] if re.search(rule["match"], bare)), None)
     if rule is None:
         return {}
@@ -83,7 +83,7 @@ def _of_family(provider: str, model: str) -> dict[str, Any]:
     return found
 
 
-def _bare(model: str) -> str:
+def _plain_name(model: str) -> str:
     """A model's name without vendor and tag. Dots in a Claude name (as OpenRouter writes it) become dashes."""
     name = model.rpartition("/")[2].partition(":")[0].lower()
     return name.replace(".", "-") if name.startswith("claude-") else name

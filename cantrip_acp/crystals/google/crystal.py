@@ -182,7 +182,7 @@ class GoogleCrystal:
             # Ignore HTTP_PROXY: a proxy cannot reach this machine's own ports.
             trust_env=not provider_errors.is_loopback(base),
             follow_redirects=False,
-            event_hooks={"request": [self._patience], "response": [_noted]},
+            event_hooks={"request": [self._set_timeouts], "response": [_noted]},
         )
         options: Any = {
             "base_url": base.rstrip("/") + "/",
@@ -197,7 +197,7 @@ class GoogleCrystal:
         key = endpoint.api_key.reveal() if endpoint.api_key else NO_KEY
         return _Client(Client(vertexai=False, api_key=key, http_options=options), http)
 
-    async def _patience(self, request: Any) -> None:
+    async def _set_timeouts(self, request: Any) -> None:
         """Set our time-outs, because the SDK sets either none or one for the whole response."""
         endpoint = self._endpoint
         silence, connect = endpoint.silence_s, endpoint.connect_s

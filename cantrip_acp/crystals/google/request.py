@@ -175,11 +175,11 @@ def convert_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
             if name == "$defs" or "$ref" not in out:
                 out[name] = {each: convert_schema(v) for each, v in value.items() if isinstance(v, Mapping)}
     if "$ref" not in out:
-        _say_otherwise(schema, out)
+        _replace_unsupported(schema, out)
     return out
 
 
-def _say_otherwise(schema: Mapping[str, Any], out: dict[str, Any]) -> None:
+def _replace_unsupported(schema: Mapping[str, Any], out: dict[str, Any]) -> None:
     if "const" in schema:
         const = schema["const"]
         if isinstance(const, bool):

@@ -185,16 +185,18 @@ class ResponseReader:
                     retryable=False,
                 )
             raise CrystalError(f"{self._who}: the answer is empty", retryable=True)
-        return self._made(text or None, usage, "tool_calls" if self._calls and stop == "stop" else stop or finish)
+        return self._make_response(
+            text or None, usage, "tool_calls" if self._calls and stop == "stop" else stop or finish
+        )
 
     def _refusal(self, why: str, message: str | None, usage: Usage) -> Response:
         """Make the response for a refusal, without its calls. If it has no text, the text is the reason."""
         self._calls = []
         self._parts = []
         text = "".join(self._text) or f"[{self._who} declined: {why}{f': {message}' if message else ''}]"
-        return msgspec.structs.replace(self._made(text, usage, "refusal"), refused=True, provider=None)
+        return msgspec.structs.replace(self._make_response(text, usage, "refusal"), refused=True, provider=None)
 
-    def _made(self, text: str | None, usage: Usage, stop: str) -> Response:
+    def _make_response(self, text: str | None, usage: Usage, stop: str) -> Response:
         kept = {"family": FAMILY, "model": self._model, "parts": self._parts} if self._parts else None
         return Response(
             content=text,

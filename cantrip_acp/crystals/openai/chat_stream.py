@@ -125,7 +125,7 @@ class ChatAnswer:
         if isinstance(delta, Mapping):
             deltas = self._delta(delta)
         elif isinstance(choice.get("text"), str):
-            deltas = self._say("text", choice["text"])
+            deltas = self._add_text("text", choice["text"])
         finish = choice.get("finish_reason")
         if isinstance(finish, str) and finish:
             self.finish = finish
@@ -139,20 +139,20 @@ class ChatAnswer:
                 # A server may send the same thinking under two keys. Use only the first key.
                 if self.thought_key in (None, key):
                     self.thought_key = key
-                    deltas += self._say("thought", value)
+                    deltas += self._add_text("thought", value)
                 break
         details = delta.get("reasoning_details")
         if isinstance(details, list):
             self.details.extend(dict(d) for d in details if isinstance(d, Mapping))
         content = delta.get("content")
         if isinstance(content, str):
-            deltas += self._say("text", content)
+            deltas += self._add_text("text", content)
         elif isinstance(content, list):
             deltas += self._parts(content)
         refusal = delta.get("refusal")
         if isinstance(refusal, str) and refusal:
             self.refused = True
-            deltas += self._say("text", refusal)
+            deltas += self._add_text("text", refusal)
         calls = delta.get("tool_calls")
         for call in calls if isinstance(calls, list) else [calls]:
             if isinstance(call, Mapping):
@@ -168,14 +168,14 @@ class ChatAnswer:
             if not isinstance(part, Mapping):
                 continue
             if isinstance(part.get("text"), str):
-                deltas += self._say("text", part["text"])
+                deltas += self._add_text("text", part["text"])
             elif isinstance(part.get("thinking"), list):
                 for piece in part["thinking"]:
                     if isinstance(piece, Mapping) and isinstance(piece.get("text"), str):
-                        deltas += self._say("thought", piece["text"])
+                        deltas += self._add_text("thought", piece["text"])
         return deltas
 
-    def _say(self, kind: str, text: str) -> list[Delta]:
+    def _add_text(self, kind: str, text: str) -> list[Delta]:
         if not text:
             return []
         if kind == "text":

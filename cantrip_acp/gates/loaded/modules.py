@@ -56,7 +56,7 @@ class LoadedModules:
                 raise GateError(
                     f"{MOST_MODULES} modules are loaded, which is the limit", "load one of them again to replace it"
                 )
-            notes = await self._ready(without=module.name)
+            notes = await self._ensure_worker(without=module.name)
             try:
                 gates = await self._load(module)
             except GateError:
@@ -90,7 +90,7 @@ class LoadedModules:
 
     # The worker
 
-    async def _ready(self, without: str | None = None) -> list[str]:
+    async def _ensure_worker(self, without: str | None = None) -> list[str]:
         """Start a worker with all loaded modules if none runs. Leave out the module ``without``, which is loaded next.
 
         Modules that cannot be loaded again are removed. Returns a note for each of them.
@@ -117,7 +117,7 @@ class LoadedModules:
                 notes.append(f"{name} could not be loaded again, and its gates are gone: {error}")
                 if not self._process.alive:
                     # The worker ended, and with it the modules that were already loaded. Start again.
-                    return notes + await self._ready(without)
+                    return notes + await self._ensure_worker(without)
         return notes
 
     async def _load(self, module: Module) -> dict[str, Gate]:
@@ -179,7 +179,7 @@ class LoadedModules:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise GateError(f"the arguments are not JSON data: {error}") from None
         async with self._lock:
-            notes = await self._ready()
+            notes = await self._ensure_worker()
             loaded = self._loaded.get(name)
             if loaded is None or gate not in loaded.gates:
                 raise GateError("\n".join([f"{gate} does not exist any more", *notes]))

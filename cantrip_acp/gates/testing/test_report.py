@@ -166,7 +166,7 @@ def _cargo(output: str) -> Report:
 _GO_LINE = re.compile(r"^[ \t]*--- (PASS|FAIL|SKIP): (\S+)", re.MULTILINE)
 
 
-def _go(output: str) -> Report:
+def _parse_go(output: str) -> Report:
     """Parse the JSON of ``go test -json``, or the normal lines with -v."""
     reader = GoReader()
     reader.feed(output.encode() + b"\n")
@@ -250,6 +250,6 @@ READERS: dict[str, Callable[[str], Report]] = {
     "unittest": _unittest,
     "npm": _npm,
     "cargo": _cargo,
-    "go": _go,
+    "go": _parse_go,
 }
 """The parser of each runner's output."""

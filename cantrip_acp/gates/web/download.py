@@ -126,7 +126,7 @@ class Download:
         target = parse_address(url)
         for _ in range(MOST_REDIRECTS + 1):
             try:
-                answer, onward = self._once(target)
+                answer, onward = self._request(target)
             except ssl.SSLCertVerificationError as error:
                 raise GateError(f"{target.shown} has no valid TLS certificate: {error.verify_message}") from None
             except ssl.SSLError as error:
@@ -150,7 +150,7 @@ class Download:
             target = found
         raise GateError(f"{url} redirects more than {MOST_REDIRECTS} times")
 
-    def _once(self, target: _Address) -> tuple[Answer, str | None]:
+    def _request(self, target: _Address) -> tuple[Answer, str | None]:
         """Send one request. Returns the answer, and the target of a redirect or None."""
         line = self._connect(target)
         try:
@@ -182,11 +182,13 @@ class Download:
         failure: OSError | None = None
         for address in self._addresses(target)[:4]:
             try:
-                line = socket.create_connection((address, target.port), timeout=min(CONNECT_WITHIN, self._left()))
+                line = socket.create_connection(
+                    (address, target.port), timeout=min(CONNECT_WITHIN, self._seconds_left())
+                )
             except OSError as error:
                 failure = error
                 continue
-            # From here `abort` can end the connection. After an earlier abort, `_left` raises before anything is sent.
+            # From here `abort` can end the connection. After an earlier abort, `_seconds_left` raises before anything is sent.
             self._socket = line
             if target.secure:
                 try:
@@ -194,7 +196,7 @@ class Download:
                 except BaseException:
                     line.close()
                     raise
-            line.settimeout(self._left())
+            line.settimeout(self._seconds_left())
             return line
         raise failure or OSError("it has no address")
 
@@ -210,7 +212,7 @@ class Download:
         _check_public(target, addresses)
         return addresses
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         left = self._deadline - time.monotonic()
         if self._over or left <= 0:
             raise TimeoutError
@@ -225,7 +227,7 @@ class Download:
         line = self._socket
         while True:
             if line is not None:
-                line.settimeout(self._left())
+                line.settimeout(self._seconds_left())
             piece = response.read1(_PIECE)
             if not piece:
                 break

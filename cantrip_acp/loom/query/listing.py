@@ -229,7 +229,7 @@ class Listing:
             self._ends[cast_id] = self.loom.cast_end(cast_id)
         return self._ends[cast_id]
 
-    def _whole(self, turn_id: str, sums: _Sums) -> bool:
+    def _has_whole_cast(self, turn_id: str, sums: _Sums) -> bool:
         """Whether all turns of a turn's cast are on the path to it."""
         cast_id = self.outline.places[turn_id].cast_id
         return cast_id is not None and self._cast_turns.get(cast_id, 0) == sums.length
@@ -254,7 +254,7 @@ class Listing:
         if place.role == "call":
             return Spent()
         end, start = self._end(place.cast_id), self.outline.starts.get(place.cast_id or "")
-        if end is not None and end.usage and self._whole(turn_id, sums):
+        if end is not None and end.usage and self._has_whole_cast(turn_id, sums):
             return _spent_of(start, end)
         # The cast was cut in two: add turn by turn. Each turn is read once, however many forks leave its cast.
         ids: list[str] = []

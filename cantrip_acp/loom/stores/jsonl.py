@@ -49,7 +49,7 @@ _END = "user.cantrip.loom.end"
 """The attribute with the file's number of lines, its size in bytes, and the checksum of its last line."""
 
 
-def _whole(line: memoryview) -> tuple[Record | LaterRecord, bool]:
+def _decode_line(line: memoryview) -> tuple[Record | LaterRecord, bool]:
     return rows.record_of(line), checksum.is_valid(line) is False
 
 
@@ -255,7 +255,7 @@ class JsonlStore:
     def scan(self) -> Iterator[tuple[int, Record | LaterRecord]]:
         """Yield every readable record. The first scan adds problems and, for a writer, moves a torn last line to
         another file."""
-        return self._scan(_whole)
+        return self._scan(_decode_line)
 
     def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
         return (each for _, each in self._scan(lambda line: ((rows.record_of(line), checksum.strip(line)), False)))
@@ -337,7 +337,7 @@ class JsonlStore:
 
     def damaged(self) -> list[Problem]:
         noted: list[Problem] = []
-        for _ in self._scan(_whole, noted):
+        for _ in self._scan(_decode_line, noted):
             pass
         known = {problem.line for problem in noted}
         return sorted([*noted, *self._unchained(known)], key=lambda problem: problem.line or 0)

@@ -74,7 +74,7 @@ class PgCastLocks:
                 if self._base is not None:
                     with contextlib.suppress(psycopg.Error):
                         self._base.execute("SELECT pg_advisory_unlock(%s)", (self.key(cast_id),))
-                self._rest()
+                self._stop_watching()
 
     def renew(self) -> bool:
         """Take the locks again if the connection was lost. Returns False if no cast is locked any more."""
@@ -95,7 +95,7 @@ class PgCastLocks:
         """Unlock everything; safe to call twice."""
         with self._guard:
             self._locked.clear()
-            self._rest()
+            self._stop_watching()
             base, self._base = self._base, None
             if base is not None:
                 with contextlib.suppress(psycopg.Error):
@@ -103,7 +103,7 @@ class PgCastLocks:
                     base.execute("SELECT pg_advisory_unlock_all()")
                 base.close()
 
-    def _rest(self) -> None:
+    def _stop_watching(self) -> None:
         if not self._locked and self._watching is not None:
             self._watching.set()
             self._watching = None

@@ -393,7 +393,7 @@ class SqliteStore:
     def heads(self) -> Iterator[tuple[int, Head | LaterHead]]:
         noted: list[Problem] = []
         for position, head in self._decoded("head", heads.decode, noted):
-            self._known(head)
+            self._check_version(head)
             self._seen = max(self._seen, position)
             self._sums.clear()
             yield position, head
@@ -415,7 +415,7 @@ class SqliteStore:
         for _, each in self._decoded("body", lambda body: (rows.record_of(body), checksum.strip(body)), [], after=0):
             yield each
 
-    def _known(self, head: Any) -> None:
+    def _check_version(self, head: Any) -> None:
         newer = rows.too_new(head)
         if newer is not None:
             raise LoomError(f"loom {self.path} has {newer}. Upgrade cantrip-acp")

@@ -73,7 +73,7 @@ class LoomReader:
                 with self._lock:
                     if self._closed:
                         return
-                    more = self._take(heads, _SLICE) == _SLICE
+                    more = self._index_records(heads, _SLICE) == _SLICE
             if self.index.header is None and not len(self.index) and self._store.problems:
                 self.broken = f"{self.location}: this is not a loom: {self._store.problems[0]}"
         except LoomError as error:
@@ -81,7 +81,7 @@ class LoomReader:
         finally:
             self.loaded.set()
 
-    def _take(self, heads: Iterator[tuple[int, Any]], most: int | None = None) -> int:
+    def _index_records(self, heads: Iterator[tuple[int, Any]], most: int | None = None) -> int:
         count = 0
         for position, head in heads:
             self.index.add(position, head)
@@ -111,7 +111,7 @@ class LoomReader:
             if due and self.loaded.is_set() and not self._closed and self.broken is None:
                 self._looked = now
                 try:
-                    self._take(iter(self._store.news()))
+                    self._index_records(iter(self._store.news()))
                     running = self._running(self.index)
                     if running != self._ran:
                         # A killed process writes nothing, but its cast is no longer active.

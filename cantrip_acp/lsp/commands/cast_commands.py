@@ -27,7 +27,7 @@ async def cast(server: Server, given: CommandArguments, work: CommandRun) -> dic
     """Cast a recipe with the text that the editor has, saved or not."""
     path = recipe_path(server, given)
     return await _cast(
-        server, given, work, path, given.text("intent") if given.has("intent") else _known(server, path)[0]
+        server, given, work, path, given.text("intent") if given.has("intent") else _known_intents(server, path)[0]
     )
 
 
@@ -36,7 +36,7 @@ async def cast_with(server: Server, given: CommandArguments, work: CommandRun) -
     path = recipe_path(server, given)
     if given.has("intent"):
         return await _cast(server, given, work, path, given.text("intent"))
-    known = [types.MessageActionItem(words) for words in _known(server, path)]
+    known = [types.MessageActionItem(words) for words in _known_intents(server, path)]
     asked = types.ShowMessageRequestParams(types.MessageType.Info, f"Cast {path.name} on what?", actions=known)
     chosen = await server.window_show_message_request_async(asked)
     if chosen is None or not chosen.title.strip():
@@ -49,7 +49,7 @@ async def _cast(server: Server, given: CommandArguments, work: CommandRun, path:
     work.report("getting ready")
     files, workspace = server.files(), server.documents.workspace(path)
     try:
-        cantrip, loom = await asyncio.to_thread(_ready, server.trusting, path, files, workspace, loom_file)
+        cantrip, loom = await asyncio.to_thread(_prepare_cast, server.trusting, path, files, workspace, loom_file)
     except UntrustedRecipe as error:
         mend = {"title": "Trust this recipe", "command": "cantrip.trust", "arguments": [{"uri": path.as_uri()}]}
         raise CommandFailed(
@@ -144,7 +144,7 @@ def recipe_path(server: Server, given: CommandArguments) -> Path:
     )
 
 
-def _known(server: Server, path: Path) -> list[str]:
+def _known_intents(server: Server, path: Path) -> list[str]:
     """A recipe's intents: first the last one, then those noted in the recipe. Raises `IntentRequired` if there is none."""
     before = server.casts.intents.get(path)
     document = server.documents.at(path)
@@ -158,7 +158,7 @@ def _known(server: Server, path: Path) -> list[str]:
     return found
 
 
-def _ready(
+def _prepare_cast(
     trusted: trusting.TrustManager, path: Path, files: Files, workspace: Path, loom_file: str | None
 ) -> tuple[Cantrip, Loom]:
     """Check the trust of a recipe, build its cantrip, and open its loom."""

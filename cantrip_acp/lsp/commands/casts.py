@@ -74,18 +74,20 @@ class RecipeCast:
     def _live(self) -> None:
         try:
             ended = asyncio.run(self._drive())
-        except BaseException as error:  # noqa: BLE001 - handed to the waiting task
-            self._hand(self.ended.set_exception, error if isinstance(error, Exception) else RuntimeError(repr(error)))
+        except BaseException as error:  # noqa: BLE001 - given to the waiting task
+            self._on_loop(
+                self.ended.set_exception, error if isinstance(error, Exception) else RuntimeError(repr(error))
+            )
         else:
-            self._hand(self.ended.set_result, ended)
+            self._on_loop(self.ended.set_result, ended)
 
-    def _hand(self, take: Callable[[Any], None], what: Any) -> None:
-        def handed() -> None:
+    def _on_loop(self, take: Callable[[Any], None], what: Any) -> None:
+        def on_loop() -> None:
             if not self.ended.done():
                 take(what)
 
         with contextlib.suppress(RuntimeError):  # the server has ended
-            self._server.call_soon_threadsafe(handed)
+            self._server.call_soon_threadsafe(on_loop)
 
     async def _begin(self) -> Entity:
         """Make the entity to cast."""
@@ -101,7 +103,7 @@ class RecipeCast:
         telling, begun = CastProgress(), time.monotonic()
         due: asyncio.TimerHandle | None = None
 
-        def tell() -> None:
+        def send_line() -> None:
             nonlocal due
             due = None
             with contextlib.suppress(RuntimeError):
@@ -126,7 +128,7 @@ class RecipeCast:
                                 if isinstance(event, events.CastEnded) and event.entity_id == entity.id:
                                     record = events.as_json(event)
                                 # Report after the last event of a burst too: the crystal may think for a long time after it.
-                                due = due or self._inside.call_later(TELL_S, tell)
+                                due = due or self._inside.call_later(TELL_S, send_line)
             finally:
                 if due is not None:
                     due.cancel()

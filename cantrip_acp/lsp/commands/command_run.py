@@ -88,7 +88,7 @@ class CommandRun:
             self._server.works.pop(self._token, None)
         if self._begun:
             last = message if message is not None else self._message
-            self._tell(types.WorkDoneProgressEnd(message=last[:LONGEST] if last else None))
+            self._send_progress(types.WorkDoneProgressEnd(message=last[:LONGEST] if last else None))
 
     def set_cancel(self, cancel: Callable[[], None]) -> None:
         """Set what happens when the client cancels the progress."""
@@ -112,7 +112,7 @@ class CommandRun:
 
     def _begin(self, token: str | int) -> None:
         self._token, self._begun, self._sent = token, True, self._message
-        self._tell(types.WorkDoneProgressBegin(self.title, cancellable=True, message=self._message))
+        self._send_progress(types.WorkDoneProgressBegin(self.title, cancellable=True, message=self._message))
 
     def _report(self) -> None:
         if self._timer is not None:
@@ -120,9 +120,9 @@ class CommandRun:
             self._timer = None
         if self._begun and not self._ended and self._message != self._sent:
             self._sent = self._message
-            self._tell(types.WorkDoneProgressReport(message=self._message, cancellable=not self.cancelled))
+            self._send_progress(types.WorkDoneProgressReport(message=self._message, cancellable=not self.cancelled))
 
-    def _tell(
+    def _send_progress(
         self, value: types.WorkDoneProgressBegin | types.WorkDoneProgressReport | types.WorkDoneProgressEnd
     ) -> None:
         assert self._token is not None

@@ -298,12 +298,12 @@ class WorkerThread:
         try:
             result = asyncio.run(self._run())
         except asyncio.CancelledError:
-            self._hand(lambda: self._ended.cancel())
-        except BaseException as error:  # noqa: BLE001 - handed to the waiting task
+            self._on_loop(lambda: self._ended.cancel())
+        except BaseException as error:  # noqa: BLE001 - given to the waiting task
             failure = error if isinstance(error, Exception) else RuntimeError(repr(error))
-            self._hand(lambda: self._ended.set_exception(failure))
+            self._on_loop(lambda: self._ended.set_exception(failure))
         else:
-            self._hand(lambda: self._ended.set_result(result))
+            self._on_loop(lambda: self._ended.set_result(result))
 
     async def _run(self) -> Any:
         task = asyncio.current_task()
@@ -313,13 +313,13 @@ class WorkerThread:
             task.cancel()
         return await self._made()
 
-    def _hand(self, take: Callable[[], object]) -> None:
-        def handed() -> None:
+    def _on_loop(self, take: Callable[[], object]) -> None:
+        def on_loop() -> None:
             if not self._ended.done():
                 take()
 
         with contextlib.suppress(RuntimeError):  # the server has ended
-            self._server.call_soon_threadsafe(handed)
+            self._server.call_soon_threadsafe(on_loop)
 
 
 FRAMES = ("vscode-webview:",)
@@ -374,7 +374,7 @@ async def export(server: Server, given: CommandArguments, work: CommandRun) -> d
     turn = given.text("turn", "")
     loop = asyncio.get_running_loop()
 
-    def tell(done: int, of: int) -> None:
+    def report_progress(done: int, of: int) -> None:
         if work.cancelled:
             raise _Cancelled
         if done % 20 == 0 or done == of:
@@ -389,7 +389,7 @@ async def export(server: Server, given: CommandArguments, work: CommandRun) -> d
         with open_readonly(path) as loom:
             # A thread that is named is exported however it ended.
             wanted = ThreadSelection(threads=(find_turn(loom, turn),), truncated=True) if turn else ThreadSelection()
-            source = Source(loom, wanted, tell)
+            source = Source(loom, wanted, report_progress)
             with output_file(target) as file:
                 report = write(format_, source, file)
                 if not report.rows:
@@ -397,7 +397,7 @@ async def export(server: Server, given: CommandArguments, work: CommandRun) -> d
                     raise LoomError(f"no thread was left to write in {path}{f' ({why})' if why else ''}")
                 return report
 
-    work.on_cancel(lambda: None)  # `tell` checks for a cancel between two threads
+    work.on_cancel(lambda: None)  # `report_progress` checks for a cancel between two threads
     try:
         report = await asyncio.to_thread(run)
     except _Cancelled:

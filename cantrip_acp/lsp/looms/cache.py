@@ -143,16 +143,16 @@ class LoomCache:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), LOOK_S if lively else 4 * LOOK_S)
             self._hurry.clear()
-            self._let_go()
+            self._close_unused()
             try:
-                await self._look()
+                await self._refresh()
             except Exception:  # noqa: BLE001 - a loom that cannot be followed must not stop the others
                 _log.exception("a loom could not be followed")
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         books = {path: book for path, book in self._books.items() if path not in self._loading}
         folders = dict(self._folders)
-        states = await asyncio.to_thread(_looked, list(books.values()), list(folders))
+        states = await asyncio.to_thread(_refresh_books, list(books.values()), list(folders))
         for path, book in books.items():
             if book.version != self._seen.get(path) and self._books.get(path) is book:
                 self._seen[path] = book.version
@@ -186,7 +186,7 @@ class LoomCache:
     def _publish(self, uri: str, found: list[types.Diagnostic]) -> None:
         self._server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, found))
 
-    def _let_go(self) -> None:
+    def _close_unused(self) -> None:
         now = time.monotonic()
         for path in [p for p in self._books if p not in self._uris and p not in self._loading]:
             if now - self._used.get(path, 0.0) > UNUSED_S:
@@ -201,7 +201,7 @@ def path_of(uri: str) -> Path | None:
     return Path(os.path.abspath(path)) if path and "\0" not in path else None
 
 
-def _looked(books: list[LoomDocument], folders: list[Path]) -> dict[Path, int]:
+def _refresh_books(books: list[LoomDocument], folders: list[Path]) -> dict[Path, int]:
     for book in books:
         book.look()
     return {folder: _state(folder) for folder in folders}

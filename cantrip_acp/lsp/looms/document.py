@@ -91,7 +91,7 @@ class LoomDocument:
                 self.broken = None
                 self._store = CompletedStore(JsonlStore(self.path, readonly=True), self.path)
                 records = iter(self._store.heads())
-            while self._take(records):
+            while self._read_records(records):
                 time.sleep(_REST_S)
             if self.index.header is None and not len(self.index) and self._store.problems:
                 self.broken = "this is not a loom: no record can be read in it"
@@ -111,23 +111,23 @@ class LoomDocument:
         if not self.loaded.is_set():
             return False
         with self._looking:
-            return self._look()
+            return self._read_new()
 
-    def _look(self) -> bool:
+    def _read_new(self) -> bool:
         before = self.version
         if self._store is None or self.broken is not None:
             if self.path.is_file():
-                self._again()
+                self._reload()
             return self.version != before
         try:
             problems = len(self._store.problems)
             records = iter(self._store.news())
             count = self.records
-            while self._take(records):
+            while self._read_records(records):
                 time.sleep(_REST_S)
             if self._store.written:
                 # A turn that was shown at its utterance's line now has a line of its own.
-                self._again()
+                self._reload()
                 return self.version != before
             running = self._store.running(cast.id for cast in self.index.casts if cast.end is None)
             if self.records != count or len(self._store.problems) != problems or running != self._ran:
@@ -137,18 +137,18 @@ class LoomDocument:
                     self.version += 1
         except LoomChanged as changed:
             if self.path.is_file():
-                self._again()
+                self._reload()
             else:
-                self._gone(str(changed))
+                self._set_broken(str(changed))
         except LoomError as error:
-            self._gone(str(error))
+            self._set_broken(str(error))
         return self.version != before
 
-    def _again(self) -> None:
+    def _reload(self) -> None:
         self.close()
         self.load()
 
-    def _gone(self, why: str) -> None:
+    def _set_broken(self, why: str) -> None:
         with self.lock:
             self.close()
             self._begin()
@@ -162,7 +162,7 @@ class LoomDocument:
             if store is not None:
                 store.close()
 
-    def _take(self, records: Iterator[tuple[int, Any]]) -> bool:
+    def _read_records(self, records: Iterator[tuple[int, Any]]) -> bool:
         """Take records for about a millisecond; return whether there may be more."""
         end = time.perf_counter() + _SLICE_S
         with self.lock:
@@ -296,7 +296,7 @@ class LoomDocument:
         """A turn, with the reward that counts. If its record is damaged, only what its head says. Raises `LoomError`."""
         record = self.one(self.index.positions[turn])
         if record is None:
-            return self._bare(turn)
+            return self._turn_without_body(turn)
         if not isinstance(record, Turn):
             raise LoomError(f"loom {self.path}: another record stands where a turn was; open it again")
         given = self.reward(turn)
@@ -306,7 +306,7 @@ class LoomDocument:
         """As `body`, for several turns."""
         return [self.body(turn) for turn in turns]
 
-    def _bare(self, turn: int) -> Turn:
+    def _turn_without_body(self, turn: int) -> Turn:
         index = self.index
         parent, cast = index.parents[turn], index.cast_of[turn]
         return Turn(

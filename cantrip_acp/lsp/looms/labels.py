@@ -96,7 +96,7 @@ def cast(book: LoomDocument, number: int) -> dict[str, Any]:
 
 def turn_facts(data: dict[str, Any]) -> str:
     """A turn's duration, usage, reward and end, in one line."""
-    parts = [duration(data["ms"] / 1000), *_spent(data)]
+    parts = [duration(data["ms"] / 1000), *_usage_text(data)]
     if data["reward"] is not None:
         parts.append(f"reward {data['reward']:g}")
     if data["failed"]:
@@ -109,7 +109,7 @@ def turn_facts(data: dict[str, Any]) -> str:
 def cast_facts(data: dict[str, Any]) -> str:
     """How a cast ended and what it used, in one line."""
     how = data["reason"] or data["state"]
-    parts = [how, many(data["turns"], "turn"), *_spent(data)]
+    parts = [how, many(data["turns"], "turn"), *_usage_text(data)]
     if data["forkedFrom"]:
         parts.append(f"fork of {data['forkedFrom']}")
     return DOT.join(plain(part) for part in parts)
@@ -126,7 +126,7 @@ def turn_name(data: dict[str, Any]) -> str:
     return plain(f"{lead}  {words}")
 
 
-def _spent(data: dict[str, Any]) -> list[str]:
+def _usage_text(data: dict[str, Any]) -> list[str]:
     tokens = data["tokens"]["prompt"] + data["tokens"]["completion"]
     out = [f"{tokens:,} tokens"] if tokens else []
     return out if data["cost"] is None else [*out, f"${data['cost']:.4f}"]

@@ -148,14 +148,14 @@ def lenses(book: LoomDocument, uri: str) -> list[dict[str, Any]]:
         lens(first, "Export", "export")
     if left:
         lens(first, f"… {labels.many(left, 'turn')} without lenses: open the rest in the viewer", "view")
-    for cast in _ends(casts, MOST_CASTS):
+    for cast in _first_and_last(casts, MOST_CASTS):
         inside = book.turns[cast]
         if inside:
             line, leaf = book.span(cast)[0], book.index.ids[inside[-1]]
             lens(line, "Open in viewer", "view", turn=leaf)
             lens(line, "Replay", "replay", turn=leaf)
             lens(line, "Export", "export", turn=leaf)
-    for turn in _ends(turns, MOST_TURNS):
+    for turn in _first_and_last(turns, MOST_TURNS):
         line, name, reward = book.line(turn), book.index.ids[turn], book.reward(turn)
         lens(line, "Fork here", "fork", turn=name)
         lens(line, "Reward" if reward is None else f"Reward: {reward:g}", "reward", turn=name)
@@ -163,6 +163,6 @@ def lenses(book: LoomDocument, uri: str) -> list[dict[str, Any]]:
     return out
 
 
-def _ends(numbers: list[int], most: int) -> list[int]:
+def _first_and_last(numbers: list[int], most: int) -> list[int]:
     """All numbers, or the first and the last ones."""
     return numbers if len(numbers) <= most else [*numbers[: most // 2], *numbers[-(most - most // 2) :]]

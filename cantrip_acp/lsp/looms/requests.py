@@ -71,7 +71,7 @@ class RequestParams:
         return slice(offset, offset + self.count("limit", PAGE, LARGEST_PAGE))
 
 
-async def _read(ls: Server, asked: RequestParams, tell: Callable[[LoomDocument], dict[str, Any]]) -> dict[str, Any]:
+async def _read(ls: Server, asked: RequestParams, answer: Callable[[LoomDocument], dict[str, Any]]) -> dict[str, Any]:
     path = asked.path()
     book = await ls.looms.book(path)
 
@@ -80,7 +80,7 @@ async def _read(ls: Server, asked: RequestParams, tell: Callable[[LoomDocument],
             if book.broken is not None:
                 raise LoomError(book.broken)
             about = {"version": book.version, "problems": book.damage}
-            return {**about, **tell(book)}
+            return {**about, **answer(book)}
 
     try:
         return await asyncio.to_thread(read)
@@ -93,12 +93,12 @@ async def casts(ls: Server, params: object) -> dict[str, Any]:
     asked = RequestParams(params)
     page, turn = asked.page(), asked.text("turn")
 
-    def tell(book: LoomDocument) -> dict[str, Any]:
+    def answer(book: LoomDocument) -> dict[str, Any]:
         found = book.top() if turn is None else book.spawned(_turn(book, turn))
         chosen = [labels.cast(book, number) for number in found[page]]
         return {"total": len(found), "offset": page.start, "turns": len(book.index), "casts": chosen}
 
-    return await _read(ls, asked, tell)
+    return await _read(ls, asked, answer)
 
 
 async def turns(ls: Server, params: object) -> dict[str, Any]:
@@ -106,7 +106,7 @@ async def turns(ls: Server, params: object) -> dict[str, Any]:
     asked = RequestParams(params)
     page, cast = asked.page(), asked.text("cast")
 
-    def tell(book: LoomDocument) -> dict[str, Any]:
+    def answer(book: LoomDocument) -> dict[str, Any]:
         found: Any = range(len(book.index))
         if cast is not None:
             number = next((n for n, places in enumerate(book.index.casts) if places.id == cast), None)
@@ -117,7 +117,7 @@ async def turns(ls: Server, params: object) -> dict[str, Any]:
         turns = [labels.turn(book, n, body) for n, body in zip(chosen, book.bodies(chosen), strict=True)]
         return {"total": len(found), "offset": page.start, "turns": turns}
 
-    return await _read(ls, asked, tell)
+    return await _read(ls, asked, answer)
 
 
 async def list_looms(ls: Server, params: object) -> dict[str, Any]:

@@ -25,11 +25,11 @@ def _opened(answer: Callable[[Server, OpenDocument, Any], T]) -> Callable[[Serve
     """Answer only for recipes that the client has open."""
 
     @wraps(answer)
-    def asked(ls: Server, params: Any) -> T | None:
+    def for_recipe(ls: Server, params: Any) -> T | None:
         document = ls.documents.recipe(params.text_document.uri)
         return answer(ls, document, params) if document is not None else None
 
-    return asked
+    return for_recipe
 
 
 @_opened
@@ -218,18 +218,18 @@ def prepare_call_hierarchy(
 def outgoing_calls(
     ls: Server, params: types.CallHierarchyOutgoingCallsParams
 ) -> list[types.CallHierarchyOutgoingCall] | None:
-    found = _family(ls, params.item)
+    found = _hierarchy(ls, params.item)
     return found[0].children_of(found[1]) if found is not None else None
 
 
 def incoming_calls(
     ls: Server, params: types.CallHierarchyIncomingCallsParams
 ) -> list[types.CallHierarchyIncomingCall] | None:
-    found = _family(ls, params.item)
+    found = _hierarchy(ls, params.item)
     return found[0].parents_of(found[1]) if found is not None else None
 
 
-def _family(ls: Server, item: types.CallHierarchyItem) -> tuple[EntityHierarchy, dict[str, Any]] | None:
+def _hierarchy(ls: Server, item: types.CallHierarchyItem) -> tuple[EntityHierarchy, dict[str, Any]] | None:
     from cantrip_acp.lsp.recipes.call_hierarchy import EntityHierarchy
 
     document = ls.documents.recipe(item.uri)

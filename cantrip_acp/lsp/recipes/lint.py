@@ -263,7 +263,7 @@ def _repeated(listed: list[tuple[str, Any, KeyPath]]) -> Iterator[LintMessage]:
         idle, other, where = (
             (there, path, "and again here") if shown == value != before else (path, there, "first here")
         )
-        text = f"{name} stands twice; {why} (WARD-1)"
+        text = f"{name} appears twice; {why} (WARD-1)"
         yield LintMessage(idle, "wards-cancel", text, at_key=True, related=((other, where),))
         if idle == there:
             seen[name] = (value, path)

@@ -105,7 +105,7 @@ def crystal_places(document: OpenDocument, name: str) -> list[tuple[Span, bool]]
     given = document.tree.find(("crystals", name))
     out: list[tuple[Span, bool]] = []
     if given is not None and given.key_span is not None:
-        out.append((_bare(document, given.key_span), True))
+        out.append((_without_quotes(document, given.key_span), True))
     used = document.tree.find(("folding", "summarizer"))
     if used is not None and used.kind == "scalar" and used.value == name:
         out.append((_inner(used), False))
@@ -216,7 +216,7 @@ def _inner(node: Node) -> Span:
     return (node.span[0] + 1, node.span[1] - 1) if node.quote in ('"', "'") and node.closed else node.span
 
 
-def _bare(document: OpenDocument, span: Span) -> Span:
+def _without_quotes(document: OpenDocument, span: Span) -> Span:
     return (span[0] + 1, span[1] - 1) if document.text.source[span[0]] in "\"'" else span
 
 

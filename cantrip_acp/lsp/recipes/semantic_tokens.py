@@ -81,7 +81,7 @@ def _all(document: OpenDocument) -> Iterator[Token]:
         if node.key_span is not None and isinstance(node.key, str):
             kind, modifiers = _key(path)
             if kind:
-                yield _bare(document, node.key_span), kind, modifiers
+                yield _without_quotes(document, node.key_span), kind, modifiers
         if node.kind == "scalar":
             yield from _value(node, path)
         # A script's arguments are data.
@@ -133,7 +133,7 @@ def _value(node: Node, path: KeyPath) -> Iterator[Token]:
         yield (start, end), "variable", ()
 
 
-def _bare(document: OpenDocument, span: Span) -> Span:
+def _without_quotes(document: OpenDocument, span: Span) -> Span:
     return (span[0] + 1, span[1] - 1) if document.text.source[span[0]] in "\"'" and span[1] - span[0] > 1 else span
 
 

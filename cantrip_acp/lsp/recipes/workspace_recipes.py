@@ -102,7 +102,7 @@ def symbols(recipes: list[OpenDocument], query: str) -> list[types.WorkspaceSymb
     for document in recipes:
         recipe = title(document)
         for name, kind, span in _of(document, recipe):
-            distance = _fits(query, name)
+            distance = _match_distance(query, name)
             if distance is not None:
                 location = types.Location(document.uri, document.text.range(*span))
                 container = None if kind is _KIND.Class else recipe
@@ -141,7 +141,7 @@ def _items(node: Node | None, kind: types.SymbolKind) -> Iterator[tuple[str, typ
             yield called, kind, child.key_span or child.span
 
 
-def _fits(query: str, name: str) -> int | None:
+def _match_distance(query: str, name: str) -> int | None:
     """The distance of a name from a query: 0 if the name begins with it; None if letters are missing."""
     asked, document = query.lower(), name.lower()
     if not asked or document.startswith(asked):

@@ -122,16 +122,16 @@ async def _run_command(ls: Server, params: types.ExecuteCommandParams) -> Any:
 
 
 def _asking_looms(name: str) -> Callable[[Server, Any], Any]:
-    def asked(ls: Server, params: Any) -> Any:
+    def handle(ls: Server, params: Any) -> Any:
         from cantrip_acp.lsp.looms import requests
 
         return requests.REQUESTS[name](ls, params)
 
-    return asked
+    return handle
 
 
 def _asking(name: str) -> Callable[[Server, Any], Any]:
-    def asked(ls: Server, params: Any) -> Any:
+    def handle(ls: Server, params: Any) -> Any:
         kind = _kind(params)
         found = kind.answer(name) if kind is not None else None
         if found is not None:
@@ -139,7 +139,7 @@ def _asking(name: str) -> Callable[[Server, Any], Any]:
         # An item to resolve that belongs to no kind is returned unchanged.
         return params if name.endswith("_resolved") else None
 
-    return asked
+    return handle
 
 
 def _kind(params: Any) -> document_kinds.DocumentKind | None:

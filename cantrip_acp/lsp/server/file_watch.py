@@ -149,10 +149,12 @@ def _wanted(
             files = [
                 file_references.path_beside(path.parent, name)
                 for _, name, _ in file_references.named(data)
-                if _sound(name)
+                if _is_valid_name(name)
             ]
             files += [
-                file_references.path_beside(workspace, name) for _, name in file_references.roots(data) if _sound(name)
+                file_references.path_beside(workspace, name)
+                for _, name in file_references.roots(data)
+                if _is_valid_name(name)
             ]
             for file in files:
                 names |= {file, file.parent}
@@ -160,7 +162,7 @@ def _wanted(
     return frozenset(_there(folder) for folder in folders), frozenset(names)
 
 
-def _sound(name: str) -> bool:
+def _is_valid_name(name: str) -> bool:
     return bool(name.strip()) and "\0" not in name
 
 

@@ -56,7 +56,7 @@ PARSE_ERROR = -32700
 _INVALID, _PARAMS, _NOT_INITIALIZED = -32600, -32602, -32002
 
 
-def _whole(params: object) -> None:
+def _drop_null_ranges(params: object) -> None:
     """Remove ``"range": null``: some clients send it for a change of the whole text, which must have no range."""
     changes = params.get("contentChanges") if isinstance(params, dict) else None
     for change in changes if isinstance(changes, list) else ():
@@ -83,7 +83,7 @@ class Protocol(LanguageServerProtocol):
         if not asks and isinstance(method, str) and self._workspace is None and method != types.EXIT:
             return None  # notifications before initialize are dropped, as the protocol says
         if method == types.TEXT_DOCUMENT_DID_CHANGE:
-            _whole(data.get("params"))
+            _drop_null_ranges(data.get("params"))
         try:
             return super().structure_message(data)
         except JsonRpcException:
@@ -371,7 +371,7 @@ class Server(LanguageServer):
 
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task in the background; errors are logged."""
-        self.start_task(work).add_done_callback(self._done)
+        self.start_task(work).add_done_callback(self._log_failure)
 
     def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """As `keep`, but the caller waits for the result."""
@@ -380,7 +380,7 @@ class Server(LanguageServer):
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
+    def _log_failure(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and task.exception() is not None:
             _log.error("an analysis failed", exc_info=task.exception())
 

@@ -166,9 +166,9 @@ class Cell:
             if message.cell == self.number and self.ended is None:
                 self.ended = message
         elif isinstance(message, messages.GateCall | messages.LoomRead):
-            self._asked(message)
+            self._on_gate_call(message)
 
-    def _asked(self, message: messages.GateCall | messages.LoomRead) -> None:
+    def _on_gate_call(self, message: messages.GateCall | messages.LoomRead) -> None:
         if message.id in self._under_way:
             return
         refusal = None

@@ -108,7 +108,7 @@ class CodeSession:
             if self._worker is None and not self.sandbox.policy().absent:
                 worker = await self._get_worker()
                 if not await worker.freeze():
-                    self._leave(worker)
+                    self._end_worker(worker)
 
     def remark(self, text: str) -> None:
         """Set the text that the entity reads before the output of its next cell."""
@@ -276,7 +276,7 @@ class CodeSession:
     def _lose(self, worker: Worker) -> str:
         """Give up a worker. Returns what was lost with it, in words for the entity."""
         status = worker.tree.finish()
-        self._leave(worker)
+        self._end_worker(worker)
         self._context_cast = None
         self._folded = 0
         names, self._names = self._names, []
@@ -287,7 +287,7 @@ class CodeSession:
             "written to /tmp and its home folder are gone too. The next cell begins in a new process."
         )
 
-    def _leave(self, worker: Worker) -> None:
+    def _end_worker(self, worker: Worker) -> None:
         worker.close()
         self._worker = None
         if self._commands is not None:
@@ -456,7 +456,7 @@ class CodeSession:
         async with self._lock:
             pieces = list(snapshots.fetch(snapshot, chunks if chunks is not None else self.chunks))
             if self._worker is not None and self._worker is not self._unused:
-                self._leave(self._worker)
+                self._end_worker(self._worker)
             self._context_cast = None
             self._folded = 0
             self._names = []
@@ -597,7 +597,7 @@ class CodeSession:
         if self._copies is not None:
             await anyio.to_thread.run_sync(partial(shutil.rmtree, self._copies, ignore_errors=True))
         if self._worker is not None:
-            self._leave(self._worker)
+            self._end_worker(self._worker)
         if self._wire is not None:
             self._wire.remove()
 

@@ -248,7 +248,7 @@ class WireSession:
             request = self._read_request(str(slot), LARGEST_REQUEST)
         except OSError:
             # The caller waits for an answer. So try again later, when a descriptor may be free.
-            self._loop.call_later(_RETRY_PAUSE, self._again, line)
+            self._loop.call_later(_RETRY_PAUSE, self._retry_slot, line)
             return
         if request is None:
             return
@@ -256,7 +256,7 @@ class WireSession:
         self._used_slots.add(slot)
         self._start_soon(self._serve, slot, request)
 
-    def _again(self, line: bytes) -> None:
+    def _retry_slot(self, line: bytes) -> None:
         if self._open:
             self._on_slot(line)
 
@@ -299,7 +299,7 @@ class WireSession:
             if self._open:
                 await self._send(slot, self._wire.answer(_bounded(reply)))
         finally:
-            self._free(slot)
+            self._free_slot(slot)
 
     async def _reply(self, slot: int, request: bytes) -> Reply:
         self._calls += 1
@@ -366,7 +366,7 @@ class WireSession:
                 await asyncio.sleep(_RETRY_PAUSE)
         return None
 
-    def _free(self, slot: int) -> None:
+    def _free_slot(self, slot: int) -> None:
         """Renew the FIFO first and then free the slot, so that the next command that claims it gets a new FIFO."""
         if self._open and self._requests >= 0:
             self._wire.renew(slot)

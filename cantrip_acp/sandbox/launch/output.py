@@ -130,14 +130,14 @@ class Collector:
         tail = b"".join(self._tail)[-self.limit :]
         kept = bytes(self._head) + tail
         if self.total <= budget and len(kept) == self.total:
-            return _fit(clean(kept.decode("utf-8", "replace")), budget)
+            return _cut_to_budget(clean(kept.decode("utf-8", "replace")), budget)
         note_room = 80
         half = max(0, (budget - note_room) // 2)
         first = _cut(bytes(self._head[:half]), at_end=True)
         last = _cut(kept[-half:] if half else b"", at_end=False)
         note = f"\n[… {self.total - len(first) - len(last)} bytes left out …]\n"
         text = clean(first.decode("utf-8", "replace")) + note + clean(last.decode("utf-8", "replace"))
-        return _fit(text, budget)
+        return _cut_to_budget(text, budget)
 
     def restart(self, limit: int) -> None:
         """Discard the stored bytes and store new output with this limit. `read` is not affected."""
@@ -171,7 +171,7 @@ def _cut(data: bytes, *, at_end: bool) -> bytes:
     return data[start:]
 
 
-def _fit(text: str, budget: int) -> str:
+def _cut_to_budget(text: str, budget: int) -> str:
     """Cut text to ``budget`` bytes. A replacement character takes three bytes for one, so cleaned text can be longer."""
     data = text.encode("utf-8", "replace")
     return text if len(data) <= budget else _cut(data[:budget], at_end=True).decode("utf-8", "replace")

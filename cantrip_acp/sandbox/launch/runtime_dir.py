@@ -126,7 +126,7 @@ class Runtime:
         with self._lock:
             if self._groups != parent:
                 self._groups = parent
-                self._tell(f"%{parent}")
+                self._send_line(f"%{parent}")
             self._count += 1
             return f"{self.token}-{self._count}"
 
@@ -147,7 +147,7 @@ class Runtime:
                 if os.stat(nearest).st_dev == device:
                     os.makedirs(base, mode=0o700, exist_ok=True)
                     made = tempfile.mkdtemp(prefix="cantrip-standins-", dir=base)
-                    self._tell(f"!{made}")
+                    self._send_line(f"!{made}")
                     return Pool(made)
             except OSError:
                 # Without a pool, placeholders still work. They are only slower to make.
@@ -156,13 +156,13 @@ class Runtime:
 
     def placeholders_added(self, folder: str) -> None:
         """Tell the sentinel that this folder gets placeholders."""
-        self._tell(f"~{folder}")
+        self._send_line(f"~{folder}")
 
     def placeholders_removed(self, folder: str) -> None:
         """Tell the sentinel that this folder has no placeholders of ours any more."""
-        self._tell(f"={folder}")
+        self._send_line(f"={folder}")
 
-    def _tell(self, line: str) -> None:
+    def _send_line(self, line: str) -> None:
         # The lines are short, and the sentinel only reads. So this does not block in practice. If somebody killed the
         # sentinel, nobody cleans up after a kill, but sandboxes still work.
         try:
@@ -178,7 +178,7 @@ class Runtime:
             pool.close()
             shutil.rmtree(pool.folder, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
-        self._tell(".")
+        self._send_line(".")
         os.close(self._sentinel)
         self._sentinel = -1
         # The sentinel has the other end of this pipe open and writes nothing. So the end of the file means that it has

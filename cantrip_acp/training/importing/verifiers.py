@@ -74,7 +74,7 @@ class _TraceImport:
                 self._ids[int(key)] = value
         self._own: dict[str, Any] = own if isinstance(own, dict) else {}
         self._calls: dict[int, ModelCall] = {c.node: c for c in trace.calls if c.node is not None}
-        self._before = self._spoken_before()
+        self._before = self._sampled_before()
         self._answers = self._answered()
         self._casts: dict[int, str | None] = {}
         self._known: set[int] = set()
@@ -92,7 +92,7 @@ class _TraceImport:
             tool = message.role == "tool"
             if not node.sampled and number not in read and not (tool and message.tool_call_id in called):
                 note(f"a message of the {message.role} that no model answered")
-            elif tool and number in read and message.tool_call_id not in called and self._spoken_above(number):
+            elif tool and number in read and message.tool_call_id not in called and self._has_sampled_ancestor(number):
                 note("an answer of a tool to a call that nobody made")
             if message.name is not None:
                 note("the name of who wrote a message")
@@ -119,7 +119,7 @@ class _TraceImport:
         if self.trace.errors and (self.trace.ok or not self.trace.is_completed):
             note("an error of a trace that did not end with it")
 
-    def _spoken_above(self, number: int) -> bool:
+    def _has_sampled_ancestor(self, number: int) -> bool:
         at = self.trace.nodes[number].parent
         while at is not None and not self.trace.nodes[at].sampled:
             at = self.trace.nodes[at].parent
@@ -130,7 +130,7 @@ class _TraceImport:
 
     # The shape of the graph
 
-    def _spoken_before(self) -> dict[int, tuple[int | None, str, list[int]]]:
+    def _sampled_before(self) -> dict[int, tuple[int | None, str, list[int]]]:
         """For each sampled node: the sampled node before it, how they are linked, and the messages between them, in
         order."""
         found: dict[int, tuple[int | None, str, list[int]]] = {}
@@ -185,7 +185,7 @@ class _TraceImport:
     def all(self) -> None:
         """Write every turn of the trace, the ends of its casts and its reward."""
         followed = self._followed()
-        asked_after = self._asked_after()
+        asked_after = self._followed_by_user()
         leaves = [n for n in self._before if n not in followed]
         main = [n for n in leaves if not self._is_childs(n)]
         for number in self._before:
@@ -201,7 +201,7 @@ class _TraceImport:
         if set(self.trace.metrics) - {"turns", "relative_reward"}:
             self.writer.report.note("metrics of a trace")
 
-    def _asked_after(self) -> set[int]:
+    def _followed_by_user(self) -> set[int]:
         """The sampled messages that a user message follows: their cast had ended."""
         found = set()
         for before, kind, between in self._before.values():

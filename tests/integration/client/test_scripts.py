@@ -88,7 +88,7 @@ steps:
         "✗ prompt say one two",
         's.yaml:3:5\n  stop_reason:\n      - "refusal"\n      + "end_turn"\n',
         'text: does not contain "three"; it is "one two "',
-        'tool_calls[0]: no tool call fits {"kind": "execute", "title": "make test", "status": "completed"}; there were:',
+        'tool_calls[0]: no tool call matches {"kind": "execute", "title": "make test", "status": "completed"}; there were:',
         "0  execute  failed  make test",
         'the nearest, 0.status:\n      - "completed"\n      + "failed"',
         "✓ prompt say fine",

@@ -15,7 +15,7 @@ Schema = dict[str, Any]
 
 
 @cache
-def _whole() -> Schema:
+def _root_schema() -> Schema:
     from cantrip_acp import recipes
 
     definition: Schema = json.loads((Path(recipes.__file__).parent / "cantrip.schema.json").read_bytes())
@@ -24,7 +24,7 @@ def _whole() -> Schema:
 
 def at(path: KeyPath, root: Node) -> list[Schema]:
     """Every schema that the value at a path may have. The file's own content decides between alternatives, if it can."""
-    found = [_whole()]
+    found = [_root_schema()]
     node: Node | None = root
     for part in path:
         found = [inner for schema in _fitting(found, node) for inner in _step(schema, part)]
@@ -79,7 +79,7 @@ def _merged(schema: Schema) -> Schema:
 
 
 def _referred(schema: Schema) -> Schema:
-    definition: Schema = _whole()["$defs"][schema["$ref"].rpartition("/")[2]]
+    definition: Schema = _root_schema()["$defs"][schema["$ref"].rpartition("/")[2]]
     return definition
 
 

@@ -90,6 +90,26 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.fixture(scope="module")
+def shared_window(chromium: Any, workbench: Workbench, shared_folder: Path) -> Iterator[Window]:
+    """One window for tests of a module that can share it: to open one takes about 10 s of processor time.
+
+    The module's own fixture ``shared_folder`` is the folder.
+    """
+    window = workbench.open(chromium, shared_folder)
+    yield window
+    window.close()
+
+
+@pytest.fixture
+def window(shared_window: Window, request: pytest.FixtureRequest) -> Iterator[Window]:
+    """The shared window, with no editor open. A test that failed leaves a picture of it."""
+    shared_window.command("View: Close All Editors")
+    yield shared_window
+    if request.node.stash.get(_FAILED, False):
+        shared_window.shot(f"failed-{request.node.name}")
+
+
 @pytest.fixture
 def windows(chromium: Any, request: pytest.FixtureRequest) -> Iterator[Callable[..., Window]]:
     """Opens windows: windows(workbench, folder). Of a test that failed they leave a picture."""

@@ -5,21 +5,41 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.e2e.vscode.workbench import BIN, Window, Workbench
+from tests.e2e.vscode.conftest import RECIPE
+from tests.e2e.vscode.workbench import BIN, Window
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode")]
 
 
-def test_cast_watch_view_fork_and_reward(
-    workbench: Workbench, folder: Path, tmp_path: Path, windows: Callable[..., Window]
-) -> None:
-    window = windows(workbench, folder)
+SLOW = (
+    "name: slow\ncrystal: {provider: scripted, responses: [{content: Late., delay_ms: 60000}]}\n"
+    "circle: {medium: conversation, gates: [done], wards: [{max_turns: 2}]}\n"
+)
+
+
+@pytest.fixture(scope="module")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("looms")
+    folder = home / "project"
+    (folder / ".vscode").mkdir(parents=True)
+    (folder / ".vscode/settings.json").write_text(json.dumps({"cantrip.stateDir": str(home / "state")}))
+    (folder / "greeter.cantrip.yaml").write_text(RECIPE)
+    (folder / "slow.cantrip.yaml").write_text(SLOW)
+    quick, loom = home / "quick.cantrip.yaml", folder / "hello.loom.jsonl"
+    quick.write_text(RECIPE.replace("1500", "1"))
+    done = subprocess.run(
+        [BIN / "cantrip", "cast", quick, "Say hello.", "--loom", loom], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_cast_watch_view_fork_and_reward(window: Window) -> None:
     window.open_file("greeter.cantrip.yaml")
     window.lens("▶ Cast: Say hello.").wait_for()
     window.view("Cantrip")
@@ -66,23 +86,14 @@ def test_cast_watch_view_fork_and_reward(
     window.answer("0.75")
     window.answer("friendly")
     expect(window.rows("reward 0.75")).to_be_visible()
-    [loom] = (tmp_path / "state" / "looms").glob("*.loom.jsonl")
+    [loom] = (window.folder.parent / "state" / "looms").glob("*.loom.jsonl")
     records = [json.loads(line) for line in loom.read_text().splitlines()]
     assert [(r["reward"], r["note"]) for r in records if r["type"] == "reward"] == [(0.75, "friendly")]
     forks = [r for r in records if r["type"] == "fork"]
     assert len(forks) == 1
 
 
-def test_a_loom_of_the_folder_opens_as_text_and_in_the_viewer(
-    workbench: Workbench, folder: Path, windows: Callable[..., Window]
-) -> None:
-    recipe, loom = folder / "greeter.cantrip.yaml", folder / "hello.loom.jsonl"
-    recipe.write_text(recipe.read_text().replace("1500", "1"))
-    done = subprocess.run(
-        [BIN / "cantrip", "cast", recipe, "Say hello.", "--loom", loom], capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stderr
-    window = windows(workbench, folder)
+def test_a_loom_of_the_folder_opens_as_text_and_in_the_viewer(window: Window) -> None:
     # As text by default, with lenses; a large file is never forced into a page.
     window.open_file("hello.loom.jsonl")
     window.lens("Fork here").wait_for()
@@ -92,13 +103,7 @@ def test_a_loom_of_the_folder_opens_as_text_and_in_the_viewer(
     expect(window.page.locator('.tab.active[data-resource-name="hello.loom.jsonl"]')).to_be_visible()
 
 
-def test_cast_with_words_and_cancel(workbench: Workbench, folder: Path, windows: Callable[..., Window]) -> None:
-    recipe = folder / "slow.cantrip.yaml"
-    recipe.write_text(
-        "name: slow\ncrystal: {provider: scripted, responses: [{content: Late., delay_ms: 60000}]}\n"
-        "circle: {medium: conversation, gates: [done], wards: [{max_turns: 2}]}\n"
-    )
-    window = windows(workbench, folder)
+def test_cast_with_words_and_cancel(window: Window) -> None:
     window.open_file("slow.cantrip.yaml")
     window.lens("Cast with…").click()
     window.answer("Take your time.")

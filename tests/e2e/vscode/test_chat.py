@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from tests.e2e.vscode.chat_project import BETTER, REST, Chat, Project, call, done
+from tests.e2e.vscode.chat_project import BETTER, EDITING, GREET, REST, Chat, Project, call, done
 from tests.e2e.vscode.workbench import Window, Workbench
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode")]
@@ -17,12 +17,40 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_grou
 DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="  # a picture of one point
 
 
-def test_an_edit_is_shown_allowed_and_made(
-    workbench: Workbench, tmp_path: Path, windows: Callable[..., Window]
-) -> None:
-    project = Project.make(tmp_path)
-    window = windows(workbench, project.folder)
-    chat = Chat(window)
+WRITING = [
+    {"when": "my notes", "tool_calls": [call("read_file", path="notes.md")]},
+    {"when": "my notes", "tool_calls": [call("edit_file", path="notes.md", old_text="typed", new_text="agreed")]},
+    done("Done.", when="my notes"),
+]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return Project.make(tmp_path_factory.mktemp("chat"), (*EDITING, *WRITING, *REST))
+
+
+@pytest.fixture(scope="module")
+def shared_folder(project: Project) -> Path:
+    return project.folder
+
+
+@pytest.fixture(scope="module")
+def shared_chat(shared_window: Window) -> Chat:
+    return Chat(shared_window)
+
+
+@pytest.fixture
+def chat(window: Window, shared_chat: Chat, project: Project) -> Chat:
+    """The chat with a new session, and the files as they were."""
+    (project.folder / "greet.py").write_text(GREET)
+    (project.folder / "notes.md").write_text("# Notes\n")
+    window.command("Cantrip Chat: New Session")
+    shared_chat.find()
+    expect(shared_chat.frame.locator(".user-item")).to_have_count(0)
+    return shared_chat
+
+
+def test_an_edit_is_shown_allowed_and_made(window: Window, project: Project, chat: Chat) -> None:
     window.shot("chat-empty")
     chat.say("Make greet return its text.")
     frame = chat.frame
@@ -54,44 +82,13 @@ def test_an_edit_is_shown_allowed_and_made(
     expect(window.page.locator(".editor-instance .view-lines:visible").first).to_contain_text("{name}!")
 
 
-def test_a_mode_a_crystal_and_what_it_cost(
-    workbench: Workbench, tmp_path: Path, windows: Callable[..., Window]
-) -> None:
-    project = Project.make(tmp_path)
-    window = windows(workbench, project.folder)
-    chat = Chat(window)
-    frame = chat.frame
-    mode = frame.locator('.choice[data-category="mode"] select')
-    mode.select_option("trusted")
-    expect(frame.locator('.choice[data-category="mode"] .value')).to_have_text("Don't ask")
-    # Nothing is asked in that mode.
-    chat.say("Make greet return its text.")
-    chat.ended()
-    assert frame.locator(".question").count() == 0
-    assert BETTER in project.greet
-    expect(frame.locator(".usage")).to_contain_text("$0.02")
-    # The picker has the crystals of this machine.
-    frame.locator('.choice[data-category="model"]').click()
-    frame.locator(".picker-row").first.wait_for()
-    assert (frame.locator('.picker-row[aria-selected="true"]').get_attribute("data-value") or "").startswith("scripted")
-    window.shot("chat-mode-cost")
-
-
 def test_what_is_not_saved_is_seen_and_what_is_written_can_be_undone(
-    workbench: Workbench, tmp_path: Path, windows: Callable[..., Window]
+    window: Window, project: Project, chat: Chat
 ) -> None:
-    writing = [
-        {"tool_calls": [call("read_file", path="notes.md")]},
-        {"tool_calls": [call("edit_file", path="notes.md", old_text="typed", new_text="agreed")]},
-        done("Done."),
-    ]
-    project = Project.make(tmp_path, writing)
-    window = windows(workbench, project.folder)
     window.open_file("notes.md")
     window.page.locator(".editor-instance .view-lines").first.click()
     window.page.keyboard.press("Control+End")
     window.page.keyboard.type("typed")
-    chat = Chat(window)
     chat.say("Look at my notes.")
     chat.frame.wait_for_selector(".question")
     assert (project.folder / "notes.md").read_text() == "# Notes\n"
@@ -101,12 +98,12 @@ def test_what_is_not_saved_is_seen_and_what_is_written_can_be_undone(
     window.page.locator(".editor-instance .view-lines").first.click()
     window.page.keyboard.press("Control+z")
     expect(window.page.locator(".view-lines").first).to_contain_text("typed")
+    # The next test closes this editor, which would ask about what is not saved.
+    window.page.keyboard.press("Control+S")
+    expect(window.page.locator(".tab.dirty")).to_have_count(0)
 
 
-def test_a_stop_fork_command_and_reload(workbench: Workbench, tmp_path: Path, windows: Callable[..., Window]) -> None:
-    project = Project.make(tmp_path)
-    window = windows(workbench, project.folder)
-    chat = Chat(window)
+def test_a_stop_fork_command_and_reload(window: Window, chat: Chat) -> None:
     frame = chat.frame
     # Typed in part, completed by Tab.
     chat.input.press_sequentially("/war")
@@ -150,6 +147,24 @@ def test_a_stop_fork_command_and_reload(workbench: Workbench, tmp_path: Path, wi
     chat.frame.locator(".user-item", has_text="Please count.").wait_for()
     chat.say("And now?")
     chat.frame.locator(".agent-item", has_text="Fine.").nth(1).wait_for()
+
+
+def test_a_mode_a_crystal_and_what_it_cost(window: Window, project: Project, chat: Chat) -> None:
+    frame = chat.frame
+    mode = frame.locator('.choice[data-category="mode"] select')
+    mode.select_option("trusted")
+    expect(frame.locator('.choice[data-category="mode"] .value')).to_have_text("Don't ask")
+    # Nothing is asked in that mode.
+    chat.say("Make greet return its text.")
+    chat.ended()
+    assert frame.locator(".question").count() == 0
+    assert BETTER in project.greet
+    expect(frame.locator(".usage")).to_contain_text("$0.02")
+    # The picker has the crystals of this machine.
+    frame.locator('.choice[data-category="model"]').click()
+    frame.locator(".picker-row").first.wait_for()
+    assert (frame.locator('.picker-row[aria-selected="true"]').get_attribute("data-value") or "").startswith("scripted")
+    window.shot("chat-mode-cost")
 
 
 def test_files_selections_and_pictures_go_with_a_message(

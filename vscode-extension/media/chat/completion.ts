@@ -11,12 +11,18 @@ export interface Suggestion {
   readonly attachment?: Attachment
 }
 
+interface SlashCommand {
+  readonly name: string
+  readonly description: string
+  readonly hint: string
+}
+
 const ICONS: Readonly<Record<string, string>> = { file: 'file', folder: 'folder', selection: 'list-selection', symbol: 'symbol-method' }
 
 /** Suggestions for `/` at the beginning and `@` anywhere, for keyboard and mouse (WAI-ARIA combobox). */
 export class Completion {
   readonly element = el('div', { class: 'completion', role: 'listbox', id: 'suggestions', 'aria-label': 'Suggestions', hidden: true })
-  commands: readonly { name: string; description: string; hint: string }[] = []
+  private commands: readonly SlashCommand[] = []
   private shown: readonly Suggestion[] = []
   private at = 0
   private asked = 0
@@ -32,6 +38,13 @@ export class Completion {
 
   get visible(): boolean {
     return !this.element.hidden
+  }
+
+  /** The commands of the session. A new session sends them while the user may already be typing one. */
+  setCommands(commands: readonly SlashCommand[]): void {
+    const changed = JSON.stringify(commands) !== JSON.stringify(this.commands)
+    this.commands = commands
+    if (changed && document.activeElement === this.input && this.input.value.startsWith('/')) this.update()
   }
 
   /** The typed text or the cursor changed. */

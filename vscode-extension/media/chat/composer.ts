@@ -55,7 +55,7 @@ export class Composer {
   }
 
   set(state: State): void {
-    this.completion.commands = state.commands
+    this.completion.setCommands(state.commands)
     const can = state.status === 'ready'
     this.input.disabled = !can
     this.show(state.running)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import select
-import signal
 import subprocess
 import time
 from dataclasses import dataclass
@@ -102,13 +100,11 @@ class Terminal:
     """A command in a pseudo-terminal of its own."""
 
     def __init__(self, *arguments: str | Path, cwd: Path, **env: str) -> None:
-        self.pid, self._fd = pty.fork()
-        if self.pid == 0:
-            os.chdir(cwd)
-            os.environ.update(TERM="xterm-256color", COLUMNS="100", LINES="40", **env)
-            os.execv(CANTRIP[0], [*CANTRIP, *map(str, arguments)])
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", **env}
+        command = [*CANTRIP, *map(str, arguments)]
+        self._process, self._fd = processes.on_terminal(command, cwd=cwd, env=environment)
+        self.pid = self._process.pid
         self.seen = ""
-        self._status: int | None = None
 
     def type(self, text: str) -> None:
         if text == "\x03":
@@ -131,21 +127,16 @@ class Terminal:
         end = time.monotonic() + timeout
         while self._read(max(0.0, end - time.monotonic())):
             pass
-        while self._status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._status = os.waitstatus_to_exitcode(status)
-            elif time.monotonic() > end:
-                os.kill(self.pid, signal.SIGKILL)
-                raise AssertionError(f"still running: {self.seen!r}")
-            else:
-                time.sleep(0.02)
-        return self._status
+        try:
+            return self._process.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise AssertionError(f"still running: {self.seen!r}") from None
 
     def close(self) -> None:
-        if self._status is None:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
         os.close(self._fd)
 
     def _read(self, timeout: float) -> bool:

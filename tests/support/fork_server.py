@@ -12,6 +12,7 @@ from __future__ import annotations
 import array
 import atexit
 import contextlib
+import fcntl
 import gc
 import importlib
 import io
@@ -22,6 +23,7 @@ import selectors
 import signal
 import socket
 import sys
+import termios
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -119,6 +121,8 @@ def become(request: dict[str, Any], fds: list[int]) -> None:
     for at, fd in enumerate(moved):
         os.dup2(fd, at)
         os.close(fd)
+    if request["session"] and os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import array
 import atexit
+import fcntl
 import json
 import os
+import pty
 import select
 import socket
 import subprocess
 import sys
+import termios
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +105,8 @@ class Popen(subprocess.Popen[Any]):
         environment = dict(os.environ if env is None else env)
         plain = (preexec_fn, gid, gids, uid, executable) == (None,) * 5 and not (shell or pass_fds) and close_fds
         text = all(type(each) is str for each in (*words, *environment, *environment.values()))
+        if session and p2cread != -1 and os.isatty(p2cread) and preexec_fn is None:
+            preexec_fn = _control_terminal
         if (
             module is None
             or not (plain and text and restore and umask == -1 and group == -1)
@@ -164,6 +170,24 @@ class Popen(subprocess.Popen[Any]):
                 self.returncode = os.waitstatus_to_exitcode(int(_line(self._status)))
                 self._status.close()
         return self.returncode
+
+
+def _control_terminal() -> None:
+    """Make the standard input the terminal that controls this new session, as `pty.fork` does."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def on_terminal(arguments: Sequence[str], **options: Any) -> tuple[Popen, int]:
+    """Start a command on a pseudo-terminal of its own, which controls it. Returns the process and the terminal's other end."""
+    ours, theirs = pty.openpty()
+    try:
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+        return Popen(list(arguments), **streams, start_new_session=True, **options), ours
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
 
 
 def run(*args: Any, input: Any = None, capture_output: bool = False, timeout: float | None = None,

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import stat
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import processes
 from tests.support.acp_client import AGENT, RawClient
 
 NEW = "session/new"
@@ -69,9 +69,7 @@ def test_the_ways_that_are_offered(agent: RawClient, capabilities: dict[str, Any
 
 def at_a_terminal(home: dict[str, str], *answers: str) -> tuple[int, str]:
     """Run the sign-in in a terminal; its status and what was to be seen."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execve(AGENT, [AGENT, "--recipe", "coding", "--sign-in"], {**os.environ, **home})
+    process, terminal = processes.on_terminal([AGENT, "--recipe", "coding", "--sign-in"], env={**os.environ, **home})
     seen = b""
     left = list(answers)
     deadline = time.monotonic() + 60
@@ -85,7 +83,7 @@ def at_a_terminal(home: dict[str, str], *answers: str) -> tuple[int, str]:
                 time.sleep(0.2)  # until the echo is off
                 os.write(terminal, left.pop(0).encode() + b"\n")
     os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
+    return process.wait(60), seen.decode()
 
 
 def test_a_key_is_entered_at_a_terminal_and_forgotten_at_logout(home: dict[str, str], folder: Path) -> None:

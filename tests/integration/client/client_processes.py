@@ -2,7 +2,6 @@
 
 import codecs
 import os
-import pty
 import select
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from tests.support import processes
 HERE = Path(__file__).parent
 CLIENT = [sys.executable, "-m", "cantrip_acp.cli.main", "client"]
 POLITE = [sys.executable, str(HERE / "agents" / "polite.py")]
+OFFICIAL_SDK = [sys.executable, str(HERE / "agents" / "official_sdk.py")]
 ROOT = Path(__file__).parents[3]
 
 
@@ -46,9 +46,8 @@ class Terminal:
     """A process on a pseudo-terminal of 100 columns; `seen` is all that it wrote."""
 
     def __init__(self, argv: Sequence[str], **env: str) -> None:
-        self.pid, self._fd = pty.fork()
-        if self.pid == 0:
-            os.execvpe(argv[0], list(argv), environment(COLUMNS="100", LINES="40", **env))
+        self._process, self._fd = processes.on_terminal(argv, env=environment(COLUMNS="100", LINES="40", **env))
+        self.pid = self._process.pid
         self.seen = ""
         self._at = 0
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -78,10 +77,13 @@ class Terminal:
         end = time.monotonic() + timeout
         while self._read(max(0.0, end - time.monotonic())):
             assert time.monotonic() < end, f"did not end; seen: {self.seen!r}"
-        _pid, status = os.waitpid(self.pid, 0)
-        self.status = os.waitstatus_to_exitcode(status)
+        self.status = self._process.wait(max(0.1, end - time.monotonic()))
         os.close(self._fd)
         return self.status
+
+    def kill(self) -> None:
+        self._process.kill()
+        self.status = self._process.wait()
 
     def _read(self, timeout: float) -> bool:
         ready, _w, _x = select.select([self._fd], [], [], timeout)

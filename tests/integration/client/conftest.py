@@ -1,6 +1,5 @@
-"""Fixtures of the client's tests; see `running` for how processes are run."""
+"""Fixtures of the client's tests."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -20,5 +19,4 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
     yield start
     for process in started:
         if process.status is None:
-            os.kill(process.pid, 9)
-            os.waitpid(process.pid, 0)
+            process.kill()

@@ -1,4 +1,4 @@
-"""The client with an agent of the official SDK: pipes, JSON lines, permissions, files, exit status."""
+"""The client in a pipe: text, JSON lines, permissions, files, exit status. Some agents are written with the official SDK."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.client.client_processes import POLITE, rude, run_client
+from tests.integration.client.client_processes import OFFICIAL_SDK, POLITE, rude, run_client
 
 
 def lines(out: str) -> list[dict[str, Any]]:
@@ -21,7 +21,7 @@ def said(events: list[dict[str, Any]]) -> str:
 
 
 def test_a_turn_in_a_pipe_is_plain_text(tmp_path: Path) -> None:
-    done = run_client("--cwd", str(tmp_path), "--prompt", "say", agent=POLITE)
+    done = run_client("--cwd", str(tmp_path), "--prompt", "say", agent=OFFICIAL_SDK)
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
     assert done.stdout.startswith("Polite 1.2.3 · ACP 1\nsession  ")
@@ -63,7 +63,7 @@ def test_a_dash_reads_one_prompt_of_many_lines() -> None:
 
 
 def test_json_has_every_update_and_a_result() -> None:
-    done = run_client("--json", "--prompt", "tool", agent=POLITE)
+    done = run_client("--json", "--prompt", "tool", agent=OFFICIAL_SDK)
     events = lines(done.stdout)
     assert [event["event"] for event in events] == ["session", "prompt", *["update"] * 6, "result"]
     assert events[0]["agent"]["name"] == "polite"
@@ -95,7 +95,7 @@ def test_permission_by_rule(rule: str, answer: str) -> None:
 
 
 def test_permission_in_a_pipe_names_what_was_answered_and_why() -> None:
-    done = run_client("--prompt", "ask", agent=POLITE)
+    done = run_client("--prompt", "ask", agent=OFFICIAL_SDK)
     assert (
         "▸ delete  Delete the world\n  ? permission: Reject (there is no terminal to ask; see --allow)\n" in done.stdout
     )
@@ -107,7 +107,7 @@ def test_exit_status(what: str, status: int) -> None:
 
 
 def test_an_error_names_the_agent_the_method_and_its_stderr_and_the_next_prompt_goes_on() -> None:
-    done = run_client("--prompt", "error", "--prompt", "say", agent=POLITE)
+    done = run_client("--prompt", "error", "--prompt", "say", agent=OFFICIAL_SDK)
     assert done.returncode == 1
     assert "refused session/prompt: the model is out of order (-32603): status 529" in done.stderr
     assert "Its stderr ended with:\n  about to fail" in done.stderr
@@ -131,7 +131,7 @@ def test_files_of_the_folder_are_lent_and_no_others(tmp_path: Path) -> None:
         f"write {folder}/link",
     ]
     stdin = "\n".join(prompts) + "\n"
-    done = run_client("--cwd", str(folder), "--json", agent=POLITE, stdin=stdin)
+    done = run_client("--cwd", str(folder), "--json", agent=OFFICIAL_SDK, stdin=stdin)
     words = said(lines(done.stdout))
     assert words.startswith("content: inside\n")
     assert words.count("refused: -32602") == 5

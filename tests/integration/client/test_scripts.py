@@ -1,4 +1,4 @@
-"""Scripts of prompts with expectations: with an agent of the official SDK, and with our own over real sessions."""
+"""Scripts of prompts with expectations: with an agent without a model, and with our own over real sessions."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def scientific(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("scientific")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = str(folder / "bin" / "python")
-    command = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "numpy", "pandas"]
+    command = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-compile", "numpy", "pandas"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     if done.returncode != 0:
         pytest.skip(f"numpy and pandas cannot be installed here: {done.stderr[-500:]}")

@@ -1,151 +1,162 @@
-"""An agent written with the official Python SDK alone, so that the client is tried against somebody else's protocol code.
+"""An agent that does what it is asked, without a library: to import the official SDK takes a second (see `official_sdk.py`).
 
 What it does in a turn is named by the prompt: `say`, `tool`, `ask`, `read PATH`, `write PATH`, `terminal`, `wait`, `limit`,
 `refuse`, `error`, `print`, `many N`.
 """
 
-import asyncio
+import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-import acp
-from acp import helpers, schema
+USAGE = {"totalTokens": 1234, "inputTokens": 1200, "outputTokens": 34, "cachedReadTokens": 1000}
+OPTIONS = [
+    {"optionId": "one", "name": "Allow once", "kind": "allow_once"},
+    {"optionId": "all", "name": "Always allow", "kind": "allow_always"},
+    {"optionId": "no", "name": "Reject", "kind": "reject_once"},
+]
 
 
-class Polite:
-    def __init__(self) -> None:
-        self._client: Any = None
-        self._cancelled = asyncio.Event()
-        self._capabilities: Any = None
+class Refused(Exception):
+    """The client answered with an error."""
 
-    def on_connect(self, client: Any) -> None:
-        self._client = client
 
-    async def initialize(self, protocol_version: int, client_capabilities: Any = None, **_: Any) -> Any:
-        self._capabilities = client_capabilities
-        return acp.InitializeResponse(
-            protocol_version=1,
-            agent_info=schema.Implementation(name="polite", title="Polite", version="1.2.3"),
-        )
+def send(**message: Any) -> None:
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
 
-    async def new_session(self, cwd: str, **_: Any) -> Any:
-        return acp.NewSessionResponse(
-            session_id=uuid4().hex, field_meta={"cantrip": {"loom": "/looms/polite.loom.jsonl"}}
-        )
 
-    async def cancel(self, session_id: str, **_: Any) -> None:
-        self._cancelled.set()
+def messages() -> Iterator[dict[str, Any]]:
+    for line in iter(sys.stdin.readline, ""):
+        yield json.loads(line)
 
-    async def prompt(self, session_id: str, prompt: list[Any], **_: Any) -> Any:
-        words = "".join(getattr(block, "text", "") for block in prompt)
-        what, _space, rest = words.partition(" ")
-        reason = await getattr(self, f"do_{what}")(session_id, rest) or "end_turn"
-        return acp.PromptResponse(
-            stop_reason=reason,
-            usage=schema.Usage(total_tokens=1234, input_tokens=1200, output_tokens=34, cached_read_tokens=1000),
-        )
 
-    async def _send(self, session_id: str, update: Any) -> None:
-        await self._client.session_update(session_id, update)
+def ask(method: str, **params: Any) -> dict[str, Any]:
+    """Send a request and wait for its answer."""
+    number = uuid4().hex
+    send(id=number, method=method, params=params)
+    for message in messages():
+        if message.get("id") == number:
+            if "error" in message:
+                error = message["error"]
+                raise Refused(f"{error['code']} {error.get('data') or error['message']}")
+            return message["result"]
+    sys.exit()
 
-    async def do_say(self, session_id: str, rest: str) -> None:
-        await self._send(session_id, helpers.update_agent_thought_text("Thinking about it."))
+
+class Turn:
+    """One prompt. Each method is what one word of it asks for; the result is the reason to stop, or an error."""
+
+    def __init__(self, session: str, capabilities: dict[str, Any]) -> None:
+        self.session = session
+        self.capabilities = capabilities
+
+    def update(self, update_type: str, **fields: Any) -> None:
+        update = {"sessionUpdate": update_type, **fields}
+        send(method="session/update", params={"sessionId": self.session, "update": update})
+
+    def text(self, text: str, update_type: str = "agent_message_chunk") -> None:
+        self.update(update_type, content={"type": "text", "text": text})
+
+    def do_say(self, rest: str) -> None:
+        self.text("Thinking about it.", "agent_thought_chunk")
         for word in (rest or "Hello there, friend.").split(" "):
-            await self._send(session_id, helpers.update_agent_message_text(word + " "))
+            self.text(word + " ")
 
-    async def do_many(self, session_id: str, rest: str) -> None:
+    def do_many(self, rest: str) -> None:
         for number in range(int(rest)):
-            await self._send(session_id, helpers.update_agent_message_text(f"{number} "))
+            self.text(f"{number} ")
 
-    async def do_tool(self, session_id: str, rest: str) -> None:
-        await self._send(
-            session_id,
-            helpers.start_tool_call(
-                "t1", "make test", kind="execute", status="pending", raw_input={"command": "make test"}
-            ),
+    def do_tool(self, rest: str) -> None:
+        call = {"toolCallId": "t1"}
+        self.update(
+            "tool_call", **call, title="make test", kind="execute", status="pending", rawInput={"command": "make test"}
         )
-        await self._send(session_id, helpers.update_tool_call("t1", status="in_progress"))
-        shown = ""
+        self.update("tool_call_update", **call, status="in_progress")
+        output = ""
         for line in ("collecting\n", "\x1b[31m1 failed\x1b[0m\n"):
-            shown += line
-            content = [helpers.tool_content(helpers.text_block(shown))]
-            await self._send(session_id, helpers.update_tool_call("t1", content=content))
-        await self._send(session_id, helpers.update_tool_call("t1", status="failed", raw_output={"exit_code": 2}))
-        diff = helpers.tool_diff_content(path="/p/a.py", old_text="one\ntwo\nthree\n", new_text="one\n2\nthree\n")
-        await self._send(
-            session_id,
-            helpers.start_tool_call(
-                "t2",
-                "Edit a.py",
-                kind="edit",
-                status="completed",
-                content=[diff],
-                locations=[schema.ToolCallLocation(path="/p/a.py", line=2)],
-            ),
-        )
+            output += line
+            content = {"type": "content", "content": {"type": "text", "text": output}}
+            self.update("tool_call_update", **call, content=[content])
+        self.update("tool_call_update", **call, status="failed", rawOutput={"exit_code": 2})
+        diff = {"type": "diff", "path": "/p/a.py", "oldText": "one\ntwo\nthree\n", "newText": "one\n2\nthree\n"}
+        self.update(
+            "tool_call", toolCallId="t2", title="Edit a.py", kind="edit", status="completed", content=[diff],
+            locations=[{"path": "/p/a.py", "line": 2}],
+        )  # fmt: skip
 
-    async def do_ask(self, session_id: str, rest: str) -> None:
-        options = [
-            schema.PermissionOption(option_id="one", name="Allow once", kind="allow_once"),
-            schema.PermissionOption(option_id="all", name="Always allow", kind="allow_always"),
-            schema.PermissionOption(option_id="no", name="Reject", kind="reject_once"),
-        ]
-        call = schema.ToolCallUpdate(tool_call_id="a1", title="Delete the world", kind="delete", status="pending")
-        answer = await self._client.request_permission(session_id=session_id, tool_call=call, options=options)
-        chosen = getattr(answer.outcome, "option_id", None)
-        await self._send(session_id, helpers.update_agent_message_text(f"answer: {answer.outcome.outcome} {chosen}"))
-        return None if answer.outcome.outcome == "selected" else "cancelled"
+    def do_ask(self, rest: str) -> str | None:
+        call = {"toolCallId": "a1", "title": "Delete the world", "kind": "delete", "status": "pending"}
+        answer = ask("session/request_permission", sessionId=self.session, toolCall=call, options=OPTIONS)["outcome"]
+        self.text(f"answer: {answer['outcome']} {answer.get('optionId')}")
+        return None if answer["outcome"] == "selected" else "cancelled"
 
-    async def do_read(self, session_id: str, rest: str) -> None:
+    def do_read(self, rest: str) -> None:
         try:
-            answer = await self._client.read_text_file(session_id=session_id, path=rest)
-            words = f"content: {answer.content}"
-        except acp.RequestError as refused:
-            words = f"refused: {refused.code} {refused.data or refused}"
-        await self._send(session_id, helpers.update_agent_message_text(words))
+            answer = ask("fs/read_text_file", sessionId=self.session, path=rest)
+            self.text(f"content: {answer['content']}")
+        except Refused as refused:
+            self.text(f"refused: {refused}")
 
-    async def do_write(self, session_id: str, rest: str) -> None:
+    def do_write(self, rest: str) -> None:
         try:
-            await self._client.write_text_file(session_id=session_id, path=rest, content="written by polite\n")
-            words = "written"
-        except acp.RequestError as refused:
-            words = f"refused: {refused.code} {refused.data or refused}"
-        await self._send(session_id, helpers.update_agent_message_text(words))
+            ask("fs/write_text_file", sessionId=self.session, path=rest, content="written by polite\n")
+            self.text("written")
+        except Refused as refused:
+            self.text(f"refused: {refused}")
 
-    async def do_terminal(self, session_id: str, rest: str) -> None:
+    def do_terminal(self, rest: str) -> None:
         try:
-            await self._client.create_terminal(session_id=session_id, command="id")
+            ask("terminal/create", sessionId=self.session, command="id")
             words = "a terminal!"
-        except acp.RequestError as refused:
-            words = f"refused: {refused.code}"
-        words += f", advertised: {self._capabilities.terminal}"
-        await self._send(session_id, helpers.update_agent_message_text(words))
+        except Refused as refused:
+            words = f"refused: {str(refused).split()[0]}"
+        self.text(f"{words}, advertised: {self.capabilities.get('terminal')}")
 
-    async def do_wait(self, session_id: str, rest: str) -> str:
-        await self._send(session_id, helpers.update_agent_message_text("waiting"))
-        self._cancelled.clear()
-        await self._cancelled.wait()
-        return "cancelled"
+    def do_wait(self, rest: str) -> str:
+        self.text("waiting")
+        for message in messages():
+            if message.get("method") == "session/cancel":
+                return "cancelled"
+        sys.exit()
 
-    async def do_limit(self, session_id: str, rest: str) -> str:
+    def do_limit(self, rest: str) -> str:
         return "max_turn_requests"
 
-    async def do_refuse(self, session_id: str, rest: str) -> str:
+    def do_refuse(self, rest: str) -> str:
         return "refusal"
 
-    async def do_error(self, session_id: str, rest: str) -> None:
+    def do_error(self, rest: str) -> dict[str, Any]:
         print("about to fail", file=sys.stderr, flush=True)
-        raise acp.RequestError(-32603, "the model is out of order", {"details": "status 529"})
+        return {"code": -32603, "message": "the model is out of order", "data": {"details": "status 529"}}
 
-    async def do_print(self, session_id: str, rest: str) -> None:
+    def do_print(self, rest: str) -> None:
         sys.stdout.write("Warning: a library says hello\n")
-        sys.stdout.flush()
-        await self.do_say(session_id, "still here")
+        self.do_say("still here")
 
 
-async def main() -> None:
-    await acp.run_agent(Polite())
+def main() -> None:
+    sys.stdin.reconfigure(encoding="utf-8")
+    sys.stdout.reconfigure(encoding="utf-8")
+    capabilities: dict[str, Any] = {}
+    for message in messages():
+        params = message.get("params") or {}
+        if message.get("method") == "initialize":
+            capabilities = params.get("clientCapabilities") or {}
+            info = {"name": "polite", "title": "Polite", "version": "1.2.3"}
+            send(id=message["id"], result={"protocolVersion": 1, "agentCapabilities": {}, "agentInfo": info})
+        elif message.get("method") == "session/new":
+            meta = {"cantrip": {"loom": "/looms/polite.loom.jsonl"}}
+            send(id=message["id"], result={"sessionId": uuid4().hex, "_meta": meta})
+        elif message.get("method") == "session/prompt":
+            words = "".join(block.get("text", "") for block in params["prompt"])
+            what, _space, rest = words.partition(" ")
+            reason = getattr(Turn(params["sessionId"], capabilities), f"do_{what}")(rest) or "end_turn"
+            if isinstance(reason, str):
+                send(id=message["id"], result={"stopReason": reason, "usage": USAGE})
+            else:
+                send(id=message["id"], error=reason)
 
 
-asyncio.run(main())
+main()

@@ -49,7 +49,7 @@ PLAN = [
 ]
 EDITING: Sequence[Mapping[str, Any]] = [
     {
-        "when": "greet",
+        "when": "Make greet",
         "thinking": "The function prints. It is easier to test if it **returns** its text.",
         "content": "I look at the file first.",
         "chunks": ["I look ", "at the file ", "first."],
@@ -57,12 +57,12 @@ EDITING: Sequence[Mapping[str, Any]] = [
         "usage": {"prompt_tokens": 4200, "completion_tokens": 130, "cost": 0.02},
     },
     {
-        "when": "greet",
+        "when": "Make greet",
         "content": "Now I change it.",
         "tool_calls": [call("edit_file", path="greet.py", old_text=GREET.splitlines(True)[1], new_text=BETTER)],
     },
-    {"when": "greet", "tool_calls": [call("bash", command="python3 greet.py && echo it runs")]},
-    done(ANSWER, when="greet"),
+    {"when": "Make greet", "tool_calls": [call("bash", command="python3 greet.py && echo it runs")]},
+    done(ANSWER, when="Make greet"),
 ]
 REST: Sequence[Mapping[str, Any]] = [
     {"when": "count", "tool_calls": [call("bash", command="for i in $(seq 100); do echo line $i; sleep 1; done")]},

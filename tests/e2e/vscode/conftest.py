@@ -107,7 +107,7 @@ def window(shared_window: Window, request: pytest.FixtureRequest) -> Iterator[Wi
     shared_window.command("View: Close All Editors")
     yield shared_window
     if request.node.stash.get(_FAILED, False):
-        shared_window.shot(f"failed-{request.node.name}")
+        shared_window.shot(f"failed-{request.node.name}", always=True)
 
 
 @pytest.fixture
@@ -123,5 +123,5 @@ def windows(chromium: Any, request: pytest.FixtureRequest) -> Iterator[Callable[
     yield make
     for number, window in enumerate(opened):
         if request.node.stash.get(_FAILED, False):
-            window.shot(f"failed-{request.node.name}-{number}")
+            window.shot(f"failed-{request.node.name}-{number}", always=True)
         window.close()

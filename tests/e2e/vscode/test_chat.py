@@ -1,16 +1,15 @@
-"""The chat in the real workbench: an edit that is asked for and allowed, stop, fork, slash commands, sessions after a reload."""
+"""The chat in the real workbench: edits, questions, stop, fork, slash commands, sessions and questions after a reload, errors."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.vscode.chat_project import BETTER, EDITING, GREET, REST, Chat, Project, call, done
-from tests.e2e.vscode.workbench import Window, Workbench
+from tests.e2e.vscode.workbench import Window
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode")]
 
@@ -24,9 +23,27 @@ WRITING = [
 ]
 
 
+LONG = "".join(f"line {n}\n" for n in range(1, 81))
+WORK = [
+    {"tool_calls": [call("edit_file", path="long.txt", old_text="line 60\n", new_text="line sixty\n")]},
+    {"tool_calls": [call("bash", command="echo it fails; exit 4")]},
+    {"tool_calls": [call("edit_file", path="long.txt", old_text="line 70\n", new_text="line seventy\n")]},
+    done("Done."),
+]
+FAILING = [
+    {"error": {"status": 401, "message": "invalid x-api-key"}},
+    {"error": {"message": "no connection, or it was lost: refused"}},
+    done("It works now."),
+]
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return Project.make(tmp_path_factory.mktemp("chat"), (*EDITING, *WRITING, *REST))
+    work = ({"when": "Do the work", **each} for each in WORK)
+    failing = ({"when": "Hello", **each} for each in FAILING)
+    project = Project.make(tmp_path_factory.mktemp("chat"), (*EDITING, *WRITING, *work, *failing, *REST))
+    (project.folder / "long.txt").write_text(LONG)
+    return project
 
 
 @pytest.fixture(scope="module")
@@ -167,18 +184,13 @@ def test_a_mode_a_crystal_and_what_it_cost(window: Window, project: Project, cha
     window.shot("chat-mode-cost")
 
 
-def test_files_selections_and_pictures_go_with_a_message(
-    workbench: Workbench, tmp_path: Path, windows: Callable[..., Window]
-) -> None:
-    project = Project.make(tmp_path, REST)
-    window = windows(workbench, project.folder)
+def test_files_selections_and_pictures_go_with_a_message(window: Window, project: Project, chat: Chat) -> None:
     window.open_file("greet.py")
     window.page.locator(".editor-instance .view-lines").first.click()
     window.page.keyboard.press("Control+Home")
     window.page.keyboard.press("Shift+ArrowDown")
     window.page.keyboard.press("Shift+ArrowDown")
     window.command("Cantrip: Ask Cantrip About the Selection")
-    chat = Chat(window)
     chat.frame.locator(".composer .chip", has_text="greet.py:1-2").wait_for()
     chat.input.press_sequentially("What is this, and @not")
     chat.frame.locator(".suggestion", has_text="notes.md").first.wait_for()
@@ -200,7 +212,47 @@ def test_files_selections_and_pictures_go_with_a_message(
     said = chat.frame.locator(".user-item")
     assert said.locator(".chip").all_inner_texts() == ["greet.py:1-2", "notes.md"]
     assert said.locator("img").count() == 1
-    looms = list((tmp_path / "state").rglob("*.loom.jsonl"))
-    told = looms[0].read_text()
-    assert "def greet(name)" in told
-    assert "# Notes" in told
+    looms = (project.folder.parent / "state").rglob("*.loom.jsonl")
+    [loom] = [text for text in map(Path.read_text, looms) if "What is this" in text]
+    assert "def greet(name)" in loom
+    assert "# Notes" in loom
+
+
+def test_a_reload_keeps_what_was_shown(window: Window, chat: Chat) -> None:
+    chat.say("Do the work.")
+    chat.answer()
+    expect(chat.frame.locator(".question .words")).to_have_text("Run this command?")
+    chat.answer()
+    expect(chat.frame.locator(".question .words")).to_have_text("Make this edit?")
+    numbers = chat.frame.locator(".change").first.locator(".number").all_inner_texts()
+    assert numbers == ["57", "58", "59", "60", "60", "61", "62", "63"]
+
+    window.page.reload()
+    window.page.wait_for_selector(".monaco-workbench")
+    chat.find()
+    frame = chat.frame
+    frame.locator(".answered", has_text="Not answered. Ask again?").wait_for()
+    window.shot("chat-reloaded")
+    assert frame.locator(".change").first.locator(".number").all_inner_texts() == numbers
+    # The command failed then, and still does.
+    failed = frame.locator(".tool-item", has_text="echo it fails")
+    assert failed.locator(".status.failed").count() == 1
+    expect(failed).to_contain_text("Exit code 4")
+    # The end is in view, with the question that was left.
+    expect(frame.get_by_role("button", name="Ask again?")).to_be_in_viewport()
+    frame.get_by_role("button", name="Ask again?").click()
+    frame.locator(".user-item", has_text="Ask me again.").wait_for()
+    frame.locator("body:not(.running)").wait_for()
+    assert frame.get_by_role("button", name="Ask again?").count() == 0
+
+
+def test_errors_say_what_the_user_can_do(window: Window, chat: Chat) -> None:
+    chat.say("Hello.")
+    frame = chat.frame
+    frame.locator(".error", has_text="The key was not accepted").wait_for()
+    expect(frame.get_by_role("button", name="Give a Key…")).to_be_visible()
+    chat.say("Hello again.")
+    frame.locator(".error", has_text="The model could not be reached").wait_for()
+    window.shot("chat-errors")
+    frame.get_by_role("button", name="Try Again").click()
+    frame.locator(".agent-item", has_text="It works now.").wait_for()

@@ -38,17 +38,24 @@ HOSTILE = {
 }
 
 
-@pytest.fixture(params=[250, 300, 420])
-def page(chromium: Any, built: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The page in a narrow side bar."""
-    page = chromium.new_page(viewport={"width": request.param, "height": 600})
+@pytest.fixture(scope="module")
+def shared_page(chromium: Any, built: Path) -> Iterator[Any]:
+    """One page for all tests, because to load one takes most of a test's time."""
+    page = chromium.new_page(viewport={"width": 420, "height": 600})
     page.set_content('<html><body><main id="chat"></main></body></html>')
     page.add_style_tag(content=(built / "chat.css").read_text())
     page.add_script_tag(content=HOST)
     page.add_script_tag(content=(built / "chat.js").read_text())
-    page.evaluate("tell({ type: 'reset', items: [], more: false, state })")
     yield page
     page.close()
+
+
+@pytest.fixture(params=[250, 300, 420])
+def page(shared_page: Any, request: pytest.FixtureRequest) -> Any:
+    """The page in a narrow side bar, with nothing said yet."""
+    shared_page.set_viewport_size({"width": request.param, "height": 600})
+    shared_page.evaluate("said.length = 0; tell({ type: 'reset', items: [], more: false, state })")
+    return shared_page
 
 
 def ask(page: Any, number: int = 1, **item: Any) -> None:
@@ -390,6 +397,7 @@ def test_the_list_of_models_leaves_the_question_in_view(page: Any) -> None:
         assert box["y"] + box["height"] <= picker["y"]
     page.keyboard.press("ArrowDown")
     assert page.locator(".picker-row[aria-selected=true]").count() == 1
+    page.keyboard.press("Escape")
 
 
 def test_what_was_stopped_has_one_neutral_state(page: Any) -> None:

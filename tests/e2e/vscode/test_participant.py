@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from tests.e2e.vscode.chat_project import BETTER, Project
+from tests.e2e.vscode.chat_project import BETTER, EDITING, GREET, REST, Project
 from tests.e2e.vscode.workbench import Window, Workbench
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def ask(window: Window, words: str) -> Locator:
     window.command("Chat: Focus on Chat View")
     chat = page.locator(".interactive-session").first
     chat.locator(".interactive-input-part .monaco-editor").wait_for()
+    page.keyboard.press("Control+A")
     page.keyboard.insert_text(f"@cantrip {words}")
     # Known as the participant's name, not as words.
     chat.locator(".interactive-input-editor .view-line [class*=ced-chat]").first.wait_for()
@@ -38,10 +39,11 @@ def ask(window: Window, words: str) -> Locator:
     return chat
 
 
-def test_the_participant_edits_asks_and_answers(
+def test_the_participant_edits_asks_and_heeds_the_answers(
     workbench: Workbench, tmp_path: Path, windows: Callable[..., Window]
 ) -> None:
-    project = Project.make(tmp_path)
+    again = [{**response, "when": "Once more"} for response in EDITING]
+    project = Project.make(tmp_path, (*EDITING, *again, *REST))
     window = windows(workbench, project.folder, developing=DEFAULT)
     page = window.page
     chat = ask(window, "Make greet return its text.")
@@ -70,11 +72,9 @@ def test_the_participant_edits_asks_and_answers(
     expect(last).to_contain_text("tokens")
     window.shot("participant-cost")
 
-
-def test_what_is_rejected_is_said(workbench: Workbench, tmp_path: Path, windows: Callable[..., Window]) -> None:
-    project = Project.make(tmp_path)
-    window = windows(workbench, project.folder, developing=DEFAULT)
-    chat = ask(window, "Make greet return its text.")
+    # What is rejected is said.
+    (project.folder / "greet.py").write_text(GREET)
+    chat = ask(window, "Once more: greet.")
     answer = chat.locator(".interactive-item-container.interactive-response").last
     expect(answer).to_contain_text("Make this edit?")
     answer.get_by_role("button", name="Reject", exact=True).click()

@@ -57,8 +57,12 @@ def test_a_workspace_that_is_not_trusted(wary: Workbench, tmp_path: Path, window
     assert not (folder / "sprung").exists()
 
 
-def test_the_setup_where_cantrip_is_missing(workbench: Workbench, folder: Path, windows: Callable[..., Window]) -> None:
-    (folder / ".vscode" / "settings.json").write_text(json.dumps({"cantrip.path": str(folder / "nowhere")}))
+def test_the_setup_where_cantrip_is_missing_and_then_a_key(
+    workbench: Workbench, folder: Path, tmp_path: Path, windows: Callable[..., Window]
+) -> None:
+    settings = {"cantrip.stateDir": str(tmp_path / "state"), "cantrip.chat.recipe": ""}
+    missing = {**settings, "cantrip.path": str(folder / "nowhere")}
+    (folder / ".vscode" / "settings.json").write_text(json.dumps(missing))
     window = windows(workbench, folder)
     window.open_file("greeter.cantrip.yaml")
     window.view("Cantrip")
@@ -78,20 +82,13 @@ def test_the_setup_where_cantrip_is_missing(workbench: Workbench, folder: Path, 
     window.view("Cantrip")
 
     # The setting is mended, and all that was waiting starts by itself.
-    (folder / ".vscode" / "settings.json").write_text(json.dumps({"cantrip.path": str(BIN / "cantrip")}))
+    (folder / ".vscode" / "settings.json").write_text(json.dumps({**settings, "cantrip.path": str(BIN / "cantrip")}))
     window.open_file("greeter.cantrip.yaml")
     window.lens("▶ Cast").wait_for()
     expect(window.page.get_by_text("Nothing has run yet")).to_be_visible()
 
-
-def test_the_chat_where_no_model_has_a_key(
-    workbench: Workbench, folder: Path, tmp_path: Path, windows: Callable[..., Window]
-) -> None:
-    settings = {"cantrip.stateDir": str(tmp_path / "state"), "cantrip.chat.recipe": ""}
-    (folder / ".vscode" / "settings.json").write_text(json.dumps(settings))
-    window = windows(workbench, folder)
+    # So does the chat: no model has a key yet.
     window.view("Cantrip Chat")
-    frame = window.frame(".error")
     expect(frame.locator(".error")).to_contain_text("key is needed")
     window.shot("chat-no-key")
     # In a terminal, where it is typed without being shown; no part of the editor sees it.

@@ -80,8 +80,10 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
         if (conversation !== service.current) await service.open(request.sessionId);
       });
     }),
-    // The program or its environment changed, so the running agent is outdated.
-    environment.onDidChange(() => { if (service.busy.length === 0) void agent.stop(); }),
+    // The program or its environment changed, so the running agent is outdated, and so is an error that there is none.
+    environment.onDidChange(() => {
+      if (service.busy.length === 0) void agent.stop().then(() => { service.retryStart(); });
+    }),
     vscode.window.registerWebviewViewProvider(ChatPanel.id, panel, { webviewOptions: { retainContextWhenHidden: true } }),
     command("cantrip.chat.open", () => panel.compose([])),
     command("cantrip.chat.new", async () => {

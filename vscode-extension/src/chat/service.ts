@@ -88,6 +88,12 @@ export class ChatService implements vscode.Disposable {
     await this.send(last.text, last.attachments);
   }
 
+  /** Start again in a new conversation if this one holds nothing but the reasons why no session could be opened. */
+  retryStart(): void {
+    const { session, transcript } = this.current;
+    if (session === undefined && transcript.items.length > 0 && transcript.items.every((item) => item.type === "error")) this.newConversation();
+  }
+
   /** Let the agent repeat a question that was not answered. */
   async askAgain(itemId: string): Promise<void> {
     const what = this.current.transcript.unansweredTitle(itemId);

@@ -1,4 +1,5 @@
-"""A cast from its lens in the real workbench, its loom that grows in the tree, the viewer in a frame, a fork, a reward."""
+"""Recipes and looms in the real workbench: a mistake is marked and mended; a cast from its lens, its loom that grows in the
+tree, the viewer in a frame, a fork, a reward."""
 
 from __future__ import annotations
 
@@ -112,3 +113,32 @@ def test_cast_with_words_and_cancel(window: Window) -> None:
     window.press(told, "Cancel")
     expect(window.notification("cancelled")).to_be_visible()
     window.lens("cancelled").wait_for()
+
+
+def test_a_mistake_is_marked_and_mended(window: Window, shared_folder: Path) -> None:
+    recipe = shared_folder / "broken.cantrip.yaml"
+    recipe.write_text("name: broken\ncircle:\n  medium: bash\n  gates: [done]\n  wardz:\n    - {max_turns: 3}\n")
+    window.open_file("broken.cantrip.yaml")
+    window.squiggle().wait_for()
+    rows = window.problems()
+    expect(rows.filter(has_text="wardz").first).to_be_visible()
+    window.shot("recipe-diagnostic")
+    # Not on the rule's name, which is a link to what it means.
+    rows.filter(has_text="wardz").first.click(position={"x": 120, "y": 11})
+    # The list may keep the focus: Ctrl+1 gives it to the editor.
+    window.page.keyboard.press("Control+1")
+    window.page.locator(".monaco-editor.focused").wait_for()
+    window.page.keyboard.press("Control+.")
+    action = window.page.locator(".action-widget .monaco-list-row").filter(has_text=re.compile("wards")).first
+    action.wait_for()
+    window.shot("recipe-quick-fix")
+    expect(action).to_have_class(re.compile("focused"))
+    window.page.keyboard.press("Enter")
+    expect(window.squiggle()).to_have_count(0)
+    assert "  wards:" in window.text()
+    window.page.keyboard.press("Control+S")
+    for _ in range(100):
+        if "  wards:\n" in recipe.read_text():
+            break
+        window.page.wait_for_timeout(100)
+    assert "  wards:\n" in recipe.read_text()

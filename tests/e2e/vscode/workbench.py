@@ -205,10 +205,16 @@ class Window:
 
     def quick(self, key: str, words: str) -> Locator:
         """Open the quick input by a key, type, and wait for its list."""
-        self.page.keyboard.press(key)
         box = self.page.locator(".quick-input-widget:visible input[type=text]").first
-        box.wait_for()
-        box.fill(words)
+        end = time.monotonic() + PATIENCE_MS / 1000
+        while True:
+            self.page.keyboard.press(key)
+            # A key that comes while the focus moves between the window and a webview goes nowhere.
+            with suppress(Exception):
+                box.wait_for(timeout=3_000)
+                box.fill(words, timeout=3_000)
+                break
+            assert time.monotonic() < end, f"{key} opened no quick input"
         return self.page.locator(".quick-input-list .monaco-list-row")
 
     def command(self, title: str) -> None:

@@ -15,7 +15,7 @@ from cantrip_acp.recipes.trust import Ledger
 from tests.support.acp_client import RawClient, still_alive
 from tests.support.fixtures.mcp import listening  # noqa: F401 - a fixture
 
-SERVER = Path(__file__).parents[2] / "support" / "mcp_server.py"
+SERVER = Path(__file__).parents[2] / "support" / "plain_mcp_server.py"
 ADD: list[dict[str, Any]] = [
     {"tool_calls": [{"gate": "tools.add", "args": {"a": 2, "b": 3}}]},
     {"tool_calls": [{"gate": "done", "args": {"answer": "added"}}]},

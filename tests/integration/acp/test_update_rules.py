@@ -15,7 +15,7 @@ import pytest
 from tests.integration.acp.test_loaded_equals_live import seen as as_shown
 from tests.support.acp_client import RawClient
 
-SERVER = Path(__file__).parents[2] / "support" / "mcp_server.py"
+SERVER = Path(__file__).parents[2] / "support" / "plain_mcp_server.py"
 GATES = [
     "done", "echo", "read_file", "write_file", "edit_file", "list_dir", "search", "plan", "ask_user", "call_agent",
     "call_agent_batch",

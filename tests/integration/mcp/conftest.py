@@ -1,3 +1,3 @@
-"""Real servers made with the official SDK, each a process of its own."""
+"""Real servers, each a process of its own."""
 
-from tests.support.fixtures.mcp import circle, listening, program  # noqa: F401
+from tests.support.fixtures.mcp import circle, listening, program, sdk_program  # noqa: F401

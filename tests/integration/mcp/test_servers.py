@@ -1,4 +1,4 @@
-"""Servers of the official SDK over every transport: tools as gates, and every way of failing."""
+"""Servers of the official SDK over every transport, and every way of failing."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def boxed(program: str, name: str = "tools", **options: Any) -> McpServer:
 
 @pytest.mark.parametrize("transport", ["boxed", "user", "http", "sse"])
 async def test_tools_are_gates_over_every_transport(
-    transport: str, program: str, circle: Circle, listening: Callable[[str], str]
+    transport: str, sdk_program: str, circle: Circle, listening: Callable[[str], str]
 ) -> None:
     if transport in ("http", "sse"):
         server = McpServer(name="tools", transport=cast(Any, transport), url=listening(transport), start_s=60)
     else:
-        server = boxed(program, sandboxed=transport == "boxed")
+        server = boxed(sdk_program, sandboxed=transport == "boxed")
     async with open_servers(circle, server) as opened:
         assert opened.problems == []
         signatures = {gate.name: gate.signature() for gate in opened.gates}

@@ -94,13 +94,13 @@ def test_every_theme_can_be_read(workbench: Workbench, tmp_path: Path, windows: 
     chat = Chat(window, wide=False)
     narrow(chat, 300)
 
-    def look(stage: str) -> None:
-        for name in THEMES:
+    def look(stage: str, *names: str) -> None:
+        for name in names or THEMES:
             theme(window, name)
             window.shot(f"look-{name}-{stage}")
             assert faults(chat) == [], name
 
-    look("empty")
+    look("empty", "dark", "contrast-light")
     chat.say("Do the work.")
     frame = chat.frame
     expect(frame.locator(".question .words")).to_have_text("Run this command?")
@@ -129,7 +129,7 @@ def test_every_theme_can_be_read(workbench: Workbench, tmp_path: Path, windows: 
     frame.locator(".terminal .line", has_text="line 60 of").scroll_into_view_if_needed()
     # The output's very end is in its box.
     assert frame.locator(".terminal").first.evaluate("(e) => e.scrollHeight - e.clientHeight - e.scrollTop") <= 1
-    look("output")
+    look("output", "light", "contrast")
     # The count of lines in a title is no sign that misleads.
     assert frame.locator(".spelled").count() == 0
     chat.say("More work.")
@@ -138,7 +138,7 @@ def test_every_theme_can_be_read(workbench: Workbench, tmp_path: Path, windows: 
     narrow(chat, 250)
     frame.locator('.choice[data-category="model"]').click()
     frame.locator(".picker-row").first.wait_for()
-    look("models-250")
+    look("models-250", "dark", "contrast-light")
     # The question stays in view.
     log, picker = frame.locator(".log").bounding_box(), frame.locator(".picker").bounding_box()
     assert log is not None

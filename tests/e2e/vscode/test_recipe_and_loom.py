@@ -31,12 +31,6 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / ".vscode/settings.json").write_text(json.dumps({"cantrip.stateDir": str(home / "state")}))
     (folder / "greeter.cantrip.yaml").write_text(RECIPE)
     (folder / "slow.cantrip.yaml").write_text(SLOW)
-    quick, loom = home / "quick.cantrip.yaml", folder / "hello.loom.jsonl"
-    quick.write_text(RECIPE.replace("1500", "1"))
-    done = subprocess.run(
-        [BIN / "cantrip", "cast", quick, "Say hello.", "--loom", loom], capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stderr
     return folder
 
 
@@ -94,7 +88,13 @@ def test_cast_watch_view_fork_and_reward(window: Window) -> None:
     assert len(forks) == 1
 
 
-def test_a_loom_of_the_folder_opens_as_text_and_in_the_viewer(window: Window) -> None:
+def test_a_loom_of_the_folder_opens_as_text_and_in_the_viewer(window: Window, tmp_path: Path) -> None:
+    quick, loom = tmp_path / "quick.cantrip.yaml", window.folder / "hello.loom.jsonl"
+    quick.write_text(RECIPE.replace("1500", "1"))
+    done = subprocess.run(
+        [BIN / "cantrip", "cast", quick, "Say hello.", "--loom", loom], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
     # As text by default, with lenses; a large file is never forced into a page.
     window.open_file("hello.loom.jsonl")
     window.lens("Fork here").wait_for()

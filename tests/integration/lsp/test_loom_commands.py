@@ -17,7 +17,7 @@ crystal:
   provider: scripted
   responses:
     - {when: Say hello., tool_calls: [{gate: echo, args: {text: hello}}], repeat: true}
-    - {when: Louder., content: HELLO}
+    - {when: Louder., content: HELLO, delay_ms: 400}  # a progress is shown only while the command runs
     - {when: Slowly., content: later, delay_ms: 60000}
 circle:
   gates: [done, echo]

@@ -20,6 +20,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "lsp": ("cantrip_acp.cli.command_table:lsp", "Start the language server for recipes on stdin and stdout."),
     "cast": ("cantrip_acp.cli.commands.cast:cast", "Run a recipe once on an intent, and show what happens."),
+    "cast-batch": (
+        "cantrip_acp.cli.commands.cast_batch:cast_batch",
+        "Run a recipe on many intents, here or by workers. The same command resumes.",
+    ),
     "repl": ("cantrip_acp.cli.commands.repl:repl", "Talk to an entity in the terminal."),
     "client": ("cantrip_acp.cli.commands.client:client", "Talk to any ACP agent in the terminal."),
     "demo": ("cantrip_acp.cli.commands.demo:demo", "Watch an entity fix a small project. No key is needed."),
@@ -30,6 +34,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "cantrip_acp.cli.commands.sandbox:sandbox",
         "Run one command in the sandbox, or show the sandbox's policy.",
     ),
+    "worker": ("cantrip_acp.cli.commands.worker:worker", "Take tuples of a lane and cast them."),
+    "tuple": ("cantrip_acp.cli.commands.tuple:tuple_", "Put units of work into a tuple-space, and see their state."),
     "conformance": ("cantrip_acp.cli.commands.conformance:conformance", "Run a conformance suite."),
     "models": (
         "cantrip_acp.cli.commands.models:models",

@@ -79,6 +79,14 @@ while [ $round -lt 100 ]; do
   round=$((round + 1))
   sleep 0.1
 done 2>/dev/null
+# When our owner was killed, its lock ended, and the sentinel of another process may have removed a placeholder. A sandbox of
+# our owner that was just starting then made that folder itself, without the sticky bit and after our owner had started.
+for folder in $folders; do
+  for name in "$@"; do
+    [ -d "$folder/$name" ] && [ ! -L "$folder/$name" ] && [ "$folder/$name" -nt "$runtime.ended/note" ] || continue
+    if command -v flock >/dev/null; then flock -n -x "$folder" rmdir "$folder/$name"; else rmdir "$folder/$name"; fi
+  done
+done 2>/dev/null
 for ours in "$runtime" "$runtime.ended" $more; do
   case $ours in */cantrip-*) rm -rf "$ours" ;; esac
 done

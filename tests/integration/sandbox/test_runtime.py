@@ -87,6 +87,20 @@ def test_nothing_is_left_after_a_kill_in_the_middle(workspace: Path, how: signal
     assert parent is None or until(lambda: not list(Path(parent).glob(f"{folder.name}-*")))
 
 
+def test_a_folder_that_a_starting_sandbox_made_is_removed_and_one_of_the_user_stays(workspace: Path) -> None:
+    """When a process is killed, the sentinel of another one may remove its placeholders while its sandbox is starting."""
+    (workspace / ".vscode").mkdir()
+    child, folder = start(workspace, "touch begun; sleep 100")
+    assert until((workspace / "begun").exists)
+    assert is_placeholder(str(workspace / ".nvim.lua"))
+    (workspace / ".nvim.lua").rmdir()
+    (workspace / ".nvim.lua").mkdir(0o755)
+    child.kill()
+    child.wait(30)
+    assert until(lambda: not folder.with_name(f"{folder.name}.ended").exists() and not folder.exists())
+    assert sorted(each.name for each in workspace.iterdir()) == [".vscode", "begun"]
+
+
 @pytest.mark.slow
 def test_nothing_is_left_after_kills_at_any_instant(workspace: Path) -> None:
     """Among them the few milliseconds in which bubblewrap is not yet tied to its parent's life."""

@@ -1,0 +1,395 @@
+"""`cantrip cast-batch`: cast a recipe on many intents, here or by workers, with progress; the same command goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
+from cantrip_acp.cli.session.setup import cwd_option, loom_option, open_recipe, state_option
+from cantrip_acp.cli.session.tuple_space import cast_yools, open_space, run_async, space_option, worker_name
+
+if TYPE_CHECKING:
+    from cantrip_acp.cli.session.setup import OpenedRecipe
+    from cantrip_acp.tuplespace.batch import Intent
+    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.tuples import WorkTuple
+
+_PAUSE_S = 0.5
+"""How often to look for results of other workers."""
+_LINE_S = 15.0
+"""How often to print a line of progress if stderr is not a terminal."""
+_HINT_S = 20.0
+"""After so many seconds without any worker, say how to start one."""
+
+
+@click.command(
+    "cast-batch",
+    **examples(
+        "cantrip recipe new greeter",
+        'printf \'"Say hello."\\n{"intent": "Say goodbye.", "id": "bye"}\\n\' > intents.jsonl',
+        "cantrip cast-batch greeter intents.jsonl --samples 2 --out results.jsonl",
+        "cantrip cast-batch greeter intents.jsonl --samples 2 --json",
+    ),
+)
+@click.argument("recipe")
+@click.argument("intents", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--samples", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Casts of each intent.")
+@click.option("--concurrency", type=click.IntRange(1, 1000), default=8, show_default=True, help="Casts at once, here.")
+@click.option(
+    "--lane",
+    help="Put the casts into this lane of --space and wait for the results of `cantrip worker --lane`. Nothing is cast here.",
+)
+@space_option
+@loom_option
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the results as JSON lines, in the order of the intents.",
+)
+@click.option(
+    "--budget-usd", type=click.FloatRange(0, min_open=True), metavar="USD", help="The most that one cast may cost."
+)
+@click.option(
+    "--max-retries", type=click.IntRange(0, 100), default=2, show_default=True, help="Further attempts after a failure."
+)
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Cast everything again. Without this option, casts that ended earlier are not repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print each result as a JSON line when its cast ends.")
+@cwd_option
+@state_option
+@allow_host_option
+def cast_batch(
+    recipe: str,
+    intents: str,
+    samples: int,
+    concurrency: int,
+    lane: str | None,
+    space: str | None,
+    loom_file: str | None,
+    out: Path | None,
+    budget_usd: float | None,
+    max_retries: int,
+    again: bool,
+    as_json: bool,
+    cwd: Path,
+    state_dir: Path | None,
+    allow_hosts: tuple[str, ...],
+) -> int:
+    """Cast RECIPE on each intent of the file INTENTS, with progress.
+
+    INTENTS has JSON lines: a text, or {"intent": "…", "id": "…"}. If INTENTS is -, it is read from stdin.
+
+    Each cast is a tuple in a tuple-space and ends with one receipt. After an interruption, the same command goes on: casts
+    that ended are not repeated, as long as the text of the recipe and the intent are the same. --again repeats them.
+
+    Without --lane the casts run here, at most --concurrency at once, into one loom. With --lane they are left to workers,
+    on this machine or on others: start them with `cantrip worker --lane LANE RECIPE`.
+
+    The entities may do everything that the recipe allows, without asking. A line on stderr says what that is.
+
+    Exit status: 0 all casts terminated, 1 some were cut off or failed, 2 the command line, the recipe or the file is wrong,
+    3 this machine has no sandbox, 130 interrupted.
+    """
+    from cantrip_acp.files import paths
+    from cantrip_acp.recipes import load
+    from cantrip_acp.tuplespace.batch import batch_tuples, read_intents, recipe_digest
+    from cantrip_acp.tuplespace.stores.base import DEFAULT_MAX_WAITING
+
+    with click.open_file(intents, encoding="utf-8", errors="strict") as lines:
+        wanted = read_intents(lines, "stdin" if intents == "-" else intents)
+    state, workspace = paths.state_dir(state_dir), cwd.resolve()
+    found = load(recipe, workspace, state_dir=state)
+    digest = recipe_digest(found)
+    store = open_space(space, state_dir)
+    opened = None
+    try:
+        works = batch_tuples(
+            found.name,
+            digest,
+            wanted,
+            lane=lane or f"here.{digest[7:19]}",
+            samples=samples,
+            terms={"max_retries": max_retries} | ({"budget_usd": budget_usd} if budget_usd is not None else {}),
+            run=str(time.time_ns()) if again else None,
+        )
+        report = _Report(store, works, [each for each in wanted for _ in range(samples)], as_json=as_json)
+        report.collect(earlier=True)
+        with report.terminal():
+            if lane is None:
+                opened = open_recipe(recipe, cwd, loom_file or _batch_loom(state, workspace, digest), state_dir)
+                hosts = named_hosts(allow_hosts)
+                print_allowed(opened.cantrip, opened.cantrip.circle, hosts, ask=False)
+                interrupted = _cast_here(store, opened, works, report, concurrency, allow_hosts)
+            else:
+                interrupted = _cast_by_workers(store, works, report, lane, DEFAULT_MAX_WAITING, recipe)
+        report.collect()
+        if out is not None:
+            report.write(out)
+        report.summary(opened.loom.location if opened is not None else None, interrupted)
+        if interrupted:
+            return 130
+        return 0 if report.terminated == len(works) else 1
+    finally:
+        store.close()
+        if opened is not None:
+            opened.leave()
+
+
+def _batch_loom(state: Path, workspace: Path, digest: str) -> str:
+    """The loom of a recipe's batches in the state folder: samples of one intent are compared in one loom."""
+    import hashlib
+
+    from cantrip_acp.files import paths
+
+    key = hashlib.sha256(f"{digest} {workspace}".encode()).hexdigest()[:12]
+    return str(paths.private(state / "looms") / f"batch-{key}.loom.jsonl")
+
+
+def _cast_here(
+    store: TupleStore,
+    opened: OpenedRecipe,
+    works: Sequence[WorkTuple],
+    report: _Report,
+    concurrency: int,
+    hosts: Sequence[str],
+) -> bool:
+    """Cast in this process. Whether the user interrupted."""
+    import anyio
+
+    from cantrip_acp.tuplespace.tuples import Pattern
+    from cantrip_acp.tuplespace.worker import Worker
+
+    store.put(works)
+    worker = Worker(
+        store,
+        Pattern({"lane": works[0].lane}),
+        cast_yools([opened], hosts),
+        name=worker_name(),
+        concurrency=concurrency,
+        ended=report.one_ended,
+    )
+
+    async def run() -> bool:
+        interrupted = False
+        async with anyio.create_task_group() as tasks:
+
+            async def watch_signals() -> None:
+                nonlocal interrupted
+                with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                    async for _ in signals:
+                        # At once: what runs is given back, and the same command casts it again.
+                        interrupted = True
+                        worker.drain()
+                        worker.drain()
+
+            async def show() -> None:
+                while True:
+                    report.show(worker.running)
+                    await anyio.sleep(0.2)
+
+            tasks.start_soon(watch_signals)
+            tasks.start_soon(show)
+            await worker.run(until=report.all_ended)
+            tasks.cancel_scope.cancel()
+        return interrupted
+
+    return run_async(run)
+
+
+def _cast_by_workers(
+    store: TupleStore, works: Sequence[WorkTuple], report: _Report, lane: str, most: int, recipe: str
+) -> bool:
+    """Leave the casts to workers and wait for the results. Whether the user interrupted."""
+    from cantrip_acp.tuplespace.errors import SpaceFull
+
+    begun, hinted, position = time.monotonic(), False, 0
+    try:
+        while not report.all_ended():
+            try:
+                while position < len(works):
+                    part = works[position : position + 500]
+                    store.put(part, max_waiting=most)
+                    position += len(part)
+            except SpaceFull:
+                # The rest goes in when workers have taken some.
+                pass
+            report.collect()
+            report.show(None)
+            if not hinted and time.monotonic() - begun > _HINT_S and not report.any_progress():
+                hinted = True
+                click.echo(
+                    f"cantrip: no worker has taken anything yet. Start one: cantrip worker --lane {lane} --space … {recipe}",
+                    err=True,
+                )
+            time.sleep(_PAUSE_S)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+class _Report:
+    """Counts what has ended, and shows it."""
+
+    def __init__(
+        self, store: TupleStore, works: Sequence[WorkTuple], intents: Sequence[Intent], *, as_json: bool
+    ) -> None:
+        self._store = store
+        self._works = works
+        self._intents = intents
+        self._as_json = as_json
+        self._results: dict[str, Mapping[str, Any]] = {}
+        self._waiting = {work.id for work in works}
+        self._begun = time.monotonic()
+        self._earlier = 0
+        self._again = 0
+        self._last_line = self._begun
+        self._live = sys.stderr.isatty()
+        self._width = 0
+
+    @contextmanager
+    def terminal(self) -> Iterator[None]:
+        """Remove the live line at the end."""
+        try:
+            yield
+        finally:
+            self._clear()
+
+    @property
+    def terminated(self) -> int:
+        return sum(each["exit"] == 0 for each in self._results.values())
+
+    def all_ended(self) -> bool:
+        return not self._waiting
+
+    def any_progress(self) -> bool:
+        return bool(self._results) or any(c.state == "claimed" for c in self._store.counts())
+
+    def collect(self, *, earlier: bool = False) -> None:
+        """Look for results that the store has: of an ``earlier`` run, or of other workers."""
+        for work in self._works:
+            if work.id in self._waiting:
+                stored = self._store.get(work.id)
+                if stored is not None and stored.state in ("done", "failed"):
+                    receipt = next(r.document for r in self._store.receipts(work.id) if r.step is None)
+                    self._add(work.id, receipt)
+                    self._earlier += earlier
+
+    def one_ended(self, ended: Any) -> None:
+        """A cast of this process ended, or will be tried again."""
+        if ended.receipt is None:
+            self._again += 1
+        elif ended.claim.work.id in self._waiting:
+            self._add(ended.claim.work.id, ended.receipt)
+
+    def _add(self, tuple_id: str, receipt: Mapping[str, Any]) -> None:
+        self._waiting.discard(tuple_id)
+        self._results[tuple_id] = receipt
+        if self._as_json:
+            self._clear()
+            index = next(i for i, work in enumerate(self._works) if work.id == tuple_id)
+            click.echo(json.dumps(self._row(index), ensure_ascii=False))
+
+    def _row(self, index: int) -> dict[str, Any]:
+        work, intent = self._works[index], self._intents[index]
+        receipt = self._results.get(work.id)
+        position = work.map_pos or {}
+        row: dict[str, Any] = {
+            **({"id": intent.id} if intent.id is not None else {}),
+            "intent": intent.intent,
+            "sample": position.get("sample", 0),
+            "tuple_id": work.id,
+        }
+        if receipt is None:
+            return {**row, "state": "waiting"}
+        return {
+            **row,
+            "state": "done" if receipt["exit"] == 0 else "failed",
+            "receipt_id": receipt["id"],
+            "cost": receipt["cost"],
+            **({"error": receipt["error"]} if receipt.get("error") else {}),
+            **({"cast": receipt["result"]} if receipt.get("result") else {}),
+        }
+
+    def cost(self) -> tuple[float | None, int]:
+        """The known cost in US dollars, and how many results do not say theirs."""
+        known = [each["cost"].get("usd") for each in self._results.values()]
+        paid = [usd for usd in known if usd is not None]
+        return (sum(paid) if paid else None), len(known) - len(paid)
+
+    def _line(self, running: int | None) -> str:
+        ended, total = len(self._results), len(self._works)
+        failed = ended - self.terminated
+        parts = [f"{ended}/{total} casts"]
+        if running is not None:
+            parts.append(f"{running} running")
+        if failed:
+            parts.append(f"{failed} failed")
+        if self._again:
+            parts.append(f"{self._again} tried again")
+        usd, _ = self.cost()
+        if usd is not None:
+            parts.append(f"${usd:.4f}")
+        new, elapsed = ended - self._earlier, time.monotonic() - self._begun
+        if new and ended < total:
+            parts.append(f"about {_duration((total - ended) * elapsed / new)} left")
+        return " · ".join(parts)
+
+    def show(self, running: int | None) -> None:
+        """Show the progress: a line that changes, or a new line now and then."""
+        if self._live:
+            text = self._line(running)
+            sys.stderr.write("\r" + text.ljust(self._width))
+            sys.stderr.flush()
+            self._width = len(text)
+        elif time.monotonic() - self._last_line >= _LINE_S:
+            self._last_line = time.monotonic()
+            click.echo(self._line(running), err=True)
+
+    def _clear(self) -> None:
+        if self._live and self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()
+            self._width = 0
+
+    def write(self, out: Path) -> None:
+        """Write all results, also of casts that have not ended."""
+        text = "".join(json.dumps(self._row(index), ensure_ascii=False) + "\n" for index in range(len(self._works)))
+        out.write_text(text, encoding="utf-8")
+
+    def summary(self, loom: str | None, interrupted: bool) -> None:
+        """Say on stderr how it ended, with the reasons of failures, and what to do next."""
+        self._clear()
+        click.echo(f"cantrip: {self._line(None)} · {_duration(time.monotonic() - self._begun)}", err=True)
+        if self._earlier:
+            click.echo(f"{self._earlier} had ended in an earlier run (--again repeats them)", err=True)
+        reasons: dict[str, int] = {}
+        for each in self._results.values():
+            if each["exit"] != 0:
+                reason = " ".join(str(each.get("error") or f"exit {each['exit']}").split())[:200]
+                reasons[reason] = reasons.get(reason, 0) + 1
+        for reason, count in sorted(reasons.items(), key=lambda pair: -pair[1])[:5]:
+            click.echo(f"  {count} × {reason}", err=True)
+        if loom is not None:
+            click.echo(f"loom     {loom}", err=True)
+        if interrupted or self._waiting:
+            click.echo("the same command goes on where this one stopped", err=True)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,206 @@
+"""`cantrip tuple`: put tuples into a tuple-space, read one, and see what waits, runs and failed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cantrip_acp.cli.command_table import SuggestingGroup, examples
+from cantrip_acp.cli.session.setup import state_option
+from cantrip_acp.cli.session.tuple_space import open_space, space_option
+
+
+@click.group("tuple", cls=SuggestingGroup)
+def tuple_() -> None:
+    """Put tuples into a tuple-space, read them, and see their state.
+
+    A tuple is one unit of work: a lane, a payload of steps, a budget and where it comes from. Workers take the tuples of
+    their lane (`cantrip worker`), and each ends with one receipt.
+    """
+
+
+@tuple_.command(
+    "out",
+    **examples(
+        """echo '{"schema": "yool-tuple/v1", "lane": "build", "payload": [{"yool": "agent.lint.ruff"}]}' > one.json""",
+        "cantrip tuple out one.json",
+        "cantrip tuple status",
+    ),
+)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each tuple.")
+@space_option
+@state_option
+def out(file: str, as_json: bool, space: str | None, state_dir: Path | None) -> int:
+    """Put the tuples of FILE into the space: one JSON object, or one in each line. - is stdin.
+
+    All of them are put, or none. A tuple with a known id is the same work and is not put twice.
+
+    Exit status: 0 done; 1 the lane is full; 2 a tuple is not valid, or the space cannot be opened.
+    """
+    from cantrip_acp.tuplespace.errors import SpaceFull, TupleError
+    from cantrip_acp.tuplespace.space import max_waiting_from_environment
+    from cantrip_acp.tuplespace.tuples import parse_tuple
+
+    with click.open_file(file, encoding="utf-8") as opened:
+        text = opened.read()
+    works = []
+    for number, document in _documents(text):
+        try:
+            works.append(parse_tuple(document))
+        except TupleError as error:
+            raise TupleError(f"{'stdin' if file == '-' else file}:{number}: {error}") from None
+    store = open_space(space, state_dir)
+    try:
+        new = store.put(works, max_waiting=max_waiting_from_environment())
+    except SpaceFull as full:
+        click.echo(f"cantrip: {full}", err=True)
+        return 1
+    finally:
+        store.close()
+    for work, is_new in zip(works, new, strict=True):
+        if as_json:
+            click.echo(json.dumps({"tuple_id": work.id, "lane": work.lane, "new": is_new}))
+        else:
+            click.echo(f"{work.id}  {'put into' if is_new else 'known in'} lane {work.lane}")
+    return 0
+
+
+def _documents(text: str) -> list[tuple[int, str]]:
+    """The JSON texts with their line numbers: the whole text if it is one object, else each line."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    return [(1, text)]
+
+
+@tuple_.command("rd", **examples('cantrip tuple rd \'{"lane": "build"}\' --json'))
+@click.argument("pattern")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait for a tuple that matches.  [default: do not wait]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@space_option
+@state_option
+def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: Path | None) -> int:
+    """Show a tuple: PATTERN is its id, or a part of a tuple as JSON, such as {"lane": "build"}.
+
+    A pattern finds the oldest tuple that waits or is worked on. An id finds a tuple in any state, with its receipts.
+
+    Exit status: 0 found, 1 there is none, 2 the pattern is not valid, or the space cannot be opened.
+    """
+    import threading
+
+    from cantrip_acp.tuplespace.errors import TupleError
+    from cantrip_acp.tuplespace.tuples import Pattern
+
+    identity = pattern if pattern.startswith("sha256:") else None
+    try:
+        fields = {} if identity else json.loads(pattern)
+    except ValueError as error:
+        raise TupleError(f"a pattern is an id (sha256:…) or a JSON object: {error}") from None
+    if not isinstance(fields, dict):
+        raise TupleError(f'a pattern is a JSON object such as {{"lane": "build"}}, not {pattern[:100]!r}')
+    wanted = Pattern(fields)
+    store = open_space(space, state_dir)
+    try:
+        end = time.monotonic() + wait
+        while True:
+            work = None if identity else store.read(wanted)
+            stored = store.get(identity or (work.id if work is not None else ""))
+            if stored is not None or time.monotonic() >= end:
+                break
+            store.wait(min(1.0, end - time.monotonic()), threading.Event())
+        if stored is None:
+            click.echo("cantrip: there is no such tuple", err=True)
+            return 1
+        receipts = [{"step": r.step, **r.document} for r in store.receipts(stored.work.id)]
+    finally:
+        store.close()
+    shown: dict[str, Any] = {
+        "tuple": stored.work.document,
+        "state": stored.state,
+        "attempts": stored.attempts,
+        "worker": stored.worker,
+        "error": stored.error,
+        "receipts": receipts,
+    }
+    click.echo(json.dumps(shown, ensure_ascii=False, indent=None if as_json else 2))
+    return 0
+
+
+@tuple_.command("status", **examples("cantrip tuple status", "cantrip tuple status --json"))
+@click.option("--watch", is_flag=True, help="Show it again each second, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch, one in each line.")
+@space_option
+@state_option
+def status(watch: bool, as_json: bool, space: str | None, state_dir: Path | None) -> int:
+    """Show each lane: how many tuples wait, run, are done and failed, and the age of the oldest that waits.
+
+    Exit status: 0 done, 2 the space cannot be opened.
+    """
+    store = open_space(space, state_dir)
+    before: tuple[float, int] | None = None
+    try:
+        while True:
+            lanes: dict[str, dict[str, Any]] = {}
+            for count in store.counts():
+                lane = lanes.setdefault(
+                    count.lane,
+                    {"waiting": 0, "claimed": 0, "done": 0, "failed": 0, "taken": 0, "oldest_waiting_s": None},
+                )
+                lane[count.state] = count.count
+                if count.state == "waiting":
+                    lane["oldest_waiting_s"] = round(count.oldest_s, 1)
+            ended, now = sum(lane["done"] + lane["failed"] for lane in lanes.values()), time.monotonic()
+            rate = None if before is None else (ended - before[1]) / (now - before[0])
+            before = (now, ended)
+            if as_json:
+                data = {
+                    "space": store.location,
+                    "lanes": lanes,
+                    **({"ended_per_s": round(rate, 2)} if rate is not None else {}),
+                }
+                click.echo(json.dumps(data))
+            else:
+                _show(store.location, lanes, rate, clear=watch and sys.stdout.isatty())
+            if not watch:
+                return 0
+            sys.stdout.flush()
+            time.sleep(1)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        store.close()
+
+
+def _show(location: str, lanes: dict[str, dict[str, Any]], rate: float | None, *, clear: bool) -> None:
+    from cantrip_acp.cli.render.table import print_table
+    from cantrip_acp.cli.render.terminal import Screen
+
+    if clear:
+        click.clear()
+    click.echo(f"space    {location}" + (f" · {rate:.1f} ended each second" if rate is not None else ""))
+    if not lanes:
+        click.echo("no tuples. `cantrip tuple out FILE` or `cantrip cast-batch` puts some")
+        return
+    rows = [
+        [
+            name,
+            *(str(lane[state]) for state in ("waiting", "claimed", "done", "failed")),
+            "" if lane["oldest_waiting_s"] is None else f"{lane['oldest_waiting_s']:.0f} s",
+        ]
+        for name, lane in sorted(lanes.items())
+    ]
+    columns = ["lane", "waiting", "running", "done", "failed", "oldest"]
+    print_table(Screen(), columns, rows, right=columns[1:])

@@ -1,0 +1,141 @@
+"""`cantrip worker`: cast the tuples of a lane, for `cantrip cast-batch --lane` on this machine or on others."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
+from cantrip_acp.cli.session.setup import cwd_option, loom_option, open_recipe, state_option
+from cantrip_acp.cli.session.tuple_space import cast_yools, open_space, run_async, space_option, worker_name
+
+if TYPE_CHECKING:
+    from cantrip_acp.tuplespace.worker import Ended
+
+
+@click.command(
+    "worker",
+    **examples(
+        "cantrip recipe new greeter",
+        "cantrip worker --lane greetings --until-empty greeter",
+    ),
+)
+@click.argument("recipes", nargs=-1, required=True)
+@click.option("--lane", required=True, help="The lane whose tuples this worker takes.")
+@space_option
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 1000),
+    envvar="YOOL_TUPLE_LANE_CONCURRENCY",
+    default=8,
+    show_default=True,
+    help="Casts at once ($YOOL_TUPLE_LANE_CONCURRENCY).",
+)
+@click.option(
+    "--lease",
+    type=click.FloatRange(1, 3600),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="After this time without a sign of this worker, another one takes its tuples.",
+)
+@click.option("--until-empty", is_flag=True, help="Stop when nothing of the lane waits.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each attempt.")
+@cwd_option
+@loom_option
+@state_option
+@allow_host_option
+def worker(
+    recipes: tuple[str, ...],
+    lane: str,
+    space: str | None,
+    concurrency: int,
+    lease: float,
+    until_empty: bool,
+    as_json: bool,
+    cwd: Path,
+    loom_file: str | None,
+    state_dir: Path | None,
+    allow_hosts: tuple[str, ...],
+) -> int:
+    """Take tuples of a lane and cast them with RECIPES. Runs until it is stopped.
+
+    A tuple can only name one of RECIPES, and only with the same text: a worker runs nothing else. A recipe that you name by
+    its path is trusted for this run.
+
+    The first SIGTERM or Ctrl-C lets what runs end, and takes nothing more. The second gives back what runs. If a worker is
+    killed, others take its tuples when --lease has passed.
+
+    Give workers on several hosts one loom: --loom postgresql://….
+
+    Exit status: 0 stopped, or the lane is empty; 2 the command line or a recipe is wrong; 3 this machine has no sandbox.
+    """
+    import anyio
+
+    from cantrip_acp.tuplespace.tuples import Pattern
+    from cantrip_acp.tuplespace.worker import Worker
+
+    hosts = named_hosts(allow_hosts)
+    opened = []
+    store = None
+    try:
+        for recipe in recipes:
+            each = open_recipe(recipe, cwd, loom_file, state_dir)
+            opened.append(each)
+            print_allowed(each.cantrip, each.cantrip.circle, hosts, ask=False)
+        store = open_space(space, state_dir)
+        runner = Worker(
+            store,
+            Pattern({"lane": lane}),
+            cast_yools(opened, allow_hosts),
+            name=worker_name(),
+            concurrency=concurrency,
+            lease_s=lease,
+            ended=lambda ended: _print(ended, as_json=as_json),
+        )
+        click.echo(f"cantrip: {runner.name} takes the tuples of lane {lane} from {store.location}", err=True)
+
+        async def run() -> None:
+            async with anyio.create_task_group() as tasks:
+
+                async def watch_signals() -> None:
+                    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                        async for _ in signals:
+                            if runner.running:
+                                click.echo(
+                                    f"cantrip: {runner.running} running; once more gives them back to others", err=True
+                                )
+                            runner.drain()
+
+                tasks.start_soon(watch_signals)
+                await runner.run(until=lambda: until_empty)
+                tasks.cancel_scope.cancel()
+
+        run_async(run)
+        return 0
+    finally:
+        if store is not None:
+            store.close()
+        for each in opened:
+            each.leave()
+
+
+def _print(ended: Ended, *, as_json: bool) -> None:
+    work, receipt = ended.claim.work, ended.receipt
+    state = "again" if receipt is None else "done" if receipt["exit"] == 0 else "failed"
+    reason = ended.again or ended.failed
+    if as_json:
+        row: dict[str, Any] = {"state": state, "tuple_id": work.id, "attempt": ended.claim.attempt}
+        click.echo(
+            json.dumps({**row, **({"error": reason} if reason else {}), **({"receipt": receipt} if receipt else {})})
+        )
+    else:
+        line = f"{state:6} {work.id[7:19]} {work.payload[0].yool}"
+        click.echo(line + (f"  {' '.join(reason.split())[:200]}" if reason else ""))
+    sys.stdout.flush()

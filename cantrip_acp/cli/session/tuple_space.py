@@ -1,0 +1,70 @@
+"""Options and helpers of the commands that use a tuple-space: ``--space``, the lanes and the recipes of a worker."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cantrip_acp.core.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from cantrip_acp.cli.session.setup import OpenedRecipe
+    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.worker import Yool
+
+T = TypeVar("T")
+
+space_option = click.option(
+    "--space",
+    metavar="SPACE",
+    envvar="CANTRIP_TUPLE_SPACE",
+    help="The tuple-space: a SQLite file, or postgresql://user@host/database for many hosts.  "
+    "[default: $CANTRIP_TUPLE_SPACE, else tuples.db in the state folder]",
+)
+
+
+def open_space(space: str | None, state_dir: Path | None) -> TupleStore:
+    """Open the tuple-space that the user named, or that of the state folder."""
+    from cantrip_acp.files import paths
+    from cantrip_acp.tuplespace.stores import open_store
+
+    return open_store(space if space is not None else paths.private(paths.state_dir(state_dir)) / "tuples.db")
+
+
+def run_async(main: Callable[[], Awaitable[T]]) -> T:
+    """Run an event loop. A single error out of task groups is raised as itself."""
+    import anyio
+
+    try:
+        return anyio.run(main)
+    except BaseExceptionGroup as group:
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+
+
+def worker_name() -> str:
+    """Host and process, as ``tuple status`` shows them."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def cast_yools(opened: Sequence[OpenedRecipe], hosts: Sequence[str]) -> dict[str, Yool]:
+    """A yool for each recipe, with the hosts of ``--allow-host``. Raises DefinitionError if two recipes have one name."""
+    from cantrip_acp.tuplespace.batch import cast_yool, recipe_digest
+    from cantrip_acp.tuplespace.cast_yool import CastYool
+
+    yools: dict[str, Any] = {}
+    for each in opened:
+        name = cast_yool(each.recipe.name)
+        if name in yools:
+            raise DefinitionError(
+                f"two recipes have the name {each.recipe.name!r}: start a worker for each", where=each.recipe.file
+            )
+        yools[name] = CastYool(each.cantrip, each.loom, recipe_digest(each.recipe), hosts=hosts)
+    return yools

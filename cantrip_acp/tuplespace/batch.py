@@ -1,0 +1,86 @@
+"""Batches of casts: a recipe, many intents and samples of each, as tuples. The same batch has the same tuples."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cantrip_acp.tuplespace.errors import TupleError
+from cantrip_acp.tuplespace.tuples import WorkTuple, new_tuple
+
+if TYPE_CHECKING:
+    from cantrip_acp.recipes.recipe import Recipe
+
+
+class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of a batch: the intent, and a name for its results."""
+
+    intent: str
+    id: str | None = None
+
+
+def read_intents(lines: Iterable[str], file: str) -> list[Intent]:
+    """Read JSON lines, each a text or ``{"intent": …, "id": …}``. Raises `TupleError` with file and line."""
+    found: list[Intent] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+            intent = Intent(value) if isinstance(value, str) else msgspec.convert(value, Intent)
+        except (ValueError, RecursionError, msgspec.ValidationError) as error:
+            raise TupleError(
+                f'{file}:{number}: {error}; each line is a JSON text or {{"intent": "…", "id": "…"}} (id is optional)'
+            ) from None
+        if not intent.intent.strip():
+            raise TupleError(f"{file}:{number}: the intent is empty")
+        found.append(intent)
+    if not found:
+        raise TupleError(f"{file}: there are no intents")
+    return found
+
+
+def cast_yool(recipe_name: str) -> str:
+    """The name of the yool that casts a recipe."""
+    return f"agent.cast.{re.sub(r'[^A-Za-z0-9_-]+', '-', recipe_name) or 'recipe'}"
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    """The hash of a recipe's file: another text is other work."""
+    return "sha256:" + hashlib.sha256(recipe.raw).hexdigest()
+
+
+def batch_tuples(
+    recipe_name: str,
+    digest: str,
+    intents: Sequence[Intent],
+    *,
+    lane: str,
+    samples: int = 1,
+    terms: Mapping[str, Any] | None = None,
+    run: str | None = None,
+) -> list[WorkTuple]:
+    """The tuples of a batch: for each intent its samples. ``run`` makes it other work than before."""
+    works: list[WorkTuple] = []
+    seen: Counter[str] = Counter()
+    for intent in intents:
+        for sample in range(samples):
+            number = seen[intent.intent]
+            seen[intent.intent] += 1
+            works.append(
+                new_tuple(
+                    lane,
+                    [{"yool": cast_yool(recipe_name), "args": {"intent": intent.intent, "recipe": digest}}],
+                    # The same intent twice is two samples of it.
+                    map_pos={"sample": number, **({"run": run} if run else {})},
+                    agent_terms=terms,
+                )
+            )
+            assert number >= sample
+    return works

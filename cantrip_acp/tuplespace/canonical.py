@@ -1,0 +1,24 @@
+"""Canonical JSON and content addresses (seed §4.5): equal data has equal bytes, and equal bytes have the same id."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from cantrip_acp.tuplespace.errors import TupleError
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys, without spaces, in UTF-8. Raises `TupleError` if the value is not JSON data."""
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        # ValueError: NaN, infinity, a lone surrogate, a list that contains itself.
+        raise TupleError(f"not JSON data: {error}") from None
+
+
+def content_id(value: Any) -> str:
+    """``sha256:`` and the hash of the canonical JSON."""
+    return "sha256:" + hashlib.sha256(canonical_json(value)).hexdigest()

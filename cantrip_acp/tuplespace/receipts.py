@@ -1,0 +1,62 @@
+"""Receipts: the record of one execution of a yool (seed §2.5). Immutable and content-addressed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cantrip_acp.tuplespace.canonical import content_id
+
+COST = ("usd", "tokens_in", "tokens_out", "wall_ms")
+"""The parts of a cost that are added up. ``usd`` and tokens are None if unknown."""
+
+
+def make_receipt(
+    *,
+    yool: str,
+    tuple_id: str,
+    started_at: str,
+    ended_at: str,
+    exit: int,  # noqa: A002 - the name of the field
+    cost: Mapping[str, Any],
+    result: Any = None,
+    error: str | None = None,
+    steps: Sequence[str] = (),
+    artifacts: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Make a receipt. Its id is the hash of everything else in it, so that a changed receipt is noticed.
+
+    ``exit`` is 0 for success. ``steps`` are the ids of the receipts that this one sums up. ``result`` is JSON data without
+    secrets.
+    """
+    receipt: dict[str, Any] = {
+        "yool": yool,
+        "tuple_id": tuple_id,
+        "started_at": started_at,
+        "ended_at": ended_at,
+        "exit": exit,
+        "artifacts": [dict(each) for each in artifacts],
+        "cost": dict(cost),
+    }
+    if result is not None:
+        receipt["result"] = result
+    if error is not None:
+        receipt["error"] = error
+    if steps:
+        receipt["steps"] = list(steps)
+    return {"id": content_id(receipt), **receipt}
+
+
+def is_genuine(receipt: Mapping[str, Any]) -> bool:
+    """Whether the id fits the content."""
+    content = {key: value for key, value in receipt.items() if key != "id"}
+    return receipt.get("id") == content_id(content)
+
+
+def add_costs(costs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The sum of costs. A part is None if it is unknown in each of them."""
+    total: dict[str, Any] = {}
+    for name in COST:
+        known = [cost[name] for cost in costs if cost.get(name) is not None]
+        total[name] = sum(known) if known else None
+    return total

@@ -1,0 +1,148 @@
+"""What a store of tuples does. SQLite and PostgreSQL do the same, and one suite of tests checks both.
+
+A store has three tables. Tuples and receipts are append-only. The queue has the state of delivery for each tuple:
+``waiting`` → ``claimed`` → ``done`` or ``failed`` (dead letter), or ``taken`` by `TupleSpace.in_`. A claim has a lease. When the
+lease ends without an answer, the tuple waits again, and the old claim is refused from then on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from cantrip_acp.text.json_data import freeze_record
+from cantrip_acp.tuplespace.canonical import canonical_json
+from cantrip_acp.tuplespace.errors import SpaceError, TupleError
+from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
+
+State = Literal["waiting", "claimed", "done", "failed", "taken"]
+DEFAULT_MAX_WAITING = 8192
+"""The most waiting tuples of a lane (``YOOL_TUPLE_QUEUE_MAXSIZE``, seed §11.1)."""
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A tuple that one worker has until its lease ends."""
+
+    work: WorkTuple
+    position: int
+    """The tuple's position in the store."""
+    token: int
+    """A number that grows with each claim of the tuple. A claim with an older number is refused."""
+    attempt: int
+    """1 for the first claim."""
+
+
+class StoredTuple(msgspec.Struct, frozen=True, kw_only=True):
+    """A tuple with its state."""
+
+    work: WorkTuple
+    position: int
+    state: State
+    attempts: int
+    worker: str | None
+    error: str | None
+    """Why the last attempt failed, or why the tuple is a dead letter."""
+
+
+class StoredReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """A receipt of a tuple."""
+
+    document: dict[str, Any]
+    step: int | None
+    """The index of the step, or None for the receipt that ends the tuple."""
+
+
+class LaneCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many tuples of a lane are in a state."""
+
+    lane: str
+    state: State
+    count: int
+    oldest_s: float
+    """Age in seconds of the oldest one, since it was put into the store."""
+
+
+class TupleStore(Protocol):
+    """Methods block, and any thread may call them. All raise `SpaceError` if the store cannot be read or written."""
+
+    @property
+    def location(self) -> str:
+        """The address, without a password."""
+
+    def put(self, works: Sequence[WorkTuple], *, max_waiting: int | None = None) -> list[bool]:
+        """Store tuples, all or none. For each: whether it is new. A known id is left as it is.
+
+        Raises `SpaceFull` if a lane would have more than about ``max_waiting`` waiting tuples.
+        """
+
+    def claim(self, pattern: Pattern, worker: str, *, lease_s: float, count: int = 1) -> list[Claim]:
+        """Claim up to ``count`` tuples, the oldest first."""
+
+    def extend(self, claims: Sequence[Claim], lease_s: float) -> list[bool]:
+        """Extend leases by heartbeat. For each: whether the claim still holds."""
+
+    def save_step(self, claim: Claim, step: int, receipt: Mapping[str, Any]) -> None:
+        """Store the receipt of a step. Raises `LeaseLost`."""
+
+    def acknowledge(
+        self, claim: Claim, receipt: Mapping[str, Any], *, children: Sequence[WorkTuple] = (), failed: str | None = None
+    ) -> None:
+        """End a tuple in one transaction: its last receipt, its new state and its child tuples, on the disk when this returns.
+
+        ``failed`` is the reason of a dead letter. The same receipt again is no error. Raises `LeaseLost`.
+        """
+
+    def release(self, claim: Claim, error: str, *, delay_s: float = 0.0, counts: bool = True) -> None:
+        """Give a tuple back, to be claimed again after ``delay_s``. Raises `LeaseLost`.
+
+        ``counts`` is False if nothing was tried.
+        """
+
+    def take(self, pattern: Pattern) -> WorkTuple | None:
+        """Remove the oldest waiting tuple from the queue. The tuple itself stays in the log."""
+
+    def restore(self, tuple_id: str) -> None:
+        """Let a tuple wait again that was taken for a caller who had gone."""
+
+    def read(self, pattern: Pattern) -> WorkTuple | None:
+        """The oldest tuple that waits or is being worked on."""
+
+    def get(self, tuple_id: str) -> StoredTuple | None:
+        """A tuple by its id."""
+
+    def receipts(self, tuple_id: str) -> list[StoredReceipt]:
+        """The receipts of a tuple, in the order of storing."""
+
+    def after(self, cursor: str, pattern: Pattern, limit: int = 1000) -> tuple[list[StoredTuple], str]:
+        """Tuples that were put after a cursor, and the next cursor. The first cursor is ""."""
+
+    def counts(self) -> list[LaneCount]:
+        """The tuples of each lane by state."""
+
+    def wait(self, timeout_s: float, stop: threading.Event) -> bool:
+        """Wait until the store may have changed. False if it has not changed after ``timeout_s``, or if ``stop`` was set."""
+
+    def close(self) -> None:
+        """Close the connection. Claims stay until their leases end."""
+
+
+def encode_receipt(receipt: Mapping[str, Any], work: WorkTuple) -> tuple[str, bytes]:
+    """The id and the canonical JSON of a receipt. Raises `TupleError` if it is not one of this tuple."""
+    document = dict(receipt)
+    identity = document.get("id")
+    if not isinstance(identity, str) or not identity.startswith("sha256:"):
+        raise TupleError(f"a receipt has an id that begins with sha256:, not {identity!r}")
+    if document.get("tuple_id") != work.id:
+        raise TupleError(f"receipt {identity} is of tuple {document.get('tuple_id')}, not of {work.id}")
+    return identity, canonical_json(document)
+
+
+def decode_work(body: bytes | str) -> WorkTuple:
+    """A tuple from a store's row. It was checked before it was stored. Raises `SpaceError` if the row is damaged."""
+    try:
+        return freeze_record(msgspec.json.decode(body, type=WorkTuple))
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise SpaceError(f"a tuple in the store is damaged: {error}") from None

@@ -1,0 +1,445 @@
+"""PostgreSQL store of tuples: one database for workers on many hosts. Its clock decides when a lease ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from cantrip_acp.core.errors import LoomError
+from cantrip_acp.loom.stores.postgres_url import PgUrl
+from cantrip_acp.tuplespace.canonical import canonical_json
+from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
+from cantrip_acp.tuplespace.stores.base import (
+    Claim,
+    LaneCount,
+    StoredReceipt,
+    StoredTuple,
+    decode_work,
+    encode_receipt,
+)
+from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
+
+try:
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+except ImportError as error:
+    raise SpaceNotOpened(
+        f"a tuple-space in PostgreSQL needs psycopg ({error}); pip install 'cantrip-acp[postgres]', or name a SQLite file"
+    ) from None
+
+_T = TypeVar("_T")
+_DEFAULTS = {"connect_timeout": "10", "application_name": "cantrip-tuples", "tcp_user_timeout": "30000"}
+_LOCK = 0x43545550
+"""The advisory lock of migrations."""
+_CHANNEL = "cantrip_tuples"
+_SLICE_S = 0.5
+"""How often a wait looks whether it is to stop."""
+_RECONNECTS = 30
+"""How often an operation tries a lost connection again, once a second."""
+
+MIGRATIONS = (
+    """
+    CREATE TABLE cantrip_tuples (
+        position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        tenant name NOT NULL DEFAULT '', id text NOT NULL, lane text NOT NULL, body text NOT NULL,
+        put_at timestamptz NOT NULL DEFAULT clock_timestamp(), xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+        UNIQUE (tenant, id)
+    );
+    CREATE INDEX cantrip_tuples_xid ON cantrip_tuples (xid, position);
+    CREATE TABLE cantrip_tuple_receipts (
+        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        tenant name NOT NULL DEFAULT '', id text NOT NULL, position bigint NOT NULL, step integer, body text NOT NULL
+    );
+    CREATE UNIQUE INDEX cantrip_tuple_receipt_of_end ON cantrip_tuple_receipts (position) WHERE step IS NULL;
+    CREATE UNIQUE INDEX cantrip_tuple_receipt_of_step ON cantrip_tuple_receipts (position, step) WHERE step IS NOT NULL;
+    CREATE TABLE cantrip_tuple_queue (
+        position bigint PRIMARY KEY, tenant name NOT NULL DEFAULT '', lane text NOT NULL, state text NOT NULL,
+        ready_at timestamptz NOT NULL DEFAULT clock_timestamp(), lease_until timestamptz,
+        attempts integer NOT NULL DEFAULT 0, token integer NOT NULL DEFAULT 0, worker text, error text
+    );
+    CREATE INDEX cantrip_tuple_waiting ON cantrip_tuple_queue (lane, position) WHERE state = 'waiting';
+    CREATE INDEX cantrip_tuple_leases ON cantrip_tuple_queue (lease_until) WHERE state = 'claimed';
+    CREATE FUNCTION cantrip_tuples_kept() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        RAISE restrict_violation USING MESSAGE = 'tuples and receipts are append-only';
+    END $$;
+    CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_tuples
+        FOR EACH STATEMENT EXECUTE FUNCTION cantrip_tuples_kept();
+    CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_tuple_receipts
+        FOR EACH STATEMENT EXECUTE FUNCTION cantrip_tuples_kept();
+    """,
+)
+"""The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
+READS_TO = 99
+"""The highest version of tables that this version works with. A version from 100 on may have changed what exists."""
+
+ROW_SECURITY = "".join(
+    f"""
+    ALTER TABLE {table} ALTER COLUMN tenant SET DEFAULT current_user;
+    ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;
+    ALTER TABLE {table} FORCE ROW LEVEL SECURITY;
+    DROP POLICY IF EXISTS cantrip_own ON {table};
+    CREATE POLICY cantrip_own ON {table} USING (tenant = current_user) WITH CHECK (tenant = current_user);
+    """
+    for table in ("cantrip_tuples", "cantrip_tuple_receipts", "cantrip_tuple_queue")
+)
+"""Gives each user of the database tuples of their own. An administrator runs it once, before the first tuple."""
+
+
+class PostgresTupleStore:
+    """Tuples in a database. A lost connection is opened again for up to 30 s. Raises `SpaceError`."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._url = PgUrl.of(url)
+        except LoomError as error:
+            raise SpaceNotOpened(str(error)) from None
+        self._lock = threading.RLock()
+        self._listening = threading.Lock()
+        self._base: psycopg.Connection[Any] | None = None
+        self._listener: psycopg.Connection[Any] | None = None
+        self._closed = False
+        self._base = self._connect()
+        self._run("open", self._migrate)
+
+    @property
+    def location(self) -> str:
+        return self._url.shown.removesuffix("?loom=default")
+
+    def __repr__(self) -> str:
+        return f"PostgresTupleStore({self.location!r})"
+
+    def _failure(self, what: str, error: object, mend: str = "") -> SpaceError:
+        kind = SpaceNotOpened if what == "open" else SpaceError
+        return kind(f"cannot {what} tuple-space {self.location}: {self._url.clean(error)}{mend}")
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        if self._closed:
+            raise SpaceError(f"the tuple-space {self.location} is closed")
+        try:
+            return psycopg.connect(**{**_DEFAULTS, **conninfo_to_dict(self._url.server)}, autocommit=True)  # type: ignore[arg-type]
+        except psycopg.ProgrammingError:
+            # The driver's message repeats parts of the address.
+            raise SpaceNotOpened(
+                f"cannot open tuple-space {self.location}: the address has a part that PostgreSQL does not know"
+            ) from None
+        except psycopg.Error as error:
+            mend = ". Is the server running and reachable, and are user, password (or ~/.pgpass) and database right?"
+            raise self._failure("open", error, mend) from None
+
+    def _migrate(self, base: psycopg.Connection[Any]) -> None:
+        found = base.execute("SELECT to_regclass('cantrip_tuple_tables')").fetchone()
+        version = 0
+        if found != (None,):
+            version = base.execute("SELECT max(version) FROM cantrip_tuple_tables").fetchone()[0] or 0  # type: ignore[index]
+        if version > READS_TO:
+            raise SpaceNotOpened(
+                f"cannot open tuple-space {self.location}: its tables have version {version}, and this version of "
+                f"cantrip-acp works with up to {READS_TO}. Upgrade cantrip-acp"
+            )
+        if version >= len(MIGRATIONS):
+            return
+        base.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        base.execute("CREATE TABLE IF NOT EXISTS cantrip_tuple_tables (version integer PRIMARY KEY)")
+        # Another process may have been first.
+        version = base.execute("SELECT max(version) FROM cantrip_tuple_tables").fetchone()[0] or 0  # type: ignore[index]
+        for number, script in enumerate(MIGRATIONS[version:], version + 1):
+            base.execute(script.encode())
+            base.execute("INSERT INTO cantrip_tuple_tables VALUES (%s)", (number,))
+
+    def enable_row_security(self) -> None:
+        """Give each user of the database tuples of their own: nobody reads or claims those of another user."""
+        self._run("change", lambda base: base.execute(ROW_SECURITY.encode()))
+
+    def _run(self, what: str, work: Callable[[psycopg.Connection[Any]], _T]) -> _T:
+        """Do something in one transaction, again if the connection was lost. So the work must be safe to repeat."""
+        with self._lock:
+            for attempt in range(_RECONNECTS + 1):
+                try:
+                    if self._base is None or self._base.closed:
+                        self._base = self._connect()
+                    with self._base.transaction():
+                        return work(self._base)
+                except psycopg.Error as error:
+                    lost = self._base is None or self._base.closed or isinstance(error, psycopg.OperationalError)
+                    serialization = isinstance(
+                        error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected
+                    )
+                    if not (lost or serialization) or attempt == _RECONNECTS or self._closed:
+                        raise self._failure(what, error) from None
+                except SpaceError:
+                    # Connecting failed. The first time it tells the user at once; a worker waits for its server.
+                    if (self._base is not None and not self._base.closed) or attempt == _RECONNECTS or self._closed:
+                        raise
+                if self._base is not None and self._base.closed:
+                    time.sleep(min(1.0, 0.05 * 2**attempt))
+        raise AssertionError("unreachable")
+
+    def put(self, works: Sequence[WorkTuple], *, max_waiting: int | None = None) -> list[bool]:
+        def work(base: psycopg.Connection[Any]) -> list[bool]:
+            new = self._insert(base, works)
+            if max_waiting is not None:
+                for lane in {each.lane for each, is_new in zip(works, new, strict=True) if is_new}:
+                    row = base.execute(
+                        "SELECT count(*) FROM cantrip_tuple_queue WHERE lane = %s AND state = 'waiting'", (lane,)
+                    ).fetchone()
+                    if row is not None and row[0] > max_waiting:
+                        raise SpaceFull(
+                            f"lane {lane!r} of {self.location} would have {row[0]} waiting tuples; at most {max_waiting} "
+                            "are allowed (YOOL_TUPLE_QUEUE_MAXSIZE). Start workers, or wait"
+                        )
+            return new
+
+        return self._run("write", work)
+
+    def _insert(self, base: psycopg.Connection[Any], works: Sequence[WorkTuple]) -> list[bool]:
+        if not works:
+            return []
+        rows = base.execute(
+            "WITH new AS (INSERT INTO cantrip_tuples (id, lane, body) "
+            "SELECT id, lane, body FROM unnest(%s::text[], %s::text[], %s::text[]) WITH ORDINALITY AS given (id, lane, body, n) "
+            "ORDER BY n ON CONFLICT (tenant, id) DO NOTHING "
+            "RETURNING position, id, lane), "
+            "queued AS (INSERT INTO cantrip_tuple_queue (position, lane, state) SELECT position, lane, 'waiting' FROM new) "
+            "SELECT id FROM new",
+            (
+                [each.id for each in works],
+                [each.lane for each in works],
+                [canonical_json(each.document).decode() for each in works],
+            ),
+        ).fetchall()
+        base.execute(f"NOTIFY {_CHANNEL}")
+        new = {row[0] for row in rows}
+        first = {each.id: index for index, each in reversed(list(enumerate(works)))}
+        return [each.id in new and first[each.id] == index for index, each in enumerate(works)]
+
+    def claim(self, pattern: Pattern, worker: str, *, lease_s: float, count: int = 1) -> list[Claim]:
+        where, values = _where(pattern)
+        statement = (
+            "WITH picked AS (SELECT q.position, t.body FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
+            f"WHERE q.state = 'waiting' AND q.ready_at <= clock_timestamp(){where} "
+            "ORDER BY q.position LIMIT %s FOR UPDATE OF q SKIP LOCKED) "
+            "UPDATE cantrip_tuple_queue q SET state = 'claimed', lease_until = clock_timestamp() + %s * interval '1 s', "
+            "attempts = q.attempts + 1, token = q.token + 1, worker = %s "
+            "FROM picked WHERE q.position = picked.position RETURNING q.position, picked.body, q.attempts, q.token"
+        )
+
+        def work(base: psycopg.Connection[Any]) -> list[Claim]:
+            base.execute(
+                "UPDATE cantrip_tuple_queue SET state = 'waiting', worker = NULL, "
+                "error = 'its lease ended: worker ' || worker || ' stopped or was cut off' WHERE position IN (SELECT position "
+                "FROM cantrip_tuple_queue WHERE state = 'claimed' AND lease_until < clock_timestamp() FOR UPDATE SKIP LOCKED)"
+            )
+            rows = base.execute(statement.encode(), (*values, count, lease_s, worker)).fetchall()
+            return [
+                Claim(work=decode_work(body), position=position, token=token, attempt=attempt)
+                for position, body, attempt, token in sorted(rows)
+            ]
+
+        return self._run("claim from", work)
+
+    def _lost(self, claim: Claim) -> LeaseLost:
+        return LeaseLost(
+            f"the lease of tuple {claim.work.id} ended before this worker answered; another worker may have the tuple"
+        )
+
+    def extend(self, claims: Sequence[Claim], lease_s: float) -> list[bool]:
+        def work(base: psycopg.Connection[Any]) -> list[bool]:
+            rows = base.execute(
+                "UPDATE cantrip_tuple_queue q SET lease_until = clock_timestamp() + %s * interval '1 s' "
+                "FROM unnest(%s::bigint[], %s::integer[]) AS held (position, token) "
+                "WHERE q.position = held.position AND q.token = held.token AND q.state = 'claimed' "
+                "RETURNING q.position, q.token",
+                (lease_s, [each.position for each in claims], [each.token for each in claims]),
+            ).fetchall()
+            held = set(rows)
+            return [(each.position, each.token) in held for each in claims]
+
+        return self._run("write", work)
+
+    def save_step(self, claim: Claim, step: int, receipt: Mapping[str, Any]) -> None:
+        identity, body = encode_receipt(receipt, claim.work)
+
+        def work(base: psycopg.Connection[Any]) -> None:
+            row = base.execute(
+                "SELECT 1 FROM cantrip_tuple_queue WHERE position = %s AND token = %s AND state = 'claimed' FOR SHARE",
+                (claim.position, claim.token),
+            ).fetchone()
+            if row is None:
+                raise self._lost(claim)
+            base.execute(
+                "INSERT INTO cantrip_tuple_receipts (id, position, step, body) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
+                (identity, claim.position, step, body.decode()),
+            )
+
+        self._run("write", work)
+
+    def acknowledge(
+        self, claim: Claim, receipt: Mapping[str, Any], *, children: Sequence[WorkTuple] = (), failed: str | None = None
+    ) -> None:
+        identity, body = encode_receipt(receipt, claim.work)
+
+        def work(base: psycopg.Connection[Any]) -> None:
+            base.execute("SET LOCAL synchronous_commit = on")
+            changed = base.execute(
+                "UPDATE cantrip_tuple_queue SET state = %s, error = %s, lease_until = NULL "
+                "WHERE position = %s AND token = %s AND state = 'claimed'",
+                ("done" if failed is None else "failed", failed, claim.position, claim.token),
+            ).rowcount
+            if not changed:
+                # The first try may have reached the server, and its answer may have been lost.
+                again = base.execute(
+                    "SELECT 1 FROM cantrip_tuple_receipts WHERE position = %s AND step IS NULL AND id = %s",
+                    (claim.position, identity),
+                ).fetchone()
+                if again is None:
+                    raise self._lost(claim)
+                return
+            base.execute(
+                "INSERT INTO cantrip_tuple_receipts (id, position, body) VALUES (%s, %s, %s)",
+                (identity, claim.position, body.decode()),
+            )
+            self._insert(base, children)
+            base.execute(f"NOTIFY {_CHANNEL}")
+
+        self._run("write", work)
+
+    def release(self, claim: Claim, error: str, *, delay_s: float = 0.0, counts: bool = True) -> None:
+        def work(base: psycopg.Connection[Any]) -> None:
+            changed = base.execute(
+                "UPDATE cantrip_tuple_queue SET state = 'waiting', error = %s, lease_until = NULL, worker = NULL, "
+                "ready_at = clock_timestamp() + %s * interval '1 s', attempts = attempts - %s "
+                "WHERE position = %s AND token = %s AND state = 'claimed'",
+                (error.replace("\0", " "), delay_s, 0 if counts else 1, claim.position, claim.token),
+            ).rowcount
+            if not changed:
+                raise self._lost(claim)
+            base.execute(f"NOTIFY {_CHANNEL}")
+
+        self._run("write", work)
+
+    def take(self, pattern: Pattern) -> WorkTuple | None:
+        where, values = _where(pattern)
+        statement = (
+            "WITH picked AS (SELECT q.position, t.body FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
+            f"WHERE q.state = 'waiting' AND q.ready_at <= clock_timestamp(){where} "
+            "ORDER BY q.position LIMIT 1 FOR UPDATE OF q SKIP LOCKED) "
+            "UPDATE cantrip_tuple_queue q SET state = 'taken' FROM picked WHERE q.position = picked.position RETURNING picked.body"
+        )
+        row = self._run("take from", lambda base: base.execute(statement.encode(), values).fetchone())
+        return decode_work(row[0]) if row is not None else None
+
+    def restore(self, tuple_id: str) -> None:
+        def work(base: psycopg.Connection[Any]) -> None:
+            base.execute(
+                "UPDATE cantrip_tuple_queue q SET state = 'waiting' FROM cantrip_tuples t "
+                "WHERE t.position = q.position AND t.id = %s AND q.state = 'taken'",
+                (tuple_id,),
+            )
+            base.execute(f"NOTIFY {_CHANNEL}")
+
+        self._run("write", work)
+
+    def read(self, pattern: Pattern) -> WorkTuple | None:
+        where, values = _where(pattern)
+        statement = (
+            "SELECT t.body FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
+            f"WHERE q.state IN ('waiting', 'claimed'){where} ORDER BY q.position LIMIT 1"
+        )
+        row = self._run("read", lambda base: base.execute(statement.encode(), values).fetchone())
+        return decode_work(row[0]) if row is not None else None
+
+    def get(self, tuple_id: str) -> StoredTuple | None:
+        row = self._run("read", lambda base: base.execute(f"{_STORED} WHERE t.id = %s", (tuple_id,)).fetchone())
+        return _stored(row) if row is not None else None
+
+    def receipts(self, tuple_id: str) -> list[StoredReceipt]:
+        rows = self._run(
+            "read",
+            lambda base: base.execute(
+                "SELECT r.body, r.step FROM cantrip_tuple_receipts r JOIN cantrip_tuples t USING (position) "
+                "WHERE t.id = %s ORDER BY r.number",
+                (tuple_id,),
+            ).fetchall(),
+        )
+        return [StoredReceipt(document=json.loads(body), step=step) for body, step in rows]
+
+    def after(self, cursor: str, pattern: Pattern, limit: int = 1000) -> tuple[list[StoredTuple], str]:
+        # Positions become visible in any order, transactions' ids only once all earlier transactions have ended.
+        xid, _, position = cursor.partition(":")
+        rows = self._run(
+            "read",
+            lambda base: base.execute(
+                f"{_STORED} WHERE (t.xid, t.position) > (%s::text::xid8, %s::bigint) "
+                "AND t.xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY t.xid, t.position LIMIT %s",
+                (xid or "0", position or "0", limit),
+            ).fetchall(),
+        )
+        last = f"{rows[-1][6]}:{rows[-1][0]}" if rows else cursor
+        found = [_stored(row) for row in rows]
+        return [each for each in found if pattern.matches(each.work.document)], last
+
+    def counts(self) -> list[LaneCount]:
+        rows = self._run(
+            "read",
+            lambda base: base.execute(
+                "SELECT q.lane, q.state, count(*), extract(epoch FROM clock_timestamp() - min(t.put_at))::float8 "
+                "FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) GROUP BY 1, 2 ORDER BY 1, 2"
+            ).fetchall(),
+        )
+        return [LaneCount(lane=lane, state=state, count=n, oldest_s=max(0.0, age)) for lane, state, n, age in rows]
+
+    def wait(self, timeout_s: float, stop: threading.Event) -> bool:
+        end = time.monotonic() + timeout_s
+        with self._listening:
+            while not stop.is_set() and not self._closed:
+                left = end - time.monotonic()
+                try:
+                    if self._listener is None or self._listener.closed:
+                        self._listener = self._connect()
+                        self._listener.execute(f"LISTEN {_CHANNEL}")
+                        # What was notified before is unknown.
+                        return True
+                    for _ in self._listener.notifies(timeout=max(0.0, min(left, _SLICE_S)), stop_after=1):
+                        return True
+                except (psycopg.Error, SpaceError):
+                    stop.wait(min(1.0, max(0.0, left)))
+                if left <= 0:
+                    return False
+        return False
+
+    def close(self) -> None:
+        self._closed = True
+        with self._lock:
+            if self._base is not None:
+                self._base.close()
+        with self._listening, contextlib.suppress(psycopg.Error):
+            if self._listener is not None:
+                self._listener.close()
+
+
+_STORED = (
+    "SELECT t.position, t.body, q.state, q.attempts, q.worker, q.error, t.xid::text "
+    "FROM cantrip_tuples t JOIN cantrip_tuple_queue q USING (position)"
+)
+
+
+def _stored(row: Any) -> StoredTuple:
+    position, body, state, attempts, worker, error = row[:6]
+    return StoredTuple(
+        work=decode_work(body), position=position, state=state, attempts=attempts, worker=worker, error=error
+    )
+
+
+def _where(pattern: Pattern) -> tuple[str, list[Any]]:
+    where, values = "", []
+    if pattern.lane is not None:
+        where += " AND q.lane = %s"
+        values.append(pattern.lane)
+    if pattern.rest_json is not None:
+        where += " AND t.body::jsonb @> %s::jsonb"
+        values.append(pattern.rest_json)
+    return where, values

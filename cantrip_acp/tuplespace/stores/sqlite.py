@@ -1,0 +1,394 @@
+"""SQLite store of tuples: one file for the processes of one machine. Work that ends is on the disk before it is acknowledged."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cantrip_acp.tuplespace.canonical import canonical_json
+from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
+from cantrip_acp.tuplespace.stores.base import (
+    Claim,
+    LaneCount,
+    StoredReceipt,
+    StoredTuple,
+    decode_work,
+    encode_receipt,
+)
+from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, contains
+
+APPLICATION = 0x43545550
+"""The database's ``application_id``: the letters CTUP."""
+_PATIENCE_S = 30.0
+"""How long to wait while another process writes."""
+_POLL_S = (0.002, 0.25)
+"""The shortest and the longest pause between two looks for changes of other processes."""
+
+MIGRATIONS = (
+    """
+    CREATE TABLE tuples (
+        position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, lane TEXT NOT NULL, body BLOB NOT NULL, put_at REAL NOT NULL
+    );
+    CREATE TABLE receipts (
+        number INTEGER PRIMARY KEY, id TEXT NOT NULL, position INTEGER NOT NULL REFERENCES tuples, step INTEGER,
+        body BLOB NOT NULL
+    );
+    CREATE UNIQUE INDEX receipt_of_end ON receipts (position) WHERE step IS NULL;
+    CREATE UNIQUE INDEX receipt_of_step ON receipts (position, step) WHERE step IS NOT NULL;
+    CREATE TABLE queue (
+        position INTEGER PRIMARY KEY, lane TEXT NOT NULL, state TEXT NOT NULL, ready_at REAL NOT NULL,
+        lease_until REAL, attempts INTEGER NOT NULL DEFAULT 0, token INTEGER NOT NULL DEFAULT 0, worker TEXT, error TEXT
+    );
+    CREATE INDEX queue_waiting ON queue (lane, position) WHERE state = 'waiting';
+    CREATE INDEX queue_leases ON queue (lease_until) WHERE state = 'claimed';
+    CREATE TRIGGER tuples_changed BEFORE UPDATE ON tuples BEGIN SELECT RAISE(ABORT, 'tuples are append-only'); END;
+    CREATE TRIGGER tuples_deleted BEFORE DELETE ON tuples BEGIN SELECT RAISE(ABORT, 'tuples are append-only'); END;
+    CREATE TRIGGER receipts_changed BEFORE UPDATE ON receipts BEGIN SELECT RAISE(ABORT, 'receipts are append-only'); END;
+    CREATE TRIGGER receipts_deleted BEFORE DELETE ON receipts BEGIN SELECT RAISE(ABORT, 'receipts are append-only'); END;
+    """,
+)
+"""The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
+READS_TO = 99
+"""The highest version of tables that this version works with. A version from 100 on may have changed what exists."""
+
+
+class SqliteTupleStore:
+    """Tuples in a file. The file is created, with its folders, for the user only. Raises `SpaceError`."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(os.path.abspath(path))
+        self._lock = threading.RLock()
+        self._changed = threading.Condition()
+        self._version = -1
+        self._closed = False
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            self._base = sqlite3.connect(
+                self.path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False, cached_statements=256
+            )
+            self._prepare()
+        except OSError as error:
+            raise SpaceNotOpened(f"cannot open tuple-space {self.path}: {error.strerror}") from None
+        except sqlite3.Error as error:
+            raise self._failure("open", error) from None
+
+    @property
+    def location(self) -> str:
+        return f"sqlite:{self.path}"
+
+    def __repr__(self) -> str:
+        return f"SqliteTupleStore({str(self.path)!r})"
+
+    def _prepare(self) -> None:
+        base = self._base
+        base.create_function("matches", 2, _matches, deterministic=True)
+        (application,) = base.execute("PRAGMA application_id").fetchone()
+        (tables,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables and application != APPLICATION:
+            raise SpaceNotOpened(f"cannot open tuple-space {self.path}: the file is a database of another program")
+        base.execute("PRAGMA journal_mode = WAL")
+        base.execute("PRAGMA synchronous = NORMAL")
+        with self._transaction():
+            (version,) = base.execute("PRAGMA user_version").fetchone()
+            if version > READS_TO:
+                raise SpaceNotOpened(
+                    f"cannot open tuple-space {self.path}: its tables have version {version}, and this version of "
+                    f"cantrip-acp works with up to {READS_TO}. Upgrade cantrip-acp"
+                )
+            for script in MIGRATIONS[version:]:
+                for statement in _statements(script):
+                    base.execute(statement)
+            base.execute(f"PRAGMA application_id = {APPLICATION}")
+            base.execute(f"PRAGMA user_version = {max(version, len(MIGRATIONS))}")
+
+    def _failure(self, what: str, error: sqlite3.Error) -> SpaceError:
+        mend = (
+            "; is the disk full, or the folder read-only?" if "full" in str(error) or "readonly" in str(error) else ""
+        )
+        kind = SpaceNotOpened if what == "open" else SpaceError
+        return kind(f"cannot {what} tuple-space {self.path}: {error}{mend}")
+
+    @contextlib.contextmanager
+    def _transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        """One transaction of this process and all others. A durable one is on the disk at its end."""
+        with self._lock:
+            if self._closed:
+                raise SpaceError(f"the tuple-space {self.path} is closed")
+            base = self._base
+            try:
+                if durable:
+                    base.execute("PRAGMA synchronous = FULL")
+                base.execute("BEGIN IMMEDIATE")
+                try:
+                    yield base
+                except BaseException:
+                    base.execute("ROLLBACK")
+                    raise
+                base.execute("COMMIT")
+            except sqlite3.Error as error:
+                if base.in_transaction:
+                    base.execute("ROLLBACK")
+                raise self._failure("write", error) from None
+            finally:
+                if durable:
+                    base.execute("PRAGMA synchronous = NORMAL")
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._version = -1
+            self._changed.notify_all()
+
+    def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._lock:
+            if self._closed:
+                raise SpaceError(f"the tuple-space {self.path} is closed")
+            try:
+                return self._base.execute(statement, values).fetchall()
+            except sqlite3.Error as error:
+                raise self._failure("read", error) from None
+
+    def put(self, works: Sequence[WorkTuple], *, max_waiting: int | None = None) -> list[bool]:
+        with self._transaction() as base:
+            new = self._insert(base, works)
+            if max_waiting is not None:
+                for lane in {work.lane for work, each in zip(works, new, strict=True) if each}:
+                    (waiting,) = base.execute(
+                        "SELECT count(*) FROM queue WHERE lane = ? AND state = 'waiting'", (lane,)
+                    ).fetchone()
+                    if waiting > max_waiting:
+                        raise SpaceFull(
+                            f"lane {lane!r} of {self.location} would have {waiting} waiting tuples; at most {max_waiting} "
+                            "are allowed (YOOL_TUPLE_QUEUE_MAXSIZE). Start workers, or wait"
+                        )
+        self._notify()
+        return new
+
+    def _insert(self, base: sqlite3.Connection, works: Sequence[WorkTuple]) -> list[bool]:
+        now = time.time()
+        new: list[bool] = []
+        for work in works:
+            row = base.execute(
+                "INSERT INTO tuples (id, lane, body, put_at) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING RETURNING position",
+                (work.id, work.lane, canonical_json(work.document), now),
+            ).fetchone()
+            new.append(row is not None)
+            if row is not None:
+                base.execute(
+                    "INSERT INTO queue (position, lane, state, ready_at) VALUES (?, ?, 'waiting', ?)",
+                    (row[0], work.lane, now),
+                )
+        return new
+
+    def claim(self, pattern: Pattern, worker: str, *, lease_s: float, count: int = 1) -> list[Claim]:
+        with self._transaction() as base:
+            now = time.time()
+            base.execute(
+                "UPDATE queue SET state = 'waiting', worker = NULL, error = 'its lease ended: worker ' || worker || "
+                "' stopped or was cut off' WHERE state = 'claimed' AND lease_until < ?",
+                (now,),
+            )
+            rows = self._find(base, pattern, "q.state = 'waiting' AND q.ready_at <= ?", (now,), count)
+            claims: list[Claim] = []
+            for position, body in rows:
+                attempt, token = base.execute(
+                    "UPDATE queue SET state = 'claimed', lease_until = ?, attempts = attempts + 1, token = token + 1, "
+                    "worker = ? WHERE position = ? RETURNING attempts, token",
+                    (now + lease_s, worker, position),
+                ).fetchone()
+                claims.append(Claim(work=decode_work(body), position=position, token=token, attempt=attempt))
+        return claims
+
+    def _find(
+        self, base: sqlite3.Connection, pattern: Pattern, condition: str, values: Sequence[Any], count: int
+    ) -> list[tuple[int, bytes]]:
+        where, more = condition, list(values)
+        if pattern.lane is not None:
+            where += " AND q.lane = ?"
+            more.append(pattern.lane)
+        if pattern.rest_json is not None:
+            where += " AND matches(t.body, ?)"
+            more.append(pattern.rest_json)
+        return base.execute(
+            "SELECT q.position, t.body FROM queue q JOIN tuples t ON t.position = q.position "
+            f"WHERE {where} ORDER BY q.position LIMIT ?",
+            (*more, count),
+        ).fetchall()
+
+    def _check(self, claim: Claim, changed: int) -> None:
+        if not changed:
+            raise LeaseLost(
+                f"the lease of tuple {claim.work.id} ended before this worker answered; another worker may have the tuple"
+            )
+
+    def extend(self, claims: Sequence[Claim], lease_s: float) -> list[bool]:
+        held = []
+        with self._transaction() as base:
+            until = time.time() + lease_s
+            for claim in claims:
+                cursor = base.execute(
+                    "UPDATE queue SET lease_until = ? WHERE position = ? AND token = ? AND state = 'claimed'",
+                    (until, claim.position, claim.token),
+                )
+                held.append(cursor.rowcount > 0)
+        return held
+
+    def save_step(self, claim: Claim, step: int, receipt: Mapping[str, Any]) -> None:
+        identity, body = encode_receipt(receipt, claim.work)
+        with self._transaction() as base:
+            found = base.execute(
+                "SELECT 1 FROM queue WHERE position = ? AND token = ? AND state = 'claimed'",
+                (claim.position, claim.token),
+            ).fetchone()
+            self._check(claim, found is not None)
+            base.execute(
+                "INSERT INTO receipts (id, position, step, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (identity, claim.position, step, body),
+            )
+
+    def acknowledge(
+        self, claim: Claim, receipt: Mapping[str, Any], *, children: Sequence[WorkTuple] = (), failed: str | None = None
+    ) -> None:
+        identity, body = encode_receipt(receipt, claim.work)
+        with self._transaction(durable=True) as base:
+            cursor = base.execute(
+                "UPDATE queue SET state = ?, error = ?, lease_until = NULL "
+                "WHERE position = ? AND token = ? AND state = 'claimed'",
+                ("done" if failed is None else "failed", failed, claim.position, claim.token),
+            )
+            if not cursor.rowcount and self._ended_with(base, claim, identity):
+                return
+            self._check(claim, cursor.rowcount)
+            base.execute("INSERT INTO receipts (id, position, body) VALUES (?, ?, ?)", (identity, claim.position, body))
+            self._insert(base, children)
+        self._notify()
+
+    def _ended_with(self, base: sqlite3.Connection, claim: Claim, receipt_id: str) -> bool:
+        """Whether the tuple ended with this receipt already: to acknowledge twice is no error."""
+        found = base.execute(
+            "SELECT 1 FROM receipts WHERE position = ? AND step IS NULL AND id = ?", (claim.position, receipt_id)
+        ).fetchone()
+        return found is not None
+
+    def release(self, claim: Claim, error: str, *, delay_s: float = 0.0, counts: bool = True) -> None:
+        with self._transaction() as base:
+            cursor = base.execute(
+                "UPDATE queue SET state = 'waiting', error = ?, ready_at = ?, lease_until = NULL, worker = NULL, "
+                "attempts = attempts - ? WHERE position = ? AND token = ? AND state = 'claimed'",
+                (error, time.time() + delay_s, 0 if counts else 1, claim.position, claim.token),
+            )
+            self._check(claim, cursor.rowcount)
+        self._notify()
+
+    def take(self, pattern: Pattern) -> WorkTuple | None:
+        with self._transaction() as base:
+            rows = self._find(base, pattern, "q.state = 'waiting' AND q.ready_at <= ?", (time.time(),), 1)
+            if not rows:
+                return None
+            base.execute("UPDATE queue SET state = 'taken' WHERE position = ?", (rows[0][0],))
+        return decode_work(rows[0][1])
+
+    def restore(self, tuple_id: str) -> None:
+        with self._transaction() as base:
+            base.execute(
+                "UPDATE queue SET state = 'waiting' "
+                "WHERE state = 'taken' AND position = (SELECT position FROM tuples WHERE id = ?)",
+                (tuple_id,),
+            )
+        self._notify()
+
+    def read(self, pattern: Pattern) -> WorkTuple | None:
+        with self._lock:
+            rows = self._find(self._base, pattern, "q.state IN ('waiting', 'claimed')", (), 1)
+        return decode_work(rows[0][1]) if rows else None
+
+    def get(self, tuple_id: str) -> StoredTuple | None:
+        rows = self._rows(f"{_STORED} WHERE t.id = ?", (tuple_id,))
+        return _stored(rows[0]) if rows else None
+
+    def receipts(self, tuple_id: str) -> list[StoredReceipt]:
+        rows = self._rows(
+            "SELECT r.body, r.step FROM receipts r JOIN tuples t USING (position) WHERE t.id = ? ORDER BY r.number",
+            (tuple_id,),
+        )
+        return [StoredReceipt(document=json.loads(body), step=step) for body, step in rows]
+
+    def after(self, cursor: str, pattern: Pattern, limit: int = 1000) -> tuple[list[StoredTuple], str]:
+        rows = self._rows(f"{_STORED} WHERE t.position > ? ORDER BY t.position LIMIT ?", (int(cursor or 0), limit))
+        found = [_stored(row) for row in rows]
+        last = str(found[-1].position) if found else cursor
+        return [each for each in found if pattern.matches(each.work.document)], last
+
+    def counts(self) -> list[LaneCount]:
+        rows = self._rows(
+            "SELECT q.lane, q.state, count(*), min(t.put_at) FROM queue q JOIN tuples t USING (position) "
+            "GROUP BY 1, 2 ORDER BY 1, 2"
+        )
+        now = time.time()
+        return [LaneCount(lane=lane, state=state, count=n, oldest_s=max(0.0, now - at)) for lane, state, n, at in rows]
+
+    def wait(self, timeout_s: float, stop: threading.Event) -> bool:
+        end = time.monotonic() + timeout_s
+        pause, longest = _POLL_S
+        while not stop.is_set():
+            with self._lock:
+                if self._closed:
+                    return False
+                (version,) = self._base.execute("PRAGMA data_version").fetchone()
+            with self._changed:
+                if version != self._version:
+                    self._version = version
+                    return True
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(pause, left))
+            pause = min(pause * 1.5, longest)
+        return False
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._base.close()
+        self._notify()
+
+
+_STORED = "SELECT t.position, t.body, q.state, q.attempts, q.worker, q.error FROM tuples t JOIN queue q ON q.position = t.position"
+
+
+def _stored(row: Any) -> StoredTuple:
+    position, body, state, attempts, worker, error = row
+    return StoredTuple(
+        work=decode_work(body), position=position, state=state, attempts=attempts, worker=worker, error=error
+    )
+
+
+def _statements(script: str) -> list[str]:
+    """The statements of a script. Triggers have semicolons of their own."""
+    found: list[str] = []
+    text = ""
+    for line in script.splitlines():
+        text += line + "\n"
+        if sqlite3.complete_statement(text):
+            found.append(text)
+            text = ""
+    return found
+
+
+@lru_cache(maxsize=64)
+def _part(pattern: str) -> Any:
+    return json.loads(pattern)
+
+
+def _matches(body: bytes, pattern: str) -> bool:
+    return contains(json.loads(body), _part(pattern))

@@ -1,0 +1,253 @@
+"""Tuples: the unit of work, its schema, its id and the patterns that select tuples (seed §2.2 and §2.4).
+
+A tuple is immutable and content-addressed. Its id is the hash of its canonical form without ``id``, ``receipts`` and
+``created_at``, so the same work has the same id. Work that must run again on purpose says so in ``map_pos``, for example
+``{"sample": 3}``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from cantrip_acp.text.json_data import freeze_record
+from cantrip_acp.tuplespace.canonical import canonical_json, content_id
+from cantrip_acp.tuplespace.errors import TupleError
+
+SCHEMA = "yool-tuple/v1"
+MAX_BYTES = 1 << 20
+"""The largest tuple as canonical JSON. Larger data belongs in a file that ``src_ptr`` names."""
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_NOT_HASHED = ("id", "receipts", "created_at")
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
+YoolName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]*(\.[A-Za-z0-9_-]+)+$", max_length=200)]
+ContentId = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}$")]
+_Amount = Annotated[float, Meta(ge=0)]
+_Count = Annotated[int, Meta(ge=0)]
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of a tuple. A field that was not given stays unset, so that it does not change the id."""
+
+
+class AgentTerms(_Part, frozen=True):
+    """The budget and the limits of a tuple (seed §2.2 and §11)."""
+
+    budget_usd: Annotated[int, Meta(ge=0)] | _Amount | UnsetType = UNSET
+    """US dollars for all steps together."""
+    budget_tokens: _Count | UnsetType = UNSET
+    deadline_iso: str | UnsetType = UNSET
+    """ISO 8601 with a time zone. After it nothing of the tuple starts."""
+    max_retries: _Count | UnsetType = UNSET
+    cpu_quota_pct: Annotated[int, Meta(ge=1, le=100)] | UnsetType = UNSET
+    """Per cent of one processor."""
+    disk_quota_mb: Annotated[int, Meta(ge=0)] | _Amount | UnsetType = UNSET
+
+
+class Authority(_Part, frozen=True):
+    """Who or what authorized the work."""
+
+    user: str | UnsetType = UNSET
+    agent: str | UnsetType = UNSET
+    ci: bool | UnsetType = UNSET
+    recipes: tuple[str, ...] | UnsetType = UNSET
+    """The recipes that the tuple may run, by name, besides those that the worker's operator trusts."""
+
+
+class Step(_Part, frozen=True):
+    """One call of a yool. Steps run in order, or after the steps that ``after`` names."""
+
+    yool: YoolName
+    args: dict[str, Any] | UnsetType = UNSET
+    id: Name | UnsetType = UNSET
+    after: tuple[Name, ...] | UnsetType = UNSET
+
+
+class WorkTuple(_Part, frozen=True):
+    """One unit of work. Make one with `new_tuple` or `parse_tuple`, which check it and its id."""
+
+    id: ContentId
+    schema: Literal["yool-tuple/v1"]
+    lane: Name
+    payload: Annotated[tuple[Step, ...], Meta(min_length=1, max_length=1000)]
+    map_pos: dict[str, Any] | UnsetType = UNSET
+    authority: Authority | UnsetType = UNSET
+    agent_terms: AgentTerms | UnsetType = UNSET
+    src_ptr: tuple[str, ...] | UnsetType = UNSET
+    receipts: tuple[ContentId, ...] | UnsetType = UNSET
+    parent_id: ContentId | UnsetType | None = UNSET
+    created_at: str | UnsetType = UNSET
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The tuple as JSON data, with exactly the fields that were given."""
+        data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return data
+
+    @property
+    def terms(self) -> AgentTerms:
+        return self.agent_terms or AgentTerms()
+
+    def step_groups(self) -> list[list[int]]:
+        """Indexes of the steps, in groups: a group's steps depend on earlier groups only."""
+        if all(step.after is UNSET for step in self.payload):
+            return [[index] for index in range(len(self.payload))]
+        places = {step.id: index for index, step in enumerate(self.payload) if step.id is not UNSET}
+        sorter = TopologicalSorter(
+            {index: [places[name] for name in step.after or ()] for index, step in enumerate(self.payload)}
+        )
+        sorter.prepare()
+        groups: list[list[int]] = []
+        while sorter.is_active():
+            groups.append(sorted(sorter.get_ready()))
+            sorter.done(*groups[-1])
+        return groups
+
+
+def tuple_id(document: Mapping[str, Any]) -> str:
+    """The id of a tuple's document."""
+    return content_id({key: value for key, value in document.items() if key not in _NOT_HASHED})
+
+
+def new_tuple(
+    lane: str,
+    payload: Sequence[Mapping[str, Any]],
+    *,
+    map_pos: Mapping[str, Any] | None = None,
+    authority: Mapping[str, Any] | None = None,
+    agent_terms: Mapping[str, Any] | None = None,
+    src_ptr: Sequence[str] = (),
+    parent_id: str | None = None,
+) -> WorkTuple:
+    """Make a tuple. ``payload`` has a mapping ``{"yool", "args", "id", "after"}`` for each step. Raises `TupleError`."""
+    return parse_tuple(
+        {
+            "schema": SCHEMA,
+            "map_pos": dict(map_pos or {}),
+            "authority": dict(authority or {}),
+            "lane": lane,
+            "agent_terms": dict(agent_terms or {}),
+            "src_ptr": list(src_ptr),
+            "payload": [dict(step) for step in payload],
+            "receipts": [],
+            "parent_id": parent_id,
+            "created_at": now_iso(),
+        }
+    )
+
+
+def now_iso() -> str:
+    """The time in UTC, with milliseconds."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_tuple(document: Mapping[str, Any] | bytes | str) -> WorkTuple:
+    """Check a tuple that may come from anywhere. A document without ``id`` gets one.
+
+    Raises `TupleError` with the field and the rule: unknown or missing fields, wrong types, a wrong id, a size over 1 MiB,
+    steps that depend on unknown steps or on each other.
+    """
+    if isinstance(document, bytes | str):
+        if len(document) > 2 * MAX_BYTES:
+            raise TupleError(f"the tuple has {len(document)} bytes; at most {MAX_BYTES} are allowed")
+        try:
+            document = msgspec.json.decode(document)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise TupleError(f"the tuple is not JSON: {error}") from None
+    if not isinstance(document, Mapping):
+        raise TupleError(f"a tuple is a JSON object, not {type(document).__name__}")
+    canonical = canonical_json(dict(document))
+    if len(canonical) > MAX_BYTES:
+        raise TupleError(
+            f"the tuple has {len(canonical)} bytes; at most {MAX_BYTES} are allowed. Put large data in a file"
+        )
+    if _NUL.search(canonical):
+        raise TupleError("the tuple is not valid: a text in it has a NUL character, which databases cannot hold")
+    known = tuple_id(document)
+    given = document.get("id", known)
+    if given != known:
+        raise TupleError(f"the tuple's id is {given!r}, but its content has the id {known}")
+    try:
+        work = freeze_record(msgspec.convert({**document, "id": known}, WorkTuple))
+    except msgspec.ValidationError as error:
+        raise TupleError(f"the tuple is not valid: {error}") from None
+    _check_steps(work)
+    _check_times(work)
+    return work
+
+
+def _check_steps(work: WorkTuple) -> None:
+    names = [step.id for step in work.payload if step.id is not UNSET]
+    if len(names) != len(set(names)):
+        raise TupleError("the tuple is not valid: two steps have the same id - at `$.payload`")
+    for index, step in enumerate(work.payload):
+        for name in step.after or ():
+            if name not in names:
+                raise TupleError(f"the tuple is not valid: no step has the id {name!r} - at `$.payload[{index}].after`")
+    try:
+        work.step_groups()
+    except CycleError:
+        raise TupleError("the tuple is not valid: steps wait for each other - at `$.payload`") from None
+
+
+def _check_times(work: WorkTuple) -> None:
+    for name, text in (("created_at", work.created_at), ("agent_terms.deadline_iso", work.terms.deadline_iso)):
+        if text is not UNSET and parse_time(text) is None:
+            raise TupleError(
+                f"the tuple is not valid: {text!r} is not a time with a zone (2026-05-19T20:00:00Z) - at `$.{name}`"
+            )
+
+
+def parse_time(text: str) -> datetime.datetime | None:
+    """An ISO 8601 time with a zone, or None."""
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else None
+
+
+class Pattern:
+    """A partial tuple that selects tuples: ``{"lane": "build", "map_pos": {"repo": "EVT"}}``.
+
+    A tuple matches if it contains the pattern: a mapping contains all of the pattern's keys with matching values, a list
+    contains a match for each of the pattern's items, and other values are equal. The empty pattern matches every tuple.
+    """
+
+    def __init__(self, fields: Mapping[str, Any] | None = None) -> None:
+        given = dict(fields or {})
+        unknown = given.keys() - {field.name for field in msgspec.structs.fields(WorkTuple)}
+        if unknown:
+            raise TupleError(f"a pattern has the fields of a tuple; {', '.join(sorted(unknown))!r} is none of them")
+        lane = given.pop("lane", None)
+        if not (lane is None or isinstance(lane, str)):
+            raise TupleError(f"the lane of a pattern is a text, not {lane!r}")
+        self.lane: str | None = lane
+        self.rest = given
+        self.rest_json = canonical_json(given).decode() if given else None
+        """The pattern without the lane, or None if there is nothing else in it."""
+
+    def __repr__(self) -> str:
+        return f"Pattern({({'lane': self.lane} if self.lane else {}) | self.rest!r})"
+
+    def matches(self, document: Mapping[str, Any]) -> bool:
+        """Whether a tuple's document matches."""
+        return (self.lane is None or document.get("lane") == self.lane) and contains(document, self.rest)
+
+
+def contains(value: Any, part: Any) -> bool:
+    """Whether JSON data contains other JSON data, as PostgreSQL's ``@>`` decides it."""
+    if isinstance(part, Mapping):
+        return isinstance(value, Mapping) and all(k in value and contains(value[k], each) for k, each in part.items())
+    if isinstance(part, list | tuple):
+        return isinstance(value, list | tuple) and all(any(contains(have, each) for have in value) for each in part)
+    if isinstance(value, bool) or isinstance(part, bool):
+        return value is part
+    return bool(value == part)

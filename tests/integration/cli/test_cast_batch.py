@@ -1,0 +1,233 @@
+"""`cantrip cast-batch`, `worker` and `tuple`: many casts here and by workers, and going on after an interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import processes
+from tests.support.processes import CANTRIP
+
+RECIPE = """\
+name: greeter
+crystal:
+  provider: scripted
+  responses:
+    - {when: broken, error: {message: "no connection, or it was lost: refused"}, repeat: true}
+    - {when: endless, content: hm, tool_calls: [{gate: echo, args: {text: x}}], repeat: true}
+    - {when: slow, content: Late., delay_ms: 60000, repeat: true}
+    - tool_calls: [{gate: done, args: {answer: Hello.}}]
+      usage: {prompt_tokens: 10, completion_tokens: 5, cost: 0.001}
+      repeat: true
+circle: {medium: conversation, gates: [done, echo], wards: [{max_turns: 3}]}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "greeter.cantrip.yaml").write_text(RECIPE)
+    (tmp_path / "intents.jsonl").write_text('"Say hello."\n\n{"intent": "Say goodbye.", "id": "bye"}\n')
+    return tmp_path
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "CANTRIP_STATE_DIR": str(folder / "state")}
+
+
+def run(folder: Path, *words: str, stdin: str = "", status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = processes.run(
+        [*CANTRIP, *words], cwd=folder, input=stdin, capture_output=True, text=True, timeout=60, env=environment(folder)
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    return processes.Popen(
+        [*CANTRIP, *words], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment(folder),
+    )  # fmt: skip
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+BATCH = ("cast-batch", "greeter.cantrip.yaml", "intents.jsonl")
+
+
+def test_each_intent_is_cast_and_its_samples_are_a_group(folder: Path) -> None:
+    done = run(folder, *BATCH, "--samples", "3", "--out", "results.jsonl")
+    assert "6/6 casts · $0.0060" in done.stderr
+    results = rows((folder / "results.jsonl").read_text())
+    assert [(r.get("id"), r["intent"], r["sample"], r["state"]) for r in results] == [
+        (name, intent, sample, "done")
+        for name, intent in ((None, "Say hello."), ("bye", "Say goodbye."))
+        for sample in range(3)
+    ]
+    assert results[0]["cast"]["result"] == "Hello."
+    loom = done.stderr.split("loom     ")[1].splitlines()[0]
+    # The looms' commands take them as they are.
+    for number, row in enumerate(results[:3]):
+        thread = next(t for t in threads(folder, loom) if t["entity_id"] == row["cast"]["entity_id"])
+        run(folder, "loom", "reward", loom, thread["leaf"], str(number / 2))
+    exported = run(folder, "loom", "export", loom, "--format", "art").stdout
+    sizes = sorted(len(group["trajectories"]) for group in rows(exported))
+    assert sizes == [3, 3]
+
+
+def threads(folder: Path, loom: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(run(folder, "loom", "list", loom, "--json").stdout)["threads"]
+    return found
+
+
+def test_the_same_command_goes_on_and_again_repeats(folder: Path) -> None:
+    run(folder, *BATCH)
+    second = run(folder, *BATCH, "--samples", "2", "--json")
+    assert "2 had ended in an earlier run" in second.stderr
+    assert len(rows(second.stdout)) == 4
+    third = run(folder, *BATCH, "--again")
+    assert "earlier run" not in third.stderr
+    status = json.loads(run(folder, "tuple", "status", "--json").stdout)
+    [lane] = status["lanes"].values()
+    assert (lane["done"], lane["waiting"], lane["failed"]) == (6, 0, 0)
+    # Another text of the recipe is other work.
+    (folder / "greeter.cantrip.yaml").write_text(RECIPE + "# changed\n")
+    assert "earlier run" not in run(folder, *BATCH).stderr
+
+
+def test_what_fails_says_why_and_the_others_go_on(folder: Path) -> None:
+    stdin = '"broken"\n"Say hello."\n"endless"\n'
+    done = run(folder, *BATCH[:2], "-", "--max-retries", "1", "--json", stdin=stdin, status=1)
+    states = {row["intent"]: row for row in rows(done.stdout)}
+    assert [states[intent]["state"] for intent in ("broken", "Say hello.", "endless")] == ["failed", "done", "failed"]
+    assert "2 attempts failed; the last: no connection" in states["broken"]["error"]
+    assert "the cast was cut off: max_turns" in states["endless"]["error"]
+    assert states["endless"]["cast"]["turns"] == 3
+    assert "2 failed" in done.stderr
+    assert "1 × the cast was cut off: max_turns" in done.stderr
+
+
+def test_an_interruption_leaves_the_rest_for_the_same_command(folder: Path) -> None:
+    (folder / "intents.jsonl").write_text('"Say hello."\n"slow"\n')
+    process = start(folder, *BATCH, "--concurrency", "2", "--json")
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["intent"] == "Say hello."
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "the same command goes on where this one stopped" in stderr
+    lanes = json.loads(run(folder, "tuple", "status", "--json").stdout)["lanes"]
+    assert [(lane["done"], lane["waiting"], lane["claimed"]) for lane in lanes.values()] == [(1, 1, 0)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_workers_cast_what_is_left_to_them(folder: Path, kind: str, request: pytest.FixtureRequest) -> None:
+    space = ["--space", "space.db"]
+    if kind == "postgres":
+        from tests.integration.tuplespace.conftest import new_schema
+
+        space = ["--space", new_schema(request.getfixturevalue("postgres"))]
+    batch = start(folder, *BATCH, "--samples", "4", "--lane", "greetings", *space)
+    workers = [
+        start(
+            folder,
+            "worker",
+            "greeter.cantrip.yaml",
+            "--lane",
+            "greetings",
+            "--json",
+            "--loom",
+            f"w{n}.loom.jsonl",
+            *space,
+        )
+        for n in range(2)
+    ]
+    try:
+        _, stderr = batch.communicate(timeout=60)
+        assert batch.returncode == 0, stderr
+        assert "8/8 casts · $0.0080" in stderr
+        assert "loom " not in stderr
+        ended: list[dict[str, Any]] = []
+        for worker in workers:
+            worker.terminate()
+            stdout, stderr = worker.communicate(timeout=30)
+            assert worker.returncode == 0, stderr
+            assert "takes the tuples of lane greetings" in stderr
+            ended += rows(stdout)
+        assert [row["state"] for row in ended] == ["done"] * 8
+        assert len({row["tuple_id"] for row in ended}) == 8
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Any:
+    from tests.support import postgres_server
+
+    try:
+        with postgres_server.running() as server:
+            yield server
+    except postgres_server.NoServer as why:
+        pytest.skip(str(why))
+
+
+def test_a_worker_runs_no_other_text_of_its_recipe(folder: Path) -> None:
+    batch = start(folder, *BATCH, "--lane", "greetings")
+    other = folder / "other"
+    other.mkdir()
+    (other / "greeter.cantrip.yaml").write_text(RECIPE.replace("Hello.", "Evil."))
+    assert batch.stderr is not None
+    worker = start(folder, "worker", "other/greeter.cantrip.yaml", "--lane", "greetings")
+    try:
+        _, stderr = batch.communicate(timeout=60)
+        assert batch.returncode == 1
+        assert "2 × the tuple is for another text of this recipe" in stderr
+    finally:
+        worker.terminate()
+        worker.communicate(timeout=30)
+
+
+def test_tuples_are_put_and_read(folder: Path) -> None:
+    one = {"schema": "yool-tuple/v1", "lane": "build", "payload": [{"yool": "agent.lint.ruff"}]}
+    two = {**one, "map_pos": {"repo": "x"}}
+    put = run(folder, "tuple", "out", "-", stdin=json.dumps(one) + "\n" + json.dumps(two) + "\n").stdout
+    identities = [line.split()[0] for line in put.splitlines()]
+    assert "known in lane build" in run(folder, "tuple", "out", "-", stdin=json.dumps(one, indent=1)).stdout
+    found = json.loads(run(folder, "tuple", "rd", '{"map_pos": {"repo": "x"}}', "--json").stdout)
+    assert (found["tuple"]["id"], found["state"], found["receipts"]) == (identities[1], "waiting", [])
+    assert json.loads(run(folder, "tuple", "rd", identities[0]).stdout)["tuple"]["id"] == identities[0]
+    assert "build" in run(folder, "tuple", "status").stdout
+    assert "there is no such tuple" in run(folder, "tuple", "rd", '{"lane": "none"}', "--wait", "0.1", status=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "message"),
+    [
+        (
+            ("tuple", "out", "-"),
+            '{"lane": "x"}',
+            "stdin:1: the tuple is not valid: Object missing required field `schema`",
+        ),
+        (("tuple", "out", "-"), "not json", "stdin:1: the tuple is not JSON"),
+        (("tuple", "rd", "lane"), "", "a pattern is an id (sha256:…) or a JSON object"),
+        (("tuple", "rd", "[1]"), "", "a pattern is a JSON object such as"),
+        (("tuple", "status", "--space", "greeter.cantrip.yaml"), "", "cannot open tuple-space"),
+        ((*BATCH[:2], "-"), "", "stdin: there are no intents"),
+        ((*BATCH[:2], "-"), '{"intention": "x"}', "stdin:1: Object contains unknown field `intention`"),
+        ((*BATCH[:2], "-"), '"x"\n" "', "stdin:2: the intent is empty"),
+        (("cast-batch", "nope", "intents.jsonl"), "", "no recipe is named 'nope'"),
+    ],
+)
+def test_bad_input_is_named(folder: Path, words: Sequence[str], stdin: str, message: str) -> None:
+    done = run(folder, *words, stdin=stdin, status=2)
+    assert message in done.stderr

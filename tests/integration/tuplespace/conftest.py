@@ -1,0 +1,55 @@
+"""A tuple-space in each kind of store."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cantrip_acp.tuplespace.stores import open_store
+from cantrip_acp.tuplespace.stores.base import TupleStore
+from tests.support.fixtures.loom import postgres  # noqa: F401
+from tests.support.postgres_server import Server
+
+_schemas = itertools.count()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a new space may be."""
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path}/space.db"
+    server: Server = request.getfixturevalue("postgres")
+    return new_schema(server)
+
+
+def new_schema(server: Server) -> str:
+    """An address whose tables are in an empty schema."""
+    import psycopg
+
+    name, base = f"tuples_{next(_schemas)}", server.url("x").partition("?")[0]
+    with psycopg.connect(base, autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE".encode())
+        connection.execute(f"CREATE SCHEMA {name}".encode())
+    return f"{base}?options=-csearch_path%3D{name}"
+
+
+@pytest.fixture
+def open_space(address: str) -> Iterator[Callable[[], TupleStore]]:
+    """Opens the same space again and again, as other workers do."""
+    opened: list[TupleStore] = []
+
+    def start() -> TupleStore:
+        opened.append(open_store(address))
+        return opened[-1]
+
+    yield start
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_space: Callable[[], TupleStore]) -> TupleStore:
+    return open_space()

@@ -1,0 +1,335 @@
+"""What every store of tuples does: the same for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cantrip_acp.tuplespace.canonical import content_id
+from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, TupleError
+from cantrip_acp.tuplespace.stores import open_store
+from cantrip_acp.tuplespace.stores.base import Claim, TupleStore
+from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple, parse_tuple
+from tests.support.postgres_server import PASSWORD, QUOTED
+
+Open = Callable[[], TupleStore]
+ANY = Pattern()
+
+
+def work(number: int = 0, lane: str = "build", **fields: Any) -> WorkTuple:
+    steps = [{"yool": "agent.test.pytest"}, {"yool": "agent.pr.create"}]
+    made = new_tuple(lane, steps, map_pos={"n": number}, **fields)
+    return parse_tuple({**made.document, "created_at": "2026-05-19T17:30:00Z"})
+
+
+def receipt(claimed: WorkTuple, number: int = 0) -> dict[str, Any]:
+    content = {"yool": "agent.test.pytest", "tuple_id": claimed.id, "exit": 0, "number": number}
+    return {"id": content_id(content), **content}
+
+
+def state(store: TupleStore, each: WorkTuple) -> str:
+    stored = store.get(each.id)
+    assert stored is not None
+    return stored.state
+
+
+def claim_one(store: TupleStore, pattern: Pattern = ANY, lease_s: float = 30) -> Claim:
+    [claim] = store.claim(pattern, "w", lease_s=lease_s)
+    return claim
+
+
+def test_what_is_put_is_claimed_in_order_and_ends_with_a_receipt(store: TupleStore, open_space: Open) -> None:
+    works = [work(n) for n in range(3)]
+    assert store.put(works) == [True] * 3
+    other = open_space()
+    claims = other.claim(Pattern({"lane": "build"}), "worker-1", lease_s=30, count=2)
+    assert [each.work for each in claims] == works[:2]
+    assert [each.attempt for each in claims] == [1, 1]
+    assert [state(store, each) for each in works] == ["claimed", "claimed", "waiting"]
+    other.save_step(claims[0], 0, receipt(works[0], 1))
+    other.acknowledge(claims[0], receipt(works[0], 2))
+    stored = store.get(works[0].id)
+    assert stored is not None
+    assert (stored.state, stored.attempts, stored.worker) == ("done", 1, "worker-1")
+    assert [(each.step, each.document["number"]) for each in store.receipts(works[0].id)] == [(0, 1), (None, 2)]
+    assert {(c.lane, c.state): c.count for c in store.counts()} == {
+        ("build", "claimed"): 1, ("build", "done"): 1, ("build", "waiting"): 1,
+    }  # fmt: skip
+
+
+def test_the_same_work_is_stored_once(store: TupleStore, open_space: Open) -> None:
+    assert store.put([work(1), work(1), work(2)]) == [True, False, True]
+    assert open_space().put([work(1)]) == [False]
+    store.acknowledge(claim_one(store), receipt(work(1)))
+    # Nor is it done again.
+    assert store.put([work(1)]) == [False]
+    assert [each.work.id for each in store.claim(ANY, "w", lease_s=30, count=9)] == [work(2).id]
+
+
+def test_patterns_select_by_lane_and_by_any_field(store: TupleStore) -> None:
+    third = work(3, "test", authority={"user": "Ünal", "ci": True})
+    store.put([work(1, "build"), work(2, "test"), third])
+    assert claim_one(store, Pattern({"lane": "test", "authority": {"ci": True}})).work == third
+    assert store.claim(Pattern({"lane": "nothing"}), "w", lease_s=9) == []
+    assert store.read(Pattern({"map_pos": {"n": 2}})) == work(2, "test")
+    assert store.take(Pattern({"payload": [{"yool": "agent.pr.create"}], "lane": "test"})) == work(2, "test")
+    assert store.read(Pattern({"map_pos": {"n": 2}})) is None
+    assert claim_one(store).work == work(1, "build")
+
+
+def test_a_lease_that_ends_gives_the_tuple_to_another_and_refuses_the_first(
+    store: TupleStore, open_space: Open
+) -> None:
+    store.put([work()])
+    first = claim_one(store, lease_s=0.05)
+    other = open_space()
+    end = time.monotonic() + 10
+    while not (again := other.claim(ANY, "w2", lease_s=30)):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    [second] = again
+    assert (second.attempt, second.token > first.token) == (2, True)
+    actions: list[Callable[[], None]] = [
+        lambda: store.save_step(first, 0, receipt(work())),
+        lambda: store.acknowledge(first, receipt(work())),
+        lambda: store.release(first, "late"),
+    ]
+    for action in actions:
+        with pytest.raises(LeaseLost, match="another worker may have the tuple"):
+            action()
+    assert store.extend([first, second], 30) == [False, True]
+    assert store.receipts(work().id) == []
+    other.acknowledge(second, receipt(work()))
+    assert len(store.receipts(work().id)) == 1
+
+
+def test_a_heartbeat_keeps_a_lease(store: TupleStore) -> None:
+    store.put([work()])
+    held = claim_one(store, lease_s=0.3)
+    for _ in range(4):
+        time.sleep(0.15)
+        assert store.extend([held], 0.3) == [True]
+        assert store.claim(ANY, "thief", lease_s=9) == []
+    store.acknowledge(held, receipt(work()))
+
+
+def test_a_release_waits_and_says_why(store: TupleStore) -> None:
+    store.put([work()])
+    store.release(claim_one(store), "no network", delay_s=0.2)
+    stored = store.get(work().id)
+    assert stored is not None
+    assert (stored.state, stored.error, stored.attempts) == ("waiting", "no network", 1)
+    assert store.claim(ANY, "w", lease_s=9) == []
+    time.sleep(0.25)
+    again = claim_one(store)
+    assert again.attempt == 2
+    store.release(again, "shutting down", counts=False)
+    assert claim_one(store).attempt == 2
+
+
+def test_a_dead_letter_has_a_receipt_and_its_reason(store: TupleStore) -> None:
+    store.put([work()])
+    store.acknowledge(claim_one(store), receipt(work()), failed="3 attempts failed: exit 1")
+    stored = store.get(work().id)
+    assert stored is not None
+    assert (stored.state, stored.error) == ("failed", "3 attempts failed: exit 1")
+    assert store.claim(ANY, "w", lease_s=9) == []
+
+
+def test_an_acknowledgement_is_one_transaction(store: TupleStore) -> None:
+    store.put([work()])
+    claim = claim_one(store)
+    child = work(7, parent_id=work().id)
+    with pytest.raises(TupleError, match="is of tuple"):
+        store.acknowledge(claim, receipt(child), children=[child])
+    assert state(store, work()) == "claimed"
+    assert store.get(child.id) is None
+    store.acknowledge(claim, receipt(work()), children=[child])
+    assert claim_one(store).work == child
+    # The same again is no error: the answer to the first may have been lost.
+    store.acknowledge(claim, receipt(work()), children=[child])
+    assert len(store.receipts(work().id)) == 1
+
+
+def test_a_full_lane_refuses_all_or_nothing(store: TupleStore) -> None:
+    store.put([work(n) for n in range(5)], max_waiting=5)
+    store.put([work(n) for n in range(5)], max_waiting=5)
+    with pytest.raises(SpaceFull, match=r"lane 'build' .* at most 5 are allowed .*YOOL_TUPLE_QUEUE_MAXSIZE"):
+        store.put([work(8, "other"), work(9)], max_waiting=5)
+    assert store.get(work(8, "other").id) is None
+    claim_one(store)
+    assert store.put([work(9)], max_waiting=5) == [True]
+
+
+def test_many_threads_claim_each_tuple_once(store: TupleStore, open_space: Open) -> None:
+    works = [work(n) for n in range(120)]
+    store.put(works)
+    seen: list[str] = []
+    lock = threading.Lock()
+
+    def run(own: TupleStore) -> None:
+        while claims := own.claim(ANY, "w", lease_s=30, count=3):
+            for claim in claims:
+                own.acknowledge(claim, receipt(claim.work))
+            with lock:
+                seen.extend(claim.work.id for claim in claims)
+
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(run, open_space()) for _ in range(4)]:
+            each.result(60)
+    assert sorted(seen) == sorted(each.id for each in works)
+
+
+def test_whoever_follows_sees_each_tuple_once(store: TupleStore, open_space: Open) -> None:
+    store.put([work(n, "a" if n % 2 else "b") for n in range(5)])
+    found, cursor = store.after("", Pattern({"lane": "a"}))
+    assert [each.work for each in found] == [work(1, "a"), work(3, "a")]
+    assert store.after(cursor, ANY) == ([], cursor)
+    open_space().put([work(9, "a")])
+    found, cursor = store.after(cursor, ANY)
+    assert [each.work for each in found] == [work(9, "a")]
+
+
+def test_a_change_by_another_process_ends_a_wait(store: TupleStore, open_space: Open) -> None:
+    stop = threading.Event()
+    while store.wait(0.05, stop):
+        pass
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.wait, 20, stop)
+        time.sleep(0.3)
+        assert not waiting.done()
+        open_space().put([work()])
+        assert waiting.result(10) is True
+        idle = pool.submit(store.wait, 60, stop)
+        time.sleep(0.1)
+        stop.set()
+        assert idle.result(10) in (True, False)
+
+
+def test_nothing_in_the_log_can_be_changed(store: TupleStore, address: str) -> None:
+    store.put([work()])
+    store.acknowledge(claim_one(store), receipt(work()))
+    if address.startswith("sqlite:"):
+        with sqlite3.connect(address.removeprefix("sqlite:")) as base:
+            for statement in ("UPDATE tuples SET lane = 'x'", "DELETE FROM receipts", "DELETE FROM tuples"):
+                with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+                    base.execute(statement)
+    else:
+        import psycopg
+
+        with psycopg.connect(address, autocommit=True) as base:
+            for statement in ("UPDATE cantrip_tuples SET lane = 'x'", "DELETE FROM cantrip_tuple_receipts"):
+                with pytest.raises(psycopg.errors.RestrictViolation, match="append-only"):
+                    base.execute(statement)
+
+
+def test_a_version_that_adds_to_the_tables_leaves_this_one_working(
+    store: TupleStore, address: str, open_space: Open
+) -> None:
+    """A later version migrates while workers of this one run."""
+    if address.startswith("sqlite:"):
+        with sqlite3.connect(address.removeprefix("sqlite:")) as base:
+            base.execute("ALTER TABLE queue ADD COLUMN later TEXT")
+            base.execute("PRAGMA user_version = 2")
+        too_new = ["PRAGMA user_version = 100"]
+    else:
+        import psycopg
+
+        with psycopg.connect(address, autocommit=True) as base:
+            base.execute("ALTER TABLE cantrip_tuple_queue ADD COLUMN later text")
+            base.execute("INSERT INTO cantrip_tuple_tables VALUES (2)")
+        too_new = ["INSERT INTO cantrip_tuple_tables VALUES (100)"]
+    for each in (store, open_space()):
+        each.put([work()])
+    store.acknowledge(claim_one(store), receipt(work()))
+    if address.startswith("sqlite:"):
+        with sqlite3.connect(address.removeprefix("sqlite:")) as base:
+            base.execute(too_new[0])
+    else:
+        with psycopg.connect(address, autocommit=True) as base:
+            base.execute(too_new[0].encode())
+    with pytest.raises(SpaceError, match=r"version 100, .* Upgrade cantrip-acp"):
+        open_space()
+
+
+def test_a_file_is_the_users_alone_and_no_other_database(tmp_path: Path) -> None:
+    open_store(tmp_path / "new" / "space.db").close()
+    assert stat.S_IMODE((tmp_path / "new" / "space.db").stat().st_mode) == 0o600
+    with sqlite3.connect(tmp_path / "other.db") as base:
+        base.execute("CREATE TABLE x (y)")
+    with pytest.raises(SpaceError, match="a database of another program"):
+        open_store(tmp_path / "other.db")
+    (tmp_path / "text.db").write_text("not a database at all\n" * 100)
+    with pytest.raises(SpaceError, match=r"cannot open tuple-space .*text\.db"):
+        open_store(tmp_path / "text.db")
+    with pytest.raises(SpaceError, match="mysql://"):
+        open_store("mysql://localhost/x")
+
+
+@pytest.mark.parametrize("address", ["postgres"], indirect=True)
+def test_no_error_has_the_password(address: str, store: TupleStore) -> None:
+    assert PASSWORD not in store.location
+    assert QUOTED not in repr(store)
+    wrong = address.replace(QUOTED, "0th%40er")
+    with pytest.raises(SpaceError, match="are user, password") as error:
+        open_store(wrong)
+    assert "0th" not in str(error.value)
+
+
+@pytest.mark.parametrize("address", ["postgres"], indirect=True)
+def test_a_lost_connection_is_opened_again(address: str, store: TupleStore) -> None:
+    import psycopg
+
+    store.put([work()])
+    claim = claim_one(store)
+    with psycopg.connect(address, autocommit=True) as base:
+        base.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    store.acknowledge(claim, receipt(work()))
+    assert state(store, work()) == "done"
+
+
+@pytest.mark.parametrize("address", ["postgres"], indirect=True)
+def test_with_row_security_two_users_cannot_read_each_others_tuples(address: str, store: TupleStore) -> None:
+    import psycopg
+
+    assert hasattr(store, "enable_row_security")
+    store.enable_row_security()
+    schema = address.rpartition("%3D")[2]
+    with psycopg.connect(address, autocommit=True) as base:
+        for user in ("ann", "bob"):
+            base.execute(f"DROP ROLE IF EXISTS {user}".encode())
+            base.execute(f"CREATE ROLE {user} LOGIN PASSWORD 'pw'".encode())
+            append_only = "cantrip_tuples, cantrip_tuple_receipts, cantrip_tuple_tables"
+            for grant in (
+                f"USAGE ON SCHEMA {schema}",
+                f"SELECT, INSERT ON {append_only}",
+                "SELECT, INSERT, UPDATE ON cantrip_tuple_queue",
+            ):
+                base.execute(f"GRANT {grant} TO {user}".encode())
+    place = address.partition("@")[2]
+    ann, bob = open_store(f"postgresql://ann:pw@{place}"), open_store(f"postgresql://bob:pw@{place}")
+    try:
+        assert ann.put([work(), work(1)]) == [True, True]
+        assert bob.get(work().id) is None
+        assert bob.claim(ANY, "bob", lease_s=9) == []
+        assert bob.read(ANY) is None
+        assert bob.counts() == []
+        # The same work is his own, too.
+        assert bob.put([work()]) == [True]
+        claim = claim_one(ann)
+        ann.acknowledge(claim, receipt(work()))
+        assert bob.receipts(work().id) == []
+        assert [each.state for each in bob.counts()] == ["waiting"]
+        with pytest.raises(LeaseLost):
+            bob.acknowledge(claim, receipt(work()))
+    finally:
+        ann.close()
+        bob.close()

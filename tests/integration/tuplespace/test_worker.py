@@ -1,0 +1,268 @@
+"""Workers: steps and their receipts, retries, dead letters, budgets, leases, and the ways to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_acp.tuplespace import worker as workers
+from cantrip_acp.tuplespace.receipts import is_genuine
+from cantrip_acp.tuplespace.stores.base import StoredTuple, TupleStore
+from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
+from cantrip_acp.tuplespace.worker import Ended, StepCall, StepFailed, StepResult, Worker, Yool
+
+pytestmark = pytest.mark.anyio
+Open = Callable[[], TupleStore]
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_BACKOFF_S", (0.01, 0.05))
+    monkeypatch.setattr(workers, "_LOOK_S", 0.05)
+
+
+def work(*steps: str | Mapping[str, Any], number: int = 0, **fields: Any) -> WorkTuple:
+    payload = [{"yool": step} if isinstance(step, str) else step for step in steps]
+    return new_tuple("build", payload, map_pos={"n": number}, **fields)
+
+
+def stored(store: TupleStore, each: WorkTuple) -> StoredTuple:
+    found = store.get(each.id)
+    assert found is not None
+    return found
+
+
+def a_worker(store: TupleStore, yools: Mapping[str, Yool], **options: Any) -> Worker:
+    return Worker(store, Pattern({"lane": "build"}), yools, name="w", **{"lease_s": 30.0, **options})
+
+
+async def run_all(store: TupleStore, yools: Mapping[str, Yool], **options: Any) -> None:
+    """Run a worker until everything has ended."""
+
+    def ended() -> bool:
+        return all(each.state not in ("waiting", "claimed") for each in store.counts())
+
+    with anyio.fail_after(30):
+        await a_worker(store, yools, **options).run(until=ended)
+
+
+def costing(usd: float, tokens: int = 0) -> Yool:
+    async def run(call: StepCall) -> StepResult:
+        return StepResult(result=dict(call.args), cost={"usd": usd, "tokens_in": tokens, "tokens_out": 0})
+
+    return run
+
+
+async def test_steps_run_in_order_and_leave_a_receipt_each_and_a_sum(store: TupleStore) -> None:
+    order: list[str] = []
+
+    async def step(call: StepCall) -> StepResult:
+        order.append(call.args["name"])
+        return StepResult(cost={"usd": 0.5, "tokens_in": 3, "tokens_out": 1})
+
+    each = work(
+        {"yool": "a.b", "args": {"name": "two"}, "id": "two", "after": ["one"]},
+        {"yool": "a.b", "args": {"name": "one"}, "id": "one"},
+    )
+    store.put([each])
+    await run_all(store, {"a.b": step})
+    assert order == ["one", "two"]
+    assert stored(store, each).state == "done"
+    first, second, end = (found.document for found in store.receipts(each.id))
+    assert all(is_genuine(document) for document in (first, second, end))
+    assert end["steps"] == [second["id"], first["id"]]
+    assert end["cost"] == {"usd": 1.0, "tokens_in": 6, "tokens_out": 2, "wall_ms": end["cost"]["wall_ms"]}
+    assert (end["yool"], end["exit"], end["tuple_id"]) == ("tuple.end", 0, each.id)
+
+
+async def test_a_step_that_fails_ends_its_tuple_with_the_reason(store: TupleStore) -> None:
+    async def fails(call: StepCall) -> StepResult:
+        return StepResult(exit=4, error="2 tests failed")
+
+    each = work("a.fails", "a.never")
+    store.put([each])
+    await run_all(store, {"a.fails": fails, "a.never": fails})
+    assert (stored(store, each).state, stored(store, each).error) == (
+        "failed",
+        "step 1 (a.fails) failed: 2 tests failed",
+    )
+    assert stored(store, each).attempts == 1
+
+
+async def test_what_may_go_better_is_tried_again_with_pauses_and_then_is_a_dead_letter(store: TupleStore) -> None:
+    tries: list[str] = []
+
+    async def flaky(call: StepCall) -> StepResult:
+        tries.append(call.tuple_id)
+        if tries.count(call.tuple_id) < 3:
+            raise StepFailed("no network")
+        return StepResult()
+
+    lucky, unlucky = work("a.flaky", number=1), work("a.flaky", number=2, agent_terms={"max_retries": 1})
+    store.put([lucky, unlucky])
+    ended: list[Ended] = []
+    await run_all(store, {"a.flaky": flaky}, ended=ended.append)
+    assert (stored(store, lucky).state, tries.count(lucky.id)) == ("done", 3)
+    assert (stored(store, unlucky).state, stored(store, unlucky).error) == (
+        "failed",
+        "2 attempts failed; the last: no network",
+    )
+    assert [each.again for each in ended if each.claim.work == lucky] == ["no network", "no network", None]
+    assert len(store.receipts(unlucky.id)) == 1
+
+
+async def test_a_step_that_ended_is_not_repeated(store: TupleStore) -> None:
+    calls: list[str] = []
+
+    async def first(call: StepCall) -> StepResult:
+        calls.append("first")
+        return StepResult(cost={"usd": 1.0})
+
+    async def second(call: StepCall) -> StepResult:
+        calls.append("second")
+        if calls.count("second") == 1:
+            raise StepFailed("no network")
+        return StepResult(cost={"usd": 1.0})
+
+    each = work("a.first", "a.second")
+    store.put([each])
+    await run_all(store, {"a.first": first, "a.second": second})
+    assert calls == ["first", "second", "second"]
+    assert store.receipts(each.id)[-1].document["cost"]["usd"] == 2.0
+
+
+async def test_an_unknown_yool_names_similar_ones(store: TupleStore) -> None:
+    each = work("agent.cast.reveiw")
+    store.put([each])
+    await run_all(store, {"agent.cast.review": costing(0)})
+    assert "no yool 'agent.cast.reveiw'; similar: agent.cast.review" in (stored(store, each).error or "")
+
+
+async def test_a_budget_is_left_for_later_steps_and_then_is_gone(store: TupleStore) -> None:
+    left: list[tuple[float | None, int | None]] = []
+
+    async def spend(call: StepCall) -> StepResult:
+        left.append((call.left_usd, call.left_tokens))
+        return StepResult(cost={"usd": 0.25, "tokens_in": 30, "tokens_out": 10})
+
+    each = work("a.b", "a.b", "a.b", agent_terms={"budget_usd": 0.5, "budget_tokens": 100})
+    store.put([each])
+    await run_all(store, {"a.b": spend})
+    assert left == [(0.5, 100), (0.25, 60)]
+    assert stored(store, each).error == "step 3 (a.b) failed: nothing is left of the tuple's budget_usd"
+
+
+async def test_a_deadline_stops_what_runs_and_lets_nothing_begin(store: TupleStore) -> None:
+    import datetime
+
+    def at(seconds: float) -> dict[str, str]:
+        return {"deadline_iso": (datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)).isoformat()}
+
+    async def forever(call: StepCall) -> StepResult:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    late, slow = work("a.b", number=1, agent_terms=at(-1)), work("a.b", number=2, agent_terms=at(0.3))
+    store.put([late, slow])
+    await run_all(store, {"a.b": forever})
+    assert "nothing is left of the tuple's deadline_iso" in (stored(store, late).error or "")
+    assert "deadline_iso came while the step ran" in (stored(store, slow).error or "")
+
+
+async def test_at_most_so_many_at_once_and_more_than_one(store: TupleStore) -> None:
+    running, most = 0, 0
+
+    async def step(call: StepCall) -> StepResult:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await anyio.sleep(0.02)
+        running -= 1
+        return StepResult()
+
+    store.put([work("a.b", number=n) for n in range(12)])
+    await run_all(store, {"a.b": step}, concurrency=3)
+    assert most == 3
+
+
+async def test_a_drain_lets_what_runs_end_and_a_second_gives_it_back(store: TupleStore) -> None:
+    started, go = anyio.Event(), anyio.Event()
+
+    async def step(call: StepCall) -> StepResult:
+        started.set()
+        await go.wait()
+        return StepResult()
+
+    first, second = work("a.b", number=1), work("a.b", number=2)
+    store.put([first, second])
+    async with anyio.create_task_group() as tasks:
+        worker = a_worker(store, {"a.b": step}, concurrency=1)
+        tasks.start_soon(worker.run)
+        await started.wait()
+        worker.drain()
+        await anyio.sleep(0.05)
+        assert worker.running == 1
+        go.set()
+    assert (stored(store, first).state, stored(store, second).state) == ("done", "waiting")
+
+    started, go = anyio.Event(), anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        worker = a_worker(store, {"a.b": step}, concurrency=1)
+        tasks.start_soon(worker.run)
+        await started.wait()
+        worker.drain()
+        worker.drain()
+    # Nothing was tried to the end, so this was no attempt.
+    assert (stored(store, second).state, stored(store, second).attempts) == ("waiting", 0)
+
+
+async def test_whoever_loses_a_lease_stops_and_stores_nothing(store: TupleStore, open_space: Open) -> None:
+    each = work("a.b")
+    store.put([each])
+    stopped: list[str] = []
+
+    async def step(call: StepCall) -> StepResult:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.append(call.tuple_id)
+        raise AssertionError
+
+    other = open_space()
+    ended: list[Ended] = []
+    async with anyio.create_task_group() as tasks:
+        worker = a_worker(store, {"a.b": step}, lease_s=0.6, ended=ended.append)
+        # Heartbeats of this worker do not reach the store any more.
+        worker.store = _Cut(store, other)
+        tasks.start_soon(worker.run)
+        while not stopped:
+            await anyio.sleep(0.02)
+        worker.drain()
+        worker.drain()
+    assert stopped == [each.id]
+    assert store.receipts(each.id) == []
+    assert stored(store, each).worker == "thief"
+
+
+class _Cut:
+    """A store whose first heartbeat comes after another worker has taken the tuple."""
+
+    def __init__(self, store: TupleStore, other: TupleStore) -> None:
+        self._store, self._other = store, other
+        self._taken = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def claim(self, pattern: Pattern, worker: str, **options: Any) -> Any:
+        return [] if self._taken.is_set() else self._store.claim(pattern, worker, **options)
+
+    def extend(self, claims: Any, lease_s: float) -> list[bool]:
+        while not self._taken.is_set():
+            if self._other.claim(Pattern(), "thief", lease_s=60):
+                self._taken.set()
+        return self._store.extend(claims, lease_s)

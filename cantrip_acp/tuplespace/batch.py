@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cantrip_acp.text.codecs import convert
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.tuples import WorkTuple, new_tuple
 
@@ -33,7 +34,7 @@ def read_intents(lines: Iterable[str], file: str) -> list[Intent]:
             continue
         try:
             value = json.loads(line)
-            intent = Intent(value) if isinstance(value, str) else msgspec.convert(value, Intent)
+            intent = Intent(value) if isinstance(value, str) else convert(value, Intent)
         except (ValueError, RecursionError, msgspec.ValidationError) as error:
             raise TupleError(
                 f'{file}:{number}: {error}; each line is a JSON text or {{"intent": "…", "id": "…"}} (id is optional)'

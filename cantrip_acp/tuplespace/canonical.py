@@ -1,4 +1,4 @@
-"""Canonical JSON and content addresses (seed §4.5): equal data has equal bytes, and equal bytes have the same id."""
+"""Canonical JSON and content addresses: equal data has equal bytes, and equal bytes have the same id."""
 
 from __future__ import annotations
 

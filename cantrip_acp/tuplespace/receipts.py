@@ -1,4 +1,4 @@
-"""Receipts: the record of one execution of a yool (seed §2.5). Immutable and content-addressed."""
+"""Receipts: the record of one execution of a yool. Immutable and content-addressed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tuple-space of a program (seed §2.4): put, take and read tuples by pattern, and wait for them."""
+"""The tuple-space of a program: put, take and read tuples by pattern, and wait for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuples: the unit of work, its schema, its id and the patterns that select tuples (seed §2.2 and §2.4).
+"""Tuples: the unit of work, its schema, its id and the patterns that select tuples.
 
 A tuple is immutable and content-addressed. Its id is the hash of its canonical form without ``id``, ``receipts`` and
 ``created_at``, so the same work has the same id. Work that must run again on purpose says so in ``map_pos``, for example
@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from cantrip_acp.text.codecs import convert
 from cantrip_acp.text.json_data import freeze_record
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import TupleError
@@ -38,7 +39,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class AgentTerms(_Part, frozen=True):
-    """The budget and the limits of a tuple (seed §2.2 and §11)."""
+    """The budget and the limits of a tuple."""
 
     budget_usd: Annotated[int, Meta(ge=0)] | _Amount | UnsetType = UNSET
     """US dollars for all steps together."""
@@ -175,7 +176,7 @@ def parse_tuple(document: Mapping[str, Any] | bytes | str) -> WorkTuple:
     if given != known:
         raise TupleError(f"the tuple's id is {given!r}, but its content has the id {known}")
     try:
-        work = freeze_record(msgspec.convert({**document, "id": known}, WorkTuple))
+        work = freeze_record(convert({**document, "id": known}, WorkTuple))
     except msgspec.ValidationError as error:
         raise TupleError(f"the tuple is not valid: {error}") from None
     _check_steps(work)

@@ -112,7 +112,7 @@ def test_commands_that_are_named_exist() -> None:
 
 def test_every_command_is_in_the_readme() -> None:
     table = (ROOT / "README.md").read_text().partition("## Commands")[2].partition("\n## ")[0].replace("\\|", "|")
-    said = re.findall(r"cantrip[ -]([a-z]+)(?: ([a-z|]+))?", table)
+    said = re.findall(r"cantrip[ -]([a-z-]+)(?: ([a-z|]+))?", table)
     commands = {each for each, _ in said}
     below = {(each, word) for each, words in said for word in words.split("|")}
     within = click.Context(cantrip)

@@ -15,7 +15,11 @@ from cantrip_acp.cli.session.setup import state_option
 from cantrip_acp.cli.session.tuple_space import open_space, space_option
 
 
-@click.group("tuple", cls=SuggestingGroup)
+@click.group(
+    "tuple",
+    cls=SuggestingGroup,
+    **examples("cantrip tuple status"),
+)
 def tuple_() -> None:
     """Put tuples into a tuple-space, read them, and see their state.
 
@@ -26,6 +30,7 @@ def tuple_() -> None:
 
 @tuple_.command(
     "out",
+    short_help="Put tuples into the space.",
     **examples(
         """echo '{"schema": "yool-tuple/v1", "lane": "build", "payload": [{"yool": "agent.lint.ruff"}]}' > one.json""",
         "cantrip tuple out one.json",
@@ -80,7 +85,7 @@ def _documents(text: str) -> list[tuple[int, str]]:
     return [(1, text)]
 
 
-@tuple_.command("rd", **examples('cantrip tuple rd \'{"lane": "build"}\' --json'))
+@tuple_.command("rd", short_help="Show a tuple.", **examples('cantrip tuple rd \'{"lane": "build"}\' --json'))
 @click.argument("pattern")
 @click.option(
     "--wait",
@@ -139,7 +144,11 @@ def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: P
     return 0
 
 
-@tuple_.command("status", **examples("cantrip tuple status", "cantrip tuple status --json"))
+@tuple_.command(
+    "status",
+    short_help="Show what waits, runs and failed in each lane.",
+    **examples("cantrip tuple status", "cantrip tuple status --json"),
+)
 @click.option("--watch", is_flag=True, help="Show it again each second, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch, one in each line.")
 @space_option

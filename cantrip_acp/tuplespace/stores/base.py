@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from cantrip_acp.text.codecs import json_decoder
 from cantrip_acp.text.json_data import freeze_record
 from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import SpaceError, TupleError
@@ -20,7 +21,7 @@ from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
 
 State = Literal["waiting", "claimed", "done", "failed", "taken"]
 DEFAULT_MAX_WAITING = 8192
-"""The most waiting tuples of a lane (``YOOL_TUPLE_QUEUE_MAXSIZE``, seed §11.1)."""
+"""The most waiting tuples of a lane (``YOOL_TUPLE_QUEUE_MAXSIZE``)."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +144,6 @@ def encode_receipt(receipt: Mapping[str, Any], work: WorkTuple) -> tuple[str, by
 def decode_work(body: bytes | str) -> WorkTuple:
     """A tuple from a store's row. It was checked before it was stored. Raises `SpaceError` if the row is damaged."""
     try:
-        return freeze_record(msgspec.json.decode(body, type=WorkTuple))
+        return freeze_record(json_decoder(WorkTuple).decode(body))
     except (msgspec.DecodeError, UnicodeError) as error:
         raise SpaceError(f"a tuple in the store is damaged: {error}") from None

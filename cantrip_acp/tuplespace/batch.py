@@ -13,10 +13,11 @@ import msgspec
 
 from cantrip_acp.text.codecs import convert
 from cantrip_acp.tuplespace.errors import TupleError
-from cantrip_acp.tuplespace.tuples import WorkTuple, new_tuple
+from cantrip_acp.tuplespace.tuples import WorkTuple, new_tuple, parse_tuple
 
 if TYPE_CHECKING:
     from cantrip_acp.recipes.recipe import Recipe
+    from cantrip_acp.tuplespace.stores.base import TupleStore
 
 
 class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,3 +86,25 @@ def batch_tuples(
             )
             assert number >= sample
     return works
+
+
+def latest_attempts(store: TupleStore, works: Sequence[WorkTuple], *, again: bool) -> list[WorkTuple]:
+    """Each tuple, or the one that replaced it after it failed. With ``again``, those that failed are replaced now."""
+    found = list(works)
+    looked_at = list(range(len(found)))
+    number = 0
+    while looked_at:
+        ended = store.ended([found[index].id for index in looked_at])
+        number += 1
+        failed = [index for index in looked_at if ended.get(found[index].id, {}).get("exit", 0) != 0]
+        looked_at = []
+        for index in failed:
+            work = works[index]
+            next_one = parse_tuple(
+                {key: value for key, value in work.document.items() if key != "id"}
+                | {"map_pos": {**(work.map_pos or {}), "again": number}}
+            )
+            if again or store.get(next_one.id) is not None:
+                found[index] = next_one
+                looked_at.append(index)
+    return found

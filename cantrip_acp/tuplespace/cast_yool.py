@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import anyio.to_thread
+
 from cantrip_acp.core.errors import CantripError, CrystalError, LoomError
+from cantrip_acp.core.events import TurnEnded
 from cantrip_acp.gates.web.named_hosts import NamedHosts
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.redaction import ShapeMask, shared
+from cantrip_acp.tuplespace.errors import LeaseLost
 from cantrip_acp.tuplespace.worker import StepCall, StepFailed, StepResult
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.casting.result import CastResult
+    from cantrip_acp.core.definition.wards import Wards
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.crystals.contract import Usage
     from cantrip_acp.loom.loom import Loom
 
 
+_CUT_OFF = ("error", "cancelled", "parent_terminated")
+"""Reasons of casts that did not end by themselves or by a ward. They can go on."""
+
+
 class CastYool:
-    """Casts one recipe, each time with a new entity, into one loom. Refuses work for another text of the recipe.
+    """Casts one recipe, for each tuple with an entity of its own, into one loom. Refuses work for another text of the recipe.
 
     Requests may go only to ``hosts``, to the hosts of the recipe and to those that the cast's own intent names.
     """
@@ -43,16 +55,74 @@ class CastYool:
         hosts.add_from_text(intent)
         cantrip = self._within(call).for_session((), hosts)
         try:
-            async with cantrip.invoke(loom=self.loom) as entity:
-                result = await entity.cast(intent)
+            entity, ended = await self._entity(call, cantrip)
+            async with entity:
+                if ended is not None:
+                    return _step_result(entity, ended)
+                return _step_result(entity, (await self._cast(call, entity, intent)).record())
         except LoomError:
             # Without its record the cast does not count, and the next one would fail too.
             raise
         except CrystalError as error:
-            raise StepFailed(shared().text(str(error))) from None
+            raise StepFailed(shared().diagnostic(str(error))) from None
         except CantripError as error:
-            return StepResult(exit=1, error=shared().text(str(error)))
-        return _step_result(result)
+            return StepResult(exit=1, error=shared().diagnostic(str(error)))
+
+    async def _entity(self, call: StepCall, cantrip: Cantrip) -> tuple[Entity, dict[str, Any] | None]:
+        """The entity for a tuple, and the result of its cast if an earlier attempt had it but could not store it.
+
+        The entity of an attempt that was cut off goes on from its loom, so that nothing that it did is done again.
+        """
+        known = (call.progress or {}).get("entity_id")
+        if isinstance(known, str) and self.loom.has_entity(known):
+            return await anyio.to_thread.run_sync(self._resumed, cantrip, known)
+        entity = cantrip.invoke(loom=self.loom)
+        await call.save(_place(entity))
+        return entity, None
+
+    def _resumed(self, cantrip: Cantrip, entity_id: str) -> tuple[Entity, dict[str, Any] | None]:
+        """Blocks: it reads the loom. Raises `StepFailed` while the process of the earlier attempt holds the cast."""
+        from cantrip_acp.core.forking.resume import resume_entity
+        from cantrip_acp.loom.query.thread import answer
+
+        loom = self.loom
+        casts = [start.id for start in loom.cast_starts().values() if start.entity_id == entity_id]
+        if loom.running_casts(set(casts)):
+            raise StepFailed(f"the cast of entity {entity_id} still runs in another process", tried=False)
+        entity = resume_entity(cantrip, loom, entity_id).entity
+        end = loom.cast_end(casts[-1]) if casts else None
+        if end is not None and end.reason not in _CUT_OFF:
+            ending = {
+                "result": end.result,
+                "terminated": end.terminated,
+                "truncated": end.truncated,
+                "reason": end.reason,
+            }
+            turns = end.turns
+        else:
+            last = loom.turn(entity.last_turn) if entity.last_turn else None
+            if last is None or not last.terminated:
+                return entity, None
+            ending = {"result": answer(last), "terminated": True, "truncated": False, "reason": last.reason}
+            turns = last.sequence
+        return entity, {
+            **ending, "usage": entity.usage.record(), "entity_id": entity_id, "cast_id": casts[-1],
+            "turns": turns, "loom": loom.location,
+        }  # fmt: skip
+
+    async def _cast(self, call: StepCall, entity: Entity, intent: str) -> CastResult:
+        """Cast, or go on with the cast of an earlier attempt, and save the cost after each turn."""
+        begun = call.progress is not None and entity.id == call.progress.get("entity_id")
+        if begun:
+            entity.set_wards(_what_is_left(call, entity))
+        goes_on = begun and any(start.entity_id == entity.id for start in self.loom.cast_starts().values())
+        async with entity.stream(None if goes_on else intent) as events:
+            async for event in events:
+                if isinstance(event, TurnEnded):
+                    # Without its lease the worker stops the cast soon.
+                    with suppress(LeaseLost):
+                        await call.save({**_place(entity), "cost": _cost(entity.usage)})
+        return events.result
 
     def _within(self, call: StepCall) -> Cantrip:
         """The cantrip with wards that keep within what is left of the tuple's budget. The worker itself keeps the deadline.
@@ -72,10 +142,28 @@ class CastYool:
         return self.cantrip.replace(circle=self.cantrip.circle.replace(wards=replace(wards, **limits)))
 
 
-def _step_result(result: CastResult) -> StepResult:
-    usage = result.usage
-    record = shared().data(result.record())
-    cost = {"usd": usage.cost, "tokens_in": usage.prompt_tokens, "tokens_out": usage.completion_tokens}
-    if result.terminated:
+def _what_is_left(call: StepCall, entity: Entity) -> Wards:
+    """The wards of a cast that goes on: what its earlier attempts used is gone."""
+    used, wards = entity.usage, entity.circle.wards
+    if call.left_usd is not None:
+        wards = replace(wards, max_cost_usd=max(0.0, call.left_usd - (used.cost or 0.0)))
+    if call.left_tokens is not None:
+        wards = replace(wards, max_total_tokens=max(0, call.left_tokens - (used.total_tokens or 0)))
+    return wards
+
+
+def _place(entity: Entity) -> dict[str, Any]:
+    """Where the record of a cast is."""
+    return {"entity_id": entity.id, "loom": entity.loom.location}
+
+
+def _cost(usage: Usage) -> dict[str, Any]:
+    return {"usd": usage.cost, "tokens_in": usage.prompt_tokens, "tokens_out": usage.completion_tokens}
+
+
+def _step_result(entity: Entity, ended: Mapping[str, Any]) -> StepResult:
+    """The result of a cast, with the cost of all its attempts."""
+    record, cost = ShapeMask().data(shared().data(dict(ended))), _cost(entity.usage)
+    if ended["terminated"]:
         return StepResult(result=record, cost=cost)
-    return StepResult(exit=1, result=record, error=f"the cast was cut off: {result.reason}", cost=cost)
+    return StepResult(exit=1, result=record, error=f"the cast was cut off: {ended['reason']}", cost=cost)

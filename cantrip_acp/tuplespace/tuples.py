@@ -18,6 +18,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from cantrip_acp.text.codecs import convert
 from cantrip_acp.text.json_data import freeze_record
+from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import TupleError
 
@@ -153,7 +154,7 @@ def parse_tuple(document: Mapping[str, Any] | bytes | str) -> WorkTuple:
     """Check a tuple that may come from anywhere. A document without ``id`` gets one.
 
     Raises `TupleError` with the field and the rule: unknown or missing fields, wrong types, a wrong id, a size over 1 MiB,
-    steps that depend on unknown steps or on each other.
+    steps that depend on unknown steps or on each other, a text that is or looks like a secret.
     """
     if isinstance(document, bytes | str):
         if len(document) > 2 * MAX_BYTES:
@@ -181,6 +182,7 @@ def parse_tuple(document: Mapping[str, Any] | bytes | str) -> WorkTuple:
         raise TupleError(f"the tuple is not valid: {error}") from None
     _check_steps(work)
     _check_times(work)
+    _check_secrets(document)
     return work
 
 
@@ -196,6 +198,23 @@ def _check_steps(work: WorkTuple) -> None:
         work.step_groups()
     except CycleError:
         raise TupleError("the tuple is not valid: steps wait for each other - at `$.payload`") from None
+
+
+def _check_secrets(value: Any, place: str = "$") -> None:
+    """A tuple is kept for ever and read by others, and masking a secret would change the work. So it is refused."""
+    if isinstance(value, str):
+        if shared().diagnostic(value) != value:
+            raise TupleError(
+                f"the tuple is not valid: a text in it is a secret, or looks like one - at `{place}`. Give secrets to the "
+                "worker, as variables of its environment"
+            )
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            _check_secrets(key, place)
+            _check_secrets(each, f"{place}.{key}")
+    elif isinstance(value, list | tuple):
+        for index, each in enumerate(value):
+            _check_secrets(each, f"{place}[{index}]")
 
 
 def _check_times(work: WorkTuple) -> None:

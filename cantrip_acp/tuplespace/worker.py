@@ -30,6 +30,13 @@ _BACKOFF_S = (1.0, 60.0)
 _LOOK_S = 2.0
 
 
+Save = Callable[[Mapping[str, Any]], Awaitable[None]]
+
+
+async def _forget(progress: Mapping[str, Any]) -> None:
+    """Keep no progress."""
+
+
 class StepCall(msgspec.Struct, frozen=True, kw_only=True):
     """What a yool gets."""
 
@@ -43,6 +50,10 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
     left_tokens: int | None
     left_s: float | None
     """Seconds to the tuple's deadline."""
+    progress: Mapping[str, Any] | None = None
+    """What an attempt that did not end saved with ``save`` last. None if there was none."""
+    save: Save = _forget
+    """Stores the progress of this step, for `progress` and for those who watch. ``cost`` in it is the cost so far."""
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +67,14 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepFailed(Exception):
-    """A step failed in a way that may not happen again, for example without network. The worker tries again later."""
+    """A step failed in a way that may not happen again, for example without network. The worker tries again later.
+
+    ``tried`` is False if nothing was tried yet: then the attempt does not count.
+    """
+
+    def __init__(self, message: str, *, tried: bool = True) -> None:
+        super().__init__(message)
+        self.tried = tried
 
 
 Yool = Callable[[StepCall], Awaitable[StepResult]]
@@ -95,7 +113,8 @@ class Worker:
         self.concurrency = concurrency
         self.lease_s = lease_s
         self._ended = ended
-        self._running: dict[int, tuple[Claim, anyio.CancelScope]] = {}
+        # By position and token: after a lost lease this worker may have the same tuple a second time.
+        self._running: dict[tuple[int, int], tuple[Claim, anyio.CancelScope]] = {}
         self._draining = False
         self._stop = threading.Event()
         self._finished = anyio.Event()
@@ -134,7 +153,7 @@ class Worker:
             claims = await self._claim(free) if free else []
             for claim in claims:
                 scope = anyio.CancelScope()
-                self._running[claim.position] = (claim, scope)
+                self._running[claim.position, claim.token] = (claim, scope)
                 tasks.start_soon(self._work, claim, scope)
             if claims:
                 continue
@@ -188,7 +207,7 @@ class Worker:
                 await self._give_back(claim)
             raise
         finally:
-            del self._running[claim.position]
+            del self._running[claim.position, claim.token]
             self._finished.set()
             self._ended(ended)
 
@@ -206,7 +225,7 @@ class Worker:
         try:
             if claim.attempt > retries + 1:
                 return await self._end(
-                    claim, started, done, f"{claim.attempt - 1} attempts did not end: workers stopped or died"
+                    claim, started, done, f"{_attempts(claim.attempt - 1)} did not end: workers stopped or died"
                 )
             for group in work.step_groups():
                 for index in group:
@@ -222,11 +241,12 @@ class Worker:
                     if len(work.payload) > 1:
                         await run_in_thread(lambda at=index, made=receipt: self.store.save_step(claim, at, made))  # type: ignore[misc]
         except StepFailed as failure:
-            if claim.attempt > retries:
-                return await self._end(claim, started, done, f"{claim.attempt} attempts failed; the last: {failure}")
+            if failure.tried and claim.attempt > retries:
+                return await self._end(claim, started, done, f"{_attempts(claim.attempt)} failed; the last: {failure}")
             first, longest = _BACKOFF_S
             delay, reason = min(longest, first * math.pow(2, claim.attempt - 1)), str(failure)
-            await run_in_thread(lambda: self.store.release(claim, reason, delay_s=delay))
+            counts = failure.tried
+            await run_in_thread(lambda: self.store.release(claim, reason, delay_s=delay, counts=counts))
             return Ended(claim=claim, receipt=None, again=reason)
         return await self._end(claim, started, done, None)
 
@@ -260,6 +280,11 @@ class Worker:
         for left, what in ((left_usd, "budget_usd"), (left_tokens, "budget_tokens"), (left_s, "deadline_iso")):
             if left is not None and left <= 0:
                 return receipt(StepResult(exit=75, error=f"nothing is left of the tuple's {what}"))
+
+        async def save(progress: Mapping[str, Any]) -> None:
+            await run_in_thread(lambda: self.store.save_progress(claim, {**progress, "step": index}))
+
+        progress = claim.progress if claim.progress is not None and claim.progress.get("step") == index else None
         call = StepCall(
             yool=step.yool,
             args=step.args or {},
@@ -268,11 +293,18 @@ class Worker:
             left_usd=left_usd,
             left_tokens=left_tokens,
             left_s=left_s,
+            progress=progress,
+            save=save,
         )
         with anyio.move_on_after(left_s) as limit:
             return receipt(await yool(call))
         assert limit.cancelled_caught
         return receipt(StepResult(exit=75, error="the tuple's deadline_iso came while the step ran"))
+
+    async def _cost_of_unfinished_step(self, tuple_id: str) -> Mapping[str, Any]:
+        stored = await run_in_thread(lambda: self.store.get(tuple_id))
+        cost = stored.progress.get("cost") if stored is not None and stored.progress is not None else None
+        return cost if isinstance(cost, Mapping) else {}
 
     async def _end(
         self, claim: Claim, started: str, done: Mapping[int, Mapping[str, Any]], failed: str | None
@@ -283,18 +315,25 @@ class Worker:
             receipt = dict(done[0])
         else:
             steps = [done[index] for index in sorted(done)]
+            costs = [each["cost"] for each in steps]
+            if failed is not None and len(done) < len(work.payload):
+                costs.append(await self._cost_of_unfinished_step(work.id))
             receipt = make_receipt(
                 yool="tuple.end",
                 tuple_id=work.id,
                 started_at=started,
                 ended_at=now_iso(),
                 exit=0 if failed is None else 1,
-                cost=add_costs([each["cost"] for each in steps]),
+                cost=add_costs(costs),
                 error=failed,
                 steps=[each["id"] for each in steps],
             )
         await run_in_thread(lambda: self.store.acknowledge(claim, receipt, failed=failed))
         return Ended(claim=claim, receipt=receipt, failed=failed)
+
+
+def _attempts(count: int) -> str:
+    return "1 attempt" if count == 1 else f"{count} attempts"
 
 
 def _seconds_left(deadline: str) -> float:

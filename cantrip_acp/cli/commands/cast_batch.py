@@ -16,7 +16,14 @@ import click
 from cantrip_acp.cli.command_table import examples
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
 from cantrip_acp.cli.session.setup import cwd_option, loom_option, open_recipe, state_option
-from cantrip_acp.cli.session.tuple_space import cast_yools, open_space, run_async, space_option, worker_name
+from cantrip_acp.cli.session.tuple_space import (
+    cast_yools,
+    give_back_of_dead_processes,
+    open_space,
+    run_async,
+    space_option,
+    worker_name,
+)
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
@@ -28,6 +35,8 @@ _PAUSE_S = 0.5
 """How often to look for results of other workers."""
 _LINE_S = 15.0
 """How often to print a line of progress if stderr is not a terminal."""
+_LOOK_AT = 5000
+"""How many tuples to ask the store for at once."""
 _HINT_S = 20.0
 """After so many seconds without any worker, say how to start one."""
 
@@ -65,8 +74,8 @@ _HINT_S = 20.0
 )
 @click.option(
     "--again",
-    is_flag=True,
-    help="Cast everything again. Without this option, casts that ended earlier are not repeated.",
+    type=click.Choice(["failed", "all"]),
+    help="Cast again what failed earlier, or everything. Without this option, casts that ended earlier are not repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print each result as a JSON line when its cast ends.")
 @cwd_option
@@ -83,7 +92,7 @@ def cast_batch(
     out: Path | None,
     budget_usd: float | None,
     max_retries: int,
-    again: bool,
+    again: str | None,
     as_json: bool,
     cwd: Path,
     state_dir: Path | None,
@@ -94,7 +103,8 @@ def cast_batch(
     INTENTS has JSON lines: a text, or {"intent": "…", "id": "…"}. If INTENTS is -, it is read from stdin.
 
     Each cast is a tuple in a tuple-space and ends with one receipt. After an interruption, the same command goes on: casts
-    that ended are not repeated, as long as the text of the recipe and the intent are the same. --again repeats them.
+    that ended are not repeated, as long as the text of the recipe and the intent are the same. A cast that was cut off goes on
+    from its loom. --again failed repeats what failed, --again all repeats everything.
 
     Without --lane the casts run here, at most --concurrency at once, into one loom. With --lane they are left to workers,
     on this machine or on others: start them with `cantrip worker --lane LANE RECIPE`.
@@ -106,7 +116,7 @@ def cast_batch(
     """
     from cantrip_acp.files import paths
     from cantrip_acp.recipes import load
-    from cantrip_acp.tuplespace.batch import batch_tuples, read_intents, recipe_digest
+    from cantrip_acp.tuplespace.batch import batch_tuples, latest_attempts, read_intents, recipe_digest
     from cantrip_acp.tuplespace.stores.base import DEFAULT_MAX_WAITING
 
     with click.open_file(intents, encoding="utf-8", errors="strict") as lines:
@@ -124,8 +134,9 @@ def cast_batch(
             lane=lane or f"here.{digest[7:19]}",
             samples=samples,
             terms={"max_retries": max_retries} | ({"budget_usd": budget_usd} if budget_usd is not None else {}),
-            run=str(time.time_ns()) if again else None,
+            run=str(time.time_ns()) if again == "all" else None,
         )
+        works = latest_attempts(store, works, again=again == "failed")
         report = _Report(store, works, [each for each in wanted for _ in range(samples)], as_json=as_json)
         report.collect(earlier=True)
         with report.terminal():
@@ -174,6 +185,7 @@ def _cast_here(
     from cantrip_acp.tuplespace.worker import Worker
 
     store.put(works)
+    give_back_of_dead_processes(store, works[0].lane)
     worker = Worker(
         store,
         Pattern({"lane": works[0].lane}),
@@ -252,7 +264,8 @@ class _Report:
         self._intents = intents
         self._as_json = as_json
         self._results: dict[str, Mapping[str, Any]] = {}
-        self._waiting = {work.id for work in works}
+        self._places = {work.id: index for index, work in enumerate(works)}
+        self._waiting = set(self._places)
         self._begun = time.monotonic()
         self._earlier = 0
         self._again = 0
@@ -280,13 +293,11 @@ class _Report:
 
     def collect(self, *, earlier: bool = False) -> None:
         """Look for results that the store has: of an ``earlier`` run, or of other workers."""
-        for work in self._works:
-            if work.id in self._waiting:
-                stored = self._store.get(work.id)
-                if stored is not None and stored.state in ("done", "failed"):
-                    receipt = next(r.document for r in self._store.receipts(work.id) if r.step is None)
-                    self._add(work.id, receipt)
-                    self._earlier += earlier
+        waiting = [work.id for work in self._works if work.id in self._waiting]
+        for start in range(0, len(waiting), _LOOK_AT):
+            for tuple_id, receipt in self._store.ended(waiting[start : start + _LOOK_AT]).items():
+                self._add(tuple_id, receipt)
+                self._earlier += earlier
 
     def one_ended(self, ended: Any) -> None:
         """A cast of this process ended, or will be tried again."""
@@ -300,8 +311,7 @@ class _Report:
         self._results[tuple_id] = receipt
         if self._as_json:
             self._clear()
-            index = next(i for i, work in enumerate(self._works) if work.id == tuple_id)
-            click.echo(json.dumps(self._row(index), ensure_ascii=False))
+            click.echo(json.dumps(self._row(self._places[tuple_id]), ensure_ascii=False))
 
     def _row(self, index: int) -> dict[str, Any]:
         work, intent = self._works[index], self._intents[index]
@@ -375,7 +385,7 @@ class _Report:
         self._clear()
         click.echo(f"cantrip: {self._line(None)} · {_duration(time.monotonic() - self._begun)}", err=True)
         if self._earlier:
-            click.echo(f"{self._earlier} had ended in an earlier run (--again repeats them)", err=True)
+            click.echo(f"{self._earlier} had ended in an earlier run (--again failed, --again all)", err=True)
         reasons: dict[str, int] = {}
         for each in self._results.values():
             if each["exit"] != 0:

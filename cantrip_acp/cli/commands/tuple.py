@@ -138,6 +138,7 @@ def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: P
         "attempts": stored.attempts,
         "worker": stored.worker,
         "error": stored.error,
+        "progress": stored.progress,
         "receipts": receipts,
     }
     click.echo(json.dumps(shown, ensure_ascii=False, indent=None if as_json else 2))

@@ -54,6 +54,20 @@ def worker_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
+def give_back_of_dead_processes(store: TupleStore, lane: str) -> None:
+    """Let tuples of a lane wait again whose process on this machine was killed, without waiting for their leases."""
+    for holder in store.holders():
+        host, _, pid = holder.worker.rpartition(":")
+        if holder.lane == lane and host == socket.gethostname() and pid.isdigit():
+            try:
+                os.kill(int(pid), 0)
+            except ProcessLookupError:
+                store.revoke(holder.worker, f"its process {pid} on this machine was killed")
+            except OSError:
+                # It is the process of another user.
+                continue
+
+
 def cast_yools(opened: Sequence[OpenedRecipe], hosts: Sequence[str]) -> dict[str, Yool]:
     """A yool for each recipe, with the hosts of ``--allow-host``. Raises DefinitionError if two recipes have one name."""
     from cantrip_acp.tuplespace.batch import cast_yool, recipe_digest

@@ -105,6 +105,9 @@ def _process_numbers(pid: int) -> Iterator[str]:
     """The IDs of all processes in the process namespace of ``pid``, as text."""
     try:
         namespace = os.readlink(f"/proc/{pid}/ns/pid")
+        if namespace == os.readlink("/proc/self/ns/pid"):
+            # The sandbox is still being set up. All processes of the machine would be counted.
+            return
     except OSError:
         return
     for name in os.listdir("/proc"):

@@ -7,6 +7,7 @@ lease ends without an answer, the tuple waits again, and the old claim is refuse
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -34,6 +35,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A number that grows with each claim of the tuple. A claim with an older number is refused."""
     attempt: int
     """1 for the first claim."""
+    progress: Mapping[str, Any] | None = None
+    """What an earlier attempt saved with `save_progress`, if it did not end its step."""
 
 
 class StoredTuple(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +49,8 @@ class StoredTuple(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None
     error: str | None
     """Why the last attempt failed, or why the tuple is a dead letter."""
+    progress: Mapping[str, Any] | None = None
+    """What the running step saved last: ``step`` and what its yool reports, such as ``cost`` and ``entity_id``."""
 
 
 class StoredReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +59,14 @@ class StoredReceipt(msgspec.Struct, frozen=True, kw_only=True):
     document: dict[str, Any]
     step: int | None
     """The index of the step, or None for the receipt that ends the tuple."""
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that has tuples of a lane, with leases that have not ended."""
+
+    worker: str
+    lane: str
+    count: int
 
 
 class LaneCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +98,9 @@ class TupleStore(Protocol):
     def extend(self, claims: Sequence[Claim], lease_s: float) -> list[bool]:
         """Extend leases by heartbeat. For each: whether the claim still holds."""
 
+    def save_progress(self, claim: Claim, progress: Mapping[str, Any]) -> None:
+        """Store how far the running step is. The next `save_step` removes it. Raises `LeaseLost`."""
+
     def save_step(self, claim: Claim, step: int, receipt: Mapping[str, Any]) -> None:
         """Store the receipt of a step. Raises `LeaseLost`."""
 
@@ -102,6 +118,9 @@ class TupleStore(Protocol):
         ``counts`` is False if nothing was tried.
         """
 
+    def revoke(self, worker: str, reason: str) -> int:
+        """Give back all tuples of a worker that is known to be dead, before their leases end, and return their number."""
+
     def take(self, pattern: Pattern) -> WorkTuple | None:
         """Remove the oldest waiting tuple from the queue. The tuple itself stays in the log."""
 
@@ -117,11 +136,17 @@ class TupleStore(Protocol):
     def receipts(self, tuple_id: str) -> list[StoredReceipt]:
         """The receipts of a tuple, in the order of storing."""
 
+    def ended(self, tuple_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The receipts that ended these tuples, by tuple. Tuples that have not ended are left out."""
+
     def after(self, cursor: str, pattern: Pattern, limit: int = 1000) -> tuple[list[StoredTuple], str]:
         """Tuples that were put after a cursor, and the next cursor. The first cursor is ""."""
 
     def counts(self) -> list[LaneCount]:
         """The tuples of each lane by state."""
+
+    def holders(self) -> list[Holder]:
+        """The workers that have tuples now."""
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         """Wait until the store may have changed. False if it has not changed after ``timeout_s``, or if ``stop`` was set."""
@@ -139,6 +164,16 @@ def encode_receipt(receipt: Mapping[str, Any], work: WorkTuple) -> tuple[str, by
     if document.get("tuple_id") != work.id:
         raise TupleError(f"receipt {identity} is of tuple {document.get('tuple_id')}, not of {work.id}")
     return identity, canonical_json(document)
+
+
+def encode_progress(progress: Mapping[str, Any]) -> str:
+    """Canonical JSON. Raises `TupleError` if it is not JSON data."""
+    return canonical_json(dict(progress)).decode()
+
+
+def decode_progress(text: str | None) -> Mapping[str, Any] | None:
+    """What `encode_progress` wrote."""
+    return None if text is None else json.loads(text)
 
 
 def decode_work(body: bytes | str) -> WorkTuple:

@@ -15,10 +15,13 @@ from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
 from cantrip_acp.tuplespace.stores.base import (
     Claim,
+    Holder,
     LaneCount,
     StoredReceipt,
     StoredTuple,
+    decode_progress,
     decode_work,
+    encode_progress,
     encode_receipt,
 )
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
@@ -71,6 +74,7 @@ MIGRATIONS = (
     CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_tuple_receipts
         FOR EACH STATEMENT EXECUTE FUNCTION cantrip_tuples_kept();
     """,
+    "ALTER TABLE cantrip_tuple_queue ADD COLUMN IF NOT EXISTS progress text;",
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
 READS_TO = 99
@@ -224,7 +228,7 @@ class PostgresTupleStore:
             "ORDER BY q.position LIMIT %s FOR UPDATE OF q SKIP LOCKED) "
             "UPDATE cantrip_tuple_queue q SET state = 'claimed', lease_until = clock_timestamp() + %s * interval '1 s', "
             "attempts = q.attempts + 1, token = q.token + 1, worker = %s "
-            "FROM picked WHERE q.position = picked.position RETURNING q.position, picked.body, q.attempts, q.token"
+            "FROM picked WHERE q.position = picked.position RETURNING q.position, picked.body, q.attempts, q.token, q.progress"
         )
 
         def work(base: psycopg.Connection[Any]) -> list[Claim]:
@@ -235,8 +239,14 @@ class PostgresTupleStore:
             )
             rows = base.execute(statement.encode(), (*values, count, lease_s, worker)).fetchall()
             return [
-                Claim(work=decode_work(body), position=position, token=token, attempt=attempt)
-                for position, body, attempt, token in sorted(rows)
+                Claim(
+                    work=decode_work(body),
+                    position=position,
+                    token=token,
+                    attempt=attempt,
+                    progress=decode_progress(progress),
+                )
+                for position, body, attempt, token, progress in sorted(rows)
             ]
 
         return self._run("claim from", work)
@@ -260,15 +270,28 @@ class PostgresTupleStore:
 
         return self._run("write", work)
 
+    def save_progress(self, claim: Claim, progress: Mapping[str, Any]) -> None:
+        text = encode_progress(progress)
+
+        def work(base: psycopg.Connection[Any]) -> None:
+            changed = base.execute(
+                "UPDATE cantrip_tuple_queue SET progress = %s WHERE position = %s AND token = %s AND state = 'claimed'",
+                (text, claim.position, claim.token),
+            ).rowcount
+            if not changed:
+                raise self._lost(claim)
+
+        self._run("write", work)
+
     def save_step(self, claim: Claim, step: int, receipt: Mapping[str, Any]) -> None:
         identity, body = encode_receipt(receipt, claim.work)
 
         def work(base: psycopg.Connection[Any]) -> None:
-            row = base.execute(
-                "SELECT 1 FROM cantrip_tuple_queue WHERE position = %s AND token = %s AND state = 'claimed' FOR SHARE",
+            changed = base.execute(
+                "UPDATE cantrip_tuple_queue SET progress = NULL WHERE position = %s AND token = %s AND state = 'claimed'",
                 (claim.position, claim.token),
-            ).fetchone()
-            if row is None:
+            ).rowcount
+            if not changed:
                 raise self._lost(claim)
             base.execute(
                 "INSERT INTO cantrip_tuple_receipts (id, position, step, body) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
@@ -321,6 +344,18 @@ class PostgresTupleStore:
 
         self._run("write", work)
 
+    def revoke(self, worker: str, reason: str) -> int:
+        def work(base: psycopg.Connection[Any]) -> int:
+            count = base.execute(
+                "UPDATE cantrip_tuple_queue SET state = 'waiting', error = %s, lease_until = NULL, worker = NULL "
+                "WHERE state = 'claimed' AND worker = %s",
+                (reason, worker),
+            ).rowcount
+            base.execute(f"NOTIFY {_CHANNEL}")
+            return count
+
+        return self._run("write", work)
+
     def take(self, pattern: Pattern) -> WorkTuple | None:
         where, values = _where(pattern)
         statement = (
@@ -367,6 +402,17 @@ class PostgresTupleStore:
         )
         return [StoredReceipt(document=json.loads(body), step=step) for body, step in rows]
 
+    def ended(self, tuple_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        rows = self._run(
+            "read",
+            lambda base: base.execute(
+                "SELECT t.id, r.body FROM cantrip_tuples t JOIN cantrip_tuple_receipts r USING (position) "
+                "WHERE t.id = ANY(%s) AND r.step IS NULL",
+                (list(tuple_ids),),
+            ).fetchall(),
+        )
+        return {identity: json.loads(body) for identity, body in rows}
+
     def after(self, cursor: str, pattern: Pattern, limit: int = 1000) -> tuple[list[StoredTuple], str]:
         # Positions become visible in any order, transactions' ids only once all earlier transactions have ended.
         xid, _, position = cursor.partition(":")
@@ -378,7 +424,7 @@ class PostgresTupleStore:
                 (xid or "0", position or "0", limit),
             ).fetchall(),
         )
-        last = f"{rows[-1][6]}:{rows[-1][0]}" if rows else cursor
+        last = f"{rows[-1][7]}:{rows[-1][0]}" if rows else cursor
         found = [_stored(row) for row in rows]
         return [each for each in found if pattern.matches(each.work.document)], last
 
@@ -391,6 +437,16 @@ class PostgresTupleStore:
             ).fetchall(),
         )
         return [LaneCount(lane=lane, state=state, count=n, oldest_s=max(0.0, age)) for lane, state, n, age in rows]
+
+    def holders(self) -> list[Holder]:
+        rows = self._run(
+            "read",
+            lambda base: base.execute(
+                "SELECT worker, lane, count(*) FROM cantrip_tuple_queue "
+                "WHERE state = 'claimed' AND lease_until >= clock_timestamp() GROUP BY 1, 2 ORDER BY 1, 2"
+            ).fetchall(),
+        )
+        return [Holder(worker=worker, lane=lane, count=count) for worker, lane, count in rows]
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         end = time.monotonic() + timeout_s
@@ -422,15 +478,21 @@ class PostgresTupleStore:
 
 
 _STORED = (
-    "SELECT t.position, t.body, q.state, q.attempts, q.worker, q.error, t.xid::text "
+    "SELECT t.position, t.body, q.state, q.attempts, q.worker, q.error, q.progress, t.xid::text "
     "FROM cantrip_tuples t JOIN cantrip_tuple_queue q USING (position)"
 )
 
 
 def _stored(row: Any) -> StoredTuple:
-    position, body, state, attempts, worker, error = row[:6]
+    position, body, state, attempts, worker, error, progress = row[:7]
     return StoredTuple(
-        work=decode_work(body), position=position, state=state, attempts=attempts, worker=worker, error=error
+        work=decode_work(body),
+        position=position,
+        state=state,
+        attempts=attempts,
+        worker=worker,
+        error=error,
+        progress=decode_progress(progress),
     )
 
 

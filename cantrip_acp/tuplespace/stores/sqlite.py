@@ -17,10 +17,13 @@ from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
 from cantrip_acp.tuplespace.stores.base import (
     Claim,
+    Holder,
     LaneCount,
     StoredReceipt,
     StoredTuple,
+    decode_progress,
     decode_work,
+    encode_progress,
     encode_receipt,
 )
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, contains
@@ -54,6 +57,7 @@ MIGRATIONS = (
     CREATE TRIGGER receipts_changed BEFORE UPDATE ON receipts BEGIN SELECT RAISE(ABORT, 'receipts are append-only'); END;
     CREATE TRIGGER receipts_deleted BEFORE DELETE ON receipts BEGIN SELECT RAISE(ABORT, 'receipts are append-only'); END;
     """,
+    "ALTER TABLE queue ADD COLUMN progress TEXT;\n",
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
 READS_TO = 99
@@ -200,12 +204,20 @@ class SqliteTupleStore:
             rows = self._find(base, pattern, "q.state = 'waiting' AND q.ready_at <= ?", (now,), count)
             claims: list[Claim] = []
             for position, body in rows:
-                attempt, token = base.execute(
+                attempt, token, progress = base.execute(
                     "UPDATE queue SET state = 'claimed', lease_until = ?, attempts = attempts + 1, token = token + 1, "
-                    "worker = ? WHERE position = ? RETURNING attempts, token",
+                    "worker = ? WHERE position = ? RETURNING attempts, token, progress",
                     (now + lease_s, worker, position),
                 ).fetchone()
-                claims.append(Claim(work=decode_work(body), position=position, token=token, attempt=attempt))
+                claims.append(
+                    Claim(
+                        work=decode_work(body),
+                        position=position,
+                        token=token,
+                        attempt=attempt,
+                        progress=decode_progress(progress),
+                    )
+                )
         return claims
 
     def _find(
@@ -242,14 +254,23 @@ class SqliteTupleStore:
                 held.append(cursor.rowcount > 0)
         return held
 
+    def save_progress(self, claim: Claim, progress: Mapping[str, Any]) -> None:
+        text = encode_progress(progress)
+        with self._transaction() as base:
+            cursor = base.execute(
+                "UPDATE queue SET progress = ? WHERE position = ? AND token = ? AND state = 'claimed'",
+                (text, claim.position, claim.token),
+            )
+            self._check(claim, cursor.rowcount)
+
     def save_step(self, claim: Claim, step: int, receipt: Mapping[str, Any]) -> None:
         identity, body = encode_receipt(receipt, claim.work)
         with self._transaction() as base:
-            found = base.execute(
-                "SELECT 1 FROM queue WHERE position = ? AND token = ? AND state = 'claimed'",
+            cursor = base.execute(
+                "UPDATE queue SET progress = NULL WHERE position = ? AND token = ? AND state = 'claimed'",
                 (claim.position, claim.token),
-            ).fetchone()
-            self._check(claim, found is not None)
+            )
+            self._check(claim, cursor.rowcount)
             base.execute(
                 "INSERT INTO receipts (id, position, step, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 (identity, claim.position, step, body),
@@ -289,6 +310,16 @@ class SqliteTupleStore:
             self._check(claim, cursor.rowcount)
         self._notify()
 
+    def revoke(self, worker: str, reason: str) -> int:
+        with self._transaction() as base:
+            count = base.execute(
+                "UPDATE queue SET state = 'waiting', error = ?, lease_until = NULL, worker = NULL "
+                "WHERE state = 'claimed' AND worker = ?",
+                (reason, worker),
+            ).rowcount
+        self._notify()
+        return count
+
     def take(self, pattern: Pattern) -> WorkTuple | None:
         with self._transaction() as base:
             rows = self._find(base, pattern, "q.state = 'waiting' AND q.ready_at <= ?", (time.time(),), 1)
@@ -322,6 +353,14 @@ class SqliteTupleStore:
         )
         return [StoredReceipt(document=json.loads(body), step=step) for body, step in rows]
 
+    def ended(self, tuple_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        rows = self._rows(
+            "SELECT t.id, r.body FROM json_each(?) w JOIN tuples t ON t.id = w.value "
+            "JOIN receipts r ON r.position = t.position AND r.step IS NULL",
+            (json.dumps(list(tuple_ids)),),
+        )
+        return {identity: json.loads(body) for identity, body in rows}
+
     def after(self, cursor: str, pattern: Pattern, limit: int = 1000) -> tuple[list[StoredTuple], str]:
         rows = self._rows(f"{_STORED} WHERE t.position > ? ORDER BY t.position LIMIT ?", (int(cursor or 0), limit))
         found = [_stored(row) for row in rows]
@@ -335,6 +374,13 @@ class SqliteTupleStore:
         )
         now = time.time()
         return [LaneCount(lane=lane, state=state, count=n, oldest_s=max(0.0, now - at)) for lane, state, n, at in rows]
+
+    def holders(self) -> list[Holder]:
+        rows = self._rows(
+            "SELECT worker, lane, count(*) FROM queue WHERE state = 'claimed' AND lease_until >= ? GROUP BY 1, 2 ORDER BY 1, 2",
+            (time.time(),),
+        )
+        return [Holder(worker=worker, lane=lane, count=count) for worker, lane, count in rows]
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         end = time.monotonic() + timeout_s
@@ -363,13 +409,22 @@ class SqliteTupleStore:
         self._notify()
 
 
-_STORED = "SELECT t.position, t.body, q.state, q.attempts, q.worker, q.error FROM tuples t JOIN queue q ON q.position = t.position"
+_STORED = (
+    "SELECT t.position, t.body, q.state, q.attempts, q.worker, q.error, q.progress "
+    "FROM tuples t JOIN queue q ON q.position = t.position"
+)
 
 
 def _stored(row: Any) -> StoredTuple:
-    position, body, state, attempts, worker, error = row
+    position, body, state, attempts, worker, error, progress = row
     return StoredTuple(
-        work=decode_work(body), position=position, state=state, attempts=attempts, worker=worker, error=error
+        work=decode_work(body),
+        position=position,
+        state=state,
+        attempts=attempts,
+        worker=worker,
+        error=error,
+        progress=decode_progress(progress),
     )
 
 

@@ -93,7 +93,7 @@ def test_the_same_command_goes_on_and_again_repeats(folder: Path) -> None:
     second = run(folder, *BATCH, "--samples", "2", "--json")
     assert "2 had ended in an earlier run" in second.stderr
     assert len(rows(second.stdout)) == 4
-    third = run(folder, *BATCH, "--again")
+    third = run(folder, *BATCH, "--again", "all")
     assert "earlier run" not in third.stderr
     status = json.loads(run(folder, "tuple", "status", "--json").stdout)
     [lane] = status["lanes"].values()
@@ -115,6 +115,22 @@ def test_what_fails_says_why_and_the_others_go_on(folder: Path) -> None:
     assert "1 × the cast was cut off: max_turns" in done.stderr
 
 
+def test_only_what_failed_is_cast_again(folder: Path) -> None:
+    stdin = '"broken"\n"Say hello."\n'
+    words = (*BATCH[:2], "-", "--max-retries", "0", "--json")
+    first = rows(run(folder, *words, stdin=stdin, status=1).stdout)
+    again = rows(run(folder, *words, "--again", "failed", stdin=stdin, status=1).stdout)
+    assert {row["intent"]: row["tuple_id"] in [each["tuple_id"] for each in first] for row in again} == {
+        "broken": False,
+        "Say hello.": True,
+    }
+    # From now on the later attempt is the result.
+    later = rows(run(folder, *words, stdin=stdin, status=1).stdout)
+    assert sorted(later, key=str) == sorted(again, key=str)
+    lanes = json.loads(run(folder, "tuple", "status", "--json").stdout)["lanes"]
+    assert [(lane["done"], lane["failed"]) for lane in lanes.values()] == [(1, 2)]
+
+
 def test_an_interruption_leaves_the_rest_for_the_same_command(folder: Path) -> None:
     (folder / "intents.jsonl").write_text('"Say hello."\n"slow"\n')
     process = start(folder, *BATCH, "--concurrency", "2", "--json")
@@ -126,6 +142,51 @@ def test_an_interruption_leaves_the_rest_for_the_same_command(folder: Path) -> N
     assert "the same command goes on where this one stopped" in stderr
     lanes = json.loads(run(folder, "tuple", "status", "--json").stdout)["lanes"]
     assert [(lane["done"], lane["waiting"], lane["claimed"]) for lane in lanes.values()] == [(1, 1, 0)]
+
+
+EFFECT = """\
+name: effect
+crystal:
+  provider: scripted
+  responses:
+    - tool_calls: [{gate: bash, args: {command: "echo once >> effects.txt"}}]
+      usage: {prompt_tokens: 10, completion_tokens: 5, cost: 0.001}
+    - tool_calls: [{gate: done, args: {answer: Done.}}]
+      delay_ms: 4000
+      usage: {prompt_tokens: 10, completion_tokens: 5, cost: 0.002}
+    # A query that SIGTERM stopped has used its answer.
+    - tool_calls: [{gate: done, args: {answer: Done.}}]
+      usage: {prompt_tokens: 10, completion_tokens: 5, cost: 0.002}
+circle: {medium: bash, gates: [done], wards: [{max_turns: 5}, {bash_writable_paths: ["."]}]}
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_cast_that_was_cut_off_goes_on_from_its_loom(folder: Path, how: signal.Signals) -> None:
+    (folder / "effect.cantrip.yaml").write_text(EFFECT)
+    (folder / "intents.jsonl").write_text('"Write it once."\n')
+    process = start(folder, "cast-batch", "effect.cantrip.yaml", "intents.jsonl")
+    saved: dict[str, Any] = {}
+    for _ in range(100):
+        found = processes.run(
+            [*CANTRIP, "tuple", "rd", "{}", "--json"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            env=environment(folder),
+        )
+        saved = (json.loads(found.stdout)["progress"] if found.returncode == 0 else None) or {}
+        if "cost" in saved:
+            break
+    assert saved["cost"] == {"usd": 0.001, "tokens_in": 10, "tokens_out": 5}
+    process.send_signal(how)
+    process.communicate(timeout=30)
+    done = run(folder, "cast-batch", "effect.cantrip.yaml", "intents.jsonl", "--json")
+    [row] = rows(done.stdout)
+    assert (folder / "effects.txt").read_text() == "once\n"
+    assert (row["cast"]["result"], row["cast"]["entity_id"]) == ("Done.", saved["entity_id"])
+    assert (row["cost"]["usd"], row["cost"]["tokens_in"]) == (0.003, 20), "the cost of both attempts"
+    assert len(threads(folder, done.stderr.split("loom     ")[1].splitlines()[0])) == 1
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

@@ -15,3 +15,8 @@ def test_the_hosts_folders_are_never_counted() -> None:
     whole = os.statvfs("/")
     assert (whole.f_blocks - whole.f_bfree) * whole.f_frsize > 64 * 1024 * 1024, "a host with something on its disk"
     assert limits.measure(os.getpid(), ("/", "/tmp")).memory - limits.measure(os.getpid()).memory < 64 * 1024 * 1024
+
+
+def test_the_hosts_processes_are_never_counted() -> None:
+    """A sandbox that is still being set up is in the host's process namespace for a moment."""
+    assert limits.measure(os.getpid()) == limits.Use(0, 0)

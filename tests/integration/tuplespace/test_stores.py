@@ -238,14 +238,14 @@ def test_a_version_that_adds_to_the_tables_leaves_this_one_working(
     if address.startswith("sqlite:"):
         with sqlite3.connect(address.removeprefix("sqlite:")) as base:
             base.execute("ALTER TABLE queue ADD COLUMN later TEXT")
-            base.execute("PRAGMA user_version = 2")
+            base.execute("PRAGMA user_version = 90")
         too_new = ["PRAGMA user_version = 100"]
     else:
         import psycopg
 
         with psycopg.connect(address, autocommit=True) as base:
             base.execute("ALTER TABLE cantrip_tuple_queue ADD COLUMN later text")
-            base.execute("INSERT INTO cantrip_tuple_tables VALUES (2)")
+            base.execute("INSERT INTO cantrip_tuple_tables VALUES (90)")
         too_new = ["INSERT INTO cantrip_tuple_tables VALUES (100)"]
     for each in (store, open_space()):
         each.put([work()])
@@ -333,3 +333,48 @@ def test_with_row_security_two_users_cannot_read_each_others_tuples(address: str
     finally:
         ann.close()
         bob.close()
+
+
+def test_progress_is_kept_for_the_next_attempt_until_its_step_ends(store: TupleStore, open_space: Open) -> None:
+    store.put([work()])
+    claim, other = claim_one(store), open_space()
+    assert claim.progress is None
+    store.save_progress(claim, {"step": 0, "cost": {"usd": 0.5}})
+    found = other.get(work().id)
+    assert found is not None
+    assert found.progress == {"step": 0, "cost": {"usd": 0.5}}
+    store.release(claim, "no network")
+    claim = claim_one(other)
+    assert claim.progress == {"step": 0, "cost": {"usd": 0.5}}
+    other.save_step(claim, 0, receipt(work()))
+    other.release(claim, "no network")
+    stale, claim = claim, claim_one(store)
+    assert claim.progress is None
+    with pytest.raises(LeaseLost):
+        store.save_progress(stale, {"step": 1})
+
+
+def test_tuples_of_a_dead_worker_wait_again_at_once(store: TupleStore) -> None:
+    store.put([work(n) for n in range(3)])
+    claims = store.claim(ANY, "dead", lease_s=30, count=2)
+    living = store.claim(ANY, "living", lease_s=30)
+    assert [(each.worker, each.lane, each.count) for each in store.holders()] == [
+        ("dead", "build", 2),
+        ("living", "build", 1),
+    ]
+    assert store.revoke("dead", "it was killed") == 2
+    assert [each.worker for each in store.holders()] == ["living"]
+    found = store.get(work(0).id)
+    assert found is not None
+    assert (found.state, found.error, found.attempts) == ("waiting", "it was killed", 1)
+    assert store.extend([*claims, *living], 30) == [False, False, True]
+    assert store.revoke("dead", "again") == 0
+
+
+def test_receipts_of_many_ended_tuples_are_read_at_once(store: TupleStore) -> None:
+    works = [work(n) for n in range(4)]
+    store.put(works)
+    for number in range(2):
+        store.acknowledge(claim_one(store), receipt(works[number]), failed="no" if number else None)
+    assert store.ended([each.id for each in works]) == {works[0].id: receipt(works[0]), works[1].id: receipt(works[1])}
+    assert store.ended([]) == {}

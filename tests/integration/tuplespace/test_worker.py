@@ -266,3 +266,64 @@ class _Cut:
             if self._other.claim(Pattern(), "thief", lease_s=60):
                 self._taken.set()
         return self._store.extend(claims, lease_s)
+
+
+async def test_the_next_attempt_sees_how_far_the_step_was_and_its_cost_counts(store: TupleStore) -> None:
+    seen: list[Mapping[str, Any] | None] = []
+
+    async def step(call: StepCall) -> StepResult:
+        seen.append(call.progress)
+        await call.save({"entity_id": "e1", "cost": {"usd": 0.5, "tokens_in": 3, "tokens_out": 1}})
+        raise StepFailed("no network")
+
+    each = work("a.b", agent_terms={"max_retries": 1})
+    store.put([each])
+    await run_all(store, {"a.b": step})
+    assert [None if progress is None else progress["entity_id"] for progress in seen] == [None, "e1"]
+    [end] = store.receipts(each.id)
+    assert end.document["cost"]["usd"] == 0.5, "what was paid is in the receipt, although the step never ended"
+
+
+async def test_what_was_not_tried_does_not_count_as_an_attempt(store: TupleStore) -> None:
+    calls = 0
+
+    async def step(call: StepCall) -> StepResult:
+        nonlocal calls
+        calls += 1
+        if calls < 5:
+            raise StepFailed("the cast still runs elsewhere", tried=False)
+        return StepResult()
+
+    each = work("a.b", agent_terms={"max_retries": 0})
+    store.put([each])
+    await run_all(store, {"a.b": step})
+    assert (stored(store, each).state, calls) == ("done", 5)
+
+
+async def test_a_worker_may_get_the_same_tuple_again_while_its_first_attempt_stops(store: TupleStore) -> None:
+    begun: list[anyio.Event] = []
+
+    async def step(call: StepCall) -> StepResult:
+        begun.append(anyio.Event())
+        begun[-1].set()
+        if len(begun) == 1:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(0.5)
+        return StepResult()
+
+    each = work("a.b")
+    store.put([each])
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            worker = a_worker(store, {"a.b": step}, lease_s=0.6)
+            tasks.start_soon(worker.run)
+            while not begun:
+                await anyio.sleep(0.01)
+            store.revoke("w", "somebody took it back")
+            while stored(store, each).state != "done":
+                await anyio.sleep(0.01)
+            worker.drain()
+    assert len(begun) == 2

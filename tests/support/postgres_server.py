@@ -30,6 +30,15 @@ class Server:
     folder: Path
     port: int
     process: subprocess.Popen[bytes] | None = None
+    addresses: str = "127.0.0.1"
+
+    def listen_on(self, address: str) -> None:
+        """Accept connections from the network of this address too, with the password. Restarts the server."""
+        with open(self.folder / "data" / "pg_hba.conf", "a") as rules:
+            rules.write(f"host all all {address}/24 scram-sha-256\n")
+        self.addresses = f"127.0.0.1,{address}"
+        self.stop()
+        self.start()
 
     def url(self, loom: str, *, password: str = QUOTED, database: str = "postgres") -> str:
         """The address of a loom there."""
@@ -38,7 +47,7 @@ class Server:
     def start(self) -> None:
         """Start it and wait until it answers."""
         words = ["-D", str(self.folder / "data"), "-p", str(self.port), "-k", str(self.folder)]
-        settings = ["listen_addresses=127.0.0.1", "shared_buffers=16MB", "max_connections=40"]
+        settings = [f"listen_addresses={self.addresses}", "shared_buffers=16MB", "max_connections=60"]
         words += [word for setting in settings for word in ("-c", setting)]
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(

@@ -17,10 +17,14 @@ from cantrip_acp.sandbox.policy.policy import WIRE, Policy
 
 @dataclass(frozen=True, slots=True)
 class HostPaths:
-    """Host paths that a policy's arguments use: the prepared /etc, and the note that replaces hidden files."""
+    """Host paths that a policy's arguments use: the prepared /etc, and the note that replaces hidden files.
+
+    ``bound``: folders below /etc that are the host's own.
+    """
 
     etc: str
     note: str
+    bound: tuple[str, ...] = ()
 
 
 NAMESPACES = ("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try")
@@ -61,6 +65,8 @@ def arguments(
         else:
             add(path, 0, "--symlink", target, path)
     add("/etc", 0, "--ro-bind", host_paths.etc, "/etc")
+    for folder in host_paths.bound:
+        add(folder, 0, "--ro-bind", folder, folder)
     add("/proc", 0, "--proc", "/proc")
     add("/dev", 0, "--dev", "/dev")
     add("/dev/shm", 0, "--perms", "1777", "--size", str(limits.shared_memory), "--tmpfs", "/dev/shm")

@@ -96,10 +96,10 @@ class Runtime:
             if found is None:
                 folder = self.make_folder("etc")
                 os.chmod(folder, 0o755)
-                prepare_etc(
+                bound = prepare_etc(
                     folder, user=host.user, uid=host.uid, gid=host.gid, home=home, shell=host.shell, network=network
                 )
-                found = self._places[key] = HostPaths(etc=folder, note=self._note)
+                found = self._places[key] = HostPaths(etc=folder, note=self._note, bound=bound)
             return found
 
     def write_once(self, text: str) -> str:
@@ -239,12 +239,17 @@ COPIED_FROM_ETC = (
     "nanorc", "lynx", "groff", "manpath.config", "papersize", "mailcap", "php", "ghc", "dotnet", "mono", "maven",
     "matplotlibrc", "OpenCL", "vulkan", "glvnd",
 )  # fmt: skip
+_LARGE_FOLDERS = ("alternatives", "ssl/certs")
+"""Hundreds of links each. To mount such a folder is quicker than to copy it."""
 _LARGEST = 2 * 1024 * 1024
 _MOST = 4000
 
 
-def prepare_etc(folder: str, *, user: str, uid: int, gid: int, home: str, shell: str, network: bool) -> None:
-    """Fill the empty ``folder`` with the files of /etc in a sandbox."""
+def prepare_etc(folder: str, *, user: str, uid: int, gid: int, home: str, shell: str, network: bool) -> tuple[str, ...]:
+    """Fill the empty ``folder`` with the files of /etc in a sandbox.
+
+    Returns the folders that are to be mounted there from the host.
+    """
     files = {
         "passwd": f"root:x:0:0:root:/root:/bin/sh\n{user}:x:{uid}:{gid}::{home}:{shell}\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -267,14 +272,40 @@ def prepare_etc(folder: str, *, user: str, uid: int, gid: int, home: str, shell:
     if network:
         for name in ("resolv.conf", "hosts"):
             _copy(f"/etc/{name}", os.path.join(folder, name), [_MOST])
-    left = [_MOST]
+    left, bound = [_MOST], list[str]()
     for name in COPIED_FROM_ETC:
         target = os.path.join(folder, name)
-        if not os.path.lexists(target) and os.path.lexists(f"/etc/{name}"):
+        if name in _LARGE_FOLDERS and _is_public(f"/etc/{name}"):
+            os.makedirs(target)
+            bound.append(f"/etc/{name}")
+        elif not os.path.lexists(target) and os.path.lexists(f"/etc/{name}"):
             os.makedirs(os.path.dirname(target), exist_ok=True)
             _copy(f"/etc/{name}", target, left)
     if not os.path.lexists(os.path.join(folder, "mtab")):
         os.symlink("/proc/self/mounts", os.path.join(folder, "mtab"))
+    return tuple(bound)
+
+
+def _is_public(folder: str) -> bool:
+    """Whether a folder and those below it have only files that everybody may read, and links that lead to the same place inside."""
+    try:
+        status = os.lstat(folder)
+        if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o005 != 0o005:
+            return False
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    to = os.readlink(entry.path)
+                    if not to.startswith("/usr/") and "/" in to:
+                        return False
+                elif entry.is_dir():
+                    if not _is_public(entry.path):
+                        return False
+                elif not entry.is_file() or not entry.stat().st_mode & 0o004:
+                    return False
+    except OSError:
+        return False
+    return True
 
 
 def _copy(source: str, target: str, left: list[int]) -> None:

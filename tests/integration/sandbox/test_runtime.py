@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.sandbox.launch import runtime_dir
 from cantrip_acp.sandbox.launch.sandbox import control_groups
 from cantrip_acp.sandbox.policy.placeholders import Placeholders, Pool, is_placeholder
 
@@ -181,3 +182,18 @@ def test_a_folder_of_another_program_that_locks_it_is_an_error(tmp_path: Path) -
         Placeholders(str(tmp_path), ("a",)).make(["a"])
     os.close(fd)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_etc_is_mounted_only_if_everybody_may_read_all_of_it(tmp_path: Path) -> None:
+    folder = tmp_path / "certs"
+    (folder / "java").mkdir(parents=True)
+    (folder / "java" / "cacerts").touch(0o644)
+    (folder / "a.pem").symlink_to("/usr/share/ca-certificates/a.crt")
+    (folder / "b.0").symlink_to("a.pem")
+    assert runtime_dir._is_public(str(folder))
+    (folder / "java" / "private.key").touch(0o600)
+    assert not runtime_dir._is_public(str(folder))
+    (folder / "java" / "private.key").unlink()
+    (folder / "up").symlink_to("../private")
+    assert not runtime_dir._is_public(str(folder))
+    assert not runtime_dir._is_public(str(tmp_path / "missing"))

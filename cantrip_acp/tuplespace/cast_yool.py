@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.crystals.contract import Usage
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.tuplespace.budget import Budget
 
 
 _CUT_OFF = ("error", "cancelled", "parent_terminated")
@@ -116,13 +117,21 @@ class CastYool:
         if begun:
             entity.set_wards(_what_is_left(call, entity))
         goes_on = begun and any(start.entity_id == entity.id for start in self.loom.cast_starts().values())
+        shared_budget: Budget | None = None
         async with entity.stream(None if goes_on else intent) as events:
             async for event in events:
                 if isinstance(event, TurnEnded):
                     # Without its lease the worker stops the cast soon.
                     with suppress(LeaseLost):
-                        await call.save({**_place(entity), "cost": _cost(entity.usage)})
-        return events.result
+                        shared_budget = await call.save({**_place(entity), "cost": _cost(entity.usage)})
+                        if shared_budget is not None and shared_budget.is_spent:
+                            entity.cancel()
+        result = events.result
+        if shared_budget is not None and shared_budget.is_spent and result.reason == "cancelled":
+            raise StepFailed(
+                f"the budget {shared_budget.name} is spent; the cast goes on when it is raised", tried=False
+            )
+        return result
 
     def _within(self, call: StepCall) -> Cantrip:
         """The cantrip with wards that keep within what is left of the tuple's budget. The worker itself keeps the deadline.

@@ -18,6 +18,7 @@ import anyio.abc
 import anyio.to_thread
 import msgspec
 
+from cantrip_acp.tuplespace.budget import Budget
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine, make_receipt
 from cantrip_acp.tuplespace.space import run_in_thread
@@ -30,11 +31,12 @@ _BACKOFF_S = (1.0, 60.0)
 _LOOK_S = 2.0
 
 
-Save = Callable[[Mapping[str, Any]], Awaitable[None]]
+Save = Callable[[Mapping[str, Any]], Awaitable[Budget | None]]
 
 
-async def _forget(progress: Mapping[str, Any]) -> None:
+async def _forget(progress: Mapping[str, Any]) -> Budget | None:
     """Keep no progress."""
+    return None
 
 
 class StepCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +55,10 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
     progress: Mapping[str, Any] | None = None
     """What an attempt that did not end saved with ``save`` last. None if there was none."""
     save: Save = _forget
-    """Stores the progress of this step, for `progress` and for those who watch. ``cost`` in it is the cost so far."""
+    """Stores the progress of this step, for `progress` and for those who watch. ``cost`` in it is the cost so far.
+
+    Returns the budget that the tuple shares with others, if there is one. If it is spent, stop.
+    """
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,8 +286,12 @@ class Worker:
             if left is not None and left <= 0:
                 return receipt(StepResult(exit=75, error=f"nothing is left of the tuple's {what}"))
 
-        async def save(progress: Mapping[str, Any]) -> None:
-            await run_in_thread(lambda: self.store.save_progress(claim, {**progress, "step": index}))
+        so_far: Mapping[str, Any] = {}
+
+        async def save(progress: Mapping[str, Any]) -> Budget | None:
+            nonlocal so_far
+            so_far = progress.get("cost") or so_far
+            return await run_in_thread(lambda: self.store.save_progress(claim, {**progress, "step": index}))
 
         progress = claim.progress if claim.progress is not None and claim.progress.get("step") == index else None
         call = StepCall(
@@ -299,7 +308,7 @@ class Worker:
         with anyio.move_on_after(left_s) as limit:
             return receipt(await yool(call))
         assert limit.cancelled_caught
-        return receipt(StepResult(exit=75, error="the tuple's deadline_iso came while the step ran"))
+        return receipt(StepResult(exit=75, error="the tuple's deadline_iso came while the step ran", cost=so_far))
 
     async def _cost_of_unfinished_step(self, tuple_id: str) -> Mapping[str, Any]:
         stored = await run_in_thread(lambda: self.store.get(tuple_id))

@@ -67,7 +67,14 @@ _HINT_S = 20.0
     help="Write the results as JSON lines, in the order of the intents.",
 )
 @click.option(
-    "--budget-usd", type=click.FloatRange(0, min_open=True), metavar="USD", help="The most that one cast may cost."
+    "--budget-usd",
+    type=click.FloatRange(0, min_open=True),
+    metavar="USD",
+    help="The most that all casts together may cost, wherever they run. Then no cast starts, and those that run stop.",
+)
+@click.option("--budget-tokens", type=click.IntRange(1), metavar="N", help="The same in tokens.")
+@click.option(
+    "--cast-budget-usd", type=click.FloatRange(0, min_open=True), metavar="USD", help="The most that one cast may cost."
 )
 @click.option(
     "--max-retries", type=click.IntRange(0, 100), default=2, show_default=True, help="Further attempts after a failure."
@@ -91,6 +98,8 @@ def cast_batch(
     loom_file: str | None,
     out: Path | None,
     budget_usd: float | None,
+    budget_tokens: int | None,
+    cast_budget_usd: float | None,
     max_retries: int,
     again: str | None,
     as_json: bool,
@@ -133,20 +142,27 @@ def cast_batch(
             wanted,
             lane=lane or f"here.{digest[7:19]}",
             samples=samples,
-            terms={"max_retries": max_retries} | ({"budget_usd": budget_usd} if budget_usd is not None else {}),
+            terms={"max_retries": max_retries}
+            | ({"budget_usd": cast_budget_usd} if cast_budget_usd is not None else {}),
             run=str(time.time_ns()) if again == "all" else None,
         )
         works = latest_attempts(store, works, again=again == "failed")
-        report = _Report(store, works, [each for each in wanted for _ in range(samples)], as_json=as_json)
+        budget: str | None = _batch_budget(workspace, intents, wanted, digest, lane)
+        if budget_usd is None and budget_tokens is None and not store.budgets(budget):
+            budget = None
+        else:
+            # A budget of an earlier run ends when it is not asked for any more.
+            store.set_budget(str(budget), usd=budget_usd, tokens=budget_tokens)
+        report = _Report(store, works, [each for each in wanted for _ in range(samples)], budget, as_json=as_json)
         report.collect(earlier=True)
         with report.terminal():
             if lane is None:
                 opened = open_recipe(recipe, cwd, loom_file or _batch_loom(state, workspace, digest), state_dir)
                 hosts = named_hosts(allow_hosts)
                 print_allowed(opened.cantrip, opened.cantrip.circle, hosts, ask=False)
-                interrupted = _cast_here(store, opened, works, report, concurrency, allow_hosts)
+                interrupted = _cast_here(store, opened, works, report, concurrency, allow_hosts, budget)
             else:
-                interrupted = _cast_by_workers(store, works, report, lane, DEFAULT_MAX_WAITING, recipe)
+                interrupted = _cast_by_workers(store, works, report, lane, DEFAULT_MAX_WAITING, recipe, budget)
         report.collect()
         if out is not None:
             report.write(out)
@@ -158,6 +174,14 @@ def cast_batch(
         store.close()
         if opened is not None:
             opened.leave()
+
+
+def _batch_budget(workspace: Path, file: str, intents: Sequence[Intent], digest: str, lane: str | None) -> str:
+    """The name of a batch's budget: the same for the same command, and for a file to which intents were added."""
+    import hashlib
+
+    what = str((workspace / file).resolve()) if file != "-" else repr(intents)
+    return f"batch-{hashlib.sha256(f'{digest} {lane} {what}'.encode()).hexdigest()[:12]}"
 
 
 def _batch_loom(state: Path, workspace: Path, digest: str) -> str:
@@ -177,6 +201,7 @@ def _cast_here(
     report: _Report,
     concurrency: int,
     hosts: Sequence[str],
+    budget: str | None,
 ) -> bool:
     """Cast in this process. Whether the user interrupted."""
     import anyio
@@ -184,7 +209,7 @@ def _cast_here(
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker
 
-    store.put(works)
+    store.put(works, budget=budget)
     give_back_of_dead_processes(store, works[0].lane)
     worker = Worker(
         store,
@@ -215,7 +240,7 @@ def _cast_here(
 
             tasks.start_soon(watch_signals)
             tasks.start_soon(show)
-            await worker.run(until=report.all_ended)
+            await worker.run(until=lambda: report.all_ended() or report.budget_is_spent())
             tasks.cancel_scope.cancel()
         return interrupted
 
@@ -223,7 +248,13 @@ def _cast_here(
 
 
 def _cast_by_workers(
-    store: TupleStore, works: Sequence[WorkTuple], report: _Report, lane: str, most: int, recipe: str
+    store: TupleStore,
+    works: Sequence[WorkTuple],
+    report: _Report,
+    lane: str,
+    most: int,
+    recipe: str,
+    budget: str | None,
 ) -> bool:
     """Leave the casts to workers and wait for the results. Whether the user interrupted."""
     from cantrip_acp.tuplespace.errors import SpaceFull
@@ -234,13 +265,16 @@ def _cast_by_workers(
             try:
                 while position < len(works):
                     part = works[position : position + 500]
-                    store.put(part, max_waiting=most)
+                    store.put(part, max_waiting=most, budget=budget)
                     position += len(part)
             except SpaceFull:
                 # The rest goes in when workers have taken some.
                 pass
             report.collect()
             report.show(None)
+            if report.budget_is_spent() and not any(each.lane == lane for each in store.holders()):
+                report.collect()
+                break
             if not hinted and time.monotonic() - begun > _HINT_S and not report.any_progress():
                 hinted = True
                 click.echo(
@@ -257,8 +291,15 @@ class _Report:
     """Counts what has ended, and shows it."""
 
     def __init__(
-        self, store: TupleStore, works: Sequence[WorkTuple], intents: Sequence[Intent], *, as_json: bool
+        self,
+        store: TupleStore,
+        works: Sequence[WorkTuple],
+        intents: Sequence[Intent],
+        budget: str | None,
+        *,
+        as_json: bool,
     ) -> None:
+        self._budget = budget
         self._store = store
         self._works = works
         self._intents = intents
@@ -287,6 +328,9 @@ class _Report:
 
     def all_ended(self) -> bool:
         return not self._waiting
+
+    def budget_is_spent(self) -> bool:
+        return self._budget is not None and any(each.is_spent for each in self._store.budgets(self._budget))
 
     def any_progress(self) -> bool:
         return bool(self._results) or any(c.state == "claimed" for c in self._store.counts())
@@ -395,8 +439,23 @@ class _Report:
             click.echo(f"  {count} × {reason}", err=True)
         if loom is not None:
             click.echo(f"loom     {loom}", err=True)
+        for budget in self._store.budgets(self._budget) if self._budget is not None else ():
+            limits = [f"${budget.spent_usd:.4f} of ${budget.usd:g}"] if budget.usd is not None else []
+            limits += [f"{budget.spent_tokens} of {budget.tokens} tokens"] if budget.tokens is not None else []
+            click.echo(f"budget   {', '.join(limits) or 'none'} spent", err=True)
+            if budget.is_spent and self._waiting:
+                click.echo(
+                    f"the budget is spent before {_casts(len(self._waiting))} ended: raise --budget-usd or --budget-tokens and run "
+                    "the same command",
+                    err=True,
+                )
+                return
         if interrupted or self._waiting:
             click.echo("the same command goes on where this one stopped", err=True)
+
+
+def _casts(count: int) -> str:
+    return "1 cast" if count == 1 else f"{count} casts"
 
 
 def _duration(seconds: float) -> str:

@@ -16,6 +16,7 @@ import msgspec
 
 from cantrip_acp.text.codecs import json_decoder
 from cantrip_acp.text.json_data import freeze_record
+from cantrip_acp.tuplespace.budget import Budget
 from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import SpaceError, TupleError
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
@@ -86,20 +87,26 @@ class TupleStore(Protocol):
     def location(self) -> str:
         """The address, without a password."""
 
-    def put(self, works: Sequence[WorkTuple], *, max_waiting: int | None = None) -> list[bool]:
+    def put(
+        self, works: Sequence[WorkTuple], *, max_waiting: int | None = None, budget: str | None = None
+    ) -> list[bool]:
         """Store tuples, all or none. For each: whether it is new. A known id is left as it is.
 
+        ``budget`` names the budget that those tuples share that have not ended, known ones too (`set_budget`).
         Raises `SpaceFull` if a lane would have more than about ``max_waiting`` waiting tuples.
         """
 
     def claim(self, pattern: Pattern, worker: str, *, lease_s: float, count: int = 1) -> list[Claim]:
-        """Claim up to ``count`` tuples, the oldest first."""
+        """Claim up to ``count`` tuples, the oldest first, but none whose shared budget is spent."""
 
     def extend(self, claims: Sequence[Claim], lease_s: float) -> list[bool]:
         """Extend leases by heartbeat. For each: whether the claim still holds."""
 
-    def save_progress(self, claim: Claim, progress: Mapping[str, Any]) -> None:
-        """Store how far the running step is. The next `save_step` removes it. Raises `LeaseLost`."""
+    def save_progress(self, claim: Claim, progress: Mapping[str, Any]) -> Budget | None:
+        """Store how far the running step is, charge its ``cost`` to the budget that its tuple shares, and return that.
+
+        The next `save_step` removes the progress. Raises `LeaseLost`.
+        """
 
     def save_step(self, claim: Claim, step: int, receipt: Mapping[str, Any]) -> None:
         """Store the receipt of a step. Raises `LeaseLost`."""
@@ -147,6 +154,12 @@ class TupleStore(Protocol):
 
     def holders(self) -> list[Holder]:
         """The workers that have tuples now."""
+
+    def set_budget(self, name: str, *, usd: float | None = None, tokens: int | None = None) -> Budget:
+        """Make a budget, or change its limits. What was spent stays spent."""
+
+    def budgets(self, name: str | None = None) -> list[Budget]:
+        """All budgets by name, or this one."""
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         """Wait until the store may have changed. False if it has not changed after ``timeout_s``, or if ``stop`` was set."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.stores.postgres_url import PgUrl
+from cantrip_acp.tuplespace.budget import Budget, alarm_tuple, amounts, due_alarms
 from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
 from cantrip_acp.tuplespace.stores.base import (
@@ -75,6 +76,14 @@ MIGRATIONS = (
         FOR EACH STATEMENT EXECUTE FUNCTION cantrip_tuples_kept();
     """,
     "ALTER TABLE cantrip_tuple_queue ADD COLUMN IF NOT EXISTS progress text;",
+    """
+    CREATE TABLE cantrip_tuple_budgets (
+        tenant name NOT NULL DEFAULT '', name text NOT NULL, usd float8, tokens bigint, spent_usd float8 NOT NULL DEFAULT 0,
+        spent_tokens bigint NOT NULL DEFAULT 0, alarmed integer NOT NULL DEFAULT 0, PRIMARY KEY (tenant, name)
+    );
+    ALTER TABLE cantrip_tuple_queue ADD COLUMN budget text, ADD COLUMN charged_usd float8 NOT NULL DEFAULT 0,
+        ADD COLUMN charged_tokens bigint NOT NULL DEFAULT 0;
+    """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
 READS_TO = 99
@@ -88,7 +97,7 @@ ROW_SECURITY = "".join(
     DROP POLICY IF EXISTS cantrip_own ON {table};
     CREATE POLICY cantrip_own ON {table} USING (tenant = current_user) WITH CHECK (tenant = current_user);
     """
-    for table in ("cantrip_tuples", "cantrip_tuple_receipts", "cantrip_tuple_queue")
+    for table in ("cantrip_tuples", "cantrip_tuple_receipts", "cantrip_tuple_queue", "cantrip_tuple_budgets")
 )
 """Gives each user of the database tuples of their own. An administrator runs it once, before the first tuple."""
 
@@ -153,6 +162,10 @@ class PostgresTupleStore:
         for number, script in enumerate(MIGRATIONS[version:], version + 1):
             base.execute(script.encode())
             base.execute("INSERT INTO cantrip_tuple_tables VALUES (%s)", (number,))
+        secured = base.execute("SELECT relrowsecurity FROM pg_class WHERE oid = 'cantrip_tuples'::regclass").fetchone()
+        if secured == (True,):
+            # Tables that are new have no row security yet.
+            base.execute(ROW_SECURITY.encode())
 
     def enable_row_security(self) -> None:
         """Give each user of the database tuples of their own: nobody reads or claims those of another user."""
@@ -182,9 +195,17 @@ class PostgresTupleStore:
                     time.sleep(min(1.0, 0.05 * 2**attempt))
         raise AssertionError("unreachable")
 
-    def put(self, works: Sequence[WorkTuple], *, max_waiting: int | None = None) -> list[bool]:
+    def put(
+        self, works: Sequence[WorkTuple], *, max_waiting: int | None = None, budget: str | None = None
+    ) -> list[bool]:
         def work(base: psycopg.Connection[Any]) -> list[bool]:
             new = self._insert(base, works)
+            if budget is not None:
+                base.execute(
+                    "UPDATE cantrip_tuple_queue q SET budget = %s FROM cantrip_tuples t WHERE t.position = q.position "
+                    "AND q.state NOT IN ('done', 'failed') AND t.id = ANY(%s)",
+                    (budget, [each.id for each in works]),
+                )
             if max_waiting is not None:
                 for lane in {each.lane for each, is_new in zip(works, new, strict=True) if is_new}:
                     row = base.execute(
@@ -224,7 +245,7 @@ class PostgresTupleStore:
         where, values = _where(pattern)
         statement = (
             "WITH picked AS (SELECT q.position, t.body FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
-            f"WHERE q.state = 'waiting' AND q.ready_at <= clock_timestamp(){where} "
+            f"WHERE q.state = 'waiting' AND q.ready_at <= clock_timestamp() AND {_AFFORDABLE}{where} "
             "ORDER BY q.position LIMIT %s FOR UPDATE OF q SKIP LOCKED) "
             "UPDATE cantrip_tuple_queue q SET state = 'claimed', lease_until = clock_timestamp() + %s * interval '1 s', "
             "attempts = q.attempts + 1, token = q.token + 1, worker = %s "
@@ -270,18 +291,71 @@ class PostgresTupleStore:
 
         return self._run("write", work)
 
-    def save_progress(self, claim: Claim, progress: Mapping[str, Any]) -> None:
+    def save_progress(self, claim: Claim, progress: Mapping[str, Any]) -> Budget | None:
         text = encode_progress(progress)
 
-        def work(base: psycopg.Connection[Any]) -> None:
+        def work(base: psycopg.Connection[Any]) -> Budget | None:
             changed = base.execute(
                 "UPDATE cantrip_tuple_queue SET progress = %s WHERE position = %s AND token = %s AND state = 'claimed'",
                 (text, claim.position, claim.token),
             ).rowcount
             if not changed:
                 raise self._lost(claim)
+            return self._charge(base, claim, progress.get("cost"))
 
-        self._run("write", work)
+        return self._run("write", work)
+
+    def _charge(
+        self, base: psycopg.Connection[Any], claim: Claim, cost: object, *, whole: bool = False
+    ) -> Budget | None:
+        """Charge what a tuple has cost: its steps that ended, and ``cost``, or ``cost`` alone if it is the ``whole``."""
+        row = base.execute(
+            "SELECT budget, charged_usd, charged_tokens FROM cantrip_tuple_queue WHERE position = %s", (claim.position,)
+        ).fetchone()
+        if row is None or row[0] is None:
+            return None
+        name, charged_usd, charged_tokens = row
+        costs = [cost]
+        if not whole:
+            rows = base.execute(
+                "SELECT body FROM cantrip_tuple_receipts WHERE position = %s AND step IS NOT NULL", (claim.position,)
+            ).fetchall()
+            costs += [json.loads(body).get("cost") for (body,) in rows]
+        usd, tokens = (sum(each) for each in zip(*map(amounts, costs), strict=True))
+        base.execute(
+            "UPDATE cantrip_tuple_queue SET charged_usd = %s, charged_tokens = %s WHERE position = %s",
+            (usd, tokens, claim.position),
+        )
+        row = base.execute(
+            "UPDATE cantrip_tuple_budgets SET spent_usd = spent_usd + %s, spent_tokens = spent_tokens + %s "
+            f"WHERE name = %s RETURNING {_BUDGET}",
+            (usd - charged_usd, tokens - charged_tokens, name),
+        ).fetchone()
+        if row is None:
+            return None
+        budget = _budget(row)
+        for percent in due_alarms(budget):
+            self._insert(base, [alarm_tuple(budget, percent)])
+            base.execute("UPDATE cantrip_tuple_budgets SET alarmed = %s WHERE name = %s", (percent, name))
+        return budget
+
+    def set_budget(self, name: str, *, usd: float | None = None, tokens: int | None = None) -> Budget:
+        def work(base: psycopg.Connection[Any]) -> Any:
+            row = base.execute(
+                "INSERT INTO cantrip_tuple_budgets AS b (name, usd, tokens) VALUES (%s, %s, %s) ON CONFLICT (tenant, name) "
+                f"DO UPDATE SET usd = excluded.usd, tokens = excluded.tokens, alarmed = 0 RETURNING {_BUDGET}",
+                (name, usd, tokens),
+            ).fetchone()
+            base.execute(f"NOTIFY {_CHANNEL}")
+            return row
+
+        return _budget(self._run("write", work))
+
+    def budgets(self, name: str | None = None) -> list[Budget]:
+        statement = f"SELECT {_BUDGET} FROM cantrip_tuple_budgets WHERE name = coalesce(%s, name) ORDER BY name"
+        return [
+            _budget(row) for row in self._run("read", lambda base: base.execute(statement.encode(), (name,)).fetchall())
+        ]
 
     def save_step(self, claim: Claim, step: int, receipt: Mapping[str, Any]) -> None:
         identity, body = encode_receipt(receipt, claim.work)
@@ -297,6 +371,7 @@ class PostgresTupleStore:
                 "INSERT INTO cantrip_tuple_receipts (id, position, step, body) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
                 (identity, claim.position, step, body.decode()),
             )
+            self._charge(base, claim, None)
 
         self._run("write", work)
 
@@ -325,6 +400,7 @@ class PostgresTupleStore:
                 "INSERT INTO cantrip_tuple_receipts (id, position, body) VALUES (%s, %s, %s)",
                 (identity, claim.position, body.decode()),
             )
+            self._charge(base, claim, receipt.get("cost"), whole=True)
             self._insert(base, children)
             base.execute(f"NOTIFY {_CHANNEL}")
 
@@ -477,10 +553,20 @@ class PostgresTupleStore:
                 self._listener.close()
 
 
+_AFFORDABLE = (
+    "NOT EXISTS (SELECT 1 FROM cantrip_tuple_budgets b WHERE b.name = q.budget AND b.tenant = q.tenant "
+    "AND (b.spent_usd >= b.usd OR b.spent_tokens >= b.tokens))"
+)
+_BUDGET = "name, usd, tokens, spent_usd, spent_tokens, alarmed"
 _STORED = (
     "SELECT t.position, t.body, q.state, q.attempts, q.worker, q.error, q.progress, t.xid::text "
     "FROM cantrip_tuples t JOIN cantrip_tuple_queue q USING (position)"
 )
+
+
+def _budget(row: Any) -> Budget:
+    name, usd, tokens, spent_usd, spent_tokens, alarmed = row
+    return Budget(name=name, usd=usd, tokens=tokens, spent_usd=spent_usd, spent_tokens=spent_tokens, alarmed=alarmed)
 
 
 def _stored(row: Any) -> StoredTuple:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from cantrip_acp.tuplespace.budget import Budget, alarm_tuple, amounts, due_alarms
 from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
 from cantrip_acp.tuplespace.stores.base import (
@@ -58,6 +59,15 @@ MIGRATIONS = (
     CREATE TRIGGER receipts_deleted BEFORE DELETE ON receipts BEGIN SELECT RAISE(ABORT, 'receipts are append-only'); END;
     """,
     "ALTER TABLE queue ADD COLUMN progress TEXT;\n",
+    """
+    CREATE TABLE budgets (
+        name TEXT PRIMARY KEY, usd REAL, tokens INTEGER, spent_usd REAL NOT NULL DEFAULT 0, spent_tokens INTEGER NOT NULL DEFAULT 0,
+        alarmed INTEGER NOT NULL DEFAULT 0
+    );
+    ALTER TABLE queue ADD COLUMN budget TEXT;
+    ALTER TABLE queue ADD COLUMN charged_usd REAL NOT NULL DEFAULT 0;
+    ALTER TABLE queue ADD COLUMN charged_tokens INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
 READS_TO = 99
@@ -161,9 +171,17 @@ class SqliteTupleStore:
             except sqlite3.Error as error:
                 raise self._failure("read", error) from None
 
-    def put(self, works: Sequence[WorkTuple], *, max_waiting: int | None = None) -> list[bool]:
+    def put(
+        self, works: Sequence[WorkTuple], *, max_waiting: int | None = None, budget: str | None = None
+    ) -> list[bool]:
         with self._transaction() as base:
             new = self._insert(base, works)
+            if budget is not None:
+                base.execute(
+                    "UPDATE queue SET budget = ? WHERE state NOT IN ('done', 'failed') AND position IN "
+                    "(SELECT position FROM tuples WHERE id IN (SELECT value FROM json_each(?)))",
+                    (budget, json.dumps([work.id for work in works])),
+                )
             if max_waiting is not None:
                 for lane in {work.lane for work, each in zip(works, new, strict=True) if each}:
                     (waiting,) = base.execute(
@@ -201,7 +219,9 @@ class SqliteTupleStore:
                 "' stopped or was cut off' WHERE state = 'claimed' AND lease_until < ?",
                 (now,),
             )
-            rows = self._find(base, pattern, "q.state = 'waiting' AND q.ready_at <= ?", (now,), count)
+            rows = self._find(
+                base, pattern, f"q.state = 'waiting' AND q.ready_at <= ? AND {_AFFORDABLE}", (now,), count
+            )
             claims: list[Claim] = []
             for position, body in rows:
                 attempt, token, progress = base.execute(
@@ -254,7 +274,7 @@ class SqliteTupleStore:
                 held.append(cursor.rowcount > 0)
         return held
 
-    def save_progress(self, claim: Claim, progress: Mapping[str, Any]) -> None:
+    def save_progress(self, claim: Claim, progress: Mapping[str, Any]) -> Budget | None:
         text = encode_progress(progress)
         with self._transaction() as base:
             cursor = base.execute(
@@ -262,6 +282,48 @@ class SqliteTupleStore:
                 (text, claim.position, claim.token),
             )
             self._check(claim, cursor.rowcount)
+            return self._charge(base, claim, progress.get("cost"))
+
+    def _charge(self, base: sqlite3.Connection, claim: Claim, cost: object, *, whole: bool = False) -> Budget | None:
+        """Charge what a tuple has cost: its steps that ended, and ``cost``, or ``cost`` alone if it is the ``whole``."""
+        (name, *charged) = base.execute(
+            "SELECT budget, charged_usd, charged_tokens FROM queue WHERE position = ?", (claim.position,)
+        ).fetchone()
+        if name is None:
+            return None
+        costs = [cost]
+        if not whole:
+            rows = base.execute("SELECT body FROM receipts WHERE position = ? AND step IS NOT NULL", (claim.position,))
+            costs += [json.loads(body).get("cost") for (body,) in rows]
+        usd, tokens = (sum(each) for each in zip(*map(amounts, costs), strict=True))
+        base.execute(
+            "UPDATE queue SET charged_usd = ?, charged_tokens = ? WHERE position = ?", (usd, tokens, claim.position)
+        )
+        row = base.execute(
+            "UPDATE budgets SET spent_usd = spent_usd + ?, spent_tokens = spent_tokens + ? WHERE name = ? RETURNING *",
+            (usd - charged[0], tokens - charged[1], name),
+        ).fetchone()
+        if row is None:
+            return None
+        budget = _budget(row)
+        for percent in due_alarms(budget):
+            self._insert(base, [alarm_tuple(budget, percent)])
+            base.execute("UPDATE budgets SET alarmed = ? WHERE name = ?", (percent, name))
+        return budget
+
+    def set_budget(self, name: str, *, usd: float | None = None, tokens: int | None = None) -> Budget:
+        with self._transaction() as base:
+            row = base.execute(
+                "INSERT INTO budgets (name, usd, tokens) VALUES (?, ?, ?) "
+                "ON CONFLICT (name) DO UPDATE SET usd = excluded.usd, tokens = excluded.tokens, alarmed = 0 RETURNING *",
+                (name, usd, tokens),
+            ).fetchone()
+        self._notify()
+        return _budget(row)
+
+    def budgets(self, name: str | None = None) -> list[Budget]:
+        rows = self._rows("SELECT * FROM budgets WHERE name = ifnull(?, name) ORDER BY name", (name,))
+        return [_budget(row) for row in rows]
 
     def save_step(self, claim: Claim, step: int, receipt: Mapping[str, Any]) -> None:
         identity, body = encode_receipt(receipt, claim.work)
@@ -275,6 +337,7 @@ class SqliteTupleStore:
                 "INSERT INTO receipts (id, position, step, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 (identity, claim.position, step, body),
             )
+            self._charge(base, claim, None)
 
     def acknowledge(
         self, claim: Claim, receipt: Mapping[str, Any], *, children: Sequence[WorkTuple] = (), failed: str | None = None
@@ -290,6 +353,7 @@ class SqliteTupleStore:
                 return
             self._check(claim, cursor.rowcount)
             base.execute("INSERT INTO receipts (id, position, body) VALUES (?, ?, ?)", (identity, claim.position, body))
+            self._charge(base, claim, receipt.get("cost"), whole=True)
             self._insert(base, children)
         self._notify()
 
@@ -409,10 +473,19 @@ class SqliteTupleStore:
         self._notify()
 
 
+_AFFORDABLE = (
+    "NOT EXISTS (SELECT 1 FROM budgets b WHERE b.name = q.budget "
+    "AND (b.spent_usd >= b.usd OR b.spent_tokens >= b.tokens))"
+)
 _STORED = (
     "SELECT t.position, t.body, q.state, q.attempts, q.worker, q.error, q.progress "
     "FROM tuples t JOIN queue q ON q.position = t.position"
 )
+
+
+def _budget(row: Any) -> Budget:
+    name, usd, tokens, spent_usd, spent_tokens, alarmed = row
+    return Budget(name=name, usd=usd, tokens=tokens, spent_usd=spent_usd, spent_tokens=spent_tokens, alarmed=alarmed)
 
 
 def _stored(row: Any) -> StoredTuple:

@@ -131,6 +131,30 @@ def test_only_what_failed_is_cast_again(folder: Path) -> None:
     assert [(lane["done"], lane["failed"]) for lane in lanes.values()] == [(1, 2)]
 
 
+@pytest.mark.parametrize("by_workers", [False, True])
+def test_a_batch_stops_at_its_budget_and_goes_on_with_a_larger_one(folder: Path, by_workers: bool) -> None:
+    (folder / "intents.jsonl").write_text("".join(f'"Say hello {number}."\n' for number in range(10)))
+    words = (*BATCH, "--space", "space.db", "--out", "results.jsonl", *(("--lane", "x") if by_workers else ()))
+    lane = ("worker", "greeter.cantrip.yaml", "--lane", "x", "--space", "space.db", "--loom", "w.loom.db")
+    workers = [start(folder, *lane, "--concurrency", "1") for _ in range(2 * by_workers)]
+    try:
+        one_at_a_time = () if by_workers else ("--concurrency", "1")
+        done = run(folder, *words, "--budget-usd", "0.005", *one_at_a_time, status=1)
+        ended = [row["state"] for row in rows((folder / "results.jsonl").read_text())].count("done")
+        # The second worker was in the middle of a cast, at most.
+        assert ended in ((5, 6) if by_workers else (5,)), done.stderr
+        assert f"the budget is spent before {10 - ended} casts ended: raise --budget-usd" in done.stderr
+        alarms = json.loads(run(folder, "tuple", "status", "--json", "--space", "space.db").stdout)["lanes"]["alarms"]
+        assert alarms["waiting"] == 3
+        more = run(folder, *words, "--budget-usd", "1")
+        assert "$0.0100 of $1 spent" in more.stderr
+        assert [row["state"] for row in rows((folder / "results.jsonl").read_text())] == ["done"] * 10
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
 def test_an_interruption_leaves_the_rest_for_the_same_command(folder: Path) -> None:
     (folder / "intents.jsonl").write_text('"Say hello."\n"slow"\n')
     process = start(folder, *BATCH, "--concurrency", "2", "--json")
@@ -187,6 +211,18 @@ def test_a_cast_that_was_cut_off_goes_on_from_its_loom(folder: Path, how: signal
     assert (row["cast"]["result"], row["cast"]["entity_id"]) == ("Done.", saved["entity_id"])
     assert (row["cost"]["usd"], row["cost"]["tokens_in"]) == (0.003, 20), "the cost of both attempts"
     assert len(threads(folder, done.stderr.split("loom     ")[1].splitlines()[0])) == 1
+
+
+def test_a_cast_that_its_budget_stopped_goes_on_when_the_budget_is_raised(folder: Path) -> None:
+    (folder / "effect.cantrip.yaml").write_text(EFFECT.replace("delay_ms: 4000", "delay_ms: 500"))
+    (folder / "intents.jsonl").write_text('"Write it once."\n')
+    words = ("cast-batch", "effect.cantrip.yaml", "intents.jsonl", "--json")
+    stopped = run(folder, *words, "--budget-usd", "0.001", status=1)
+    assert "$0.0010 of $0.001 spent" in stopped.stderr
+    assert "the budget is spent before 1 cast ended" in stopped.stderr
+    [row] = rows(run(folder, *words, "--budget-usd", "1").stdout)
+    assert row["cast"]["result"] == "Done."
+    assert (folder / "effects.txt").read_text() == "once\n"
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

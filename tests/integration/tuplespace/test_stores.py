@@ -311,7 +311,7 @@ def test_with_row_security_two_users_cannot_read_each_others_tuples(address: str
             for grant in (
                 f"USAGE ON SCHEMA {schema}",
                 f"SELECT, INSERT ON {append_only}",
-                "SELECT, INSERT, UPDATE ON cantrip_tuple_queue",
+                "SELECT, INSERT, UPDATE ON cantrip_tuple_queue, cantrip_tuple_budgets",
             ):
                 base.execute(f"GRANT {grant} TO {user}".encode())
     place = address.partition("@")[2]
@@ -378,3 +378,68 @@ def test_receipts_of_many_ended_tuples_are_read_at_once(store: TupleStore) -> No
         store.acknowledge(claim_one(store), receipt(works[number]), failed="no" if number else None)
     assert store.ended([each.id for each in works]) == {works[0].id: receipt(works[0]), works[1].id: receipt(works[1])}
     assert store.ended([]) == {}
+
+
+def cost(usd: float, tokens: int) -> dict[str, Any]:
+    return {"usd": usd, "tokens_in": tokens, "tokens_out": 0}
+
+
+def paid_receipt(claimed: WorkTuple, usd: float, tokens: int) -> dict[str, Any]:
+    content = {"yool": "a.b", "tuple_id": claimed.id, "exit": 0, "cost": cost(usd, tokens)}
+    return {"id": content_id(content), **content}
+
+
+def test_a_budget_is_shared_and_nothing_is_claimed_when_it_is_spent(store: TupleStore, open_space: Open) -> None:
+    other = open_space()
+    store.set_budget("batch", usd=1.0, tokens=1000)
+    assert store.put([work(n) for n in range(4)], budget="batch") == [True] * 4
+    store.put([work(9, lane="free")])
+    first, second = claim_one(store), claim_one(other)
+    # Progress replaces earlier progress of its step; it is not added to it.
+    for usd in (0.1, 0.25):
+        budget = store.save_progress(first, {"step": 0, "cost": cost(usd, 10)})
+    assert budget is not None
+    assert (budget.spent_usd, budget.spent_tokens, budget.is_spent) == (0.25, 10, False)
+    store.save_step(first, 0, paid_receipt(work(0), 0.3, 20))
+    budget = store.save_progress(first, {"step": 1, "cost": cost(0.2, 5)})
+    assert budget is not None
+    assert (budget.spent_usd, budget.spent_tokens) == (0.5, 25)
+    store.acknowledge(first, paid_receipt(work(0), 0.6, 30))
+    other.save_progress(second, {"step": 0, "cost": cost(0.5, 1)})
+    [budget] = other.budgets("batch")
+    assert (round(budget.spent_usd, 9), budget.spent_tokens, budget.is_spent) == (1.1, 31, True)
+    # What a worker had spent before it died stays spent.
+    other.release(second, "the worker died")
+    build = Pattern({"lane": "build"})
+    assert store.claim(build, "w", lease_s=30, count=9) == []
+    assert len(store.claim(Pattern({"lane": "free"}), "w", lease_s=30)) == 1
+    store.set_budget("batch", usd=2.0)
+    assert len(store.claim(build, "w", lease_s=30, count=9)) == 3
+
+
+def test_an_alarm_is_put_once_at_each_threshold(store: TupleStore) -> None:
+    store.set_budget("batch", tokens=100)
+    store.put([work()], budget="batch")
+    claim = claim_one(store)
+    for tokens in (49, 50, 60, 85, 99, 100, 120):
+        store.save_progress(claim, {"step": 0, "cost": cost(0, tokens)})
+    alarms, _ = store.after("", Pattern({"lane": "alarms"}))
+    if not alarms:  # PostgreSQL shows what is older than all running transactions.
+        store.counts()
+        alarms, _ = store.after("", Pattern({"lane": "alarms"}))
+    said = [dict(each.work.payload[0].args or {}) for each in alarms]  # type: ignore[call-overload]
+    assert [each["percent"] for each in said] == [50, 80, 100]
+    assert (said[1]["name"], said[1]["tokens"], said[1]["spent_tokens"]) == ("batch", 100, 85)
+
+
+def test_a_budget_may_be_given_to_tuples_that_are_there(store: TupleStore) -> None:
+    store.put([work(0), work(1)])
+    store.acknowledge(claim_one(store), paid_receipt(work(0), 5.0, 1))
+    store.set_budget("late", usd=1.0)
+    assert store.put([work(0), work(1)], budget="late") == [False, False]
+    claim = claim_one(store)
+    budget = store.save_progress(claim, {"step": 0, "cost": cost(0.5, 1)})
+    assert budget is not None
+    assert budget.spent_usd == 0.5, "what ended earlier does not count"
+    assert [each.name for each in store.budgets()] == ["late"]
+    assert store.budgets("other") == []

@@ -194,9 +194,9 @@ def _as_json(changes: CatalogDiff) -> dict[str, Any]:
 def _print_changes(changes: CatalogDiff) -> None:
     for mark, capabilities in (("+", changes.added), ("-", changes.removed)):
         for each in capabilities:
-            click.echo(clean_line(f"{mark} {each.name}  {_short(each.version)}", 2000))
+            click.echo(clean_line(f"{mark} {each.name} ({_short(each.version)})", 2000))
     for old, new in changes.changed:
-        click.echo(clean_line(f"* {new.name}  {', '.join(_changed_fields(old, new))}", 2000))
+        click.echo(clean_line(f"* {new.name}: {', '.join(_changed_fields(old, new))}", 2000))
 
 
 def _changed_fields(old: Capability, new: Capability) -> list[str]:

@@ -31,14 +31,19 @@ def slot(address: int, level: int) -> int:
 
 
 class _Leaf:
-    """All names with one address, sorted, with their values. Nearly every leaf has one name; more are a collision."""
+    """A name and its value. ``more`` has the other names with the same address: a collision. All are sorted by name."""
 
-    __slots__ = ("address", "digest", "entries")
+    __slots__ = ("address", "digest", "more", "name", "value")
 
-    def __init__(self, address: int, entries: tuple[tuple[str, Any], ...]) -> None:
+    def __init__(self, address: int, *entries: tuple[str, Any]) -> None:
         self.address = address
-        self.entries = entries
+        (self.name, self.value), *more = entries
+        self.more = tuple(more)
         self.digest: bytes | None = None
+
+    @property
+    def entries(self) -> tuple[tuple[str, Any], ...]:
+        return ((self.name, self.value), *self.more)
 
 
 class _Node:
@@ -78,12 +83,14 @@ class Hamt(Mapping[str, V], Generic[V]):
     @classmethod
     def of(cls, items: Iterable[tuple[str, V]], content: Callable[[V], bytes]) -> Hamt[V]:
         """A map of many items. The same as inserting each, but faster."""
-        by_address: dict[int, list[tuple[str, V]]] = {}
         values = dict(items)
-        for item in values.items():
-            by_address.setdefault(address(item[0]), []).append(item)
-        leaves = [_Leaf(place, tuple(sorted(each, key=_name))) for place, each in sorted(by_address.items())]
-        return cls(content)._with(_node_of(leaves, 0), len(values))
+        leaves: list[_Leaf] = []
+        for place, name in sorted((address(name), name) for name in values):
+            if leaves and leaves[-1].address == place:
+                leaves[-1].more += ((name, values[name]),)
+            else:
+                leaves.append(_Leaf(place, (name, values[name])))
+        return cls(content)._with(_node_of(leaves, 0) if leaves else _EMPTY, len(values))
 
     def _with(self, root: _Node, size: int) -> Hamt[V]:
         made: Hamt[V] = Hamt(self._content)
@@ -92,10 +99,11 @@ class Hamt(Mapping[str, V], Generic[V]):
 
     def insert(self, name: str, value: V) -> Hamt[V]:
         """A map that has the value under the name, in place of an earlier value."""
-        before = self.get(name, _MISSING)
+        place = address(name)
+        before = _found(self._root, place, name)
         if before is not _MISSING and (before is value or self._content(before) == self._content(value)):
             return self
-        root = _inserted(self._root, _Leaf(address(name), ((name, value),)), 0)
+        root = _inserted(self._root, _Leaf(place, (name, value)), 0)
         assert isinstance(root, _Node)
         return self._with(root, self._size + (before is _MISSING))
 
@@ -108,19 +116,10 @@ class Hamt(Mapping[str, V], Generic[V]):
         return self._with(root or _EMPTY, self._size - 1)
 
     def __getitem__(self, name: str) -> V:
-        wanted = address(name)
-        node: _Node | _Leaf = self._root
-        shift = BITS * (LEVELS - 1)
-        while type(node) is _Node:
-            bit = 1 << ((wanted >> shift) & _SLOT)
-            if not node.bitmap & bit:
-                raise KeyError(name)
-            node = node.children[(node.bitmap & (bit - 1)).bit_count()]
-            shift -= BITS
-        for key, value in node.entries:  # type: ignore[union-attr]
-            if key == name:
-                return value  # type: ignore[no-any-return]
-        raise KeyError(name)
+        value: V = _found(self._root, address(name), name)
+        if value is _MISSING:
+            raise KeyError(name)
+        return value
 
     def __iter__(self) -> Iterator[str]:
         """The names, by address."""
@@ -147,12 +146,12 @@ class Hamt(Mapping[str, V], Generic[V]):
     def _digest(self, node: _Node | _Leaf) -> bytes:
         found = node.digest
         if found is None:
-            if type(node) is _Node:
-                text = b"node" + node.bitmap.to_bytes(4, "big") + b"".join(map(self._digest, node.children))
+            if isinstance(node, _Node):
+                text = b"node%d:" % node.bitmap + b"".join(map(self._digest, node.children))
             else:
-                parts = [p for name, value in node.entries for p in (name.encode(), self._content(value))]  # type: ignore[union-attr]
-                # With their lengths, so that no two leaves have the same bytes.
-                text = b"leaf" + b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+                # Each part has its length before it, so that no two leaves have the same bytes.
+                parts = [part for name, value in node.entries for part in (name.encode(), self._content(value))]
+                text = b"leaf" + b"".join([b"%d:%b" % (len(part), part) for part in parts])
             found = node.digest = sha256(text).digest()
         return found
 
@@ -160,20 +159,40 @@ class Hamt(Mapping[str, V], Generic[V]):
 _MISSING: Any = object()
 
 
-def _name(item: tuple[str, Any]) -> str:
-    return item[0]
+def _found(node: _Node | _Leaf, place: int, name: str) -> Any:
+    """The value of a name, or _MISSING."""
+    shift = BITS * (LEVELS - 1)
+    while isinstance(node, _Node):
+        bit = 1 << ((place >> shift) & _SLOT)
+        if not node.bitmap & bit:
+            return _MISSING
+        node = node.children[(node.bitmap & (bit - 1)).bit_count()]
+        shift -= BITS
+    if node.name == name:
+        return node.value
+    return dict(node.more).get(name, _MISSING)
 
 
 def _node_of(leaves: Sequence[_Leaf], level: int) -> _Node:
-    """The node of a level with leaves of different addresses, sorted by address."""
-    groups: dict[int, list[_Leaf]] = {}
-    shift = BITS * (LEVELS - 1 - level)
-    for leaf in leaves:
-        groups.setdefault((leaf.address >> shift) & _SLOT, []).append(leaf)
-    bitmap = 0
-    for each in groups:
-        bitmap |= 1 << each
-    return _Node(bitmap, tuple(g[0] if len(g) == 1 else _node_of(g, level + 1) for g in groups.values()))
+    """The node of a level with leaves of different addresses, sorted by address. One pass; nodes are closed from below."""
+    bitmaps = [0] * LEVELS
+    children: list[list[_Node | _Leaf]] = [[] for _ in range(LEVELS)]
+    depth = level
+    for leaf, following in zip(leaves, [*leaves[1:], None], strict=True):
+        place = leaf.address
+        # The level of the node in which this leaf and the next are in different slots.
+        parts = level if following is None else LEVELS - 1 - ((place ^ following.address).bit_length() - 1) // BITS
+        if parts > depth:
+            depth = parts
+        bitmaps[depth] |= 1 << slot(place, depth)
+        children[depth].append(leaf)
+        while depth > parts:
+            node = _Node(bitmaps[depth], tuple(children[depth]))
+            bitmaps[depth], children[depth] = 0, []
+            depth -= 1
+            bitmaps[depth] |= 1 << slot(place, depth)
+            children[depth].append(node)
+    return _Node(bitmaps[level], tuple(children[level]))
 
 
 def _inserted(node: _Node | _Leaf, leaf: _Leaf, level: int) -> _Node | _Leaf:
@@ -181,9 +200,8 @@ def _inserted(node: _Node | _Leaf, leaf: _Leaf, level: int) -> _Node | _Leaf:
     if isinstance(node, _Leaf):
         if node.address != leaf.address:
             return _node_of(sorted((node, leaf), key=lambda each: each.address), level)
-        name = leaf.entries[0][0]
-        others = [entry for entry in node.entries if entry[0] != name]
-        return _Leaf(leaf.address, tuple(sorted([*others, *leaf.entries], key=_name)))
+        # A name is there once, so values are not compared.
+        return _Leaf(leaf.address, *sorted((dict(node.entries) | dict(leaf.entries)).items()))
     bit = 1 << slot(leaf.address, level)
     at = (node.bitmap & (bit - 1)).bit_count()
     before, after = node.children[:at], node.children[at:]
@@ -196,7 +214,7 @@ def _removed(node: _Node | _Leaf, place: int, name: str, level: int) -> _Node | 
     """The node without a name that it has. A node with one leaf becomes that leaf, as if the name had never been there."""
     if isinstance(node, _Leaf):
         left = tuple(entry for entry in node.entries if entry[0] != name)
-        return _Leaf(place, left) if left else None
+        return _Leaf(place, *left) if left else None
     bit = 1 << slot(place, level)
     at = (node.bitmap & (bit - 1)).bit_count()
     before, after = node.children[:at], node.children[at + 1 :]

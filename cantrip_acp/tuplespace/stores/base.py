@@ -128,6 +128,17 @@ class TupleStore(Protocol):
     def revoke(self, worker: str, reason: str) -> int:
         """Give back all tuples of a worker that is known to be dead, before their leases end, and return their number."""
 
+    def resume(self, pattern: Pattern) -> list[str]:
+        """Let tuples wait, to be claimed at once, that have not ended and that nobody has: those that were taken, whose
+        lease ended, or that pause before another attempt. Returns their ids.
+        """
+
+    def put_ended(self, work: WorkTuple, receipts: Sequence[StoredReceipt]) -> bool:
+        """Store a tuple that ended elsewhere, with its receipts. Whether that was new.
+
+        A tuple that has ended here, or that a worker has, is left as it is.
+        """
+
     def take(self, pattern: Pattern) -> WorkTuple | None:
         """Remove the oldest waiting tuple from the queue. The tuple itself stays in the log."""
 

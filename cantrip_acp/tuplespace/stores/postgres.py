@@ -432,6 +432,46 @@ class PostgresTupleStore:
 
         return self._run("write", work)
 
+    def resume(self, pattern: Pattern) -> list[str]:
+        where, values = _where(pattern)
+        statement = (
+            "WITH picked AS (SELECT q.position, t.id FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
+            "WHERE (q.state = 'taken' OR (q.state = 'claimed' AND q.lease_until < clock_timestamp()) "
+            f"OR (q.state = 'waiting' AND q.ready_at > clock_timestamp())){where} ORDER BY q.position FOR UPDATE OF q) "
+            "UPDATE cantrip_tuple_queue q SET state = 'waiting', ready_at = clock_timestamp(), lease_until = NULL, worker = NULL "
+            "FROM picked WHERE q.position = picked.position RETURNING q.position, picked.id"
+        )
+
+        def work(base: psycopg.Connection[Any]) -> list[Any]:
+            rows = base.execute(statement.encode(), values).fetchall()
+            base.execute(f"NOTIFY {_CHANNEL}")
+            return rows
+
+        return [identity for _, identity in sorted(self._run("write", work))]
+
+    def put_ended(self, work: WorkTuple, receipts: Sequence[StoredReceipt]) -> bool:
+        encoded = [(*encode_receipt(each.document, work), each.step) for each in receipts]
+        last = next(each.document for each in receipts if each.step is None)
+
+        def store(base: psycopg.Connection[Any]) -> bool:
+            base.execute("SET LOCAL synchronous_commit = on")
+            self._insert(base, [work])
+            row = base.execute(
+                "UPDATE cantrip_tuple_queue q SET state = %s, error = %s, lease_until = NULL, token = token + 1 "
+                "FROM cantrip_tuples t WHERE t.position = q.position AND t.id = %s AND q.state NOT IN ('done', 'failed') "
+                "AND (q.state <> 'claimed' OR q.lease_until < clock_timestamp()) RETURNING q.position",
+                ("failed" if last.get("exit") else "done", last.get("error"), work.id),
+            ).fetchone()
+            for identity, body, step in encoded if row is not None else ():
+                base.execute(
+                    "INSERT INTO cantrip_tuple_receipts (id, position, step, body) VALUES (%s, %s, %s, %s) "
+                    "ON CONFLICT DO NOTHING",
+                    (identity, row[0], step, body.decode()),  # type: ignore[index]
+                )
+            return row is not None
+
+        return self._run("write", store)
+
     def take(self, pattern: Pattern) -> WorkTuple | None:
         where, values = _where(pattern)
         statement = (

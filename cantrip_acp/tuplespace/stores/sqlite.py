@@ -384,6 +384,36 @@ class SqliteTupleStore:
         self._notify()
         return count
 
+    def resume(self, pattern: Pattern) -> list[str]:
+        with self._transaction() as base:
+            now = time.time()
+            rows = self._find(base, pattern, _IDLE, (now, now), -1)
+            base.executemany(
+                "UPDATE queue SET state = 'waiting', ready_at = ?, lease_until = NULL, worker = NULL WHERE position = ?",
+                [(now, position) for position, _ in rows],
+            )
+        self._notify()
+        return [decode_work(body).id for _, body in rows]
+
+    def put_ended(self, work: WorkTuple, receipts: Sequence[StoredReceipt]) -> bool:
+        encoded = [(*encode_receipt(each.document, work), each.step) for each in receipts]
+        last = next(each.document for each in receipts if each.step is None)
+        with self._transaction(durable=True) as base:
+            self._insert(base, [work])
+            row = base.execute(
+                "UPDATE queue SET state = ?, error = ?, lease_until = NULL, token = token + 1 WHERE position = "
+                "(SELECT position FROM tuples WHERE id = ?) AND state NOT IN ('done', 'failed') "
+                "AND (state <> 'claimed' OR lease_until < ?) RETURNING position",
+                ("failed" if last.get("exit") else "done", last.get("error"), work.id, time.time()),
+            ).fetchone()
+            if row is not None:
+                base.executemany(
+                    "INSERT INTO receipts (id, body, step, position) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                    [(*each, row[0]) for each in encoded],
+                )
+        self._notify()
+        return row is not None
+
     def take(self, pattern: Pattern) -> WorkTuple | None:
         with self._transaction() as base:
             rows = self._find(base, pattern, "q.state = 'waiting' AND q.ready_at <= ?", (time.time(),), 1)
@@ -473,6 +503,7 @@ class SqliteTupleStore:
         self._notify()
 
 
+_IDLE = "(q.state = 'taken' OR (q.state = 'claimed' AND q.lease_until < ?) OR (q.state = 'waiting' AND q.ready_at > ?))"
 _AFFORDABLE = (
     "NOT EXISTS (SELECT 1 FROM budgets b WHERE b.name = q.budget "
     "AND (b.spent_usd >= b.usd OR b.spent_tokens >= b.tokens))"

@@ -487,7 +487,9 @@ def test_the_official_inspector_dispatches_a_cast(
     folder: Path, transport: str, serve: Callable[..., HttpProcess]
 ) -> None:
     assert INSPECTOR is not None
-    words = ("greeter.cantrip.yaml", "--work")
+    # The inspector hides its environment from the server.
+    words = ("greeter.cantrip.yaml", "--work", "--state-dir", str(folder / "state"))
+    own = {**environment(folder), "HOME": str(folder)}
     if transport == "http":
         server = serve(*words)
         target = [server.url, "--transport", "http", "--header", f"Authorization: Bearer {server.token}"]
@@ -498,7 +500,7 @@ def test_the_official_inspector_dispatches_a_cast(
         given = [f"{key}={value}" for key, value in arguments.items()]
         asked = ["--method", "tools/call", "--tool-name", name, "--tool-arg", *given]
         done = subprocess.run(
-            [INSPECTOR, "--cli", *target, *asked], cwd=folder, capture_output=True, text=True, env=environment(folder)
+            [INSPECTOR, "--cli", *target, *asked], cwd=folder, capture_output=True, text=True, env=own
         )
         assert done.returncode == 0, done.stdout + done.stderr
         found: dict[str, Any] = json.loads(done.stdout)["structuredContent"]

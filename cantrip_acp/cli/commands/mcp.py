@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LANE = "mcp"
 DEFAULT_PORT = 8732
-_LAST_S = 10.0
+_LAST_S = 5.0
 """After so many seconds, SIGTERM ends a server on stdio even if its client reads nothing any more."""
 
 

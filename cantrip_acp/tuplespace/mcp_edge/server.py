@@ -138,7 +138,7 @@ async def serve_stdio(answers: Answers, *, plain_names: bool = False) -> None:
 
 
 class _Lines:
-    """The lines of a file descriptor, as text. Iteration ends with the last whole line."""
+    """The lines of a file descriptor, as text."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -154,6 +154,8 @@ class _Lines:
                 await anyio.wait_readable(self._fd)
             piece = os.read(self._fd, 65536)
             if not piece:
+                if pending:
+                    yield pending.decode(errors="replace")
                 return
             *whole, pending = (pending + piece).split(b"\n")
             for line in whole:
@@ -196,10 +198,16 @@ def read_token(file: Path | None, state: Path) -> tuple[str, Path, str | None]:
 def listen(host: str, port: int) -> socket.socket:
     """Open the listening socket. Raises `DefinitionError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sends small answers without delay only if the socket names its protocol; `socket.create_server` does not.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        return socket.create_server((host, port), family=family, backlog=128)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(128)
+        return listening
+    except OSError as error:
+        listening.close()
+        reason = error.strerror or str(error)
         raise DefinitionError(f"cannot listen on {host} port {port}: {reason}; name another --port or --host") from None
 
 

@@ -301,8 +301,8 @@ async def test_a_damaged_receipt_is_refused(folder: Path) -> None:
         assert "is damaged" in await error(client, "receipt.get", {"receipt_id": done["receipt_id"]})
 
 
-async def test_observe_waits_for_a_change_and_can_be_cancelled(folder: Path) -> None:
-    async with on_stdio(folder, "greeter.cantrip.yaml", "--lane", "slow") as client:
+async def test_observe_waits_for_a_change_and_can_be_cancelled(folder: Path, connect: Connect) -> None:
+    async with connect("greeter.cantrip.yaml", "--lane", "slow") as client:
         put = await call(client, "tuple.dispatch", HELLO)
         observe = {"tuple_id": put["tuple_id"], "until": "change", "timeout_s": 60, "if_none_match": put["etag"]}
         now = await call(client, "tuple.observe", {**observe, "timeout_s": 0})

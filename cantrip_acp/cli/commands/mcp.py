@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,8 @@ from cantrip_acp.cli.session.setup import OpenedRecipe, cwd_option, load_trusted
 from cantrip_acp.cli.session.tuple_space import cast_yools, open_space, run_async, space_option, worker_name
 
 if TYPE_CHECKING:
-    from cantrip_acp.tuplespace.mcp_edge.answers import Answers, Catalog
+    from cantrip_acp.tuplespace.catalog.capabilities import Catalog
+    from cantrip_acp.tuplespace.mcp_edge.answers import Answers
     from cantrip_acp.tuplespace.mcp_edge.server import HttpServer
     from cantrip_acp.tuplespace.stores.base import TupleStore
     from cantrip_acp.tuplespace.worker import Worker
@@ -169,8 +170,8 @@ def mcp(
             f"--host {host} needs --server-name: the name or address under which clients reach the server"
         )
     from cantrip_acp.files import paths
-    from cantrip_acp.tuplespace.batch import recipe_digest
-    from cantrip_acp.tuplespace.mcp_edge.answers import Answers, Limits, Recipe
+    from cantrip_acp.tuplespace.catalog.build import recipe_capability
+    from cantrip_acp.tuplespace.mcp_edge.answers import Answers, Limits
     from cantrip_acp.tuplespace.mcp_edge.server import HttpServer, listen, read_token
     from cantrip_acp.tuplespace.space import max_waiting_from_environment
     from cantrip_acp.tuplespace.tuples import new_tuple
@@ -191,7 +192,7 @@ def mcp(
         answers = Answers(
             stores[0],
             lanes=lanes,
-            recipes=[Recipe(name=r.name, digest=recipe_digest(r), description=r.description) for r in found],
+            recipes={each.name: recipe_capability(each) for each in found},
             authority={"user": getpass.getuser(), "agent": "cantrip-mcp"},
             limits=Limits(
                 max_usd=max_usd,
@@ -199,7 +200,7 @@ def mcp(
                 max_retries=max_retries,
                 max_waiting=max_waiting or max_waiting_from_environment(),
             ),
-            catalog=lambda: _catalog(cwd),
+            catalog=_catalog(cwd),
         )
         stores += [open_space(space, state_dir) for _ in lanes if work]
         workers = _workers(opened, lanes, allow_hosts, concurrency, stores[1:]) if work else []
@@ -288,7 +289,38 @@ def _workers(
     ]
 
 
-def _catalog(cwd: Path) -> Catalog:
-    from cantrip_acp.tuplespace.mcp_edge.answers import Catalog
+def _catalog(cwd: Path) -> Callable[[], Catalog]:
+    """Returns the catalog of the project: its file, which is read again when it has changed, or what would be in it.
 
-    return Catalog("none", [])
+    Raises `TupleError` if the file is not valid. A file that becomes invalid later is logged, and the former content stays.
+    """
+    from cantrip_acp.tuplespace.catalog.build import build_catalog
+    from cantrip_acp.tuplespace.catalog.capabilities import FILE, read_catalog
+    from cantrip_acp.tuplespace.errors import TupleError
+
+    path = cwd.resolve() / FILE
+    if not os.path.lexists(path):
+        built = build_catalog(cwd)
+        return lambda: built
+
+    def state() -> tuple[int, ...]:
+        try:
+            found = path.stat()
+        except OSError:
+            return ()
+        return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+    seen, current = state(), read_catalog(path)
+
+    def read() -> Catalog:
+        nonlocal seen, current
+        now = state()
+        if now != seen:
+            seen = now
+            try:
+                current = read_catalog(path)
+            except TupleError as error:
+                click.echo(f"cantrip: {error}. Clients see the former catalog", err=True)
+        return current
+
+    return read

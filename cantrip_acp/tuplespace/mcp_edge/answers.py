@@ -6,7 +6,7 @@ import difflib
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -15,6 +15,7 @@ import msgspec
 
 from cantrip_acp.tuplespace.batch import cast_yool
 from cantrip_acp.tuplespace.canonical import content_id
+from cantrip_acp.tuplespace.catalog.capabilities import Capability, Catalog, UnknownCapability
 from cantrip_acp.tuplespace.errors import SpaceError, SpaceFull, TupleError
 from cantrip_acp.tuplespace.mcp_edge.tools import DEFAULT_WAIT_S, TOOLS
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine
@@ -52,24 +53,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Waiting tuples of a lane."""
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """A recipe that clients may have cast."""
-
-    name: str
-    digest: str
-    description: str = ""
-
-    @property
-    def yool(self) -> str:
-        return cast_yool(self.name)
-
-
 class Answers:
     """Answers calls of the tools. `run` must run meanwhile: it watches the store for all calls that wait.
 
-    Clients see and put tuples of ``lanes`` only. If there are ``recipes``, clients may only have these cast. If there are none,
-    the workers of the lanes decide what they run. ``authority`` is written into each tuple. Other capabilities come from
-    ``catalog``, which is called for each answer.
+    Clients see and put tuples of ``lanes`` only. If there are ``recipes`` (by name), clients may only have these cast. If there
+    are none, the workers of the lanes decide what they run. ``authority`` is written into each tuple. ``catalog`` returns the
+    catalog of the project; it is called in a thread, for each answer.
     """
 
     def __init__(
@@ -77,17 +66,18 @@ class Answers:
         store: TupleStore,
         *,
         lanes: Sequence[str],
-        recipes: Sequence[Recipe],
+        recipes: Mapping[str, Capability],
         authority: Mapping[str, Any],
         limits: Limits,
         catalog: Callable[[], Catalog],
     ) -> None:
         self._store = store
         self._lanes = tuple(lanes)
-        self._recipes = {recipe.yool: recipe for recipe in recipes}
+        self._recipes = {capability.name: (name, capability) for name, capability in recipes.items()}
         self._authority = dict(authority)
         self._limits = limits
         self._catalog = catalog
+        self._known: tuple[Catalog | None, Catalog] = (None, Catalog(()))
         self._changed = anyio.Event()
         self._watchers = 0
         self._someone_watches = anyio.Event()
@@ -146,35 +136,54 @@ class Answers:
 
     # --- The catalog.
 
-    async def _capabilities(self) -> tuple[str, list[dict[str, Any]]]:
-        """The id of the catalog, and its capabilities together with the recipes of this server."""
-        catalog = await run_in_thread(self._catalog)
-        found = {each["name"]: dict(each) for each in catalog.capabilities}
-        for yool, recipe in self._recipes.items():
-            own = {"kind": "recipe", "description": recipe.description, "digest": recipe.digest}
-            found[yool] = {"name": yool, **found.get(yool, {}), **{k: v for k, v in own.items() if v}}
-        for name, each in found.items():
-            each["dispatchable"] = not self._recipes or name in self._recipes
-            each["dispatch_lanes"] = list(self._lanes) if each["dispatchable"] else []
-        return catalog.identity, [found[name] for name in sorted(found)]
+    async def _capabilities(self) -> Catalog:
+        """The catalog of the project, with the recipes of this server in the text that it has cast."""
+
+        def read() -> Catalog:
+            project = self._catalog()
+            before, known = self._known
+            if before is not project:
+                own = [self._as_in(project, capability) for _, capability in self._recipes.values()]
+                known = Catalog([*(each for each in project if each.name not in self._recipes), *own])
+                self._known = (project, known)
+            return known
+
+        return await run_in_thread(read)
+
+    def _as_in(self, project: Catalog, recipe: Capability) -> Capability:
+        """A recipe, with the lane and the terms that the project's catalog gives to its name."""
+        with suppress(UnknownCapability):
+            listed = project.lookup(recipe.name)
+            return msgspec.structs.replace(
+                recipe, lane=listed.lane, authority=listed.authority, agent_terms=listed.agent_terms
+            )
+        return recipe
+
+    def _shown(self, capability: Capability) -> dict[str, Any]:
+        shown: dict[str, Any] = msgspec.to_builtins(capability)
+        accepted = not self._recipes or capability.name in self._recipes
+        return {**shown, "dispatchable": accepted, "dispatch_lanes": list(self._lanes) if accepted else []}
 
     async def _lookup(self, args: dict[str, Any], _: Progress) -> dict[str, Any]:
-        identity, found = await self._capabilities()
-        named = {each["name"]: each for each in found}
-        name = args["name"]
-        if name not in named:
-            raise ToolError(f"no capability is named {name!r}{_similar(name, named)}")
-        return {"capability": named[name], "catalog_id": identity}
+        catalog = await self._capabilities()
+        try:
+            found = catalog.lookup(args["name"])
+        except UnknownCapability as error:
+            raise ToolError(str(error)) from None
+        return {"capability": self._shown(found), "catalog_id": catalog.catalog_id}
 
     async def _list_by_lane(self, args: dict[str, Any], _: Progress) -> dict[str, Any]:
-        identity, found = await self._capabilities()
-        lane = args.get("lane")
+        catalog = await self._capabilities()
+        found, lane = [*catalog], args.get("lane")
         if lane is not None:
-            lanes = {each["lane"] for each in found if each.get("lane")} | set(self._lanes)
+            lanes = {each.lane for each in found if each.lane is not None} | set(self._lanes)
             if lane not in lanes:
                 raise ToolError(f"no capability is in lane {lane!r}{_similar(lane, lanes)}")
-            found = [each for each in found if lane in (each.get("lane"), *each["dispatch_lanes"])]
-        return {"catalog_id": identity, "lanes": list(self._lanes), "capabilities": found}
+            found = [e for e in found if e.lane == lane or (lane in self._lanes and e.name in self._recipes)]
+        shown = [self._shown(each) for each in found]
+        for each in shown:
+            each.pop("input_schema", None)
+        return {"catalog_id": catalog.catalog_id, "lanes": list(self._lanes), "capabilities": shown}
 
     # --- Tuples.
 
@@ -182,8 +191,9 @@ class Answers:
         lane = args.get("lane", self._lanes[0])
         if lane not in self._lanes:
             raise ToolError(f"this server puts no tuples into lane {lane!r}{_similar(lane, self._lanes)}")
-        payload, terms = self._payload(args), self._terms(args.get("agent_terms", {}))
-        named = sorted({self._recipes[step["yool"]].name for step in payload}) if self._recipes else []
+        payload = self._payload(args)
+        terms = self._terms({**await self._usual_terms(payload), **args.get("agent_terms", {})})
+        named = sorted({self._recipes[step["yool"]][0] for step in payload}) if self._recipes else []
         try:
             work = new_tuple(
                 lane,
@@ -224,19 +234,29 @@ class Answers:
 
     def _checked(self, step: Mapping[str, Any], name: str) -> dict[str, Any]:
         """A step that casts a recipe of this server, with the digest of its text."""
-        recipe = self._recipes.get(step["yool"])
-        if recipe is None:
-            known = [r.name for r in self._recipes.values()] if name != step["yool"] else list(self._recipes)
+        if step["yool"] not in self._recipes:
+            known = [short for short, _ in self._recipes.values()] if name != step["yool"] else list(self._recipes)
             raise ToolError(f"this server does not dispatch {name!r}{_similar(name, known)}")
+        _, recipe = self._recipes[step["yool"]]
         args = step.get("args", {})
         for key in args.keys() - {"intent", "recipe"}:
-            raise ToolError(f"{recipe.yool} has no argument {key!r}; it has intent")
+            raise ToolError(f"{recipe.name} has no argument {key!r}; it has intent")
         intent = args.get("intent")
         if not isinstance(intent, str) or not intent.strip():
-            raise ToolError(f"{recipe.yool} needs the argument intent, a text that is not empty")
-        if args.get("recipe", recipe.digest) != recipe.digest:
-            raise ToolError(f"{recipe.yool} has another text now; leave out the argument recipe")
-        return {**step, "args": {"intent": intent, "recipe": recipe.digest}}
+            raise ToolError(f"{recipe.name} needs the argument intent, a text that is not empty")
+        if args.get("recipe", recipe.version) != recipe.version:
+            raise ToolError(f"{recipe.name} has another text now; leave out the argument recipe")
+        return {**step, "args": {"intent": intent, "recipe": recipe.version}}
+
+    async def _usual_terms(self, payload: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The terms that the catalog has for the first of these yools that has any."""
+        catalog = await self._capabilities()
+        for step in payload:
+            with suppress(UnknownCapability):
+                terms: dict[str, Any] = msgspec.to_builtins(catalog.lookup(step["yool"]).agent_terms)
+                if terms:
+                    return terms
+        return {}
 
     def _terms(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """What the client wants, at most what the operator allows."""
@@ -325,13 +345,6 @@ class Answers:
 
     def _named_lanes(self) -> str:
         return f"lane{'s' if len(self._lanes) > 1 else ''} {', '.join(self._lanes)}"
-
-
-class Catalog(msgspec.Struct, frozen=True):
-    """The capabilities as data, each with ``name`` and perhaps ``lane``, and the id of them all."""
-
-    identity: str
-    capabilities: Sequence[Mapping[str, Any]]
 
 
 def _state(work: WorkTuple, stored: StoredTuple, receipts: Sequence[StoredReceipt]) -> dict[str, Any]:

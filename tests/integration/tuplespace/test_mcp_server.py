@@ -223,7 +223,7 @@ async def test_what_a_client_names_is_checked(folder: Path) -> None:
             ("tuple.dispatch", {"payload": [{**step, "args": {"intent": "x", "recipe": "y"}}]}, "has another text now"),
             ("tuple.dispatch", {"payload": [{**step, "after": ["nothing"]}]}, "nothing"),
             ("tuple.dispatch", {**HELLO, "intent": "use a-secret-of-the-operator"}, "a text in it is a secret"),
-            ("catalog.lookup", {"name": "agent.cast.greter"}, "similar: agent.cast.greeter"),
+            ("catalog.lookup", {"name": "agent.cast.greter"}, "did you mean 'agent.cast.greeter'"),
             ("catalog.list_by_lane", {"lane": "mcp"}, "no capability is in lane 'mcp'"),
             ("tuple.observe", {"tuple_id": "1"}, "tuple_id"),
             ("tuple.observe", {"tuple_id": "sha256:" + "0" * 64}, "is in lanes a, b; tuple.dispatch returns"),
@@ -266,7 +266,7 @@ async def test_without_recipes_the_workers_of_the_lane_decide(folder: Path) -> N
     ):
         assert "started without recipes; give payload" in await error(client, "tuple.dispatch", HELLO)
         listed = await call(worker, "catalog.list_by_lane", {"lane": "build"})
-        digests = {each["name"]: each["digest"] for each in listed["capabilities"] if each.get("digest")}
+        digests = {each["name"]: each["version"] for each in listed["capabilities"]}
         payload = [
             {"yool": name, "args": {"intent": "Say hello.", "recipe": digests.get(name, "")}}
             for name in ("agent.cast.greeter", "agent.cast.other", "agent.lint.ruff")
@@ -277,6 +277,51 @@ async def test_without_recipes_the_workers_of_the_lane_decide(folder: Path) -> N
         assert done["cost"]["usd"] == pytest.approx(0.002)
         step = await call(client, "receipt.get", {"receipt_id": done["receipts"][1]["receipt_id"]})
         assert step["receipt"]["yool"] == "agent.cast.other"
+
+
+AGENTS = """\
+### lint-agent
+- yool_id: agent.lint.ruff
+- lane: build
+- Role: enforces style
+
+### greeter
+- yool_id: agent.cast.greeter
+- agent_terms:
+    budget_usd: 0.25
+    budget_tokens: 5000
+"""
+
+
+async def test_the_catalog_of_the_project_is_looked_up(folder: Path) -> None:
+    (folder / "AGENTS.md").write_text(AGENTS)
+    (folder / ".cantrip").mkdir()
+    (folder / "greeter.cantrip.yaml").rename(folder / ".cantrip" / "greeter.cantrip.yaml")
+    build = [*CANTRIP, "catalog", "build"]
+    processes.run(build, cwd=folder, stdout=subprocess.DEVNULL, env=environment(folder), check=True)
+    async with on_stdio(folder, ".cantrip/greeter.cantrip.yaml", "--max-usd", "0.1") as client:
+        found = await call(client, "catalog.lookup", {"name": "agent.lint.ruff"})
+        capability = found["capability"]
+        assert (capability["kind"], capability["lane"], capability["dispatchable"]) == ("agent", "build", False)
+        listed = await call(client, "catalog.list_by_lane", {"lane": "build"})
+        assert [each["name"] for each in listed["capabilities"]] == ["agent.lint.ruff"]
+        assert listed["catalog_id"] == found["catalog_id"]
+        own = (await call(client, "catalog.lookup", {"name": "agent.cast.greeter"}))["capability"]
+        assert (own["dispatchable"], own["dispatch_lanes"], own["lane"]) == (True, ["mcp"], "greeter")
+        assert "intent" in own["input_schema"]["properties"]
+        # The catalog's terms apply where the client and the operator say nothing else.
+        put = await call(client, "tuple.dispatch", {**HELLO, "agent_terms": {"budget_tokens": 100}})
+        assert put["agent_terms"] == {"budget_usd": 0.1, "budget_tokens": 100, "max_retries": 2}
+        # A new catalog is seen without a new start.
+        (folder / "AGENTS.md").write_text(AGENTS.replace("agent.lint.ruff", "agent.lint.eslint"))
+        processes.run(build, cwd=folder, stdout=subprocess.DEVNULL, env=environment(folder), check=True)
+        listed = await call(client, "catalog.list_by_lane", {"lane": "build", "if_none_match": listed["etag"]})
+        assert [each["name"] for each in listed["capabilities"]] == ["agent.lint.eslint"]
+        message = await error(client, "catalog.lookup", {"name": "agent.lint.ruff"})
+        assert "no capability of the catalog is named 'agent.lint.ruff'" in message
+        # A damaged one is not.
+        (folder / ".catalog" / "capabilities.json").write_text("{}")
+        assert (await call(client, "catalog.list_by_lane", {"lane": "build"}))["etag"] == listed["etag"]
 
 
 async def test_tuples_of_other_lanes_are_not_seen(folder: Path) -> None:

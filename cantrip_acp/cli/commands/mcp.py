@@ -60,6 +60,13 @@ _LAST_S = 5.0
     help="With --work: casts at once in each lane ($YOOL_TUPLE_LANE_CONCURRENCY).",
 )
 @click.option(
+    "--budget-usd",
+    type=click.FloatRange(0, min_open=True),
+    metavar="USD",
+    help="The most that all tuples which clients put into the lanes may cost together. What was spent counts in later starts.",
+)
+@click.option("--budget-tokens", type=click.IntRange(1), metavar="N", help="The same in tokens.")
+@click.option(
     "--max-usd", type=click.FloatRange(0, min_open=True), metavar="USD", help="The most that one tuple may cost."
 )
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="The most tokens of one tuple.")
@@ -127,6 +134,8 @@ def mcp(
     space: str | None,
     work: bool,
     concurrency: int,
+    budget_usd: float | None,
+    budget_tokens: int | None,
     max_usd: float | None,
     max_tokens: int | None,
     max_retries: int,
@@ -183,12 +192,18 @@ def mcp(
     stores: list[TupleStore] = []
     opened: list[OpenedRecipe] = []
     try:
+        state = paths.private(paths.state_dir(state_dir))
         if work:
             for recipe in recipes:
-                opened.append(open_recipe(recipe, cwd, loom_file, state_dir))
+                opened.append(open_recipe(recipe, cwd, loom_file or _loom(state, cwd), state_dir))
                 print_allowed(opened[-1].cantrip, opened[-1].cantrip.circle, named_hosts(allow_hosts), ask=False)
         found = [each.recipe for each in opened] or [load_trusted(each, cwd, state_dir)[0] for each in recipes]
         stores.append(open_space(space, state_dir))
+        budget = f"mcp:{','.join(sorted(lanes))}"
+        limited = budget_usd is not None or budget_tokens is not None
+        if limited or stores[0].budgets(budget):
+            # A budget of an earlier start ends when it is not asked for any more.
+            stores[0].set_budget(budget, usd=budget_usd, tokens=budget_tokens)
         answers = Answers(
             stores[0],
             lanes=lanes,
@@ -200,13 +215,14 @@ def mcp(
                 max_retries=max_retries,
                 max_waiting=max_waiting or max_waiting_from_environment(),
             ),
+            budget=budget if limited else None,
             catalog=_catalog(cwd),
         )
         stores += [open_space(space, state_dir) for _ in lanes if work]
         workers = _workers(opened, lanes, allow_hosts, concurrency, stores[1:]) if work else []
         server = None
         if http:
-            token, file, warning = read_token(token_file, paths.private(paths.state_dir(state_dir)))
+            token, file, warning = read_token(token_file, state)
             if warning is not None:
                 click.echo(f"cantrip: {warning}", err=True)
             server = HttpServer(
@@ -223,6 +239,16 @@ def mcp(
             store.close()
         for each in opened:
             each.leave()
+
+
+def _loom(state: Path, cwd: Path) -> str:
+    """The loom of a project's casts: a cast that was given back goes on from there, also in another server's process."""
+    import hashlib
+
+    from cantrip_acp.files import paths
+
+    key = hashlib.sha256(str(cwd.resolve()).encode()).hexdigest()[:12]
+    return f"sqlite:{paths.private(state / 'looms')}/mcp-{key}.loom.db"
 
 
 async def _serve(answers: Answers, server: HttpServer | None, workers: Sequence[Worker], *, plain_names: bool) -> None:
@@ -257,7 +283,7 @@ async def _serve(answers: Answers, server: HttpServer | None, workers: Sequence[
             with stdio:
                 await (server.run() if server is not None else serve_stdio(answers, plain_names=plain_names))
             if server is None:
-                # A client that ends its server does not wait long. What runs is given back, and the next start casts it.
+                # A client that ends its server does not wait long. What runs is given back, and the next start goes on with it.
                 for worker in workers:
                     worker.drain()
                     worker.drain()

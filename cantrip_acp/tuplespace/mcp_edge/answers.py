@@ -57,8 +57,9 @@ class Answers:
     """Answers calls of the tools. `run` must run meanwhile: it watches the store for all calls that wait.
 
     Clients see and put tuples of ``lanes`` only. If there are ``recipes`` (by name), clients may only have these cast. If there
-    are none, the workers of the lanes decide what they run. ``authority`` is written into each tuple. ``catalog`` returns the
-    catalog of the project; it is called in a thread, for each answer.
+    are none, the workers of the lanes decide what they run. ``authority`` is written into each tuple. ``budget`` is the
+    name of a budget that all tuples share. ``catalog`` returns the catalog of the project; it is called in a thread, for each
+    answer.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Answers:
         recipes: Mapping[str, Capability],
         authority: Mapping[str, Any],
         limits: Limits,
+        budget: str | None = None,
         catalog: Callable[[], Catalog],
     ) -> None:
         self._store = store
@@ -76,6 +78,7 @@ class Answers:
         self._recipes = {capability.name: (name, capability) for name, capability in recipes.items()}
         self._authority = dict(authority)
         self._limits = limits
+        self._budget = budget
         self._catalog = catalog
         self._known: tuple[Catalog | None, Catalog] = (None, Catalog(()))
         self._changed = anyio.Event()
@@ -205,8 +208,16 @@ class Answers:
             )
         except TupleError as error:
             raise ToolError(str(error)) from None
+
+        def put() -> list[bool]:
+            if self._budget_is_spent() and self._store.get(work.id) is None:
+                raise ToolError(
+                    "the budget that all tuples of this server share is spent. Nothing was put. Its operator can raise it"
+                )
+            return self._store.put([work], max_waiting=self._limits.max_waiting, budget=self._budget)
+
         try:
-            [new] = await run_in_thread(lambda: self._store.put([work], max_waiting=self._limits.max_waiting))
+            [new] = await run_in_thread(put)
         except SpaceFull:
             raise ToolError(
                 f"lane {lane!r} is full: {self._limits.max_waiting} tuples wait in it. Nothing was put into it. Try again "
@@ -216,6 +227,9 @@ class Answers:
         wait_s = args.get("wait_s", 0)
         state = await self._wait(work.id, progress if wait_s else _silent, until="end", timeout_s=wait_s)
         return {**state, "new": new, "agent_terms": terms, "hint": _hint(state, new)}
+
+    def _budget_is_spent(self) -> bool:
+        return self._budget is not None and any(each.is_spent for each in self._store.budgets(self._budget))
 
     def _payload(self, args: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The steps, with the recipes of this server. Raises `ToolError`."""
@@ -312,17 +326,19 @@ class Answers:
             self._watchers -= 1
 
     async def _state(self, tuple_id: str) -> dict[str, Any]:
-        def read() -> tuple[StoredTuple | None, list[StoredReceipt]]:
+        def read() -> tuple[StoredTuple | None, list[StoredReceipt], bool]:
             # First the state: when it is final, all receipts are there.
             stored = self._store.get(tuple_id)
-            return stored, self._store.receipts(tuple_id) if stored is not None else []
+            if stored is None:
+                return None, [], False
+            return stored, self._store.receipts(tuple_id), stored.state == "waiting" and self._budget_is_spent()
 
-        stored, receipts = await run_in_thread(read)
+        stored, receipts, budget_is_spent = await run_in_thread(read)
         if stored is None or stored.work.lane not in self._lanes:
             raise ToolError(
                 f"no tuple {tuple_id} is in {self._named_lanes()}; tuple.dispatch returns the id of a tuple"
             )
-        return _state(stored.work, stored, receipts)
+        return _state(stored.work, stored, receipts, budget_is_spent)
 
     async def _receipt(self, args: dict[str, Any], _: Progress) -> dict[str, Any]:
         identity = args["receipt_id"]
@@ -347,7 +363,9 @@ class Answers:
         return f"lane{'s' if len(self._lanes) > 1 else ''} {', '.join(self._lanes)}"
 
 
-def _state(work: WorkTuple, stored: StoredTuple, receipts: Sequence[StoredReceipt]) -> dict[str, Any]:
+def _state(
+    work: WorkTuple, stored: StoredTuple, receipts: Sequence[StoredReceipt], budget_is_spent: bool
+) -> dict[str, Any]:
     """What a client sees of a tuple, with its etag."""
     steps = [each for each in receipts if each.step is not None]
     last = next((each.document for each in receipts if each.step is None), None)
@@ -373,6 +391,8 @@ def _state(work: WorkTuple, stored: StoredTuple, receipts: Sequence[StoredReceip
     }
     if stored.error is not None:
         state["error"] = stored.error
+    if budget_is_spent:
+        state["budget_spent"] = True
     if last is not None:
         state["receipt_id"] = last["id"]
     return {"etag": content_id(state)[7:39], **state}
@@ -383,6 +403,8 @@ def _sentence(state: Mapping[str, Any]) -> str:
     lane, attempts, error = state["lane"], state["attempts"], state.get("error")
     done = sum(each["step"] is not None for each in state["receipts"])
     if state["state"] == "waiting":
+        if "budget_spent" in state:
+            return f"waits in lane {lane}: the budget that all tuples of this server share is spent"
         again = f"; attempt {attempts} failed: {error}" if error and attempts else ""
         return f"waits in lane {lane} for a worker{again}"
     if state["state"] == "claimed":

@@ -75,6 +75,10 @@ _STATE: Final = {
     "steps": {"type": "integer", "description": "How many steps the payload has."},
     "cost": _COST,
     "error": _text("Why it failed, or why the last attempt did."),
+    "budget_spent": {
+        "const": True,
+        "description": "It waits because the budget that all tuples of this server share is spent. Its operator can raise it.",
+    },
     "receipts": {
         "type": "array",
         "description": "The receipts of finished steps, and last the one that ends the tuple (step is null).",

@@ -258,6 +258,22 @@ async def test_the_operator_sets_authority_and_limits(folder: Path) -> None:
     assert work["payload"][0]["args"]["recipe"].startswith("sha256:")
 
 
+async def test_all_tuples_can_share_a_budget(folder: Path) -> None:
+    words = ("greeter.cantrip.yaml", "--work", "--budget-usd", "0.0015")
+    for number in (0, 1):
+        # What was spent counts in the next start.
+        async with on_stdio(folder, *words) as client:
+            done = await call(client, "tuple.dispatch", {**HELLO, "map_pos": {"sample": number}, "wait_s": 30})
+            assert done["state"] == "done"
+    async with on_stdio(folder, *words) as client:
+        refused = await error(client, "tuple.dispatch", {**HELLO, "map_pos": {"sample": 2}})
+        assert "the budget that all tuples of this server share is spent. Nothing was put" in refused
+        assert not (await call(client, "tuple.dispatch", {**HELLO, "map_pos": {"sample": 0}}))["new"]
+    async with on_stdio(folder, *words[:2]) as client:
+        done = await call(client, "tuple.dispatch", {**HELLO, "map_pos": {"sample": 2}, "wait_s": 30})
+        assert done["state"] == "done"
+
+
 async def test_without_recipes_the_workers_of_the_lane_decide(folder: Path) -> None:
     (folder / "other.cantrip.yaml").write_text(RECIPE.replace("name: greeter", "name: other"))
     async with (

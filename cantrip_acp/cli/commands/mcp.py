@@ -232,6 +232,10 @@ def mcp(
             if as_json:
                 click.echo(json.dumps({"url": server.url, "token_file": str(file)}))
                 sys.stdout.flush()
+        elif sys.stdin.isatty():
+            click.echo(
+                "cantrip: an MCP client is to speak on stdin; Ctrl-D ends the server. --http serves HTTP", err=True
+            )
         run_async(lambda: _serve(answers, server, workers, plain_names=plain_names))
         return 0
     finally:
@@ -257,25 +261,32 @@ async def _serve(answers: Answers, server: HttpServer | None, workers: Sequence[
 
     from cantrip_acp.tuplespace.mcp_edge.server import serve_stdio
 
+    stdio, timers = anyio.CancelScope(), list[threading.Timer]()
+
+    def give_back() -> None:
+        """A client that ends its server does not wait long. The next start goes on with what runs."""
+        for worker in workers:
+            worker.drain()
+            worker.drain()
+
+    async def watch_signals() -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                if server is None:
+                    give_back()
+                    timers.append(threading.Timer(_LAST_S, os._exit, [0]))
+                    timers[-1].daemon = True
+                    timers[-1].start()
+                    stdio.cancel()
+                    continue
+                server.stop()
+                running = sum(worker.running for worker in workers)
+                if running:
+                    click.echo(f"cantrip: {running} running; once more gives them back to others", err=True)
+                for worker in workers:
+                    worker.drain()
+
     async with anyio.create_task_group() as tasks:
-        stdio = anyio.CancelScope()
-
-        async def watch_signals() -> None:
-            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                async for _ in signals:
-                    if server is None:
-                        timer = threading.Timer(_LAST_S, os._exit, [0])
-                        timer.daemon = True
-                        timer.start()
-                        stdio.cancel()
-                        continue
-                    server.stop()
-                    running = sum(worker.running for worker in workers)
-                    if running:
-                        click.echo(f"cantrip: {running} running; once more gives them back to others", err=True)
-                    for worker in workers:
-                        worker.drain()
-
         tasks.start_soon(watch_signals)
         async with anyio.create_task_group() as working:
             for worker in workers:
@@ -283,10 +294,9 @@ async def _serve(answers: Answers, server: HttpServer | None, workers: Sequence[
             with stdio:
                 await (server.run() if server is not None else serve_stdio(answers, plain_names=plain_names))
             if server is None:
-                # A client that ends its server does not wait long. What runs is given back, and the next start goes on with it.
-                for worker in workers:
-                    worker.drain()
-                    worker.drain()
+                give_back()
+            for timer in timers:
+                timer.cancel()
         tasks.cancel_scope.cancel()
 
 

@@ -18,7 +18,7 @@ from cantrip_acp.cli.command_table import examples
 from cantrip_acp.cli.commands.worker import print_ended
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
 from cantrip_acp.cli.session.setup import OpenedRecipe, cwd_option, load_trusted, loom_option, open_recipe, state_option
-from cantrip_acp.cli.session.tuple_space import cast_yools, open_space, run_async, space_option, worker_name
+from cantrip_acp.cli.session.tuple_space import cast_yools, disk_floor, open_space, run_async, space_option, worker_name
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.catalog.capabilities import Catalog
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LANE = "mcp"
 DEFAULT_PORT = 8732
+_AT_ONCE = 8
 _LAST_S = 5.0
 """After so many seconds, SIGTERM ends a server on stdio even if its client reads nothing any more."""
 
@@ -53,11 +54,9 @@ _LAST_S = 5.0
 )
 @click.option(
     "--concurrency",
-    type=click.IntRange(1, 1000),
-    envvar="YOOL_TUPLE_LANE_CONCURRENCY",
-    default=8,
-    show_default=True,
-    help="With --work: casts at once in each lane ($YOOL_TUPLE_LANE_CONCURRENCY).",
+    type=click.IntRange(1),
+    help="With --work: casts at once in each lane, at most $YOOL_TUPLE_MAX_LANE_CONCURRENCY (64).  "
+    "[default: $YOOL_TUPLE_LANE_CONCURRENCY, else 8]",
 )
 @click.option(
     "--budget-usd",
@@ -133,7 +132,7 @@ def mcp(
     lanes: tuple[str, ...],
     space: str | None,
     work: bool,
-    concurrency: int,
+    concurrency: int | None,
     budget_usd: float | None,
     budget_tokens: int | None,
     max_usd: float | None,
@@ -219,7 +218,7 @@ def mcp(
             catalog=_catalog(cwd),
         )
         stores += [open_space(space, state_dir) for _ in lanes if work]
-        workers = _workers(opened, lanes, allow_hosts, concurrency, stores[1:]) if work else []
+        workers = _workers(opened, lanes, allow_hosts, concurrency, stores[1:], state_dir) if work else []
         server = None
         if http:
             token, file, warning = read_token(token_file, state)
@@ -304,21 +303,25 @@ def _workers(
     opened: Sequence[OpenedRecipe],
     lanes: Sequence[str],
     hosts: Sequence[str],
-    concurrency: int,
+    concurrency: int | None,
     stores: Sequence[TupleStore],
+    state_dir: Path | None,
 ) -> list[Worker]:
     """A worker for each lane, each with a store of its own: it waits for changes there."""
+    from cantrip_acp.tuplespace.guardrails import cpu_percent_from_environment, lane_concurrency
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker
 
-    yools = cast_yools(opened, hosts)
+    yools, at_once = cast_yools(opened, hosts), lane_concurrency(concurrency, _AT_ONCE)
     return [
         Worker(
             store,
             Pattern({"lane": lane}),
             yools,
             name=worker_name(),
-            concurrency=concurrency,
+            concurrency=at_once,
+            cpu_percent=cpu_percent_from_environment(),
+            disk=disk_floor(state_dir),
             ended=lambda ended: print_ended(ended, as_json=False, err=True),
         )
         for lane, store in zip(lanes, stores, strict=True)

@@ -104,7 +104,7 @@ def worker(
             lease_s=lease,
             cpu_percent=cpu_percent_from_environment(),
             disk=disk_floor(state_dir),
-            ended=lambda ended: _print(ended, as_json=as_json),
+            ended=lambda ended: print_ended(ended, as_json=as_json),
         )
         click.echo(f"cantrip: {runner.name} takes the tuples of lane {lane} from {store.location}", err=True)
 
@@ -133,7 +133,8 @@ def worker(
             each.leave()
 
 
-def _print(ended: Ended, *, as_json: bool) -> None:
+def print_ended(ended: Ended, *, as_json: bool, err: bool = False) -> None:
+    """Print a line about an attempt, on stdout or stderr."""
     work, receipt = ended.claim.work, ended.receipt
     state = "again" if receipt is None else "done" if receipt["exit"] == 0 else "failed"
     reason = ended.again or ended.failed
@@ -144,5 +145,5 @@ def _print(ended: Ended, *, as_json: bool) -> None:
         )
     else:
         line = f"{state:6} {work.id[7:19]} {work.payload[0].yool}"
-        click.echo(line + (f"  {' '.join(reason.split())[:200]}" if reason else ""))
+        click.echo(line + (f"  {' '.join(reason.split())[:200]}" if reason else ""), err=err)
     sys.stdout.flush()

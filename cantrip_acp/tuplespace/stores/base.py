@@ -157,6 +157,9 @@ class TupleStore(Protocol):
     def ended(self, tuple_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The receipts that ended these tuples, by tuple. Tuples that have not ended are left out."""
 
+    def receipt(self, receipt_id: str) -> StoredReceipt | None:
+        """A receipt by its id."""
+
     def after(self, cursor: str, pattern: Pattern, limit: int = 1000) -> tuple[list[StoredTuple], str]:
         """Tuples that were put after a cursor, and the next cursor. The first cursor is ""."""
 

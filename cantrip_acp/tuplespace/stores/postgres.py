@@ -84,6 +84,7 @@ MIGRATIONS = (
     ALTER TABLE cantrip_tuple_queue ADD COLUMN budget text, ADD COLUMN charged_usd float8 NOT NULL DEFAULT 0,
         ADD COLUMN charged_tokens bigint NOT NULL DEFAULT 0;
     """,
+    "CREATE INDEX IF NOT EXISTS cantrip_tuple_receipt_id ON cantrip_tuple_receipts (id);",
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
 READS_TO = 99
@@ -528,6 +529,11 @@ class PostgresTupleStore:
             ).fetchall(),
         )
         return {identity: json.loads(body) for identity, body in rows}
+
+    def receipt(self, receipt_id: str) -> StoredReceipt | None:
+        statement = "SELECT body, step FROM cantrip_tuple_receipts WHERE id = %s LIMIT 1"
+        row = self._run("read", lambda base: base.execute(statement, (receipt_id,)).fetchone())
+        return StoredReceipt(document=json.loads(row[0]), step=row[1]) if row is not None else None
 
     def after(self, cursor: str, pattern: Pattern, limit: int = 1000) -> tuple[list[StoredTuple], str]:
         # Positions become visible in any order, transactions' ids only once all earlier transactions have ended.

@@ -68,6 +68,7 @@ MIGRATIONS = (
     ALTER TABLE queue ADD COLUMN charged_usd REAL NOT NULL DEFAULT 0;
     ALTER TABLE queue ADD COLUMN charged_tokens INTEGER NOT NULL DEFAULT 0;
     """,
+    "CREATE INDEX IF NOT EXISTS receipt_id ON receipts (id);",
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
 READS_TO = 99
@@ -454,6 +455,10 @@ class SqliteTupleStore:
             (json.dumps(list(tuple_ids)),),
         )
         return {identity: json.loads(body) for identity, body in rows}
+
+    def receipt(self, receipt_id: str) -> StoredReceipt | None:
+        rows = self._rows("SELECT body, step FROM receipts WHERE id = ? LIMIT 1", (receipt_id,))
+        return StoredReceipt(document=json.loads(rows[0][0]), step=rows[0][1]) if rows else None
 
     def after(self, cursor: str, pattern: Pattern, limit: int = 1000) -> tuple[list[StoredTuple], str]:
         rows = self._rows(f"{_STORED} WHERE t.position > ? ORDER BY t.position LIMIT ?", (int(cursor or 0), limit))

@@ -231,6 +231,16 @@ def test_nothing_in_the_log_can_be_changed(store: TupleStore, address: str) -> N
                     base.execute(statement)
 
 
+def test_a_receipt_is_found_by_its_id(store: TupleStore) -> None:
+    store.put([work()])
+    made = receipt(work())
+    store.acknowledge(claim_one(store), made)
+    found = store.receipt(made["id"])
+    assert found is not None
+    assert (found.document, found.step) == (made, None)
+    assert store.receipt(work().id) is None
+
+
 def test_a_version_that_adds_to_the_tables_leaves_this_one_working(
     store: TupleStore, address: str, open_space: Open
 ) -> None:

@@ -40,6 +40,7 @@ NAMES = (
     "opening",
     "stores",
     "catalog",
+    "tuples",
     "crystal",
     "lsp",
 )

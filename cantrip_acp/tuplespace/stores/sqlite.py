@@ -224,23 +224,22 @@ class SqliteTupleStore:
             rows = self._find(
                 base, pattern, f"q.state = 'waiting' AND q.ready_at <= ? AND {_AFFORDABLE}", (now,), count
             )
-            claims: list[Claim] = []
-            for position, body in rows:
-                attempt, token, progress = base.execute(
-                    "UPDATE queue SET state = 'claimed', lease_until = ?, attempts = attempts + 1, token = token + 1, "
-                    "worker = ? WHERE position = ? RETURNING attempts, token, progress",
-                    (now + lease_s, worker, position),
-                ).fetchone()
-                claims.append(
-                    Claim(
-                        work=decode_work(body),
-                        position=position,
-                        token=token,
-                        attempt=attempt,
-                        progress=decode_progress(progress),
-                    )
-                )
-        return claims
+            bodies = dict(rows)
+            claimed = base.execute(
+                "UPDATE queue SET state = 'claimed', lease_until = ?, attempts = attempts + 1, token = token + 1, "
+                "worker = ? WHERE position IN (SELECT value FROM json_each(?)) RETURNING position, attempts, token, progress",
+                (now + lease_s, worker, json.dumps(list(bodies))),
+            ).fetchall()
+        return [
+            Claim(
+                work=decode_work(bodies[position]),
+                position=position,
+                token=token,
+                attempt=attempt,
+                progress=decode_progress(progress),
+            )
+            for position, attempt, token, progress in sorted(claimed)
+        ]
 
     def _find(
         self, base: sqlite3.Connection, pattern: Pattern, condition: str, values: Sequence[Any], count: int

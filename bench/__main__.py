@@ -41,6 +41,7 @@ NAMES = (
     "stores",
     "catalog",
     "tuples",
+    "receipts",
     "crystal",
     "lsp",
 )

@@ -103,7 +103,7 @@ def run(options: Options) -> Table:
                 "ms/s",
                 goal="<= 5 ms/s",
                 reached=lambda r: r.median <= 5,
-            )  # fmt: skip
+            )
         )
     size = len(canonical_json(works[9].document))
     return Table("tuples", f"the tuple-space, tuples of {size:,} bytes, {TUPLES:,} at a time", tuple(rows))

@@ -129,6 +129,11 @@ class Worker:
         """How many tuples are being worked on."""
         return len(self._running)
 
+    @property
+    def draining(self) -> bool:
+        """Whether `drain` was called."""
+        return self._draining
+
     def drain(self) -> None:
         """Claim nothing more; `run` returns when what runs has ended. A second call gives back what runs."""
         if self._draining:

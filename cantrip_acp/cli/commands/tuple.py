@@ -16,7 +16,7 @@ from cantrip_acp.cli.session.setup import state_option
 from cantrip_acp.cli.session.tuple_space import open_space, space_option
 
 if TYPE_CHECKING:
-    from cantrip_acp.tuplespace.status import SpaceStatus
+    from cantrip_acp.tuplespace.monitoring.status import SpaceStatus
 
 
 @click.group(
@@ -167,7 +167,7 @@ def status(watch: bool, lane: str | None, as_json: bool, space: str | None, stat
     """
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.render.tuple_status import painter, print_status
-    from cantrip_acp.tuplespace.status import read_status
+    from cantrip_acp.tuplespace.monitoring.status import read_status
 
     store = open_space(space, state_dir)
     found: SpaceStatus | None = None

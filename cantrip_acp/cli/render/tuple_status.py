@@ -15,7 +15,7 @@ from cantrip_acp.cli.render.table import Cell, money, print_table
 from cantrip_acp.cli.render.terminal import Screen
 
 if TYPE_CHECKING:
-    from cantrip_acp.tuplespace.status import SpaceStatus
+    from cantrip_acp.tuplespace.monitoring.status import SpaceStatus
 
 _MOST_WORKERS = 10
 _MOST_REASONS = 8

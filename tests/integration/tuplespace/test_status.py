@@ -10,8 +10,8 @@ from typing import Any
 import pyte
 import pytest
 
+from cantrip_acp.tuplespace.monitoring.status import read_status
 from cantrip_acp.tuplespace.receipts import make_receipt
-from cantrip_acp.tuplespace.status import read_status
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import Claim, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple, now_iso

@@ -79,6 +79,27 @@ class LaneCount(msgspec.Struct, frozen=True, kw_only=True):
     """Age in seconds of the oldest one, since it was put into the store."""
 
 
+class LaneSums(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tuples of a lane have cost, and how many ended lately."""
+
+    lane: str
+    ended_lately: int
+    usd: float | None
+    """Of all receipts, and of the steps that run. None if no receipt says a cost."""
+    tokens_in: int
+    tokens_out: int
+
+
+class Failures(msgspec.Struct, frozen=True, kw_only=True):
+    """The dead letters of a lane that have the same reason."""
+
+    lane: str
+    reason: str
+    count: int
+    tuple_id: str
+    """The last one of them."""
+
+
 class TupleStore(Protocol):
     """Methods block, and any thread may call them. All raise `SpaceError` if the store cannot be read or written."""
 
@@ -144,6 +165,15 @@ class TupleStore(Protocol):
 
     def counts(self) -> list[LaneCount]:
         """The tuples of each lane by state."""
+
+    def waiting(self, lane: str) -> tuple[int, float]:
+        """How many tuples of a lane wait, and for how many seconds the oldest one has waited. Quick: for each look of a monitor."""
+
+    def sums(self, lately_s: float = 60.0) -> list[LaneSums]:
+        """The cost of each lane's tuples, and how many ended in the last ``lately_s`` seconds."""
+
+    def failures(self, lane: str | None = None, limit: int = 1000) -> list[Failures]:
+        """The reasons of dead letters, the most frequent first."""
 
     def holders(self) -> list[Holder]:
         """The workers that have tuples now."""

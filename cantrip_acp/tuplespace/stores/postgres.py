@@ -15,8 +15,10 @@ from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
 from cantrip_acp.tuplespace.stores.base import (
     Claim,
+    Failures,
     Holder,
     LaneCount,
+    LaneSums,
     StoredReceipt,
     StoredTuple,
     decode_progress,
@@ -75,6 +77,26 @@ MIGRATIONS = (
         FOR EACH STATEMENT EXECUTE FUNCTION cantrip_tuples_kept();
     """,
     "ALTER TABLE cantrip_tuple_queue ADD COLUMN IF NOT EXISTS progress text;",
+    # Quick also with many receipts: nothing is rewritten. The trigger fills the columns for an older version's workers too.
+    # Receipts from before have no stored_at, and their cost is read from the body.
+    """
+    ALTER TABLE cantrip_tuple_receipts ADD COLUMN stored_at timestamptz, ADD COLUMN usd float8,
+        ADD COLUMN tokens_in bigint, ADD COLUMN tokens_out bigint;
+    CREATE INDEX cantrip_tuple_receipt_times ON cantrip_tuple_receipts (stored_at) WHERE step IS NULL;
+    CREATE FUNCTION cantrip_tuples_number(text, text) RETURNS numeric LANGUAGE sql AS $$
+        SELECT CASE WHEN jsonb_typeof(c -> $2) = 'number' THEN (c ->> $2)::numeric END FROM (SELECT $1::jsonb -> 'cost' AS c) x
+    $$;
+    CREATE FUNCTION cantrip_tuples_cost() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        NEW.stored_at := clock_timestamp();
+        NEW.usd := cantrip_tuples_number(NEW.body, 'usd');
+        NEW.tokens_in := cantrip_tuples_number(NEW.body, 'tokens_in');
+        NEW.tokens_out := cantrip_tuples_number(NEW.body, 'tokens_out');
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER cantrip_cost BEFORE INSERT ON cantrip_tuple_receipts
+        FOR EACH ROW EXECUTE FUNCTION cantrip_tuples_cost();
+    CREATE INDEX cantrip_tuple_failed ON cantrip_tuple_queue (lane) WHERE state = 'failed';
+    """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
 READS_TO = 99
@@ -432,11 +454,45 @@ class PostgresTupleStore:
         rows = self._run(
             "read",
             lambda base: base.execute(
-                "SELECT q.lane, q.state, count(*), extract(epoch FROM clock_timestamp() - min(t.put_at))::float8 "
-                "FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) GROUP BY 1, 2 ORDER BY 1, 2"
+                "SELECT q.lane, q.state, q.n, extract(epoch FROM clock_timestamp() - t.put_at)::float8 FROM (SELECT lane, "
+                "state, count(*) AS n, min(position) AS position FROM cantrip_tuple_queue GROUP BY 1, 2) q "
+                "JOIN cantrip_tuples t USING (position) ORDER BY 1, 2"
             ).fetchall(),
         )
         return [LaneCount(lane=lane, state=state, count=n, oldest_s=max(0.0, age)) for lane, state, n, age in rows]
+
+    def waiting(self, lane: str) -> tuple[int, float]:
+        row = self._run(
+            "read",
+            lambda base: base.execute(
+                "SELECT n, extract(epoch FROM clock_timestamp() - (SELECT put_at FROM cantrip_tuples t WHERE t.position = first))"
+                "::float8 FROM (SELECT count(*) AS n, min(position) AS first FROM cantrip_tuple_queue "
+                "WHERE lane = %s AND state = 'waiting') q",
+                (lane,),
+            ).fetchone(),
+        )
+        count, age = row or (0, None)
+        return count, max(0.0, age or 0.0)
+
+    def sums(self, lately_s: float = 60.0) -> list[LaneSums]:
+        rows = self._run("read", lambda base: base.execute(_SUMS.encode(), (lately_s,)).fetchall())
+        return [
+            LaneSums(lane=lane, ended_lately=lately, usd=usd, tokens_in=int(tokens_in), tokens_out=int(tokens_out))
+            for lane, lately, usd, tokens_in, tokens_out in rows
+        ]
+
+    def failures(self, lane: str | None = None, limit: int = 1000) -> list[Failures]:
+        rows = self._run(
+            "read",
+            lambda base: base.execute(
+                "SELECT f.lane, f.error, f.n, t.id FROM (SELECT lane, coalesce(error, '') AS error, count(*) AS n, "
+                "max(position) AS position FROM cantrip_tuple_queue WHERE state = 'failed' AND (%s::text IS NULL OR lane = %s) "
+                "GROUP BY 1, 2 ORDER BY 3 DESC LIMIT %s) f JOIN cantrip_tuples t USING (position) "
+                "ORDER BY f.n DESC, f.position DESC",
+                (lane, lane, limit),
+            ).fetchall(),
+        )
+        return [Failures(lane=lane, reason=reason, count=n, tuple_id=id_) for lane, reason, n, id_ in rows]
 
     def holders(self) -> list[Holder]:
         rows = self._run(
@@ -476,6 +532,23 @@ class PostgresTupleStore:
             if self._listener is not None:
                 self._listener.close()
 
+
+_SUMS = """
+    SELECT lane, sum(lately), sum(usd)::float8, coalesce(sum(tokens_in), 0)::bigint, coalesce(sum(tokens_out), 0)::bigint FROM (
+        SELECT q.lane, 0 AS lately,
+            CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, 'usd')::float8 ELSE r.usd END AS usd,
+            CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, 'tokens_in') ELSE r.tokens_in END AS tokens_in,
+            CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, 'tokens_out') ELSE r.tokens_out END AS tokens_out
+        FROM cantrip_tuple_queue q JOIN cantrip_tuple_receipts r USING (position)
+        WHERE r.step IS NULL OR q.state IN ('waiting', 'claimed')
+        UNION ALL SELECT q.lane, 1, NULL, NULL, NULL
+        FROM cantrip_tuple_receipts r JOIN cantrip_tuple_queue q USING (position)
+        WHERE r.step IS NULL AND r.stored_at > clock_timestamp() - %s * interval '1 s'
+        UNION ALL SELECT lane, 0, cantrip_tuples_number(progress, 'usd')::float8, cantrip_tuples_number(progress, 'tokens_in'),
+            cantrip_tuples_number(progress, 'tokens_out')
+        FROM cantrip_tuple_queue WHERE state IN ('waiting', 'claimed') AND progress IS NOT NULL
+    ) s GROUP BY lane ORDER BY lane
+"""
 
 _STORED = (
     "SELECT t.position, t.body, q.state, q.attempts, q.worker, q.error, q.progress, t.xid::text "

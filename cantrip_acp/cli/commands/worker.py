@@ -124,13 +124,14 @@ def worker(
             counter.watch(runner)
             served = exits.enter_context(counter.serve(*address))
             click.echo(f"cantrip: metrics are at {served}/metrics, the health check is at {served}/healthz", err=True)
-        click.echo(f"cantrip: {runner.name} takes the tuples of lane {lane} from {store.location}", err=True)
+        begins = f"cantrip: {runner.name} takes the tuples of lane {lane} from {store.location}"
 
         async def run() -> None:
             async with anyio.create_task_group() as tasks:
 
                 async def watch_signals() -> None:
                     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                        click.echo(begins, err=True)
                         async for _ in signals:
                             if runner.running:
                                 click.echo(

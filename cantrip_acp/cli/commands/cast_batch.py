@@ -67,6 +67,13 @@ _HINT_S = 20.0
     help="Write the results as JSON lines, in the order of the intents.",
 )
 @click.option(
+    "--report",
+    "page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the results as an HTML page with links to each thread, as `cantrip tuple report` does.",
+)
+@click.option(
     "--budget-usd",
     type=click.FloatRange(0, min_open=True),
     metavar="USD",
@@ -97,6 +104,7 @@ def cast_batch(
     space: str | None,
     loom_file: str | None,
     out: Path | None,
+    page: Path | None,
     budget_usd: float | None,
     budget_tokens: int | None,
     cast_budget_usd: float | None,
@@ -166,6 +174,8 @@ def cast_batch(
         report.collect()
         if out is not None:
             report.write(out)
+        if page is not None:
+            report.write_page(page, found.name)
         report.summary(opened.loom.location if opened is not None else None, interrupted)
         if interrupted:
             return 130
@@ -423,6 +433,14 @@ class _Report:
         """Write all results, also of casts that have not ended."""
         text = "".join(json.dumps(self._row(index), ensure_ascii=False) + "\n" for index in range(len(self._works)))
         out.write_text(text, encoding="utf-8")
+
+    def write_page(self, target: Path, title: str) -> None:
+        """Write the page of the batch, also with casts that have not ended."""
+        from cantrip_acp.tuplespace.monitoring.report import write_report
+
+        pairs = list(zip(self._works, self._intents, strict=True))
+        names = {work.id: intent.id for work, intent in pairs if intent.id is not None}
+        write_report(self._store, target, only=[work.id for work in self._works], names=names, title=title)
 
     def summary(self, loom: str | None, interrupted: bool) -> None:
         """Say on stderr how it ended, with the reasons of failures, and what to do next."""

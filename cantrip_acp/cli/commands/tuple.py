@@ -203,3 +203,44 @@ def _show(status: SpaceStatus, *, as_json: bool) -> None:
     else:
         print_status(status, Screen())
     sys.stdout.flush()
+
+
+@tuple_.command(
+    "report",
+    short_help="Write the results of a lane as a page.",
+    **examples(
+        "cantrip recipe new greeter",
+        "printf '\"Say hello.\"\\n' > intents.jsonl",
+        "cantrip cast-batch greeter intents.jsonl",
+        "cantrip tuple report --out results.html",
+    ),
+)
+@click.option("--lane", help="Only this lane.  [default: all tuples of the space]")
+@click.option(
+    "--out",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The HTML file.",
+)
+@click.option("--no-looms", is_flag=True, help="Do not write the pages of the looms. Then no result has a link.")
+@space_option
+@state_option
+def report(lane: str | None, target: Path, no_looms: bool, space: str | None, state_dir: Path | None) -> int:
+    """Write one HTML file with the result, the reward, the cost and the reason of each tuple, to filter and to sort.
+
+    The pages of the looms go to a folder beside it, and each cast has a link to its thread. The page needs no server.
+    `cantrip cast-batch --report FILE` writes the page of its batch.
+
+    Exit status: 0 written, 1 there are no such tuples, 2 the space cannot be opened or the file cannot be written.
+    """
+    from cantrip_acp.tuplespace.monitoring.report import write_report
+
+    store = open_space(space, state_dir)
+    try:
+        count = write_report(store, target, lane=lane, looms=not no_looms)
+    finally:
+        store.close()
+    click.echo(f"{target}  {count:,} tuples")
+    return 0 if count else 1

@@ -39,6 +39,7 @@ NAMES = (
     "append",
     "opening",
     "stores",
+    "catalog",
     "crystal",
     "lsp",
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -14,6 +16,7 @@ from cantrip_acp.core.events import TurnEnded
 from cantrip_acp.gates.web.named_hosts import NamedHosts
 from cantrip_acp.text.redaction import ShapeMask, shared
 from cantrip_acp.tuplespace.errors import LeaseLost
+from cantrip_acp.tuplespace.guardrails import DiskQuota
 from cantrip_acp.tuplespace.worker import StepCall, StepFailed, StepResult
 
 if TYPE_CHECKING:
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
 
 _CUT_OFF = ("error", "cancelled", "parent_terminated")
 """Reasons of casts that did not end by themselves or by a ward. They can go on."""
+
+
+class _QuotaExceeded(Exception):
+    """A step used more disk than its tuple allows."""
 
 
 class CastYool:
@@ -64,6 +71,8 @@ class CastYool:
         except LoomError:
             # Without its record the cast does not count, and the next one would fail too.
             raise
+        except _QuotaExceeded as exceeded:
+            return StepResult(exit=75, error=str(exceeded), cost=_cost(entity.usage))
         except CrystalError as error:
             raise StepFailed(shared().diagnostic(str(error))) from None
         except CantripError as error:
@@ -114,19 +123,29 @@ class CastYool:
     async def _cast(self, call: StepCall, entity: Entity, intent: str) -> CastResult:
         """Cast, or go on with the cast of an earlier attempt, and save the cost after each turn."""
         begun = call.progress is not None and entity.id == call.progress.get("entity_id")
-        if begun:
-            entity.set_wards(_what_is_left(call, entity))
+        entity.set_wards(_further_wards(call, entity))
         goes_on = begun and any(start.entity_id == entity.id for start in self.loom.cast_starts().values())
+        quota = None
+        if call.disk_mb is not None and entity.circle.workspace is not None:
+            quota = DiskQuota(Path(entity.circle.workspace), call.disk_mb, entity.cancel)
+            await quota.start()
         shared_budget: Budget | None = None
-        async with entity.stream(None if goes_on else intent) as events:
-            async for event in events:
-                if isinstance(event, TurnEnded):
-                    # Without its lease the worker stops the cast soon.
-                    with suppress(LeaseLost):
-                        shared_budget = await call.save({**_place(entity), "cost": _cost(entity.usage)})
-                        if shared_budget is not None and shared_budget.is_spent:
-                            entity.cancel()
+        watcher = asyncio.create_task(quota.watch()) if quota is not None else None
+        try:
+            async with entity.stream(None if goes_on else intent) as events:
+                async for event in events:
+                    if isinstance(event, TurnEnded):
+                        # Without its lease the worker stops the cast soon.
+                        with suppress(LeaseLost):
+                            shared_budget = await call.save({**_place(entity), "cost": _cost(entity.usage)})
+                            if shared_budget is not None and shared_budget.is_spent:
+                                entity.cancel()
+        finally:
+            if watcher is not None:
+                watcher.cancel()
         result = events.result
+        if quota is not None and await quota.check():
+            raise _QuotaExceeded(f"the files in {quota.folder} grew by more than {quota.most_mb:g} MB (disk_quota_mb)")
         if shared_budget is not None and shared_budget.is_spent and result.reason == "cancelled":
             raise StepFailed(
                 f"the budget {shared_budget.name} is spent; the cast goes on when it is raised", tried=False
@@ -151,14 +170,14 @@ class CastYool:
         return self.cantrip.replace(circle=self.cantrip.circle.replace(wards=replace(wards, **limits)))
 
 
-def _what_is_left(call: StepCall, entity: Entity) -> Wards:
-    """The wards of a cast that goes on: what its earlier attempts used is gone."""
+def _further_wards(call: StepCall, entity: Entity) -> Wards:
+    """The wards of this attempt, which are no part of the cantrip: what earlier attempts used is gone."""
     used, wards = entity.usage, entity.circle.wards
-    if call.left_usd is not None:
-        wards = replace(wards, max_cost_usd=max(0.0, call.left_usd - (used.cost or 0.0)))
-    if call.left_tokens is not None:
-        wards = replace(wards, max_total_tokens=max(0, call.left_tokens - (used.total_tokens or 0)))
-    return wards
+    if call.left_usd is not None and used.cost:
+        wards = replace(wards, max_cost_usd=max(0.0, call.left_usd - used.cost))
+    if call.left_tokens is not None and used.total_tokens:
+        wards = replace(wards, max_total_tokens=max(1, call.left_tokens - used.total_tokens))
+    return replace(wards, sandbox_cpu_percent=call.cpu_percent)
 
 
 def _place(entity: Entity) -> dict[str, Any]:

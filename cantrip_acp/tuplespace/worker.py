@@ -20,6 +20,7 @@ import msgspec
 
 from cantrip_acp.tuplespace.budget import Budget
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError
+from cantrip_acp.tuplespace.guardrails import DiskFloor
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine, make_receipt
 from cantrip_acp.tuplespace.space import run_in_thread
 from cantrip_acp.tuplespace.stores.base import Claim, TupleStore
@@ -52,6 +53,10 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
     left_tokens: int | None
     left_s: float | None
     """Seconds to the tuple's deadline."""
+    cpu_percent: int = 100
+    """Processor time that what the step starts may use, in per cent of one processor."""
+    disk_mb: float | None = None
+    """MB by which the files of the step may grow."""
     progress: Mapping[str, Any] | None = None
     """What an attempt that did not end saved with ``save`` last. None if there was none."""
     save: Save = _forget
@@ -98,6 +103,7 @@ class Worker:
     """Runs tuples that match a pattern, at most ``concurrency`` at once.
 
     ``yools`` maps names to functions. ``ended`` is called after each attempt. Errors of the store end `run`.
+    ``cpu_percent`` is the most that a step may use of one processor. While ``disk`` has too little space, nothing is claimed.
     """
 
     def __init__(
@@ -109,8 +115,12 @@ class Worker:
         name: str,
         concurrency: int = 8,
         lease_s: float = 30.0,
+        cpu_percent: int = 100,
+        disk: DiskFloor | None = None,
         ended: Callable[[Ended], None] = lambda _: None,
     ) -> None:
+        self.cpu_percent = cpu_percent
+        self.disk = disk
         self.store = store
         self.pattern = pattern
         self.yools = yools
@@ -160,7 +170,14 @@ class Worker:
     async def _claim_loop(self, tasks: anyio.abc.TaskGroup, until: Callable[[], bool]) -> None:
         while not self._draining:
             free = self.concurrency - len(self._running)
+            if free and self.disk is not None and not await self._has_space(self.disk):
+                free = 0
             claims = await self._claim(free) if free else []
+            if self._stop.is_set():
+                # `drain` was called while the store was asked.
+                for claim in claims:
+                    await self._give_back(claim)
+                return
             for claim in claims:
                 scope = anyio.CancelScope()
                 self._running[claim.position, claim.token] = (claim, scope)
@@ -170,6 +187,12 @@ class Worker:
             if until() and not self._running:
                 return
             await self._wait_for_change(free)
+
+    async def _has_space(self, disk: DiskFloor) -> bool:
+        """Whether there is room on the disk. When it becomes too little, a tuple asks for help, once."""
+        if disk.look():
+            await run_in_thread(lambda: self.store.put([disk.call_for_help(self.name)]))
+        return not disk.is_low
 
     async def _claim(self, count: int) -> list[Claim]:
         return await run_in_thread(lambda: self.store.claim(self.pattern, self.name, lease_s=self.lease_s, count=count))
@@ -181,6 +204,9 @@ class Worker:
         async def watch(stop: threading.Event) -> None:
             if free:
                 await anyio.to_thread.run_sync(self.store.wait, _LOOK_S, stop, abandon_on_cancel=True)
+                self._finished.set()
+            elif self.disk is not None and self.disk.is_low:
+                await anyio.sleep(_LOOK_S)
                 self._finished.set()
 
         stop = threading.Event()
@@ -307,6 +333,8 @@ class Worker:
             left_usd=left_usd,
             left_tokens=left_tokens,
             left_s=left_s,
+            cpu_percent=min(self.cpu_percent, terms.cpu_quota_pct if isinstance(terms.cpu_quota_pct, int) else 100),
+            disk_mb=float(terms.disk_quota_mb) if isinstance(terms.disk_quota_mb, int | float) else None,
             progress=progress,
             save=save,
         )

@@ -18,6 +18,7 @@ from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, 
 from cantrip_acp.cli.session.setup import cwd_option, loom_option, open_recipe, state_option
 from cantrip_acp.cli.session.tuple_space import (
     cast_yools,
+    disk_floor,
     give_back_of_dead_processes,
     open_space,
     run_async,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from cantrip_acp.tuplespace.stores.base import TupleStore
     from cantrip_acp.tuplespace.tuples import WorkTuple
 
+_AT_ONCE = 8
+"""Casts at once in this process."""
 _PAUSE_S = 0.5
 """How often to look for results of other workers."""
 _LINE_S = 15.0
@@ -53,7 +56,11 @@ _HINT_S = 20.0
 @click.argument("recipe")
 @click.argument("intents", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--samples", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Casts of each intent.")
-@click.option("--concurrency", type=click.IntRange(1, 1000), default=8, show_default=True, help="Casts at once, here.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    help="Casts at once, here, at most $YOOL_TUPLE_MAX_LANE_CONCURRENCY (64).  [default: $YOOL_TUPLE_LANE_CONCURRENCY, else 8]",
+)
 @click.option(
     "--lane",
     help="Put the casts into this lane of --space and wait for the results of `cantrip worker --lane`. Nothing is cast here.",
@@ -99,7 +106,7 @@ def cast_batch(
     recipe: str,
     intents: str,
     samples: int,
-    concurrency: int,
+    concurrency: int | None,
     lane: str | None,
     space: str | None,
     loom_file: str | None,
@@ -134,8 +141,10 @@ def cast_batch(
     from cantrip_acp.files import paths
     from cantrip_acp.recipes import load
     from cantrip_acp.tuplespace.batch import batch_tuples, latest_attempts, read_intents, recipe_digest
+    from cantrip_acp.tuplespace.guardrails import lane_concurrency
     from cantrip_acp.tuplespace.stores.base import DEFAULT_MAX_WAITING
 
+    at_once = lane_concurrency(concurrency, _AT_ONCE)
     with click.open_file(intents, encoding="utf-8", errors="strict") as lines:
         wanted = read_intents(lines, "stdin" if intents == "-" else intents)
     state, workspace = paths.state_dir(state_dir), cwd.resolve()
@@ -168,7 +177,7 @@ def cast_batch(
                 opened = open_recipe(recipe, cwd, loom_file or _batch_loom(state, workspace, digest), state_dir)
                 hosts = named_hosts(allow_hosts)
                 print_allowed(opened.cantrip, opened.cantrip.circle, hosts, ask=False)
-                interrupted = _cast_here(store, opened, works, report, concurrency, allow_hosts, budget)
+                interrupted = _cast_here(store, opened, works, report, at_once, allow_hosts, budget, state_dir)
             else:
                 interrupted = _cast_by_workers(store, works, report, lane, DEFAULT_MAX_WAITING, recipe, budget)
         report.collect()
@@ -212,10 +221,12 @@ def _cast_here(
     concurrency: int,
     hosts: Sequence[str],
     budget: str | None,
+    state_dir: Path | None,
 ) -> bool:
     """Cast in this process. Whether the user interrupted."""
     import anyio
 
+    from cantrip_acp.tuplespace.guardrails import cpu_percent_from_environment
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker
 
@@ -227,6 +238,8 @@ def _cast_here(
         cast_yools([opened], hosts),
         name=worker_name(),
         concurrency=concurrency,
+        cpu_percent=cpu_percent_from_environment(),
+        disk=disk_floor(state_dir, report.notice),
         ended=report.one_ended,
     )
 
@@ -422,6 +435,11 @@ class _Report:
         elif time.monotonic() - self._last_line >= _LINE_S:
             self._last_line = time.monotonic()
             click.echo(self._line(running), err=True)
+
+    def notice(self, text: str) -> None:
+        """Show a remark above the progress."""
+        self._clear()
+        click.echo(f"cantrip: {text}", err=True)
 
     def _clear(self) -> None:
         if self._live and self._width:

@@ -14,7 +14,14 @@ import click
 from cantrip_acp.cli.command_table import examples
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
 from cantrip_acp.cli.session.setup import cwd_option, loom_option, open_recipe, state_option
-from cantrip_acp.cli.session.tuple_space import cast_yools, open_space, run_async, space_option, worker_name
+from cantrip_acp.cli.session.tuple_space import (
+    cast_yools,
+    disk_floor,
+    open_space,
+    run_async,
+    space_option,
+    worker_name,
+)
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.worker import Ended
@@ -32,11 +39,8 @@ if TYPE_CHECKING:
 @space_option
 @click.option(
     "--concurrency",
-    type=click.IntRange(1, 1000),
-    envvar="YOOL_TUPLE_LANE_CONCURRENCY",
-    default=8,
-    show_default=True,
-    help="Casts at once ($YOOL_TUPLE_LANE_CONCURRENCY).",
+    type=click.IntRange(1),
+    help="Casts at once, at most $YOOL_TUPLE_MAX_LANE_CONCURRENCY (64).  [default: $YOOL_TUPLE_LANE_CONCURRENCY, else 32]",
 )
 @click.option(
     "--lease",
@@ -61,7 +65,7 @@ def worker(
     recipes: tuple[str, ...],
     lane: str,
     space: str | None,
-    concurrency: int,
+    concurrency: int | None,
     lease: float,
     metrics: str | None,
     until_empty: bool,
@@ -85,10 +89,11 @@ def worker(
     """
     import anyio
 
+    from cantrip_acp.tuplespace.guardrails import cpu_percent_from_environment, lane_concurrency
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker
 
-    hosts = named_hosts(allow_hosts)
+    hosts, at_once = named_hosts(allow_hosts), lane_concurrency(concurrency)
     address = _address(metrics) if metrics is not None else None
     opened = []
     store = None
@@ -116,8 +121,10 @@ def worker(
             Pattern({"lane": lane}),
             yools,
             name=worker_name(),
-            concurrency=concurrency,
+            concurrency=at_once,
             lease_s=lease,
+            cpu_percent=cpu_percent_from_environment(),
+            disk=disk_floor(state_dir),
             ended=ended,
         )
         if counter is not None and address is not None:

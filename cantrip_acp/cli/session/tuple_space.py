@@ -14,6 +14,7 @@ from cantrip_acp.core.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
+    from cantrip_acp.tuplespace.guardrails import DiskFloor
     from cantrip_acp.tuplespace.stores.base import TupleStore
     from cantrip_acp.tuplespace.worker import Yool
 
@@ -34,6 +35,17 @@ def open_space(space: str | None, state_dir: Path | None) -> TupleStore:
     from cantrip_acp.tuplespace.stores import open_store
 
     return open_store(space if space is not None else paths.private(paths.state_dir(state_dir)) / "tuples.db")
+
+
+def disk_floor(state_dir: Path | None, notice: Callable[[str], object] | None = None) -> DiskFloor:
+    """The disk with the state folder. While it has too little space, a worker takes nothing."""
+    from cantrip_acp.files import paths
+    from cantrip_acp.tuplespace.guardrails import DiskFloor, free_mb_from_environment
+
+    def show(text: str) -> None:
+        click.echo(f"cantrip: {text}", err=True)
+
+    return DiskFloor(paths.state_dir(state_dir), free_mb_from_environment(), notice or show)
 
 
 def run_async(main: Callable[[], Awaitable[T]]) -> T:

@@ -45,6 +45,10 @@ class Wards:
     bash_max_output_bytes: int = _ward(100_000, "min", low=1, meaning="bytes kept of a command's output")
     sandbox_max_processes: int = _ward(512, "min", low=8, meaning="processes at once inside the sandbox")
 
+    sandbox_cpu_percent: int | None = _ward(
+        None, "min", low=1, meaning="processor time inside the sandbox, in per cent of one processor"
+    )
+
     require_done_tool: bool = _ward(
         False, "or", kind="boolean", meaning="only done ends a cast, prose does not (LOOP-6)"
     )

@@ -241,6 +241,7 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
         "bash_timeout_ms": [120000],
         "bash_max_output_bytes": [100000],
         "sandbox_max_processes": [512],
+        "sandbox_cpu_percent": [60],
         "require_done_tool": _YES,
         "bash_network": [False, ["pypi.org"]],
         "bash_submit": _YES,

@@ -235,9 +235,7 @@ class Running:
             launch = Launch(program=self._prepared.program, argv=argv, inherited=inherited, stdin=self._stdin)
             bounds = policy.limits
             if (parent := control_groups()) is not None:
-                self._group = controlgroup.make(
-                    parent, runtime().group_name(parent), memory=bounds.memory, processes=bounds.processes
-                )
+                self._group = controlgroup.make(parent, runtime().group_name(parent), bounds)
             if self._group is not None:
                 launch.within = self._group.enter
             if policy.hosts:

@@ -16,6 +16,10 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cantrip_acp.sandbox.policy.policy import Limits
 
 _NEEDED = frozenset({"memory", "pids"})
 _FILES = ("cgroup.procs", "cgroup.subtree_control")
@@ -89,13 +93,12 @@ def _own_place(own: str) -> str | None:
     return None
 
 
-def make(parent: str, name: str, *, memory: int, processes: int) -> ControlGroup | None:
-    """Create a group for a sandbox that is about to start. None if the kernel refuses.
-
-    ``memory`` is in bytes; ``processes`` is a number.
-    """
+def make(parent: str, name: str, limits: Limits) -> ControlGroup | None:
+    """Create a group for a sandbox that is about to start. None if the kernel refuses."""
     try:
-        return ControlGroup(parent, name, memory=memory, processes=processes)
+        return ControlGroup(
+            parent, name, memory=limits.memory, processes=limits.processes, cpu_percent=limits.cpu_percent
+        )
     except OSError:
         return None
 
@@ -103,8 +106,10 @@ def make(parent: str, name: str, *, memory: int, processes: int) -> ControlGroup
 class ControlGroup:
     """The group of one command. A sandbox starts inside it if possible (`enter`), else it is moved there (`add_process`)."""
 
-    def __init__(self, parent: str, name: str, *, memory: int, processes: int) -> None:
+    def __init__(self, parent: str, name: str, *, memory: int, processes: int, cpu_percent: int | None = None) -> None:
         """Create the group. ``memory`` is in bytes; ``processes`` is the limit for the command without bubblewrap.
+
+        ``cpu_percent`` is per cent of one processor. It is enforced if that controller is delegated too.
 
         Raises OSError if the kernel refuses one of the limits. Then no group is left.
         """
@@ -122,6 +127,8 @@ class ControlGroup:
             _write(f"{self.folder}/memory.oom.group", b"1")
             if os.path.exists(f"{self.folder}/memory.swap.max"):
                 _write(f"{self.folder}/memory.swap.max", b"0")
+            if cpu_percent is not None and os.path.exists(f"{self.folder}/cpu.max"):
+                _write(f"{self.folder}/cpu.max", b"%d 100000" % (cpu_percent * 1000))
         except OSError:
             self.remove()
             raise

@@ -48,6 +48,8 @@ def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
         hard = resource.getrlimit(what)[1]
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.prlimit(pid, what, (bound, bound))
+    if limits.cpu_percent is not None and limits.cpu_percent < 100:
+        os.setpriority(os.PRIO_PROCESS, pid, niceness(limits.cpu_percent))
     # When the machine has too little memory, the kernel should kill processes of a sandbox first.
     try:
         fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
@@ -59,6 +61,14 @@ def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
         return
     finally:
         os.close(fd)
+
+
+def niceness(cpu_percent: int) -> int:
+    """The niceness for a share of a processor: 1 for 95 %, 7 for 60 %, 15 for 10 %.
+
+    Where no control group limits the processor time, a sandbox then leaves the processor to others that need it.
+    """
+    return max(os.getpriority(os.PRIO_PROCESS, 0), min(19, round((100 - cpu_percent) / 6)))
 
 
 def limit_data_size(pid: int, size: int) -> None:

@@ -33,8 +33,8 @@ _ALL_FETCHED = Unfetched()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one command: sizes in bytes, times in milliseconds. ``memory`` and ``processes`` apply to the whole
-    tree."""
+    """Limits of one command: sizes in bytes, times in milliseconds. ``memory``, ``processes`` and ``cpu_percent`` (of one
+    processor) apply to the whole tree."""
 
     timeout_ms: int = 120_000
     output: int = 100_000
@@ -44,6 +44,7 @@ class Limits:
     open_files: int = 4096
     temporary: int = 1024 * MIB
     shared_memory: int = 256 * MIB
+    cpu_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,7 @@ def compose(
             timeout_ms=wards.bash_timeout_ms,
             output=wards.bash_max_output_bytes,
             processes=wards.sandbox_max_processes,
+            cpu_percent=wards.sandbox_cpu_percent,
         ),
     )
 

@@ -195,9 +195,7 @@ class Worker:
             launch = Launch(program=self._sandbox.program, argv=argv, inherited=inherited)
             bounds = self._policy.limits
             if (parent := control_groups()) is not None:
-                self._group = controlgroup.make(
-                    parent, runtime().group_name(parent), memory=bounds.memory, processes=bounds.processes
-                )
+                self._group = controlgroup.make(parent, runtime().group_name(parent), bounds)
             if self._group is not None:
                 launch.within = self._group.enter
             self._tree = Tree(

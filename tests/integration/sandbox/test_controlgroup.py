@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,25 @@ def test_limits_are_written_as_the_kernel_reads_them(tmp_path: Path) -> None:
     assert written == {"pids.max": "42", "memory.max": "1000000", "memory.oom.group": "1", "cgroup.procs": "1234"}
     (tmp_path / "one/memory.events").write_text("low 0\noom 1\noom_kill 3\n")
     assert group.exceeded()
+
+
+def test_processor_time_is_limited_where_its_controller_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = os.mkdir
+
+    def with_controller(path: str) -> None:
+        made(path)
+        Path(path, "cpu.max").write_text("max 100000")
+
+    monkeypatch.setattr(os, "mkdir", with_controller)
+    ControlGroup(str(tmp_path), "one", memory=1_000_000, processes=41, cpu_percent=60)
+    assert (tmp_path / "one/cpu.max").read_text() == "60000 100000"
+
+
+@pytest.mark.parametrize(("percent", "nice"), [(100, 0), (95, 1), (60, 7), (1, 16)])
+async def test_a_command_with_a_share_of_a_processor_lets_others_go_first(make: Make, percent: int, nice: int) -> None:
+    assert (await make(sandbox_cpu_percent=percent).run("nice; (nice)")).stdout == f"{nice}\n{nice}\n"
 
 
 async def test_a_real_group_bounds_a_command(make: Make) -> None:

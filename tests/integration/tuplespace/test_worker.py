@@ -327,3 +327,31 @@ async def test_a_worker_may_get_the_same_tuple_again_while_its_first_attempt_sto
                 await anyio.sleep(0.01)
             worker.drain()
     assert len(begun) == 2
+
+
+async def test_what_was_claimed_while_the_worker_was_told_to_stop_is_given_back(store: TupleStore) -> None:
+    each = work("a.b")
+    store.put([each])
+    worker = a_worker(store, {"a.b": costing(1)})
+    claim = store.claim
+
+    def told_meanwhile(*args: Any, **options: Any) -> Any:
+        claims = claim(*args, **options)
+        worker.drain()
+        return claims
+
+    worker.store = _Told(store, told_meanwhile)  # type: ignore[assignment]
+    with anyio.fail_after(30):
+        await worker.run()
+    assert (stored(store, each).state, stored(store, each).attempts) == ("waiting", 0)
+
+
+class _Told:
+    """A store that is the other one, but for `claim`."""
+
+    def __init__(self, store: TupleStore, claim: Callable[..., Any]) -> None:
+        self._store = store
+        self.claim = claim
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)

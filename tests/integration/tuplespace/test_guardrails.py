@@ -1,0 +1,122 @@
+"""Guardrails of a worker: a cast's share of the processor, what it may write, and space on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_acp import Cantrip, Circle, ScriptedCrystal
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.tuplespace import guardrails
+from cantrip_acp.tuplespace import worker as workers
+from cantrip_acp.tuplespace.cast_yool import CastYool
+from cantrip_acp.tuplespace.errors import TupleError
+from cantrip_acp.tuplespace.guardrails import DiskFloor, lane_concurrency, number_from_environment, used_bytes
+from cantrip_acp.tuplespace.stores import open_store
+from cantrip_acp.tuplespace.tuples import Pattern, new_tuple
+from cantrip_acp.tuplespace.worker import StepCall, StepResult, Worker
+
+pytestmark = pytest.mark.anyio
+
+
+def a_step(**limits: Any) -> StepCall:
+    args = {"intent": "Work.", "recipe": "sha256:x"}
+    return StepCall(
+        yool="agent.cast.x", args=args, tuple_id="sha256:1", position={}, left_usd=None, left_tokens=None, left_s=None, **limits
+    )  # fmt: skip
+
+
+def a_cast(folder: Path, command: str) -> CastYool:
+    crystal = ScriptedCrystal(
+        [
+            {"bash": command, "usage": {"prompt_tokens": 3, "cost": 0.5}},
+            {"tool_calls": [{"gate": "done", "args": {"answer": "Done."}}], "repeat": True},
+        ]
+    )
+    circle = Circle(
+        medium="bash", gates=["done"], wards=[{"max_turns": 4}, {"bash_writable_paths": ["."]}], workspace=folder
+    )
+    return CastYool(Cantrip(crystal, circle=circle), Loom.memory(), "sha256:x")
+
+
+async def test_a_cast_has_the_share_of_a_processor_that_its_tuple_names(tmp_path: Path) -> None:
+    await a_cast(tmp_path, "nice > share")(a_step(cpu_percent=60))
+    assert (tmp_path / "share").read_text() == "7\n"
+
+
+async def test_a_cast_that_writes_more_than_its_quota_is_stopped(tmp_path: Path) -> None:
+    (tmp_path / "before").write_bytes(b"x" * 3_000_000)
+    assert used_bytes(tmp_path) >= 3_000_000
+    fits = await a_cast(tmp_path, "head -c 1000000 /dev/zero > small")(a_step(disk_mb=2))
+    assert (fits.exit, fits.result["result"]) == (0, "Done.")
+    with anyio.fail_after(60):
+        stopped = await a_cast(tmp_path, "head -c 9000000 /dev/zero > large; sleep 100")(a_step(disk_mb=2))
+    assert stopped.exit == 75
+    assert "grew by more than 2 MB (disk_quota_mb)" in (stopped.error or "")
+    assert (tmp_path / "large").stat().st_size == 9_000_000, "what it wrote stays for its user"
+
+
+async def test_a_worker_takes_nothing_while_the_disk_is_full_and_asks_for_help_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_LOOK_S", 0.02)
+    free, said = 10.0, list[str]()
+    monkeypatch.setattr(guardrails, "free_mb", lambda _: free)
+    store = open_store(tmp_path / "space.db")
+    store.put([new_tuple("x", [{"yool": "a.b"}])])
+
+    async def step(call: StepCall) -> StepResult:
+        return StepResult()
+
+    floor = DiskFloor(tmp_path, 1000, said.append)
+    worker = Worker(store, Pattern({"lane": "x"}), {"a.b": step}, name="w", disk=floor)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.run)
+            while not said:
+                await anyio.sleep(0.01)
+            await anyio.sleep(0.2)
+            assert _states(store) == {("x", "waiting"): 1, ("gc.urgent", "waiting"): 1}
+            free = 2000.0
+            while _states(store).get(("x", "done")) != 1:
+                await anyio.sleep(0.01)
+            worker.drain()
+    assert [each.split(":")[0].rpartition("has ")[2] for each in said] == [
+        "10 MB of free space, and 1000 MB must stay free (YOOL_TUPLE_FREE_MB)",
+        "2000 MB of free space again",
+    ]
+    store.close()
+
+
+def _states(store: Any) -> dict[tuple[str, str], int]:
+    return {(each.lane, each.state): each.count for each in store.counts()}
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "101", "ten", "1.5", "²"])
+def test_a_wrong_number_in_the_environment_is_named(text: str) -> None:
+    environment: Mapping[str, str] = {"YOOL_TUPLE_CPU_QUOTA_PCT": text}
+    with pytest.raises(TupleError, match="YOOL_TUPLE_CPU_QUOTA_PCT is a whole number from 1 to 100"):
+        number_from_environment("YOOL_TUPLE_CPU_QUOTA_PCT", 95, 100, environment)
+    assert number_from_environment("YOOL_TUPLE_CPU_QUOTA_PCT", 95, 100, {"YOOL_TUPLE_CPU_QUOTA_PCT": " 60 "}) == 60
+    assert number_from_environment("YOOL_TUPLE_CPU_QUOTA_PCT", 95, 100, {}) == 95
+
+
+def test_the_number_of_casts_at_once_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("YOOL_TUPLE_LANE_CONCURRENCY", "YOOL_TUPLE_MAX_LANE_CONCURRENCY", "YOOL_MAX_LANE_CONCURRENCY"):
+        monkeypatch.delenv(name, raising=False)
+    assert (lane_concurrency(None), lane_concurrency(None, 8), lane_concurrency(64)) == (32, 8, 64)
+    with pytest.raises(
+        TupleError, match="--concurrency is 65, and at most 64 are allowed: set YOOL_TUPLE_MAX_LANE_CONC"
+    ):
+        lane_concurrency(65)
+    monkeypatch.setenv("YOOL_MAX_LANE_CONCURRENCY", "16")
+    assert lane_concurrency(None) == 16
+    with pytest.raises(TupleError, match="at most 16 are allowed: set YOOL_MAX_LANE_CONCURRENCY"):
+        lane_concurrency(17)
+    monkeypatch.setenv("YOOL_TUPLE_MAX_LANE_CONCURRENCY", "100")
+    monkeypatch.setenv("YOOL_TUPLE_LANE_CONCURRENCY", "50")
+    assert (lane_concurrency(None), lane_concurrency(100)) == (50, 100)

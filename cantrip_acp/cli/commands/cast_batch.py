@@ -142,6 +142,7 @@ def cast_batch(
     from cantrip_acp.recipes import load
     from cantrip_acp.tuplespace.batch import batch_tuples, latest_attempts, read_intents, recipe_digest
     from cantrip_acp.tuplespace.guardrails import lane_concurrency
+    from cantrip_acp.tuplespace.monitoring.spans import emitting
     from cantrip_acp.tuplespace.stores.base import DEFAULT_MAX_WAITING
 
     at_once = lane_concurrency(concurrency, _AT_ONCE)
@@ -172,14 +173,15 @@ def cast_batch(
             store.set_budget(str(budget), usd=budget_usd, tokens=budget_tokens)
         report = _Report(store, works, [each for each in wanted for _ in range(samples)], budget, as_json=as_json)
         report.collect(earlier=True)
-        with report.terminal():
+        about = {"cantrip.lane": works[0].lane, "cantrip.tuples": len(works)}
+        with report.terminal(), emitting(f"cast-batch {found.name}", about) as meta:
             if lane is None:
                 opened = open_recipe(recipe, cwd, loom_file or _batch_loom(state, workspace, digest), state_dir)
                 hosts = named_hosts(allow_hosts)
                 print_allowed(opened.cantrip, opened.cantrip.circle, hosts, ask=False)
-                interrupted = _cast_here(store, opened, works, report, at_once, allow_hosts, budget, state_dir)
+                interrupted = _cast_here(store, opened, works, report, at_once, allow_hosts, budget, state_dir, meta)
             else:
-                interrupted = _cast_by_workers(store, works, report, lane, DEFAULT_MAX_WAITING, recipe, budget)
+                interrupted = _cast_by_workers(store, works, report, lane, DEFAULT_MAX_WAITING, recipe, budget, meta)
         report.collect()
         if out is not None:
             report.write(out)
@@ -222,6 +224,7 @@ def _cast_here(
     hosts: Sequence[str],
     budget: str | None,
     state_dir: Path | None,
+    meta: Mapping[str, str],
 ) -> bool:
     """Cast in this process. Whether the user interrupted."""
     import anyio
@@ -230,7 +233,7 @@ def _cast_here(
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker
 
-    store.put(works, budget=budget)
+    store.put(works, budget=budget, meta=meta)
     give_back_of_dead_processes(store, works[0].lane)
     worker = Worker(
         store,
@@ -278,6 +281,7 @@ def _cast_by_workers(
     most: int,
     recipe: str,
     budget: str | None,
+    meta: Mapping[str, str],
 ) -> bool:
     """Leave the casts to workers and wait for the results. Whether the user interrupted."""
     from cantrip_acp.tuplespace.errors import SpaceFull
@@ -288,7 +292,7 @@ def _cast_by_workers(
             try:
                 while position < len(works):
                     part = works[position : position + 500]
-                    store.put(part, max_waiting=most, budget=budget)
+                    store.put(part, max_waiting=most, budget=budget, meta=meta)
                     position += len(part)
             except SpaceFull:
                 # The rest goes in when workers have taken some.

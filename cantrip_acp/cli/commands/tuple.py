@@ -53,6 +53,7 @@ def out(file: str, as_json: bool, space: str | None, state_dir: Path | None) -> 
     Exit status: 0 done; 1 the lane is full; 2 a tuple is not valid, or the space cannot be opened.
     """
     from cantrip_acp.tuplespace.errors import SpaceFull, TupleError
+    from cantrip_acp.tuplespace.monitoring.spans import emitting
     from cantrip_acp.tuplespace.space import max_waiting_from_environment
     from cantrip_acp.tuplespace.tuples import parse_tuple
 
@@ -66,7 +67,8 @@ def out(file: str, as_json: bool, space: str | None, state_dir: Path | None) -> 
             raise TupleError(f"{'stdin' if file == '-' else file}:{number}: {error}") from None
     store = open_space(space, state_dir)
     try:
-        new = store.put(works, max_waiting=max_waiting_from_environment())
+        with emitting("put tuples", {"cantrip.tuples": len(works)}) as meta:
+            new = store.put(works, max_waiting=max_waiting_from_environment(), meta=meta)
     except SpaceFull as full:
         click.echo(f"cantrip: {full}", err=True)
         return 1

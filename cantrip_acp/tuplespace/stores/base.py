@@ -36,6 +36,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A number that grows with each claim of the tuple. A claim with an older number is refused."""
     attempt: int
     """1 for the first claim."""
+    meta: Mapping[str, str] | None = None
+    """What `TupleStore.put` got about the tuple beside its content: the trace context."""
     progress: Mapping[str, Any] | None = None
     """What an earlier attempt saved with `save_progress`, if it did not end its step."""
 
@@ -109,11 +111,17 @@ class TupleStore(Protocol):
         """The address, without a password."""
 
     def put(
-        self, works: Sequence[WorkTuple], *, max_waiting: int | None = None, budget: str | None = None
+        self,
+        works: Sequence[WorkTuple],
+        *,
+        max_waiting: int | None = None,
+        budget: str | None = None,
+        meta: Mapping[str, str] | None = None,
     ) -> list[bool]:
         """Store tuples, all or none. For each: whether it is new. A known id is left as it is.
 
         ``budget`` names the budget that those tuples share that have not ended, known ones too (`set_budget`).
+        ``meta`` goes with the new ones and is not a part of their content: the trace context (`Claim.meta`).
         Raises `SpaceFull` if a lane would have more than about ``max_waiting`` waiting tuples.
         """
 

@@ -219,10 +219,15 @@ class PostgresTupleStore:
         raise AssertionError("unreachable")
 
     def put(
-        self, works: Sequence[WorkTuple], *, max_waiting: int | None = None, budget: str | None = None
+        self,
+        works: Sequence[WorkTuple],
+        *,
+        max_waiting: int | None = None,
+        budget: str | None = None,
+        meta: Mapping[str, str] | None = None,
     ) -> list[bool]:
         def work(base: psycopg.Connection[Any]) -> list[bool]:
-            new = self._insert(base, works)
+            new = self._insert(base, works, meta)
             if budget is not None:
                 base.execute(
                     "UPDATE cantrip_tuple_queue q SET budget = %s FROM cantrip_tuples t WHERE t.position = q.position "
@@ -243,7 +248,9 @@ class PostgresTupleStore:
 
         return self._run("write", work)
 
-    def _insert(self, base: psycopg.Connection[Any], works: Sequence[WorkTuple]) -> list[bool]:
+    def _insert(
+        self, base: psycopg.Connection[Any], works: Sequence[WorkTuple], meta: Mapping[str, str] | None = None
+    ) -> list[bool]:
         if not works:
             return []
         rows = base.execute(
@@ -251,12 +258,14 @@ class PostgresTupleStore:
             "SELECT id, lane, body FROM unnest(%s::text[], %s::text[], %s::text[]) WITH ORDINALITY AS given (id, lane, body, n) "
             "ORDER BY n ON CONFLICT (tenant, id) DO NOTHING "
             "RETURNING position, id, lane), "
-            "queued AS (INSERT INTO cantrip_tuple_queue (position, lane, state) SELECT position, lane, 'waiting' FROM new) "
+            "queued AS (INSERT INTO cantrip_tuple_queue (position, lane, state, meta) "
+            "SELECT position, lane, 'waiting', %s FROM new) "
             "SELECT id FROM new",
             (
                 [each.id for each in works],
                 [each.lane for each in works],
                 [canonical_json(each.document).decode() for each in works],
+                encode_progress(meta) if meta else None,
             ),
         ).fetchall()
         base.execute(f"NOTIFY {_CHANNEL}")
@@ -272,7 +281,8 @@ class PostgresTupleStore:
             "ORDER BY q.position LIMIT %s FOR UPDATE OF q SKIP LOCKED) "
             "UPDATE cantrip_tuple_queue q SET state = 'claimed', lease_until = clock_timestamp() + %s * interval '1 s', "
             "attempts = q.attempts + 1, token = q.token + 1, worker = %s "
-            "FROM picked WHERE q.position = picked.position RETURNING q.position, picked.body, q.attempts, q.token, q.progress"
+            "FROM picked WHERE q.position = picked.position RETURNING q.position, picked.body, q.attempts, q.token, q.meta, "
+            "q.progress"
         )
 
         def work(base: psycopg.Connection[Any]) -> list[Claim]:
@@ -288,9 +298,10 @@ class PostgresTupleStore:
                     position=position,
                     token=token,
                     attempt=attempt,
+                    meta=decode_progress(meta),
                     progress=decode_progress(progress),
                 )
-                for position, body, attempt, token, progress in sorted(rows)
+                for position, body, attempt, token, meta, progress in sorted(rows)
             ]
 
         return self._run("claim from", work)
@@ -424,7 +435,7 @@ class PostgresTupleStore:
                 (identity, claim.position, body.decode()),
             )
             self._charge(base, claim, receipt.get("cost"), whole=True)
-            self._insert(base, children)
+            self._insert(base, children, claim.meta)
             base.execute(f"NOTIFY {_CHANNEL}")
 
         self._run("write", work)

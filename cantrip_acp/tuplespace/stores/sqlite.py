@@ -186,10 +186,15 @@ class SqliteTupleStore:
                 raise self._failure("read", error) from None
 
     def put(
-        self, works: Sequence[WorkTuple], *, max_waiting: int | None = None, budget: str | None = None
+        self,
+        works: Sequence[WorkTuple],
+        *,
+        max_waiting: int | None = None,
+        budget: str | None = None,
+        meta: Mapping[str, str] | None = None,
     ) -> list[bool]:
         with self._transaction() as base:
-            new = self._insert(base, works)
+            new = self._insert(base, works, meta)
             if budget is not None:
                 base.execute(
                     "UPDATE queue SET budget = ? WHERE state NOT IN ('done', 'failed') AND position IN "
@@ -209,8 +214,10 @@ class SqliteTupleStore:
         self._notify()
         return new
 
-    def _insert(self, base: sqlite3.Connection, works: Sequence[WorkTuple]) -> list[bool]:
-        now = time.time()
+    def _insert(
+        self, base: sqlite3.Connection, works: Sequence[WorkTuple], meta: Mapping[str, str] | None = None
+    ) -> list[bool]:
+        now, about = time.time(), encode_progress(meta) if meta else None
         new: list[bool] = []
         for work in works:
             row = base.execute(
@@ -220,8 +227,8 @@ class SqliteTupleStore:
             new.append(row is not None)
             if row is not None:
                 base.execute(
-                    "INSERT INTO queue (position, lane, state, ready_at) VALUES (?, ?, 'waiting', ?)",
-                    (row[0], work.lane, now),
+                    "INSERT INTO queue (position, lane, state, ready_at, meta) VALUES (?, ?, 'waiting', ?, ?)",
+                    (row[0], work.lane, now, about),
                 )
         return new
 
@@ -238,9 +245,9 @@ class SqliteTupleStore:
             )
             claims: list[Claim] = []
             for position, body in rows:
-                attempt, token, progress = base.execute(
+                attempt, token, progress, meta = base.execute(
                     "UPDATE queue SET state = 'claimed', lease_until = ?, attempts = attempts + 1, token = token + 1, "
-                    "worker = ? WHERE position = ? RETURNING attempts, token, progress",
+                    "worker = ? WHERE position = ? RETURNING attempts, token, progress, meta",
                     (now + lease_s, worker, position),
                 ).fetchone()
                 claims.append(
@@ -249,6 +256,7 @@ class SqliteTupleStore:
                         position=position,
                         token=token,
                         attempt=attempt,
+                        meta=decode_progress(meta),
                         progress=decode_progress(progress),
                     )
                 )
@@ -368,7 +376,7 @@ class SqliteTupleStore:
             self._check(claim, cursor.rowcount)
             base.execute("INSERT INTO receipts (id, position, body) VALUES (?, ?, ?)", (identity, claim.position, body))
             self._charge(base, claim, receipt.get("cost"), whole=True)
-            self._insert(base, children)
+            self._insert(base, children, claim.meta)
         self._notify()
 
     def _ended_with(self, base: sqlite3.Connection, claim: Claim, receipt_id: str) -> bool:

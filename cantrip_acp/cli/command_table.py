@@ -40,6 +40,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "cantrip_acp.cli.commands.catalog:catalog",
         "List what a project's work can name: gates, recipes, mediums, providers and agents.",
     ),
+    "mcp": (
+        "cantrip_acp.cli.commands.mcp:mcp",
+        "Serve the tuple-space to other agents by the Model Context Protocol (MCP).",
+    ),
     "conformance": ("cantrip_acp.cli.commands.conformance:conformance", "Run a conformance suite."),
     "models": (
         "cantrip_acp.cli.commands.models:models",

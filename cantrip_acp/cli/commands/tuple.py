@@ -17,6 +17,8 @@ from cantrip_acp.cli.session.tuple_space import open_space, space_option
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.monitoring.status import SpaceStatus
+    from cantrip_acp.tuplespace.project_log import Changes
+    from cantrip_acp.tuplespace.tuples import Pattern
 
 
 @click.group(
@@ -112,17 +114,7 @@ def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: P
     """
     import threading
 
-    from cantrip_acp.tuplespace.errors import TupleError
-    from cantrip_acp.tuplespace.tuples import Pattern
-
-    identity = pattern if pattern.startswith("sha256:") else None
-    try:
-        fields = {} if identity else json.loads(pattern)
-    except ValueError as error:
-        raise TupleError(f"a pattern is an id (sha256:…) or a JSON object: {error}") from None
-    if not isinstance(fields, dict):
-        raise TupleError(f'a pattern is a JSON object such as {{"lane": "build"}}, not {pattern[:100]!r}')
-    wanted = Pattern(fields)
+    identity, wanted = _read_pattern(pattern)
     store = open_space(space, state_dir)
     try:
         end = time.monotonic() + wait
@@ -246,3 +238,184 @@ def report(lane: str | None, target: Path, no_looms: bool, space: str | None, st
         store.close()
     click.echo(f"{target}  {count:,} tuples")
     return 0 if count else 1
+
+
+@tuple_.command(
+    "resume",
+    short_help="Let tuples go on that nobody works on.",
+    **examples("cantrip tuple resume", """cantrip tuple resume '{"lane": "review"}' --failed --json"""),
+)
+@click.argument("pattern", required=False)
+@click.option(
+    "--failed", is_flag=True, help="Also emit those again that failed, as new tuples: the failures stay on record."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each tuple.")
+@space_option
+@state_option
+def resume(pattern: str | None, failed: bool, as_json: bool, space: str | None, state_dir: Path | None) -> int:
+    """Let the tuples wait again that have no last receipt and that nobody works on. PATTERN: an id, or a part of a tuple as JSON.
+
+    These are tuples whose worker died, that were taken and never answered, or that pause before another attempt. Steps that
+    ended are not repeated. What a living worker has is left alone.
+
+    Exit status: 0 done, also if there were none; 2 the pattern is not valid, or the space cannot be opened.
+    """
+    from cantrip_acp.tuplespace.batch import latest_attempts
+    from cantrip_acp.tuplespace.tuples import Pattern
+
+    identity, wanted = _read_pattern(pattern)
+    store = open_space(space, state_dir)
+    try:
+        if identity is not None:
+            stored = store.get(identity)
+            wanted = Pattern({"id": identity})
+            if stored is None:
+                click.echo("cantrip: there is no such tuple", err=True)
+                return 0
+        resumed = [(each, None) for each in store.resume(wanted)]
+        emitted: list[tuple[str, str | None]] = []
+        if failed:
+            dead, cursor = [], ""
+            while True:
+                found, following = store.after(cursor, wanted)
+                dead += [
+                    each.work for each in found if each.state == "failed" and "again" not in (each.work.map_pos or {})
+                ]
+                if following == cursor:
+                    break
+                cursor = following
+            latest = latest_attempts(store, dead, again=True)
+            new = store.put(latest)
+            emitted = [(work.id, first.id) for work, first, is_new in zip(latest, dead, new, strict=True) if is_new]
+    finally:
+        store.close()
+    for tuple_id, instead_of in [*resumed, *emitted]:
+        if as_json:
+            click.echo(json.dumps({"tuple_id": tuple_id, **({"instead_of": instead_of} if instead_of else {})}))
+        else:
+            click.echo(f"{tuple_id}  waits" + (f" in place of {instead_of}" if instead_of else ""))
+    if not as_json and not resumed and not emitted:
+        click.echo("nothing to resume")
+    return 0
+
+
+def _read_pattern(pattern: str | None) -> tuple[str | None, Pattern]:
+    """An id, or a pattern from JSON."""
+    from cantrip_acp.tuplespace.errors import TupleError
+    from cantrip_acp.tuplespace.tuples import Pattern
+
+    if pattern is not None and pattern.startswith("sha256:"):
+        return pattern, Pattern()
+    try:
+        fields = json.loads(pattern) if pattern is not None else {}
+    except ValueError as error:
+        raise TupleError(f"a pattern is an id (sha256:…) or a JSON object: {error}") from None
+    if not isinstance(fields, dict):
+        raise TupleError(f'a pattern is a JSON object such as {{"lane": "build"}}, not {str(pattern)[:100]!r}')
+    return None, Pattern(fields)
+
+
+_folder = click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path(".catalog"))
+
+
+@tuple_.command(
+    "export", short_help="Write tuples and receipts into a project's log.", **examples("cantrip tuple export")
+)
+@_folder
+@click.option("--lane", help="Only the tuples of this lane.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@space_option
+@state_option
+def export(folder: Path, lane: str | None, as_json: bool, space: str | None, state_dir: Path | None) -> int:
+    """Add what the space has to the log in FOLDER (.catalog): tuples.jsonl, and receipts/ with a file for each receipt.
+
+    What the log has already is not written again. Keep the folder in the project's repository, or load it elsewhere with
+    `cantrip tuple import`.
+
+    Exit status: 0 done, 2 the folder cannot be written, or the space cannot be opened.
+    """
+    return _with_log(folder, lane, as_json, space, state_dir, load=False, save=True)
+
+
+@tuple_.command(
+    "import", short_help="Load a project's log.", **examples("cantrip tuple export", "cantrip tuple import")
+)
+@_folder
+@click.option("--lane", help="Only the tuples of this lane.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@space_option
+@state_option
+def import_(folder: Path, lane: str | None, as_json: bool, space: str | None, state_dir: Path | None) -> int:
+    """Put the tuples of the log in FOLDER (.catalog) into the space. Those with a last receipt have ended; the others wait.
+
+    Load only a log that you trust: what it says has ended is not done again. A receipt whose content was changed is refused.
+
+    Exit status: 0 done, 2 the log is not valid, or the space cannot be opened.
+    """
+    return _with_log(folder, lane, as_json, space, state_dir, load=True, save=False)
+
+
+@tuple_.command("sync", short_help="Keep a project's log and the space in step.", **examples("cantrip tuple sync"))
+@_folder
+@click.option("--lane", help="Only the tuples of this lane.")
+@click.option("--watch", is_flag=True, help="Go on until Ctrl-C, whenever the space or the log changes.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each time that something was added.")
+@space_option
+@state_option
+def sync(folder: Path, lane: str | None, watch: bool, as_json: bool, space: str | None, state_dir: Path | None) -> int:
+    """Load the log in FOLDER (.catalog), then add to it what the space has: tuples and receipts on both sides.
+
+    Exit status: 0 done, 2 the log is not valid or cannot be written, or the space cannot be opened.
+    """
+    return _with_log(folder, lane, as_json, space, state_dir, load=True, save=True, watch=watch)
+
+
+def _with_log(
+    folder: Path,
+    lane: str | None,
+    as_json: bool,
+    space: str | None,
+    state_dir: Path | None,
+    *,
+    load: bool,
+    save: bool,
+    watch: bool = False,
+) -> int:
+    import threading
+
+    from cantrip_acp.tuplespace.project_log import LOG, Changes, ProjectLog
+    from cantrip_acp.tuplespace.tuples import Pattern
+
+    log, pattern = ProjectLog(folder), Pattern({"lane": lane} if lane else {})
+    if load and not save and not folder.is_dir():
+        raise click.BadParameter(f"there is no folder {folder}: `cantrip tuple export` makes one", param_hint="FOLDER")
+    store = open_space(space, state_dir)
+    first, seen = True, -1
+    try:
+        while True:
+            loaded = log.load(store, pattern) if load else Changes()
+            saved = log.export(store, pattern) if save else Changes()
+            for place in loaded.torn if first else ():
+                click.echo(f"cantrip: {place} was cut while it was written, and is left out", err=True)
+            if first or loaded.tuples or saved.tuples or saved.receipts:
+                _show_changes(folder, loaded if load else None, saved if save else None, as_json=as_json)
+            if not watch:
+                return 0
+            first, seen = False, (folder / LOG).stat().st_mtime_ns
+            while not store.wait(1.0, threading.Event()) and (folder / LOG).stat().st_mtime_ns == seen:
+                pass
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        store.close()
+
+
+def _show_changes(folder: Path, loaded: Changes | None, saved: Changes | None, *, as_json: bool) -> None:
+    parts = {"loaded": loaded, "written": saved}
+    if as_json:
+        counts = {name: {"tuples": each.tuples, "receipts": each.receipts} for name, each in parts.items() if each}
+        click.echo(json.dumps({"folder": str(folder), **counts}))
+    else:
+        said = [f"{name} {each.tuples} tuples, {each.receipts} receipts" for name, each in parts.items() if each]
+        click.echo(f"{folder}  {' · '.join(said)}")
+    sys.stdout.flush()

@@ -114,7 +114,7 @@ def worker(
         def ended(ended: Ended) -> None:
             if counter is not None:
                 counter.ended(ended)
-            _print(ended, as_json=as_json)
+            print_ended(ended, as_json=as_json)
 
         runner = Worker(
             store,
@@ -169,7 +169,8 @@ def _address(text: str) -> tuple[str, int]:
         raise click.BadParameter(str(error), param_hint="--metrics") from None
 
 
-def _print(ended: Ended, *, as_json: bool) -> None:
+def print_ended(ended: Ended, *, as_json: bool, err: bool = False) -> None:
+    """Print a line about an attempt, on stdout or stderr."""
     work, receipt = ended.claim.work, ended.receipt
     state = "again" if receipt is None else "done" if receipt["exit"] == 0 else "failed"
     reason = ended.again or ended.failed
@@ -180,5 +181,5 @@ def _print(ended: Ended, *, as_json: bool) -> None:
         )
     else:
         line = f"{state:6} {work.id[7:19]} {work.payload[0].yool}"
-        click.echo(line + (f"  {' '.join(reason.split())[:200]}" if reason else ""))
+        click.echo(line + (f"  {' '.join(reason.split())[:200]}" if reason else ""), err=err)
     sys.stdout.flush()

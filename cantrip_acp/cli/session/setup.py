@@ -89,7 +89,7 @@ def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, stat
     """
     from cantrip_acp.recipes.build.build import build, open_loom
 
-    recipe, workspace, state = _load_trusted(name_or_path, cwd, state_dir)
+    recipe, workspace, state = load_trusted(name_or_path, cwd, state_dir)
     cantrip = build(recipe, workspace=workspace)
     return OpenedRecipe(recipe, cantrip, open_loom(cantrip.loom_settings, loom_file, state), workspace, state)
 
@@ -98,11 +98,11 @@ def trusted_cantrip(name_or_path: str, cwd: Path, state_dir: Path | None, crysta
     """Build the cantrip of a recipe with another crystal and without a loom. Checks the trust like `open_recipe`."""
     from cantrip_acp.recipes.build.build import build
 
-    recipe, workspace, _ = _load_trusted(name_or_path, cwd, state_dir)
+    recipe, workspace, _ = load_trusted(name_or_path, cwd, state_dir)
     return build(recipe, workspace=workspace, crystal=crystal)
 
 
-def _load_trusted(name_or_path: str, cwd: Path, state_dir: Path | None) -> tuple[Recipe, Path, Path]:
+def load_trusted(name_or_path: str, cwd: Path, state_dir: Path | None) -> tuple[Recipe, Path, Path]:
     """Load the recipe and check its trust. Returns the recipe, its workspace and the state folder."""
     from cantrip_acp.files import paths
     from cantrip_acp.recipes import load, trust

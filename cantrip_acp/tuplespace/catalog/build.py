@@ -18,7 +18,7 @@ from cantrip_acp.gates import registry as gates
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
-from cantrip_acp.recipes.recipe import BUILT_IN, read, recipe_files
+from cantrip_acp.recipes.recipe import BUILT_IN, Recipe, read, recipe_files
 from cantrip_acp.tuplespace.batch import cast_yool, recipe_digest
 from cantrip_acp.tuplespace.catalog.agents_md import AgentBlock, parse_agents
 from cantrip_acp.tuplespace.catalog.capabilities import Capability, Catalog, capability, split_version
@@ -108,22 +108,26 @@ def _agents(folder: Path) -> Iterator[tuple[str, AgentBlock]]:
 def _recipes(folder: Path, source: Literal["workspace", "built-in"]) -> Iterator[Capability]:
     for path in recipe_files(folder / ".cantrip" if source == "workspace" else BUILT_IN):
         shown = path.relative_to(folder).as_posix() if source == "workspace" else f"{_PACKAGE}: {path.name}"
-        recipe = read(path, source, Files(), file=shown)
-        name, digest = cast_yool(recipe.name), recipe_digest(recipe)
-        yield capability(
-            name=name,
-            version=digest,
-            kind="recipe",
-            source=shown,
-            lane=name.removeprefix("agent.cast.").lstrip("-_") or None,
-            description=recipe.description,
-            input_schema={
-                "type": "object",
-                "properties": {"intent": {"type": "string", "minLength": 1}, "recipe": {"const": digest}},
-                "required": ["intent", "recipe"],
-                "additionalProperties": False,
-            },
-        )
+        yield recipe_capability(read(path, source, Files(), file=shown))
+
+
+def recipe_capability(recipe: Recipe) -> Capability:
+    """The capability of casting a recipe. Its version is the hash of the recipe's text."""
+    name, digest = cast_yool(recipe.name), recipe_digest(recipe)
+    return capability(
+        name=name,
+        version=digest,
+        kind="recipe",
+        source=recipe.file,
+        lane=name.removeprefix("agent.cast.").lstrip("-_") or None,
+        description=recipe.description,
+        input_schema={
+            "type": "object",
+            "properties": {"intent": {"type": "string", "minLength": 1}, "recipe": {"const": digest}},
+            "required": ["intent", "recipe"],
+            "additionalProperties": False,
+        },
+    )
 
 
 def _gates() -> Iterator[Capability]:

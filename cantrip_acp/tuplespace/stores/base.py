@@ -157,6 +157,17 @@ class TupleStore(Protocol):
     def revoke(self, worker: str, reason: str) -> int:
         """Give back all tuples of a worker that is known to be dead, before their leases end, and return their number."""
 
+    def resume(self, pattern: Pattern) -> list[str]:
+        """Let tuples wait, to be claimed at once, that have not ended and that nobody has: those that were taken, whose
+        lease ended, or that pause before another attempt. Returns their ids.
+        """
+
+    def put_ended(self, work: WorkTuple, receipts: Sequence[StoredReceipt]) -> bool:
+        """Store a tuple that ended elsewhere, with its receipts. Whether that was new.
+
+        A tuple that has ended here, or that a worker has, is left as it is.
+        """
+
     def take(self, pattern: Pattern) -> WorkTuple | None:
         """Remove the oldest waiting tuple from the queue. The tuple itself stays in the log."""
 
@@ -174,6 +185,9 @@ class TupleStore(Protocol):
 
     def ended(self, tuple_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """The receipts that ended these tuples, by tuple. Tuples that have not ended are left out."""
+
+    def receipt(self, receipt_id: str) -> StoredReceipt | None:
+        """A receipt by its id."""
 
     def after(self, cursor: str, pattern: Pattern, limit: int = 1000) -> tuple[list[StoredTuple], str]:
         """Tuples that were put after a cursor, and the next cursor. The first cursor is ""."""

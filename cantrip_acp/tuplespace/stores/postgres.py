@@ -86,6 +86,7 @@ MIGRATIONS = (
     ALTER TABLE cantrip_tuple_queue ADD COLUMN budget text, ADD COLUMN charged_usd float8 NOT NULL DEFAULT 0,
         ADD COLUMN charged_tokens bigint NOT NULL DEFAULT 0;
     """,
+    "CREATE INDEX IF NOT EXISTS cantrip_tuple_receipt_id ON cantrip_tuple_receipts (id);",
     # Quick also with many receipts: nothing is rewritten. The trigger fills the columns for an older version's workers too.
     # Receipts from before have no stored_at, and their cost is read from the body.
     """
@@ -466,6 +467,46 @@ class PostgresTupleStore:
 
         return self._run("write", work)
 
+    def resume(self, pattern: Pattern) -> list[str]:
+        where, values = _where(pattern)
+        statement = (
+            "WITH picked AS (SELECT q.position, t.id FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
+            "WHERE (q.state = 'taken' OR (q.state = 'claimed' AND q.lease_until < clock_timestamp()) "
+            f"OR (q.state = 'waiting' AND q.ready_at > clock_timestamp())){where} ORDER BY q.position FOR UPDATE OF q) "
+            "UPDATE cantrip_tuple_queue q SET state = 'waiting', ready_at = clock_timestamp(), lease_until = NULL, worker = NULL "
+            "FROM picked WHERE q.position = picked.position RETURNING q.position, picked.id"
+        )
+
+        def work(base: psycopg.Connection[Any]) -> list[Any]:
+            rows = base.execute(statement.encode(), values).fetchall()
+            base.execute(f"NOTIFY {_CHANNEL}")
+            return rows
+
+        return [identity for _, identity in sorted(self._run("write", work))]
+
+    def put_ended(self, work: WorkTuple, receipts: Sequence[StoredReceipt]) -> bool:
+        encoded = [(*encode_receipt(each.document, work), each.step) for each in receipts]
+        last = next(each.document for each in receipts if each.step is None)
+
+        def store(base: psycopg.Connection[Any]) -> bool:
+            base.execute("SET LOCAL synchronous_commit = on")
+            self._insert(base, [work])
+            row = base.execute(
+                "UPDATE cantrip_tuple_queue q SET state = %s, error = %s, lease_until = NULL, token = token + 1 "
+                "FROM cantrip_tuples t WHERE t.position = q.position AND t.id = %s AND q.state NOT IN ('done', 'failed') "
+                "AND (q.state <> 'claimed' OR q.lease_until < clock_timestamp()) RETURNING q.position",
+                ("failed" if last.get("exit") else "done", last.get("error"), work.id),
+            ).fetchone()
+            for identity, body, step in encoded if row is not None else ():
+                base.execute(
+                    "INSERT INTO cantrip_tuple_receipts (id, position, step, body) VALUES (%s, %s, %s, %s) "
+                    "ON CONFLICT DO NOTHING",
+                    (identity, row[0], step, body.decode()),  # type: ignore[index]
+                )
+            return row is not None
+
+        return self._run("write", store)
+
     def take(self, pattern: Pattern) -> WorkTuple | None:
         where, values = _where(pattern)
         statement = (
@@ -522,6 +563,11 @@ class PostgresTupleStore:
             ).fetchall(),
         )
         return {identity: json.loads(body) for identity, body in rows}
+
+    def receipt(self, receipt_id: str) -> StoredReceipt | None:
+        statement = "SELECT body, step FROM cantrip_tuple_receipts WHERE id = %s LIMIT 1"
+        row = self._run("read", lambda base: base.execute(statement, (receipt_id,)).fetchone())
+        return StoredReceipt(document=json.loads(row[0]), step=row[1]) if row is not None else None
 
     def after(self, cursor: str, pattern: Pattern, limit: int = 1000) -> tuple[list[StoredTuple], str]:
         # Positions become visible in any order, transactions' ids only once all earlier transactions have ended.

@@ -71,6 +71,7 @@ MIGRATIONS = (
     ALTER TABLE queue ADD COLUMN charged_usd REAL NOT NULL DEFAULT 0;
     ALTER TABLE queue ADD COLUMN charged_tokens INTEGER NOT NULL DEFAULT 0;
     """,
+    "CREATE INDEX IF NOT EXISTS receipt_id ON receipts (id);",
     # The columns are computed from the receipt, so that they are also right for receipts of an older version's workers.
     """
     ALTER TABLE receipts ADD COLUMN usd REAL AS (json_extract(CAST(body AS TEXT), '$.cost.usd'));
@@ -406,6 +407,36 @@ class SqliteTupleStore:
         self._notify()
         return count
 
+    def resume(self, pattern: Pattern) -> list[str]:
+        with self._transaction() as base:
+            now = time.time()
+            rows = self._find(base, pattern, _IDLE, (now, now), -1)
+            base.executemany(
+                "UPDATE queue SET state = 'waiting', ready_at = ?, lease_until = NULL, worker = NULL WHERE position = ?",
+                [(now, position) for position, _ in rows],
+            )
+        self._notify()
+        return [decode_work(body).id for _, body in rows]
+
+    def put_ended(self, work: WorkTuple, receipts: Sequence[StoredReceipt]) -> bool:
+        encoded = [(*encode_receipt(each.document, work), each.step) for each in receipts]
+        last = next(each.document for each in receipts if each.step is None)
+        with self._transaction(durable=True) as base:
+            self._insert(base, [work])
+            row = base.execute(
+                "UPDATE queue SET state = ?, error = ?, lease_until = NULL, token = token + 1 WHERE position = "
+                "(SELECT position FROM tuples WHERE id = ?) AND state NOT IN ('done', 'failed') "
+                "AND (state <> 'claimed' OR lease_until < ?) RETURNING position",
+                ("failed" if last.get("exit") else "done", last.get("error"), work.id, time.time()),
+            ).fetchone()
+            if row is not None:
+                base.executemany(
+                    "INSERT INTO receipts (id, body, step, position) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                    [(*each, row[0]) for each in encoded],
+                )
+        self._notify()
+        return row is not None
+
     def take(self, pattern: Pattern) -> WorkTuple | None:
         with self._transaction() as base:
             rows = self._find(base, pattern, "q.state = 'waiting' AND q.ready_at <= ?", (time.time(),), 1)
@@ -446,6 +477,10 @@ class SqliteTupleStore:
             (json.dumps(list(tuple_ids)),),
         )
         return {identity: json.loads(body) for identity, body in rows}
+
+    def receipt(self, receipt_id: str) -> StoredReceipt | None:
+        rows = self._rows("SELECT body, step FROM receipts WHERE id = ? LIMIT 1", (receipt_id,))
+        return StoredReceipt(document=json.loads(rows[0][0]), step=rows[0][1]) if rows else None
 
     def after(self, cursor: str, pattern: Pattern, limit: int = 1000) -> tuple[list[StoredTuple], str]:
         rows = self._rows(f"{_STORED} WHERE t.position > ? ORDER BY t.position LIMIT ?", (int(cursor or 0), limit))
@@ -539,6 +574,7 @@ class SqliteTupleStore:
         self._notify()
 
 
+_IDLE = "(q.state = 'taken' OR (q.state = 'claimed' AND q.lease_until < ?) OR (q.state = 'waiting' AND q.ready_at > ?))"
 _AFFORDABLE = (
     "NOT EXISTS (SELECT 1 FROM budgets b WHERE b.name = q.budget "
     "AND (b.spent_usd >= b.usd OR b.spent_tokens >= b.tokens))"

@@ -328,3 +328,21 @@ def test_tuples_are_put_and_read(folder: Path) -> None:
 def test_bad_input_is_named(folder: Path, words: Sequence[str], stdin: str, message: str) -> None:
     done = run(folder, *words, stdin=stdin, status=2)
     assert message in done.stderr
+
+
+def test_a_projects_log_resumes_elsewhere(folder: Path) -> None:
+    stdin = '"broken"\n"Say hello."\n'
+    run(folder, *BATCH[:2], "-", "--max-retries", "0", stdin=stdin, status=1)
+    assert ".catalog  written 2 tuples, 2 receipts" in run(folder, "tuple", "export").stdout
+    loaded = run(folder, "tuple", "import", "--space", "other.db", "--json").stdout
+    assert json.loads(loaded) == {"folder": ".catalog", "loaded": {"tuples": 2, "receipts": 2}}
+    # The cast that ended is not repeated there. The other one is, if it is wanted.
+    again = run(folder, *BATCH[:2], "-", "--space", "other.db", "--json", "--max-retries", "0", stdin=stdin, status=1)
+    assert "2 had ended in an earlier run" in again.stderr
+    [line] = rows(run(folder, "tuple", "resume", "--failed", "--json", "--space", "other.db").stdout)
+    assert line["instead_of"] == next(row["tuple_id"] for row in rows(again.stdout) if row["state"] == "failed")
+    assert rows(run(folder, "tuple", "resume", "--failed", "--json", "--space", "other.db").stdout) == []
+    assert run(folder, "tuple", "resume", "--space", "other.db").stdout == "nothing to resume\n"
+    synced = run(folder, "tuple", "sync", "--space", "other.db").stdout
+    assert "loaded 0 tuples, 0 receipts · written 1 tuples, 0 receipts" in synced
+    assert "there is no folder nothing" in run(folder, "tuple", "import", "nothing", status=2).stderr

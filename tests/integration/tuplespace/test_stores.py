@@ -16,7 +16,7 @@ import pytest
 from cantrip_acp.tuplespace.canonical import content_id
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, TupleError
 from cantrip_acp.tuplespace.stores import open_store
-from cantrip_acp.tuplespace.stores.base import Claim, TupleStore
+from cantrip_acp.tuplespace.stores.base import Claim, StoredReceipt, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple, parse_tuple
 from tests.support.postgres_server import PASSWORD, QUOTED
 
@@ -231,6 +231,16 @@ def test_nothing_in_the_log_can_be_changed(store: TupleStore, address: str) -> N
                     base.execute(statement)
 
 
+def test_a_receipt_is_found_by_its_id(store: TupleStore) -> None:
+    store.put([work()])
+    made = receipt(work())
+    store.acknowledge(claim_one(store), made)
+    found = store.receipt(made["id"])
+    assert found is not None
+    assert (found.document, found.step) == (made, None)
+    assert store.receipt(work().id) is None
+
+
 def test_a_version_that_adds_to_the_tables_leaves_this_one_working(
     store: TupleStore, address: str, open_space: Open
 ) -> None:
@@ -443,3 +453,40 @@ def test_a_budget_may_be_given_to_tuples_that_are_there(store: TupleStore) -> No
     assert budget.spent_usd == 0.5, "what ended earlier does not count"
     assert [each.name for each in store.budgets()] == ["late"]
     assert store.budgets("other") == []
+
+
+def test_tuples_that_nobody_has_are_resumed(store: TupleStore) -> None:
+    store.put([work(n) for n in range(6)])
+    claims = store.claim(ANY, "w", lease_s=30, count=2)
+    store.acknowledge(claims[0], receipt(work(0)))
+    [late] = store.claim(ANY, "gone", lease_s=1)
+    [pausing] = store.claim(ANY, "w", lease_s=30)
+    store.release(pausing, "no network", delay_s=600)
+    assert store.take(ANY) == work(4)
+    time.sleep(1.05)
+    assert store.resume(Pattern({"map_pos": {"n": 9}})) == []
+    assert store.resume(ANY) == [work(2).id, work(3).id, work(4).id]
+    assert [state(store, work(n)) for n in range(6)] == ["done", "claimed", "waiting", "waiting", "waiting", "waiting"]
+    assert len(store.claim(ANY, "w", lease_s=30, count=9)) == 4, "the pause is over, too"
+    with pytest.raises(LeaseLost):
+        store.acknowledge(late, receipt(work(2)))
+
+
+def test_a_tuple_that_ended_elsewhere_is_stored_with_its_receipts(store: TupleStore) -> None:
+    receipts = [
+        StoredReceipt(document=receipt(work(), 1), step=0),
+        StoredReceipt(document=receipt(work(), 2), step=None),
+    ]
+    assert store.put_ended(work(), receipts)
+    assert store.receipts(work().id) == receipts
+    assert state(store, work()) == "done"
+    assert not store.put_ended(work(), receipts), "it is known"
+    assert store.claim(ANY, "w", lease_s=30) == []
+    # What a worker has is its own.
+    store.put([work(1), work(2)])
+    claim = claim_one(store)
+    ended = [StoredReceipt(document=receipt(work(1)), step=None)]
+    assert not store.put_ended(work(1), ended)
+    store.acknowledge(claim, receipt(work(1), 5))
+    assert store.put_ended(work(2), [StoredReceipt(document=receipt(work(2)), step=None)])
+    assert store.receipts(work(2).id)[0].document == receipt(work(2))

@@ -1,0 +1,365 @@
+"""`cantrip mcp`: an MCP server through which other agents give work to the workers of a lane, and read their receipts."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.commands.worker import print_ended
+from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
+from cantrip_acp.cli.session.setup import OpenedRecipe, cwd_option, load_trusted, loom_option, open_recipe, state_option
+from cantrip_acp.cli.session.tuple_space import cast_yools, disk_floor, open_space, run_async, space_option, worker_name
+
+if TYPE_CHECKING:
+    from cantrip_acp.tuplespace.catalog.capabilities import Catalog
+    from cantrip_acp.tuplespace.mcp_edge.answers import Answers
+    from cantrip_acp.tuplespace.mcp_edge.server import HttpServer
+    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.worker import Worker
+
+DEFAULT_LANE = "mcp"
+DEFAULT_PORT = 8732
+_AT_ONCE = 8
+_LAST_S = 5.0
+"""After so many seconds, SIGTERM ends a server on stdio even if its client reads nothing any more."""
+
+
+@click.command(
+    "mcp",
+    **examples(
+        "cantrip recipe new greeter",
+        "cantrip mcp greeter --work < /dev/null",
+    ),
+)
+@click.argument("recipes", nargs=-1)
+@click.option(
+    "--lane",
+    "lanes",
+    multiple=True,
+    help=f"A lane that clients see and put tuples into. May be repeated; the first is the default.  [default: {DEFAULT_LANE}]",
+)
+@space_option
+@click.option(
+    "--work", is_flag=True, help="Also cast RECIPES here: take the tuples of the lanes, as `cantrip worker` does."
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    help="With --work: casts at once in each lane, at most $YOOL_TUPLE_MAX_LANE_CONCURRENCY (64).  "
+    "[default: $YOOL_TUPLE_LANE_CONCURRENCY, else 8]",
+)
+@click.option(
+    "--budget-usd",
+    type=click.FloatRange(0, min_open=True),
+    metavar="USD",
+    help="The most that all tuples which clients put into the lanes may cost together. What was spent counts in later starts.",
+)
+@click.option("--budget-tokens", type=click.IntRange(1), metavar="N", help="The same in tokens.")
+@click.option(
+    "--max-usd", type=click.FloatRange(0, min_open=True), metavar="USD", help="The most that one tuple may cost."
+)
+@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="The most tokens of one tuple.")
+@click.option(
+    "--max-retries",
+    type=click.IntRange(0, 100),
+    default=2,
+    show_default=True,
+    help="The most further attempts after a failure.",
+)
+@click.option(
+    "--max-waiting",
+    type=click.IntRange(1),
+    metavar="N",
+    help="How many tuples may wait in a lane.  [default: $YOOL_TUPLE_QUEUE_MAXSIZE, else 8192]",
+)
+@click.option(
+    "--http",
+    is_flag=True,
+    help="Serve streamable HTTP at /mcp, not stdin and stdout. Each request needs the token.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="With --http: the address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="With --http: the port. 0 takes a free one.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --http: the file with the token.  [default: mcp-token in the state folder, made if it does not exist]",
+)
+@click.option(
+    "--server-name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="With --http: a further host name under which clients reach this server, such as that of a proxy. May be repeated.",
+)
+@click.option(
+    "--allow-origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="With --http: a page that may call this server from a browser, such as https://example.org. May be repeated.",
+)
+@click.option(
+    "--plain-names",
+    is_flag=True,
+    help="Name the tools catalog_lookup, tuple_dispatch and so on, for clients that refuse names with a dot (Claude Desktop).",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="With --http: print the address and the token's file as a JSON line."
+)
+@cwd_option
+@loom_option
+@state_option
+@allow_host_option
+def mcp(
+    recipes: tuple[str, ...],
+    lanes: tuple[str, ...],
+    space: str | None,
+    work: bool,
+    concurrency: int | None,
+    budget_usd: float | None,
+    budget_tokens: int | None,
+    max_usd: float | None,
+    max_tokens: int | None,
+    max_retries: int,
+    max_waiting: int | None,
+    http: bool,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    names: tuple[str, ...],
+    origins: tuple[str, ...],
+    plain_names: bool,
+    as_json: bool,
+    cwd: Path,
+    loom_file: str | None,
+    state_dir: Path | None,
+    allow_hosts: tuple[str, ...],
+) -> int:
+    """Serve the tuple-space by the Model Context Protocol, on stdin and stdout or by HTTP.
+
+    Clients have five tools: catalog.lookup, catalog.list_by_lane, tuple.dispatch, tuple.observe and receipt.get. They see the
+    tuples of --lane only. If RECIPES are named, clients may have only these cast. Without RECIPES, --lane is needed, and the
+    workers of the lane decide what they run.
+
+    Workers do the work: `cantrip worker --lane LANE RECIPE…`, on this machine or on others, or --work. A recipe that you name by
+    its path is trusted for this run.
+
+    The server ends with the end of stdin (without --http), or with SIGTERM or Ctrl-C. With --http and --work, the first signal
+    lets casts that run end, and the second gives them back.
+
+    Exit status: 0 stopped; 2 the command line, a recipe or the token is wrong; 3 this machine has no sandbox.
+    """
+    if not recipes and (work or not lanes):
+        raise click.UsageError("name RECIPES that clients may have cast, or --lane without --work")
+    if not http:
+        wrong = {"--json": as_json, "--token-file": token_file, "--server-name": names, "--allow-origin": origins}
+        for option, given in wrong.items():
+            if given:
+                raise click.UsageError(f"{option} needs --http")
+    if http and host in ("0.0.0.0", "::") and not names:
+        raise click.UsageError(
+            f"--host {host} needs --server-name: the name or address under which clients reach the server"
+        )
+    from cantrip_acp.files import paths
+    from cantrip_acp.tuplespace.catalog.build import recipe_capability
+    from cantrip_acp.tuplespace.mcp_edge.answers import Answers, Limits
+    from cantrip_acp.tuplespace.mcp_edge.server import HttpServer, listen, read_token
+    from cantrip_acp.tuplespace.space import max_waiting_from_environment
+    from cantrip_acp.tuplespace.tuples import new_tuple
+
+    lanes = tuple(dict.fromkeys(lanes)) or (DEFAULT_LANE,)
+    for lane in lanes:
+        # Raises TupleError if no tuple can be in such a lane.
+        new_tuple(lane, [{"yool": "agent.cast"}])
+    stores: list[TupleStore] = []
+    opened: list[OpenedRecipe] = []
+    try:
+        state = paths.private(paths.state_dir(state_dir))
+        if work:
+            for recipe in recipes:
+                opened.append(open_recipe(recipe, cwd, loom_file or _loom(state, cwd), state_dir))
+                print_allowed(opened[-1].cantrip, opened[-1].cantrip.circle, named_hosts(allow_hosts), ask=False)
+        found = [each.recipe for each in opened] or [load_trusted(each, cwd, state_dir)[0] for each in recipes]
+        stores.append(open_space(space, state_dir))
+        budget = f"mcp:{','.join(sorted(lanes))}"
+        limited = budget_usd is not None or budget_tokens is not None
+        if limited or stores[0].budgets(budget):
+            # A budget of an earlier start ends when it is not asked for any more.
+            stores[0].set_budget(budget, usd=budget_usd, tokens=budget_tokens)
+        answers = Answers(
+            stores[0],
+            lanes=lanes,
+            recipes={each.name: recipe_capability(each) for each in found},
+            authority={"user": getpass.getuser(), "agent": "cantrip-mcp"},
+            limits=Limits(
+                max_usd=max_usd,
+                max_tokens=max_tokens,
+                max_retries=max_retries,
+                max_waiting=max_waiting or max_waiting_from_environment(),
+            ),
+            budget=budget if limited else None,
+            catalog=_catalog(cwd),
+        )
+        stores += [open_space(space, state_dir) for _ in lanes if work]
+        workers = _workers(opened, lanes, allow_hosts, concurrency, stores[1:], state_dir) if work else []
+        server = None
+        if http:
+            token, file, warning = read_token(token_file, state)
+            if warning is not None:
+                click.echo(f"cantrip: {warning}", err=True)
+            server = HttpServer(
+                answers, listen(host, port), token, names=names, origins=origins, plain_names=plain_names
+            )
+            click.echo(f"cantrip: MCP at {server.url}; clients send the token of {file}", err=True)
+            if as_json:
+                click.echo(json.dumps({"url": server.url, "token_file": str(file)}))
+                sys.stdout.flush()
+        elif sys.stdin.isatty():
+            click.echo(
+                "cantrip: an MCP client is to speak on stdin; Ctrl-D ends the server. --http serves HTTP", err=True
+            )
+        run_async(lambda: _serve(answers, server, workers, plain_names=plain_names))
+        return 0
+    finally:
+        for store in stores:
+            store.close()
+        for each in opened:
+            each.leave()
+
+
+def _loom(state: Path, cwd: Path) -> str:
+    """The loom of a project's casts: a cast that was given back goes on from there, also in another server's process."""
+    import hashlib
+
+    from cantrip_acp.files import paths
+
+    key = hashlib.sha256(str(cwd.resolve()).encode()).hexdigest()[:12]
+    return f"sqlite:{paths.private(state / 'looms')}/mcp-{key}.loom.db"
+
+
+async def _serve(answers: Answers, server: HttpServer | None, workers: Sequence[Worker], *, plain_names: bool) -> None:
+    """Serve and work until a signal, or until stdin ends."""
+    import anyio
+
+    from cantrip_acp.tuplespace.mcp_edge.server import serve_stdio
+
+    stdio, timers = anyio.CancelScope(), list[threading.Timer]()
+
+    def give_back() -> None:
+        """A client that ends its server does not wait long. The next start goes on with what runs."""
+        for worker in workers:
+            worker.drain()
+            worker.drain()
+
+    async def watch_signals() -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                if server is None:
+                    give_back()
+                    timers.append(threading.Timer(_LAST_S, os._exit, [0]))
+                    timers[-1].daemon = True
+                    timers[-1].start()
+                    stdio.cancel()
+                    continue
+                server.stop()
+                running = sum(worker.running for worker in workers)
+                if running:
+                    click.echo(f"cantrip: {running} running; once more gives them back to others", err=True)
+                for worker in workers:
+                    worker.drain()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch_signals)
+        async with anyio.create_task_group() as working:
+            for worker in workers:
+                working.start_soon(worker.run)
+            with stdio:
+                await (server.run() if server is not None else serve_stdio(answers, plain_names=plain_names))
+            if server is None:
+                give_back()
+            for timer in timers:
+                timer.cancel()
+        tasks.cancel_scope.cancel()
+
+
+def _workers(
+    opened: Sequence[OpenedRecipe],
+    lanes: Sequence[str],
+    hosts: Sequence[str],
+    concurrency: int | None,
+    stores: Sequence[TupleStore],
+    state_dir: Path | None,
+) -> list[Worker]:
+    """A worker for each lane, each with a store of its own: it waits for changes there."""
+    from cantrip_acp.tuplespace.guardrails import cpu_percent_from_environment, lane_concurrency
+    from cantrip_acp.tuplespace.tuples import Pattern
+    from cantrip_acp.tuplespace.worker import Worker
+
+    yools, at_once = cast_yools(opened, hosts), lane_concurrency(concurrency, _AT_ONCE)
+    return [
+        Worker(
+            store,
+            Pattern({"lane": lane}),
+            yools,
+            name=worker_name(),
+            concurrency=at_once,
+            cpu_percent=cpu_percent_from_environment(),
+            disk=disk_floor(state_dir),
+            ended=lambda ended: print_ended(ended, as_json=False, err=True),
+        )
+        for lane, store in zip(lanes, stores, strict=True)
+    ]
+
+
+def _catalog(cwd: Path) -> Callable[[], Catalog]:
+    """Returns the catalog of the project: its file, which is read again when it has changed, or what would be in it.
+
+    Raises `TupleError` if the file is not valid. A file that becomes invalid later is logged, and the former content stays.
+    """
+    from cantrip_acp.tuplespace.catalog.build import build_catalog
+    from cantrip_acp.tuplespace.catalog.capabilities import FILE, read_catalog
+    from cantrip_acp.tuplespace.errors import TupleError
+
+    path = cwd.resolve() / FILE
+    if not os.path.lexists(path):
+        built = build_catalog(cwd)
+        return lambda: built
+
+    def state() -> tuple[int, ...]:
+        try:
+            found = path.stat()
+        except OSError:
+            return ()
+        return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+    seen, current = state(), read_catalog(path)
+
+    def read() -> Catalog:
+        nonlocal seen, current
+        now = state()
+        if now != seen:
+            seen = now
+            try:
+                current = read_catalog(path)
+            except TupleError as error:
+                click.echo(f"cantrip: {error}. Clients see the former catalog", err=True)
+        return current
+
+    return read

@@ -1,0 +1,187 @@
+"""The log in a project's folder: what is written is read, whatever is killed, and nothing that was changed is taken."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cantrip_acp.tuplespace.errors import TupleError
+from cantrip_acp.tuplespace.project_log import ProjectLog
+from cantrip_acp.tuplespace.receipts import make_receipt
+from cantrip_acp.tuplespace.stores import open_store
+from cantrip_acp.tuplespace.stores.base import TupleStore
+from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
+from tests.support import processes
+
+ANY = Pattern()
+
+
+def work(number: int) -> WorkTuple:
+    return new_tuple("build", [{"yool": "a.b"}, {"yool": "a.c"}], map_pos={"n": number})
+
+
+def end_one(store: TupleStore, *, failed: str | None = None) -> WorkTuple:
+    [claim] = store.claim(ANY, "w", lease_s=30)
+
+    def receipt(yool: str, steps: tuple[str, ...] = ()) -> dict[str, object]:
+        return make_receipt(
+            yool=yool, tuple_id=claim.work.id, started_at="2026-05-19T17:30:00Z", ended_at="2026-05-19T17:31:00Z",
+            exit=1 if failed else 0, cost={"usd": 0.5}, error=failed, steps=steps,
+        )  # fmt: skip
+
+    first = receipt("a.b")
+    store.save_step(claim, 0, first)
+    store.acknowledge(claim, receipt("tuple.end", (str(first["id"]),)), failed=failed)
+    return claim.work
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> TupleStore:
+    store = open_store(tmp_path / "space.db")
+    store.put([work(n) for n in range(4)])
+    end_one(store)
+    end_one(store, failed="no")
+    return store
+
+
+def test_a_log_holds_tuples_and_receipts_and_makes_the_same_space(space: TupleStore, tmp_path: Path) -> None:
+    log = ProjectLog(tmp_path / ".catalog")
+    changes = log.export(space)
+    assert (changes.tuples, changes.receipts) == (4, 4)
+    lines = [json.loads(line) for line in (tmp_path / ".catalog/tuples.jsonl").read_text().splitlines()]
+    assert [line.get("id") for line in lines if "id" in line] == [work(n).id for n in range(4)]
+    for line in lines:
+        if "receipt_id" in line:
+            digits = line["receipt_id"].removeprefix("sha256:")
+            path = tmp_path / ".catalog/receipts" / digits[:2] / f"{digits[2:]}.json"
+            assert json.loads(path.read_text())["tuple_id"] == line["tuple_id"]
+    other = open_store(tmp_path / "other.db")
+    changes = log.load(other)
+    assert (changes.tuples, changes.receipts, changes.torn) == (4, 4, ())
+    for number, state in enumerate(["done", "failed", "waiting", "waiting"]):
+        stored = other.get(work(number).id)
+        assert stored is not None
+        assert stored.state == state
+        assert other.receipts(work(number).id) == space.receipts(work(number).id)
+    # Both sides go on, and are kept in step.
+    end_one(other)
+    assert log.load(other).tuples == 0
+    assert (log.export(other).tuples, log.export(other).receipts) == (0, 0)
+    assert log.load(space).receipts == 2
+    stored = space.get(work(2).id)
+    assert stored is not None
+    assert stored.state == "done"
+
+
+def test_only_a_lane(space: TupleStore, tmp_path: Path) -> None:
+    space.put([new_tuple("other", [{"yool": "a.b"}])])
+    log = ProjectLog(tmp_path / ".catalog")
+    assert log.export(space, Pattern({"lane": "other"})).tuples == 1
+    assert log.export(space).tuples == 4
+
+
+def test_a_torn_line_is_left_out_and_the_log_goes_on(space: TupleStore, tmp_path: Path) -> None:
+    log = ProjectLog(tmp_path / ".catalog")
+    log.export(space)
+    path = tmp_path / ".catalog/tuples.jsonl"
+    content = path.read_bytes()
+    path.write_bytes(content[:-20])
+    changes = log.export(space)
+    assert changes.receipts + changes.tuples == 1, "what was cut is written again"
+    loaded = log.load(open_store(tmp_path / "other.db"))
+    assert loaded.tuples == 4
+    assert [place.rpartition(":")[0] for place in loaded.torn] == [str(path)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda receipt: {**receipt, "exit": 3}, "is not the receipt sha256:"),
+        (lambda receipt: {**receipt, "id": "sha256:" + "0" * 64}, "is not the receipt sha256:"),
+        (lambda receipt: [], "is not the receipt"),
+    ],
+)
+def test_a_receipt_that_was_changed_is_refused_and_nothing_is_put(
+    space: TupleStore, tmp_path: Path, change: object, message: str
+) -> None:
+    log = ProjectLog(tmp_path / ".catalog")
+    log.export(space)
+    path = next((tmp_path / ".catalog/receipts").rglob("*.json"))
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))  # type: ignore[operator]
+    other = open_store(tmp_path / "other.db")
+    with pytest.raises(TupleError, match=rf"tuples\.jsonl:\d+: .*{message}"):
+        log.load(other)
+    assert other.counts() == []
+    path.unlink()
+    with pytest.raises(TupleError, match=r"tuples\.jsonl:\d+: the receipt cannot be read"):
+        log.load(other)
+
+
+def test_a_tuple_that_was_changed_is_refused(space: TupleStore, tmp_path: Path) -> None:
+    log = ProjectLog(tmp_path / ".catalog")
+    log.export(space)
+    path = tmp_path / ".catalog/tuples.jsonl"
+    path.write_text(path.read_text().replace('"lane":"build"', '"lane":"deploy"', 1))
+    with pytest.raises(TupleError, match=r"tuples\.jsonl:1: the tuple's id is"):
+        log.load(open_store(tmp_path / "other.db"))
+
+
+def test_lines_of_earlier_days_are_compressed_and_read(space: TupleStore, tmp_path: Path) -> None:
+    log, folder = ProjectLog(tmp_path / ".catalog"), tmp_path / ".catalog"
+    log.export(space)
+    for day in (1, 2):
+        yesterday = time.time() - 86_400 * (3 - day)
+        os.utime(folder / "tuples.jsonl", (yesterday, yesterday))
+        space.put([work(10 + day)])
+        assert log.export(space).tuples == 1
+    packed = sorted(folder.glob("tuples-*.jsonl.gz"))
+    assert len(packed) == 2
+    assert len(gzip.decompress(packed[0].read_bytes()).splitlines()) == 8
+    assert log.load(open_store(tmp_path / "other.db")).tuples == 6
+
+
+def test_exports_that_are_killed_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
+    store, folder, random_ = open_store(tmp_path / "space.db"), tmp_path / ".catalog", random.Random(7)
+    works = [work(n) for n in range(60)]
+    store.put(works)
+    for _ in range(40):
+        end_one(store)
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom cantrip_acp.tuplespace.project_log import ProjectLog\n"
+        "from cantrip_acp.tuplespace.stores import open_store\nprint('ready', flush=True)\n"
+        "ProjectLog(Path(sys.argv[2])).export(open_store(sys.argv[1]))\n"
+    )
+    for attempt in range(6):
+        # Two at once: one waits for the other.
+        exports = [
+            processes.Popen([sys.executable, "-c", program, str(tmp_path / "space.db"), str(folder)], stdout=-1)
+            for _ in range(2)
+        ]
+        for export in exports:
+            assert export.stdout is not None
+            export.stdout.readline()
+        time.sleep(random_.random() * 0.1)
+        for export in exports:
+            if attempt < 5:
+                export.kill()
+            export.wait()
+            assert export.stdout is not None
+            export.stdout.close()
+    lines = []
+    for line in (folder / "tuples.jsonl").read_text().splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            continue
+    identities = [line.get("receipt_id") or line["id"] for line in lines]
+    assert len(identities) == len(set(identities)) == 60 + 80
+    other = open_store(tmp_path / "other.db")
+    assert ProjectLog(folder).load(other).tuples == 60
+    assert sum(each.count for each in other.counts() if each.state == "done") == 40

@@ -41,6 +41,8 @@ _T = TypeVar("_T")
 _DEFAULTS = {"connect_timeout": "10", "application_name": "cantrip-tuples", "tcp_user_timeout": "30000"}
 _LOCK = 0x43545550
 """The advisory lock of migrations."""
+_LOCK_S = 2.0
+"""How long a migration holds up workers at most while somebody else has a table locked."""
 _CHANNEL = "cantrip_tuples"
 _SLICE_S = 0.5
 """How often a wait looks whether it is to stop."""
@@ -90,6 +92,8 @@ MIGRATIONS = (
     # Quick also with many receipts: nothing is rewritten. The trigger fills the columns for an older version's workers too.
     # Receipts from before have no stored_at, and their cost is read from the body.
     """
+    ALTER TABLE cantrip_tuple_queue ADD COLUMN meta text;
+    CREATE INDEX cantrip_tuple_failed ON cantrip_tuple_queue (lane) WHERE state = 'failed';
     ALTER TABLE cantrip_tuple_receipts ADD COLUMN stored_at timestamptz, ADD COLUMN usd float8,
         ADD COLUMN tokens_in bigint, ADD COLUMN tokens_out bigint;
     CREATE INDEX cantrip_tuple_receipt_times ON cantrip_tuple_receipts (stored_at) WHERE step IS NULL;
@@ -105,8 +109,6 @@ MIGRATIONS = (
     END $$;
     CREATE TRIGGER cantrip_cost BEFORE INSERT ON cantrip_tuple_receipts
         FOR EACH ROW EXECUTE FUNCTION cantrip_tuples_cost();
-    CREATE INDEX cantrip_tuple_failed ON cantrip_tuple_queue (lane) WHERE state = 'failed';
-    ALTER TABLE cantrip_tuple_queue ADD COLUMN meta text;
     """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
@@ -183,6 +185,8 @@ class PostgresTupleStore:
         base.execute("CREATE TABLE IF NOT EXISTS cantrip_tuple_tables (version integer PRIMARY KEY)")
         # Another process may have been first.
         version = base.execute("SELECT max(version) FROM cantrip_tuple_tables").fetchone()[0] or 0  # type: ignore[index]
+        # Workers wait behind a statement that waits for a lock. So it waits for a short time, and tries again (`_run`).
+        base.execute(f"SET LOCAL lock_timeout = '{_LOCK_S:g}s'".encode())
         for number, script in enumerate(MIGRATIONS[version:], version + 1):
             base.execute(script.encode())
             base.execute("INSERT INTO cantrip_tuple_tables VALUES (%s)", (number,))

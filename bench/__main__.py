@@ -40,6 +40,7 @@ NAMES = (
     "opening",
     "stores",
     "catalog",
+    "tuple_status",
     "crystal",
     "lsp",
 )

@@ -132,7 +132,7 @@ class CastYool:
         shared_budget: Budget | None = None
         watcher = asyncio.create_task(quota.watch()) if quota is not None else None
         try:
-            async with entity.stream(None if goes_on else intent) as events:
+            async with entity.stream(None if goes_on else intent, trace=call.trace) as events:
                 async for event in events:
                     if isinstance(event, TurnEnded):
                         # Without its lease the worker stops the cast soon.

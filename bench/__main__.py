@@ -41,6 +41,8 @@ NAMES = (
     "stores",
     "catalog",
     "tuple_status",
+    "tuples",
+    "receipts",
     "crystal",
     "lsp",
 )

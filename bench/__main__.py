@@ -40,9 +40,9 @@ NAMES = (
     "opening",
     "stores",
     "catalog",
-    "tuple_status",
     "tuples",
     "receipts",
+    "tuple_status",
     "crystal",
     "lsp",
 )

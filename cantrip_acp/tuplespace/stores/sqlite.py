@@ -248,8 +248,8 @@ class SqliteTupleStore:
             bodies = dict(rows)
             claimed = base.execute(
                 "UPDATE queue SET state = 'claimed', lease_until = ?, attempts = attempts + 1, token = token + 1, "
-                "worker = ? WHERE position IN (SELECT value FROM json_each(?)) "
-                "RETURNING position, attempts, token, meta, progress",
+                "worker = ? WHERE position IN (SELECT value FROM json_each(?)) RETURNING position, attempts, token, progress, "
+                "meta",
                 (now + lease_s, worker, json.dumps(list(bodies))),
             ).fetchall()
         return [
@@ -261,7 +261,7 @@ class SqliteTupleStore:
                 meta=decode_progress(meta),
                 progress=decode_progress(progress),
             )
-            for position, attempt, token, meta, progress in sorted(claimed)
+            for position, attempt, token, progress, meta in sorted(claimed)
         ]
 
     def _find(

@@ -12,10 +12,10 @@ import pytest
 from cantrip_acp import Loom
 from cantrip_acp.tuplespace.receipts import make_receipt
 from cantrip_acp.tuplespace.stores import open_store
-from cantrip_acp.tuplespace.stores.base import End
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple, now_iso
 from tests.support.browser import Watch
 from tests.support.command_line import run
+from tests.support.tuples import acknowledge
 
 pytestmark = pytest.mark.timeout(180)
 Watched = Callable[..., Watch]
@@ -181,10 +181,19 @@ def test_many_tuples_that_wait_run_and_are_done(watched: Watched, tmp_path: Path
     store.put(works)
     for claim in store.claim(Pattern(), "w", lease_s=60, count=200)[:150]:
         now = now_iso()
-        made = make_receipt(
-            yool="a.b", tuple_id=claim.work.id, started_at=now, ended_at=now, exit=0, cost={"usd": 1.0}, result={"a": 1}
+        acknowledge(
+            store,
+            claim,
+            make_receipt(
+                yool="a.b",
+                tuple_id=claim.work.id,
+                started_at=now,
+                ended_at=now,
+                exit=0,
+                cost={"usd": 1.0},
+                result={"a": 1},
+            ),
         )
-        store.acknowledge(End(claim=claim, receipt=made))
     store.close()
     done = run("tuple", "report", "--lane", "build", "--space", "space.db", "--out", "page.html", cwd=tmp_path)
     assert (done.status, done.out) == (0, "page.html  20,000 tuples\n")

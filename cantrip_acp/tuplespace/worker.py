@@ -22,6 +22,7 @@ from cantrip_acp.tuplespace.budget import Budget
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError
 from cantrip_acp.tuplespace.guardrails import DiskFloor
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine, make_receipt
+from cantrip_acp.tuplespace.retention import split_result
 from cantrip_acp.tuplespace.space import run_in_thread
 from cantrip_acp.tuplespace.stores.base import Claim, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, now_iso, parse_time
@@ -334,7 +335,9 @@ class Worker:
             save=save,
         )
         with anyio.move_on_after(left_s) as limit:
-            return receipt(await yool(call))
+            result = await yool(call)
+            inline, artifacts = await run_in_thread(lambda: split_result(self.store, result.result))
+            return receipt(msgspec.structs.replace(result, result=inline, artifacts=[*result.artifacts, *artifacts]))
         assert limit.cancelled_caught
         return receipt(StepResult(exit=75, error="the tuple's deadline_iso came while the step ran", cost=so_far))
 

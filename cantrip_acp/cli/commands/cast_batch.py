@@ -371,6 +371,8 @@ class _Report:
             click.echo(json.dumps(self._row(self._places[tuple_id]), ensure_ascii=False))
 
     def _row(self, index: int) -> dict[str, Any]:
+        from cantrip_acp.tuplespace.retention import read_result
+
         work, intent = self._works[index], self._intents[index]
         receipt = self._results.get(work.id)
         position = work.map_pos or {}
@@ -388,7 +390,8 @@ class _Report:
             "receipt_id": receipt["id"],
             "cost": receipt["cost"],
             **({"error": receipt["error"]} if receipt.get("error") else {}),
-            **({"cast": receipt["result"]} if receipt.get("result") else {}),
+            **({"cast": result} if (result := read_result(self._store, receipt)) else {}),
+            **({"artifacts": receipt["artifacts"]} if receipt["artifacts"] and not result else {}),
         }
 
     def cost(self) -> tuple[float | None, int]:

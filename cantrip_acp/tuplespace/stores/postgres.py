@@ -16,14 +16,18 @@ from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
 from cantrip_acp.tuplespace.stores.base import (
     Claim,
+    Expired,
     Holder,
     LaneCount,
+    StoredArtifact,
     StoredReceipt,
     StoredTuple,
+    artifact_id,
     decode_progress,
     decode_work,
     encode_progress,
     encode_receipt,
+    expired,
 )
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
 
@@ -85,6 +89,15 @@ MIGRATIONS = (
         ADD COLUMN charged_tokens bigint NOT NULL DEFAULT 0;
     """,
     "CREATE INDEX IF NOT EXISTS cantrip_tuple_receipt_id ON cantrip_tuple_receipts (id);",
+    """
+    CREATE TABLE cantrip_tuple_artifacts (
+        tenant name NOT NULL DEFAULT '', id text NOT NULL, size bigint NOT NULL, body bytea, excerpt text,
+        put_at timestamptz NOT NULL DEFAULT clock_timestamp(), purged_at timestamptz, PRIMARY KEY (tenant, id)
+    );
+    CREATE INDEX cantrip_tuple_artifact_bodies ON cantrip_tuple_artifacts (put_at) WHERE purged_at IS NULL;
+    CREATE TRIGGER cantrip_kept BEFORE DELETE OR TRUNCATE ON cantrip_tuple_artifacts
+        FOR EACH STATEMENT EXECUTE FUNCTION cantrip_tuples_kept();
+    """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
 READS_TO = 99
@@ -98,7 +111,13 @@ ROW_SECURITY = "".join(
     DROP POLICY IF EXISTS cantrip_own ON {table};
     CREATE POLICY cantrip_own ON {table} USING (tenant = current_user) WITH CHECK (tenant = current_user);
     """
-    for table in ("cantrip_tuples", "cantrip_tuple_receipts", "cantrip_tuple_queue", "cantrip_tuple_budgets")
+    for table in (
+        "cantrip_tuples",
+        "cantrip_tuple_receipts",
+        "cantrip_tuple_queue",
+        "cantrip_tuple_budgets",
+        "cantrip_tuple_artifacts",
+    )
 )
 """Gives each user of the database tuples of their own. An administrator runs it once, before the first tuple."""
 
@@ -569,6 +588,53 @@ class PostgresTupleStore:
             ).fetchall(),
         )
         return [Holder(worker=worker, lane=lane, count=count) for worker, lane, count in rows]
+
+    def put_artifact(self, body: bytes, excerpt: str) -> str:
+        identity = artifact_id(body)
+        statement = (
+            "INSERT INTO cantrip_tuple_artifacts (id, size, body, excerpt) VALUES (%s, %s, %s, %s) ON CONFLICT (tenant, id) "
+            "DO UPDATE SET body = excluded.body, excerpt = excluded.excerpt, put_at = clock_timestamp(), purged_at = NULL"
+        )
+        values = (identity, len(body), body, excerpt.replace("\0", " "))
+        self._run("write", lambda base: base.execute(statement, values))
+        return identity
+
+    def artifact(self, artifact_id: str) -> StoredArtifact | None:
+        statement = "SELECT id, size, body, excerpt, purged_at FROM cantrip_tuple_artifacts WHERE id = %s"
+        row = self._run("read", lambda base: base.execute(statement, (artifact_id,)).fetchone())
+        if row is None:
+            return None
+        identity, size, body, excerpt, at = row
+        return StoredArtifact(
+            id=identity, size=size, body=body, excerpt=excerpt, purged_at=None if at is None else at.isoformat()
+        )
+
+    def expire_artifacts(self, *, hot_s: float, warm_s: float, most_bytes: int, dry_run: bool) -> Expired:
+        def work(base: psycopg.Connection[Any]) -> Expired:
+            chosen = base.execute(
+                "SELECT id, size, put_at < clock_timestamp() - %s * interval '1 s' OR total > %s FROM (SELECT id, size, put_at, "
+                "sum(size) OVER (ORDER BY put_at DESC, id) AS total FROM cantrip_tuple_artifacts WHERE purged_at IS NULL) a",
+                (hot_s, most_bytes),
+            ).fetchall()
+            old = [(identity, size) for identity, size, is_old in chosen if is_old]
+            cold = base.execute(
+                "SELECT count(*) FROM cantrip_tuple_artifacts "
+                "WHERE put_at < clock_timestamp() - %s * interval '1 s' AND excerpt IS NOT NULL",
+                (warm_s,),
+            ).fetchone()
+            if not dry_run:
+                base.execute(
+                    "UPDATE cantrip_tuple_artifacts SET body = NULL, purged_at = clock_timestamp() WHERE id = ANY(%s)",
+                    ([identity for identity, _ in old],),
+                )
+                base.execute(
+                    "UPDATE cantrip_tuple_artifacts SET excerpt = NULL WHERE excerpt IS NOT NULL "
+                    "AND put_at < clock_timestamp() - %s * interval '1 s'",
+                    (warm_s,),
+                )
+            return expired(old, [size for _, size, _ in chosen], cold[0] if cold is not None else 0)
+
+        return self._run("write", work)
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         end = time.monotonic() + timeout_s

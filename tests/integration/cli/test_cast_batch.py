@@ -346,3 +346,21 @@ def test_a_projects_log_resumes_elsewhere(folder: Path) -> None:
     synced = run(folder, "tuple", "sync", "--space", "other.db").stdout
     assert "loaded 0 tuples, 0 receipts · written 1 tuples, 0 receipts" in synced
     assert "there is no folder nothing" in run(folder, "tuple", "import", "nothing", status=2).stderr
+
+
+def test_a_large_result_is_shown_and_can_be_read_by_its_hash(folder: Path) -> None:
+    (folder / "greeter.cantrip.yaml").write_text(RECIPE.replace("Hello.", "Hello. " * 5000))
+    row, _ = rows(run(folder, *BATCH, "--json").stdout)
+    assert len(row["cast"]["result"]) > 30_000
+    [receipt] = json.loads(run(folder, "tuple", "rd", row["tuple_id"]).stdout)["receipts"]
+    [artifact] = receipt["artifacts"]
+    assert "result" not in receipt
+    assert json.loads(run(folder, "tuple", "rd", artifact["id"]).stdout)["result"] == row["cast"]
+    run(folder, "gc", "--yes", "--max-mb", "0")
+    purged = json.loads(run(folder, "tuple", "rd", artifact["id"], "--json").stdout)
+    assert (purged["artifact"], purged["bytes"]) == (artifact["id"], artifact["bytes"])
+    assert purged["purged_at"]
+    assert purged["excerpt"].startswith("{")
+    row, _ = rows(run(folder, *BATCH, "--json").stdout)
+    assert (row["state"], row["artifacts"]) == ("done", [artifact])
+    assert "cast" not in row

@@ -57,7 +57,7 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
     cpu_percent: int = 100
     """Processor time that what the step starts may use, in per cent of one processor."""
     disk_mb: float | None = None
-    """MB by which the files of the step may grow."""
+    """MB that the step may write to disks."""
     progress: Mapping[str, Any] | None = None
     """What an attempt that did not end saved with ``save`` last. None if there was none."""
     save: Save = _forget

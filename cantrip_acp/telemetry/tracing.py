@@ -246,6 +246,20 @@ def traceparent(trace: Trace) -> str:
     return trace.traceparent()
 
 
+def current_metadata() -> dict[str, str]:
+    """The trace context of the current span, for the metadata of a message; `trace_from` reads it. Empty if there is none."""
+    if not collecting():
+        return {}
+    from opentelemetry import trace as otel
+
+    here = otel.get_current_span().get_span_context()
+    if not here.is_valid:
+        return {}
+    state = here.trace_state.to_header()
+    parent = f"00-{here.trace_id:032x}-{here.span_id:016x}-{here.trace_flags & 1:02x}"
+    return {"traceparent": parent, **({"tracestate": state} if state else {})}
+
+
 def note(name: str, attributes: Mapping[str, Any]) -> None:
     """Add an event to the current span. Does nothing if nobody collects spans."""
     if collecting():

@@ -1,7 +1,7 @@
 """How long a tuple-space keeps what: artifact bodies for some days, excerpts for a year, receipts and hashes for ever.
 
-A large result is no part of its receipt. It is an artifact: a body with an id that is its hash. The receipt has the id and
-the size, and stays genuine when the body is purged.
+A large result is no part of its receipt. It is an artifact: a body with an id that is its hash. The receipt has the id, the
+size and the small fields of the result, such as the ids of a cast, and stays genuine when the body is purged.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 INLINE_BYTES = 16_384
 """A result whose canonical JSON is larger becomes an artifact."""
+_FIELD_BYTES = 1000
+"""A field of a large result with a larger canonical JSON is left out of the receipt."""
 _EXCERPT = 500
 _DAY_S = 86_400.0
 _MB = 1_000_000
@@ -47,25 +49,26 @@ class Tiers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_result(store: TupleStore, result: Any) -> tuple[Any, list[dict[str, Any]]]:
-    """Store a result if it is large. What goes into the receipt: the result, or None and the artifact's hash and size."""
+    """Store a result if it is large. What goes into the receipt: the result, or its small fields and the whole as an artifact."""
     body = canonical_json(result) if isinstance(result, dict | list | str) else b""
     if len(body) <= INLINE_BYTES:
         return result, []
+    small = None
+    if isinstance(result, dict):
+        fields = {key: each for key, each in result.items() if len(canonical_json({key: each})) <= _FIELD_BYTES}
+        small = fields if fields and len(canonical_json(fields)) <= INLINE_BYTES else None
     identity = store.put_artifact(body, body[:_EXCERPT].decode("utf-8", "ignore"))
-    return None, [{"kind": "result", "id": identity, "bytes": len(body)}]
+    return small, [{"kind": "result", "id": identity, "bytes": len(body)}]
 
 
 def read_result(store: TupleStore, receipt: Mapping[str, Any]) -> Any:
-    """The result of a receipt, also of one that is an artifact. None if there is none, or if it was purged."""
-    if "result" in receipt:
-        return receipt["result"]
+    """The result of a receipt, also of one that is an artifact. If that was purged, what the receipt itself has of it."""
     for each in receipt.get("artifacts", ()):
         if each.get("kind") == "result" and isinstance(each.get("id"), str):
             found = store.artifact(each["id"])
-            if found is None or found.body is None or artifact_id(found.body) != each["id"]:
-                return None
-            return json.loads(found.body)
-    return None
+            if found is not None and found.body is not None and artifact_id(found.body) == each["id"]:
+                return json.loads(found.body)
+    return receipt.get("result")
 
 
 def collect(store: TupleStore, tiers: Tiers, *, dry_run: bool) -> Expired:

@@ -13,6 +13,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
+from cantrip_acp.telemetry.tracing import current_metadata
 from cantrip_acp.tuplespace.errors import SpaceError, SpaceFull, TupleError, WaitTimeout
 from cantrip_acp.tuplespace.stores.base import DEFAULT_MAX_WAITING, StoredTuple, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
@@ -67,10 +68,11 @@ class TupleSpace:
 
         If a lane is full, wait until there is room. Raises `SpaceFull` without ``wait``, or after ``timeout_s``.
         """
+        meta = current_metadata()
         deadline = anyio.current_time() + (timeout_s if timeout_s is not None else float("inf"))
         while True:
             try:
-                return await run_in_thread(lambda: self.store.put(works, max_waiting=self.max_waiting))
+                return await run_in_thread(lambda: self.store.put(works, max_waiting=self.max_waiting, meta=meta))
             except SpaceFull:
                 if not wait or anyio.current_time() >= deadline:
                     raise

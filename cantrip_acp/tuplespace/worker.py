@@ -11,21 +11,26 @@ import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 import msgspec
 
+from cantrip_acp.telemetry import tracing
 from cantrip_acp.tuplespace.budget import Budget
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError
 from cantrip_acp.tuplespace.guardrails import DiskFloor
+from cantrip_acp.tuplespace.monitoring import spans
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine, make_receipt
 from cantrip_acp.tuplespace.retention import split_result
 from cantrip_acp.tuplespace.space import run_in_thread
 from cantrip_acp.tuplespace.stores.base import Claim, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, now_iso, parse_time
+
+if TYPE_CHECKING:
+    from cantrip_acp.telemetry.tracing import Trace
 
 DEFAULT_RETRIES = 2
 _BACKOFF_S = (1.0, 60.0)
@@ -58,6 +63,8 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
     """Processor time that what the step starts may use, in per cent of one processor."""
     disk_mb: float | None = None
     """MB that the step may write to disks."""
+    trace: Trace | None = None
+    """The trace of who put the tuple. Spans of the yool are children of the step's."""
     progress: Mapping[str, Any] | None = None
     """What an attempt that did not end saved with ``save`` last. None if there was none."""
     save: Save = _forget
@@ -140,6 +147,11 @@ class Worker:
         """How many tuples are being worked on."""
         return len(self._running)
 
+    @property
+    def draining(self) -> bool:
+        """Whether `drain` was called."""
+        return self._draining
+
     def drain(self) -> None:
         """Claim nothing more; `run` returns when what runs has ended. A second call gives back what runs."""
         if self._draining:
@@ -151,6 +163,8 @@ class Worker:
 
     async def run(self, *, until: Callable[[], bool] = lambda: False) -> None:
         """Work until `drain` is called, or until ``until`` is true and nothing runs."""
+        if not tracing.prepared():
+            await anyio.to_thread.run_sync(tracing.prepare)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._heartbeats)
             try:
@@ -225,10 +239,13 @@ class Worker:
                     scope.cancel()
 
     async def _work(self, claim: Claim, scope: anyio.CancelScope) -> None:
-        ended = Ended(claim=claim, receipt=None, again="the work was stopped")
+        ended, trace = Ended(claim=claim, receipt=None, again="the work was stopped"), spans.trace_of(claim)
         try:
-            with scope:
-                ended = await self._run_tuple(claim)
+            with scope, spans.attempt(claim, trace, self.name) as span:
+                ended = await self._run_tuple(claim, trace)
+                spans.ended(
+                    span, exit=int(ended.failed is not None or ended.receipt is None), error=ended.failed or ended.again
+                )
             with anyio.CancelScope(shield=True):
                 if scope.cancelled_caught:
                     await self._give_back(claim)
@@ -250,7 +267,7 @@ class Worker:
         except SpaceError:
             return
 
-    async def _run_tuple(self, claim: Claim) -> Ended:
+    async def _run_tuple(self, claim: Claim, trace: Trace | None) -> Ended:
         work, started = claim.work, now_iso()
         retries = work.terms.max_retries if isinstance(work.terms.max_retries, int) else DEFAULT_RETRIES
         done = await self._earlier_receipts(claim)
@@ -263,7 +280,9 @@ class Worker:
                 for index in group:
                     if index in done:
                         continue
-                    receipt = await self._run_step(claim, index, list(done.values()))
+                    with spans.step(claim, trace, index) as span:
+                        receipt = await self._run_step(claim, index, list(done.values()), trace)
+                        spans.ended(span, exit=receipt["exit"], error=receipt.get("error"), cost=receipt["cost"])
                     done[index] = receipt
                     if receipt["exit"]:
                         reason = receipt.get("error") or f"exit {receipt['exit']}"
@@ -289,7 +308,9 @@ class Worker:
         stored = await anyio.to_thread.run_sync(self.store.receipts, claim.work.id)
         return {each.step: each.document for each in stored if each.step is not None and is_genuine(each.document)}
 
-    async def _run_step(self, claim: Claim, index: int, done: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    async def _run_step(
+        self, claim: Claim, index: int, done: Sequence[Mapping[str, Any]], trace: Trace | None
+    ) -> dict[str, Any]:
         work, step, started, clock = claim.work, claim.work.payload[index], now_iso(), time.monotonic()
 
         def receipt(result: StepResult) -> dict[str, Any]:
@@ -331,6 +352,7 @@ class Worker:
             left_s=left_s,
             cpu_percent=min(self.cpu_percent, terms.cpu_quota_pct if isinstance(terms.cpu_quota_pct, int) else 100),
             disk_mb=float(terms.disk_quota_mb) if isinstance(terms.disk_quota_mb, int | float) else None,
+            trace=trace,
             progress=progress,
             save=save,
         )

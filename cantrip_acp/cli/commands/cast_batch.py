@@ -74,6 +74,13 @@ _HINT_S = 20.0
     help="Write the results as JSON lines, in the order of the intents.",
 )
 @click.option(
+    "--report",
+    "page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the results as an HTML page with links to each thread, as `cantrip tuple report` does.",
+)
+@click.option(
     "--budget-usd",
     type=click.FloatRange(0, min_open=True),
     metavar="USD",
@@ -82,6 +89,18 @@ _HINT_S = 20.0
 @click.option("--budget-tokens", type=click.IntRange(1), metavar="N", help="The same in tokens.")
 @click.option(
     "--cast-budget-usd", type=click.FloatRange(0, min_open=True), metavar="USD", help="The most that one cast may cost."
+)
+@click.option(
+    "--cast-disk-mb",
+    type=click.FloatRange(0, min_open=True),
+    metavar="MB",
+    help="The most that one cast may write to disks.",
+)
+@click.option(
+    "--cast-cpu-percent",
+    type=click.IntRange(1, 100),
+    metavar="PERCENT",
+    help="What each command of a cast gets of one processor.  [default: $YOOL_TUPLE_CPU_QUOTA_PCT of the worker, else 95]",
 )
 @click.option(
     "--max-retries", type=click.IntRange(0, 100), default=2, show_default=True, help="Further attempts after a failure."
@@ -104,9 +123,12 @@ def cast_batch(
     space: str | None,
     loom_file: str | None,
     out: Path | None,
+    page: Path | None,
     budget_usd: float | None,
     budget_tokens: int | None,
     cast_budget_usd: float | None,
+    cast_disk_mb: float | None,
+    cast_cpu_percent: int | None,
     max_retries: int,
     again: str | None,
     as_json: bool,
@@ -134,9 +156,10 @@ def cast_batch(
     from cantrip_acp.recipes import load
     from cantrip_acp.tuplespace.batch import batch_tuples, latest_attempts, read_intents, recipe_digest
     from cantrip_acp.tuplespace.guardrails import lane_concurrency
-    from cantrip_acp.tuplespace.stores.base import DEFAULT_MAX_WAITING
+    from cantrip_acp.tuplespace.monitoring.spans import emitting
+    from cantrip_acp.tuplespace.space import max_waiting_from_environment
 
-    at_once = lane_concurrency(concurrency, _AT_ONCE)
+    at_once, most_waiting = lane_concurrency(concurrency, _AT_ONCE), max_waiting_from_environment()
     with click.open_file(intents, encoding="utf-8", errors="strict") as lines:
         wanted = read_intents(lines, "stdin" if intents == "-" else intents)
     state, workspace = paths.state_dir(state_dir), cwd.resolve()
@@ -152,7 +175,15 @@ def cast_batch(
             lane=lane or f"here.{digest[7:19]}",
             samples=samples,
             terms={"max_retries": max_retries}
-            | ({"budget_usd": cast_budget_usd} if cast_budget_usd is not None else {}),
+            | {
+                name: value
+                for name, value in (
+                    ("budget_usd", cast_budget_usd),
+                    ("disk_quota_mb", cast_disk_mb),
+                    ("cpu_quota_pct", cast_cpu_percent),
+                )
+                if value is not None
+            },
             run=str(time.time_ns()) if again == "all" else None,
         )
         works = latest_attempts(store, works, again=again == "failed")
@@ -164,17 +195,20 @@ def cast_batch(
             store.set_budget(str(budget), usd=budget_usd, tokens=budget_tokens)
         report = _Report(store, works, [each for each in wanted for _ in range(samples)], budget, as_json=as_json)
         report.collect(earlier=True)
-        with report.terminal():
+        about = {"cantrip.lane": works[0].lane, "cantrip.tuples": len(works)}
+        with report.terminal(), emitting(f"cast-batch {found.name}", about) as meta:
             if lane is None:
                 opened = open_recipe(recipe, cwd, loom_file or _batch_loom(state, workspace, digest), state_dir)
                 hosts = named_hosts(allow_hosts)
                 print_allowed(opened.cantrip, opened.cantrip.circle, hosts, ask=False)
-                interrupted = _cast_here(store, opened, works, report, at_once, allow_hosts, budget, state_dir)
+                interrupted = _cast_here(store, opened, works, report, at_once, allow_hosts, budget, state_dir, meta)
             else:
-                interrupted = _cast_by_workers(store, works, report, lane, DEFAULT_MAX_WAITING, recipe, budget)
+                interrupted = _cast_by_workers(store, works, report, lane, most_waiting, recipe, budget, meta)
         report.collect()
         if out is not None:
             report.write(out)
+        if page is not None:
+            report.write_page(page, found.name)
         report.summary(opened.loom.location if opened is not None else None, interrupted)
         if interrupted:
             return 130
@@ -212,6 +246,7 @@ def _cast_here(
     hosts: Sequence[str],
     budget: str | None,
     state_dir: Path | None,
+    meta: Mapping[str, str],
 ) -> bool:
     """Cast in this process. Whether the user interrupted."""
     import anyio
@@ -220,7 +255,7 @@ def _cast_here(
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker
 
-    store.put(works, budget=budget)
+    store.put(works, budget=budget, meta=meta)
     give_back_of_dead_processes(store, works[0].lane)
     worker = Worker(
         store,
@@ -268,6 +303,7 @@ def _cast_by_workers(
     most: int,
     recipe: str,
     budget: str | None,
+    meta: Mapping[str, str],
 ) -> bool:
     """Leave the casts to workers and wait for the results. Whether the user interrupted."""
     from cantrip_acp.tuplespace.errors import SpaceFull
@@ -278,7 +314,7 @@ def _cast_by_workers(
             try:
                 while position < len(works):
                     part = works[position : position + 500]
-                    store.put(part, max_waiting=most, budget=budget)
+                    store.put(part, max_waiting=most, budget=budget, meta=meta)
                     position += len(part)
             except SpaceFull:
                 # The rest goes in when workers have taken some.
@@ -391,7 +427,7 @@ class _Report:
             "cost": receipt["cost"],
             **({"error": receipt["error"]} if receipt.get("error") else {}),
             **({"cast": result} if (result := read_result(self._store, receipt)) else {}),
-            **({"artifacts": receipt["artifacts"]} if receipt["artifacts"] and not result else {}),
+            **({"artifacts": receipt["artifacts"]} if receipt["artifacts"] else {}),
         }
 
     def cost(self) -> tuple[float | None, int]:
@@ -444,6 +480,14 @@ class _Report:
         """Write all results, also of casts that have not ended."""
         text = "".join(json.dumps(self._row(index), ensure_ascii=False) + "\n" for index in range(len(self._works)))
         out.write_text(text, encoding="utf-8")
+
+    def write_page(self, target: Path, title: str) -> None:
+        """Write the page of the batch, also with casts that have not ended."""
+        from cantrip_acp.tuplespace.monitoring.report import write_report
+
+        pairs = list(zip(self._works, self._intents, strict=True))
+        names = {work.id: intent.id for work, intent in pairs if intent.id is not None}
+        write_report(self._store, target, only=[work.id for work in self._works], names=names, title=title)
 
     def summary(self, loom: str | None, interrupted: bool) -> None:
         """Say on stderr how it ended, with the reasons of failures, and what to do next."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from cantrip_acp.cli.session.setup import state_option
 from cantrip_acp.cli.session.tuple_space import open_space, space_option
 
 if TYPE_CHECKING:
+    from cantrip_acp.tuplespace.monitoring.status import SpaceStatus
     from cantrip_acp.tuplespace.project_log import Changes
     from cantrip_acp.tuplespace.tuples import Pattern
 
@@ -53,6 +55,7 @@ def out(file: str, as_json: bool, space: str | None, state_dir: Path | None) -> 
     Exit status: 0 done; 1 the lane is full; 2 a tuple is not valid, or the space cannot be opened.
     """
     from cantrip_acp.tuplespace.errors import SpaceFull, TupleError
+    from cantrip_acp.tuplespace.monitoring.spans import emitting
     from cantrip_acp.tuplespace.space import max_waiting_from_environment
     from cantrip_acp.tuplespace.tuples import parse_tuple
 
@@ -66,7 +69,8 @@ def out(file: str, as_json: bool, space: str | None, state_dir: Path | None) -> 
             raise TupleError(f"{'stdin' if file == '-' else file}:{number}: {error}") from None
     store = open_space(space, state_dir)
     try:
-        new = store.put(works, max_waiting=max_waiting_from_environment())
+        with emitting("put tuples", {"cantrip.tuples": len(works)}) as meta:
+            new = store.put(works, max_waiting=max_waiting_from_environment(), meta=meta)
     except SpaceFull as full:
         click.echo(f"cantrip: {full}", err=True)
         return 1
@@ -149,72 +153,98 @@ def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: P
 @tuple_.command(
     "status",
     short_help="Show what waits, runs and failed in each lane.",
-    **examples("cantrip tuple status", "cantrip tuple status --json"),
+    **examples("cantrip tuple status", "cantrip tuple status --lane build --json"),
 )
 @click.option("--watch", is_flag=True, help="Show it again each second, until Ctrl-C.")
+@click.option("--lane", help="Show only this lane.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch, one in each line.")
 @space_option
 @state_option
-def status(watch: bool, as_json: bool, space: str | None, state_dir: Path | None) -> int:
-    """Show each lane: how many tuples wait, run, are done and failed, and the age of the oldest that waits.
+def status(watch: bool, lane: str | None, as_json: bool, space: str | None, state_dir: Path | None) -> int:
+    """Show each lane: how many tuples wait, run, are done and failed, the age of the oldest that waits, how many end each
+    second (over the last minute) and the cost until now. Then the workers that have tuples, and the reasons of failures.
 
     Exit status: 0 done, 2 the space cannot be opened.
     """
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.cli.render.tuple_status import painter, print_status
+    from cantrip_acp.tuplespace.monitoring.status import read_status
+
     store = open_space(space, state_dir)
-    before: tuple[float, int] | None = None
+    found: SpaceStatus | None = None
     try:
-        while True:
-            lanes: dict[str, dict[str, Any]] = {}
-            for count in store.counts():
-                lane = lanes.setdefault(
-                    count.lane,
-                    {"waiting": 0, "claimed": 0, "done": 0, "failed": 0, "taken": 0, "oldest_waiting_s": None},
-                )
-                lane[count.state] = count.count
-                if count.state == "waiting":
-                    lane["oldest_waiting_s"] = round(count.oldest_s, 1)
-            ended, now = sum(lane["done"] + lane["failed"] for lane in lanes.values()), time.monotonic()
-            rate = None if before is None else (ended - before[1]) / (now - before[0])
-            before = (now, ended)
-            if as_json:
-                data = {
-                    "space": store.location,
-                    "lanes": lanes,
-                    **({"ended_per_s": round(rate, 2)} if rate is not None else {}),
-                }
-                click.echo(json.dumps(data))
-            else:
-                _show(store.location, lanes, rate, clear=watch and sys.stdout.isatty())
-            if not watch:
-                return 0
-            sys.stdout.flush()
-            time.sleep(1)
+        if not watch:
+            _show(read_status(store, lane), as_json=as_json)
+            return 0
+        with nullcontext() if as_json else painter() as screen:
+            while True:
+                found = read_status(store, lane)
+                if screen is not None:
+                    screen.paint(found)
+                else:
+                    _show(found, as_json=as_json)
+                time.sleep(1)
     except KeyboardInterrupt:
+        if found is not None and not as_json and sys.stdout.isatty():
+            # The screen of its own is gone: leave the last state in the terminal.
+            print_status(found, Screen())
         return 0
     finally:
         store.close()
 
 
-def _show(location: str, lanes: dict[str, dict[str, Any]], rate: float | None, *, clear: bool) -> None:
-    from cantrip_acp.cli.render.table import print_table
-    from cantrip_acp.cli.render.terminal import Screen
+def _show(status: SpaceStatus, *, as_json: bool) -> None:
+    import msgspec
 
-    if clear:
-        click.clear()
-    click.echo(f"space    {location}" + (f" · {rate:.1f} ended each second" if rate is not None else ""))
-    if not lanes:
-        click.echo("no tuples. `cantrip tuple out FILE` or `cantrip cast-batch` puts some")
-        return
-    rows = [
-        [
-            name,
-            *(str(lane[state]) for state in ("waiting", "claimed", "done", "failed")),
-            "" if lane["oldest_waiting_s"] is None else f"{lane['oldest_waiting_s']:.0f} s",
-        ]
-        for name, lane in sorted(lanes.items())
-    ]
-    columns = ["lane", "waiting", "running", "done", "failed", "oldest"]
-    print_table(Screen(), columns, rows, right=columns[1:])
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.cli.render.tuple_status import print_status
+
+    if as_json:
+        click.echo(msgspec.json.encode(status).decode())
+    else:
+        print_status(status, Screen())
+    sys.stdout.flush()
+
+
+@tuple_.command(
+    "report",
+    short_help="Write the results of a lane as a page.",
+    **examples(
+        "cantrip recipe new greeter",
+        "printf '\"Say hello.\"\\n' > intents.jsonl",
+        "cantrip cast-batch greeter intents.jsonl",
+        "cantrip tuple report --out results.html",
+    ),
+)
+@click.option("--lane", help="Only this lane.  [default: all tuples of the space]")
+@click.option(
+    "--out",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The HTML file.",
+)
+@click.option("--no-looms", is_flag=True, help="Do not write the pages of the looms. Then no result has a link.")
+@space_option
+@state_option
+def report(lane: str | None, target: Path, no_looms: bool, space: str | None, state_dir: Path | None) -> int:
+    """Write one HTML file with the result, the reward, the cost and the reason of each tuple, to filter and to sort.
+
+    The pages of the looms go to a folder beside it, and each cast has a link to its thread. The page needs no server.
+    `cantrip cast-batch --report FILE` writes the page of its batch.
+
+    Exit status: 0 written, 1 there are no such tuples, 2 the space cannot be opened or the file cannot be written.
+    """
+    from cantrip_acp.tuplespace.monitoring.report import write_report
+
+    store = open_space(space, state_dir)
+    try:
+        count = write_report(store, target, lane=lane, looms=not no_looms)
+    finally:
+        store.close()
+    click.echo(f"{target}  {count:,} tuples")
+    return 0 if count else 1
 
 
 @tuple_.command(

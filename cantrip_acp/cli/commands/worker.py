@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,11 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="After this time without a sign of this worker, another one takes its tuples.",
 )
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Serve /metrics for Prometheus and /healthz there. HOST is 127.0.0.1 by default; anybody who reaches it may read.",
+)
 @click.option("--until-empty", is_flag=True, help="Stop when nothing of the lane waits.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each attempt.")
 @cwd_option
@@ -61,6 +67,7 @@ def worker(
     space: str | None,
     concurrency: int | None,
     lease: float,
+    metrics: str | None,
     until_empty: bool,
     as_json: bool,
     cwd: Path,
@@ -87,32 +94,51 @@ def worker(
     from cantrip_acp.tuplespace.worker import Worker
 
     hosts, at_once = named_hosts(allow_hosts), lane_concurrency(concurrency)
+    address = _address(metrics) if metrics is not None else None
     opened = []
     store = None
+    exits = ExitStack()
     try:
         for recipe in recipes:
             each = open_recipe(recipe, cwd, loom_file, state_dir)
             opened.append(each)
             print_allowed(each.cantrip, each.cantrip.circle, hosts, ask=False)
         store = open_space(space, state_dir)
+        yools, counter = cast_yools(opened, allow_hosts), None
+        if address is not None:
+            from cantrip_acp.tuplespace.monitoring.metrics import WorkerMetrics
+
+            counter = WorkerMetrics(store, lane, worker_name())
+            yools = counter.timed(yools)
+
+        def ended(ended: Ended) -> None:
+            if counter is not None:
+                counter.ended(ended)
+            print_ended(ended, as_json=as_json)
+
         runner = Worker(
             store,
             Pattern({"lane": lane}),
-            cast_yools(opened, allow_hosts),
+            yools,
             name=worker_name(),
             concurrency=at_once,
             lease_s=lease,
             cpu_percent=cpu_percent_from_environment(),
             disk=disk_floor(state_dir),
-            ended=lambda ended: print_ended(ended, as_json=as_json),
+            ended=ended,
         )
-        click.echo(f"cantrip: {runner.name} takes the tuples of lane {lane} from {store.location}", err=True)
+        if counter is not None and address is not None:
+            counter.watch(runner)
+            served = exits.enter_context(counter.serve(*address))
+            click.echo(f"cantrip: metrics are at {served}/metrics, the health check is at {served}/healthz", err=True)
+        begins = f"cantrip: {runner.name} takes the tuples of lane {lane} from {store.location}"
 
         async def run() -> None:
             async with anyio.create_task_group() as tasks:
 
                 async def watch_signals() -> None:
                     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                        click.echo(begins, err=True)
                         async for _ in signals:
                             if runner.running:
                                 click.echo(
@@ -127,10 +153,20 @@ def worker(
         run_async(run)
         return 0
     finally:
+        exits.close()
         if store is not None:
             store.close()
         for each in opened:
             each.leave()
+
+
+def _address(text: str) -> tuple[str, int]:
+    from cantrip_acp.tuplespace.monitoring.metrics import parse_address
+
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--metrics") from None
 
 
 def print_ended(ended: Ended, *, as_json: bool, err: bool = False) -> None:

@@ -44,15 +44,18 @@ def text(name: str) -> str:
     return found[0].decode()
 
 
-def script() -> str:
-    """All modules joined into one, each after those it imports. They share one scope, so their names must differ."""
-    return "\n".join(_EXPORT.sub("", _IMPORT.sub("", source)) for source in _ordered("main.js", set()))
+def script(main: str | None = None) -> str:
+    """All modules joined into one, each after those it imports. They share one scope, so their names must differ.
+
+    ``main`` is the text of another page's main module, which imports some of them.
+    """
+    sources = _ordered(text("main.js") if main is None else main, set())
+    return "\n".join(_EXPORT.sub("", _IMPORT.sub("", source)) for source in sources)
 
 
-def _ordered(name: str, seen: set[str]) -> Iterator[str]:
-    seen.add(name)
-    source = text(name)
-    for other in _IMPORT.findall(source):
-        if other not in seen:
-            yield from _ordered(other, seen)
+def _ordered(source: str, seen: set[str]) -> Iterator[str]:
+    for name in _IMPORT.findall(source):
+        if name not in seen:
+            seen.add(name)
+            yield from _ordered(text(name), seen)
     yield source

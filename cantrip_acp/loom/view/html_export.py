@@ -10,6 +10,8 @@ import base64
 import hashlib
 import io
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -55,14 +57,11 @@ def _write(reading: LoomReader, file: TextIO, raw: bool) -> None:
         shown = known.data(msgspec.to_builtins(data, enc_hook=str))
         _raw(file, name, msgspec.json.encode(shown if raw else shapes.data(shown)).decode())
 
-    style, script = assets.text("view.css"), assets.script()
-    page = assets.text("index.html")
-    policy = f"{POLICY}; script-src {_hash(script)}; style-src {_hash(style)}"
-    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-    page = page.replace("<!-- policy -->", meta)
-    page = re.sub(r'<link rel="stylesheet"[^>]*>', lambda _: f"<style>{style}</style>", page)
-    head, _, tail = page.partition('<script type="module" src="main.js"></script>')
-    file.write(head)
+    with page(file, assets.text("view.css"), assets.script()):
+        _blocks(reading, file, block)
+
+
+def _blocks(reading: LoomReader, file: TextIO, block: Callable[[str, Any], None]) -> None:
     total, casts, rewards = len(reading.index), len(reading.index.casts), len(reading.index.rewards)
     about = reading.about() | {"readonly": True, "kept": True}
     block("loom", about)
@@ -81,6 +80,19 @@ def _write(reading: LoomReader, file: TextIO, raw: bool) -> None:
     for start in range(0, casts, BLOCK):
         numbers = range(start, min(start + BLOCK, casts))
         block(f"cast-{start}", [reading.cast(n, whole=True) for n in numbers])
+
+
+@contextmanager
+def page(file: TextIO, style: str, script: str) -> Iterator[None]:
+    """Write a page around the data blocks that the ``with`` block writes. No other script and style can run in it."""
+    text = assets.text("index.html")
+    policy = f"{POLICY}; script-src {_hash(script)}; style-src {_hash(style)}"
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+    text = text.replace("<!-- policy -->", meta)
+    text = re.sub(r'<link rel="stylesheet"[^>]*>', lambda _: f"<style>{style}</style>", text)
+    head, _, tail = text.partition('<script type="module" src="main.js"></script>')
+    file.write(head)
+    yield
     file.write(f'<script type="module">{script}</script>')
     file.write(tail)
 

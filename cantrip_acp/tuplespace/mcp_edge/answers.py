@@ -359,10 +359,10 @@ class Answers:
             log.error("receipt %s is damaged: its id does not fit its content", identity)
             raise ToolError(f"receipt {identity} is damaged: its id does not fit its content")
         document, answer = receipt.document, {"etag": identity[7:39], "receipt": receipt.document}
-        if "result" not in document and document["artifacts"]:
-            large = await run_in_thread(lambda: read_result(self._store, document))
-            answer |= {"etag": f"{identity[7:39]}{'' if large is None else '+'}"}
-            answer |= {} if large is None else {"result": large}
+        if document["artifacts"]:
+            result = await run_in_thread(lambda: read_result(self._store, document))
+            if result != document.get("result"):
+                answer |= {"etag": f"{identity[7:39]}+", "result": result}
         return answer
 
     def _named_lanes(self) -> str:

@@ -37,6 +37,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A number that grows with each claim of the tuple. A claim with an older number is refused."""
     attempt: int
     """1 for the first claim."""
+    meta: Mapping[str, str] | None = None
+    """What `TupleStore.put` got about the tuple beside its content: the trace context."""
     progress: Mapping[str, Any] | None = None
     """What an earlier attempt saved with `save_progress`, if it did not end its step."""
 
@@ -106,6 +108,27 @@ class LaneCount(msgspec.Struct, frozen=True, kw_only=True):
     """Age in seconds of the oldest one, since it was put into the store."""
 
 
+class LaneSums(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tuples of a lane have cost, and how many ended lately."""
+
+    lane: str
+    ended_lately: int
+    usd: float | None
+    """Of all receipts, and of the steps that run. None if no receipt says a cost."""
+    tokens_in: int
+    tokens_out: int
+
+
+class Failures(msgspec.Struct, frozen=True, kw_only=True):
+    """The dead letters of a lane that have the same reason."""
+
+    lane: str
+    reason: str
+    count: int
+    tuple_id: str
+    """The last one of them."""
+
+
 class TupleStore(Protocol):
     """Methods block, and any thread may call them. All raise `SpaceError` if the store cannot be read or written."""
 
@@ -114,11 +137,17 @@ class TupleStore(Protocol):
         """The address, without a password."""
 
     def put(
-        self, works: Sequence[WorkTuple], *, max_waiting: int | None = None, budget: str | None = None
+        self,
+        works: Sequence[WorkTuple],
+        *,
+        max_waiting: int | None = None,
+        budget: str | None = None,
+        meta: Mapping[str, str] | None = None,
     ) -> list[bool]:
         """Store tuples, all or none. For each: whether it is new. A known id is left as it is.
 
         ``budget`` names the budget that those tuples share that have not ended, known ones too (`set_budget`).
+        ``meta`` goes with the new ones and is not a part of their content: the trace context (`Claim.meta`).
         Raises `SpaceFull` if a lane would have more than about ``max_waiting`` waiting tuples.
         """
 
@@ -191,6 +220,15 @@ class TupleStore(Protocol):
 
     def counts(self) -> list[LaneCount]:
         """The tuples of each lane by state."""
+
+    def waiting(self, lane: str) -> tuple[int, float]:
+        """How many tuples of a lane wait, and for how many seconds the oldest one has waited. Quick: for each look of a monitor."""
+
+    def sums(self, lately_s: float = 60.0) -> list[LaneSums]:
+        """The cost of each lane's tuples, and how many ended in the last ``lately_s`` seconds."""
+
+    def failures(self, lane: str | None = None, limit: int = 1000) -> list[Failures]:
+        """The reasons of dead letters, the most frequent first."""
 
     def holders(self) -> list[Holder]:
         """The workers that have tuples now."""

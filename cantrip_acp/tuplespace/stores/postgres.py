@@ -17,8 +17,10 @@ from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, Spac
 from cantrip_acp.tuplespace.stores.base import (
     Claim,
     Expired,
+    Failures,
     Holder,
     LaneCount,
+    LaneSums,
     StoredArtifact,
     StoredReceipt,
     StoredTuple,
@@ -43,6 +45,8 @@ _T = TypeVar("_T")
 _DEFAULTS = {"connect_timeout": "10", "application_name": "cantrip-tuples", "tcp_user_timeout": "30000"}
 _LOCK = 0x43545550
 """The advisory lock of migrations."""
+_LOCK_S = 2.0
+"""How long a migration holds up workers at most while somebody else has a table locked."""
 _CHANNEL = "cantrip_tuples"
 _SLICE_S = 0.5
 """How often a wait looks whether it is to stop."""
@@ -89,6 +93,27 @@ MIGRATIONS = (
         ADD COLUMN charged_tokens bigint NOT NULL DEFAULT 0;
     """,
     "CREATE INDEX IF NOT EXISTS cantrip_tuple_receipt_id ON cantrip_tuple_receipts (id);",
+    # Quick also with many receipts: nothing is rewritten. The trigger fills the columns for an older version's workers too.
+    # Receipts from before have no stored_at, and their cost is read from the body.
+    """
+    ALTER TABLE cantrip_tuple_queue ADD COLUMN meta text;
+    CREATE INDEX cantrip_tuple_failed ON cantrip_tuple_queue (lane) WHERE state = 'failed';
+    ALTER TABLE cantrip_tuple_receipts ADD COLUMN stored_at timestamptz, ADD COLUMN usd float8,
+        ADD COLUMN tokens_in bigint, ADD COLUMN tokens_out bigint;
+    CREATE INDEX cantrip_tuple_receipt_times ON cantrip_tuple_receipts (stored_at) WHERE step IS NULL;
+    CREATE FUNCTION cantrip_tuples_number(text, text) RETURNS numeric LANGUAGE sql AS $$
+        SELECT CASE WHEN jsonb_typeof(c -> $2) = 'number' THEN (c ->> $2)::numeric END FROM (SELECT $1::jsonb -> 'cost' AS c) x
+    $$;
+    CREATE FUNCTION cantrip_tuples_cost() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        NEW.stored_at := clock_timestamp();
+        NEW.usd := cantrip_tuples_number(NEW.body, 'usd');
+        NEW.tokens_in := cantrip_tuples_number(NEW.body, 'tokens_in');
+        NEW.tokens_out := cantrip_tuples_number(NEW.body, 'tokens_out');
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER cantrip_cost BEFORE INSERT ON cantrip_tuple_receipts
+        FOR EACH ROW EXECUTE FUNCTION cantrip_tuples_cost();
+    """,
     """
     CREATE TABLE cantrip_tuple_artifacts (
         tenant name NOT NULL DEFAULT '', id text NOT NULL, size bigint NOT NULL, body bytea, excerpt text,
@@ -179,6 +204,8 @@ class PostgresTupleStore:
         base.execute("CREATE TABLE IF NOT EXISTS cantrip_tuple_tables (version integer PRIMARY KEY)")
         # Another process may have been first.
         version = base.execute("SELECT max(version) FROM cantrip_tuple_tables").fetchone()[0] or 0  # type: ignore[index]
+        # Workers wait behind a statement that waits for a lock. So it waits for a short time, and tries again (`_run`).
+        base.execute(f"SET LOCAL lock_timeout = '{_LOCK_S:g}s'".encode())
         for number, script in enumerate(MIGRATIONS[version:], version + 1):
             base.execute(script.encode())
             base.execute("INSERT INTO cantrip_tuple_tables VALUES (%s)", (number,))
@@ -216,10 +243,15 @@ class PostgresTupleStore:
         raise AssertionError("unreachable")
 
     def put(
-        self, works: Sequence[WorkTuple], *, max_waiting: int | None = None, budget: str | None = None
+        self,
+        works: Sequence[WorkTuple],
+        *,
+        max_waiting: int | None = None,
+        budget: str | None = None,
+        meta: Mapping[str, str] | None = None,
     ) -> list[bool]:
         def work(base: psycopg.Connection[Any]) -> list[bool]:
-            new = self._insert(base, works)
+            new = self._insert(base, works, meta)
             if budget is not None:
                 base.execute(
                     "UPDATE cantrip_tuple_queue q SET budget = %s FROM cantrip_tuples t WHERE t.position = q.position "
@@ -240,7 +272,9 @@ class PostgresTupleStore:
 
         return self._run("write", work)
 
-    def _insert(self, base: psycopg.Connection[Any], works: Sequence[WorkTuple]) -> list[bool]:
+    def _insert(
+        self, base: psycopg.Connection[Any], works: Sequence[WorkTuple], meta: Mapping[str, str] | None = None
+    ) -> list[bool]:
         if not works:
             return []
         rows = base.execute(
@@ -248,12 +282,14 @@ class PostgresTupleStore:
             "SELECT id, lane, body FROM unnest(%s::text[], %s::text[], %s::text[]) WITH ORDINALITY AS given (id, lane, body, n) "
             "ORDER BY n ON CONFLICT (tenant, id) DO NOTHING "
             "RETURNING position, id, lane), "
-            "queued AS (INSERT INTO cantrip_tuple_queue (position, lane, state) SELECT position, lane, 'waiting' FROM new) "
+            "queued AS (INSERT INTO cantrip_tuple_queue (position, lane, state, meta) "
+            "SELECT position, lane, 'waiting', %s FROM new) "
             "SELECT id FROM new",
             (
                 [each.id for each in works],
                 [each.lane for each in works],
                 [canonical_json(each.document).decode() for each in works],
+                encode_progress(meta) if meta else None,
             ),
         ).fetchall()
         base.execute(f"NOTIFY {_CHANNEL}")
@@ -269,7 +305,8 @@ class PostgresTupleStore:
             "ORDER BY q.position LIMIT %s FOR UPDATE OF q SKIP LOCKED) "
             "UPDATE cantrip_tuple_queue q SET state = 'claimed', lease_until = clock_timestamp() + %s * interval '1 s', "
             "attempts = q.attempts + 1, token = q.token + 1, worker = %s "
-            "FROM picked WHERE q.position = picked.position RETURNING q.position, picked.body, q.attempts, q.token, q.progress"
+            "FROM picked WHERE q.position = picked.position RETURNING q.position, picked.body, q.attempts, q.token, q.meta, "
+            "q.progress"
         )
 
         def work(base: psycopg.Connection[Any]) -> list[Claim]:
@@ -285,9 +322,10 @@ class PostgresTupleStore:
                     position=position,
                     token=token,
                     attempt=attempt,
+                    meta=decode_progress(meta),
                     progress=decode_progress(progress),
                 )
-                for position, body, attempt, token, progress in sorted(rows)
+                for position, body, attempt, token, meta, progress in sorted(rows)
             ]
 
         return self._run("claim from", work)
@@ -421,7 +459,7 @@ class PostgresTupleStore:
                 (identity, claim.position, body.decode()),
             )
             self._charge(base, claim, receipt.get("cost"), whole=True)
-            self._insert(base, children)
+            self._insert(base, children, claim.meta)
             base.execute(f"NOTIFY {_CHANNEL}")
 
         self._run("write", work)
@@ -573,11 +611,45 @@ class PostgresTupleStore:
         rows = self._run(
             "read",
             lambda base: base.execute(
-                "SELECT q.lane, q.state, count(*), extract(epoch FROM clock_timestamp() - min(t.put_at))::float8 "
-                "FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) GROUP BY 1, 2 ORDER BY 1, 2"
+                "SELECT q.lane, q.state, q.n, extract(epoch FROM clock_timestamp() - t.put_at)::float8 FROM (SELECT lane, "
+                "state, count(*) AS n, min(position) AS position FROM cantrip_tuple_queue GROUP BY 1, 2) q "
+                "JOIN cantrip_tuples t USING (position) ORDER BY 1, 2"
             ).fetchall(),
         )
         return [LaneCount(lane=lane, state=state, count=n, oldest_s=max(0.0, age)) for lane, state, n, age in rows]
+
+    def waiting(self, lane: str) -> tuple[int, float]:
+        row = self._run(
+            "read",
+            lambda base: base.execute(
+                "SELECT n, extract(epoch FROM clock_timestamp() - (SELECT put_at FROM cantrip_tuples t WHERE t.position = first))"
+                "::float8 FROM (SELECT count(*) AS n, min(position) AS first FROM cantrip_tuple_queue "
+                "WHERE lane = %s AND state = 'waiting') q",
+                (lane,),
+            ).fetchone(),
+        )
+        count, age = row or (0, None)
+        return count, max(0.0, age or 0.0)
+
+    def sums(self, lately_s: float = 60.0) -> list[LaneSums]:
+        rows = self._run("read", lambda base: base.execute(_SUMS.encode(), (lately_s,)).fetchall())
+        return [
+            LaneSums(lane=lane, ended_lately=lately, usd=usd, tokens_in=int(tokens_in), tokens_out=int(tokens_out))
+            for lane, lately, usd, tokens_in, tokens_out in rows
+        ]
+
+    def failures(self, lane: str | None = None, limit: int = 1000) -> list[Failures]:
+        rows = self._run(
+            "read",
+            lambda base: base.execute(
+                "SELECT f.lane, f.error, f.n, t.id FROM (SELECT lane, coalesce(error, '') AS error, count(*) AS n, "
+                "max(position) AS position FROM cantrip_tuple_queue WHERE state = 'failed' AND (%s::text IS NULL OR lane = %s) "
+                "GROUP BY 1, 2 ORDER BY 3 DESC LIMIT %s) f JOIN cantrip_tuples t USING (position) "
+                "ORDER BY f.n DESC, f.position DESC",
+                (lane, lane, limit),
+            ).fetchall(),
+        )
+        return [Failures(lane=lane, reason=reason, count=n, tuple_id=id_) for lane, reason, n, id_ in rows]
 
     def holders(self) -> list[Holder]:
         rows = self._run(
@@ -670,6 +742,24 @@ _AFFORDABLE = (
     "AND (b.spent_usd >= b.usd OR b.spent_tokens >= b.tokens))"
 )
 _BUDGET = "name, usd, tokens, spent_usd, spent_tokens, alarmed"
+
+_SUMS = """
+    SELECT lane, sum(lately), sum(usd)::float8, coalesce(sum(tokens_in), 0)::bigint, coalesce(sum(tokens_out), 0)::bigint FROM (
+        SELECT q.lane, 0 AS lately,
+            CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, 'usd')::float8 ELSE r.usd END AS usd,
+            CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, 'tokens_in') ELSE r.tokens_in END AS tokens_in,
+            CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, 'tokens_out') ELSE r.tokens_out END AS tokens_out
+        FROM cantrip_tuple_queue q JOIN cantrip_tuple_receipts r USING (position)
+        WHERE r.step IS NULL OR q.state IN ('waiting', 'claimed')
+        UNION ALL SELECT q.lane, 1, NULL, NULL, NULL
+        FROM cantrip_tuple_receipts r JOIN cantrip_tuple_queue q USING (position)
+        WHERE r.step IS NULL AND r.stored_at > clock_timestamp() - %s * interval '1 s'
+        UNION ALL SELECT lane, 0, cantrip_tuples_number(progress, 'usd')::float8, cantrip_tuples_number(progress, 'tokens_in'),
+            cantrip_tuples_number(progress, 'tokens_out')
+        FROM cantrip_tuple_queue WHERE state IN ('waiting', 'claimed') AND progress IS NOT NULL
+    ) s GROUP BY lane ORDER BY lane
+"""
+
 _STORED = (
     "SELECT t.position, t.body, q.state, q.attempts, q.worker, q.error, q.progress, t.xid::text "
     "FROM cantrip_tuples t JOIN cantrip_tuple_queue q USING (position)"

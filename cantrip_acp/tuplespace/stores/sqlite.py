@@ -20,8 +20,10 @@ from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, Spac
 from cantrip_acp.tuplespace.stores.base import (
     Claim,
     Expired,
+    Failures,
     Holder,
     LaneCount,
+    LaneSums,
     StoredArtifact,
     StoredReceipt,
     StoredTuple,
@@ -74,6 +76,17 @@ MIGRATIONS = (
     ALTER TABLE queue ADD COLUMN charged_tokens INTEGER NOT NULL DEFAULT 0;
     """,
     "CREATE INDEX IF NOT EXISTS receipt_id ON receipts (id);",
+    # The columns are computed from the receipt, so that they are also right for receipts of an older version's workers.
+    """
+    ALTER TABLE receipts ADD COLUMN usd REAL AS (json_extract(CAST(body AS TEXT), '$.cost.usd'));
+    ALTER TABLE receipts ADD COLUMN tokens_in INTEGER AS (json_extract(CAST(body AS TEXT), '$.cost.tokens_in'));
+    ALTER TABLE receipts ADD COLUMN tokens_out INTEGER AS (json_extract(CAST(body AS TEXT), '$.cost.tokens_out'));
+    ALTER TABLE receipts ADD COLUMN ended_at TEXT AS (json_extract(CAST(body AS TEXT), '$.ended_at'));
+    CREATE INDEX receipt_costs ON receipts (position, step, usd, tokens_in, tokens_out);
+    CREATE INDEX receipt_times ON receipts (ended_at, position) WHERE step IS NULL;
+    CREATE INDEX queue_states ON queue (lane, state, position);
+    ALTER TABLE queue ADD COLUMN meta TEXT;
+    """,
     """
     CREATE TABLE artifacts (
         id TEXT PRIMARY KEY, size INTEGER NOT NULL, body BLOB, excerpt TEXT, put_at REAL NOT NULL, purged_at REAL
@@ -185,10 +198,15 @@ class SqliteTupleStore:
                 raise self._failure("read", error) from None
 
     def put(
-        self, works: Sequence[WorkTuple], *, max_waiting: int | None = None, budget: str | None = None
+        self,
+        works: Sequence[WorkTuple],
+        *,
+        max_waiting: int | None = None,
+        budget: str | None = None,
+        meta: Mapping[str, str] | None = None,
     ) -> list[bool]:
         with self._transaction() as base:
-            new = self._insert(base, works)
+            new = self._insert(base, works, meta)
             if budget is not None:
                 base.execute(
                     "UPDATE queue SET budget = ? WHERE state NOT IN ('done', 'failed') AND position IN "
@@ -208,8 +226,10 @@ class SqliteTupleStore:
         self._notify()
         return new
 
-    def _insert(self, base: sqlite3.Connection, works: Sequence[WorkTuple]) -> list[bool]:
-        now = time.time()
+    def _insert(
+        self, base: sqlite3.Connection, works: Sequence[WorkTuple], meta: Mapping[str, str] | None = None
+    ) -> list[bool]:
+        now, about = time.time(), encode_progress(meta) if meta else None
         new: list[bool] = []
         for work in works:
             row = base.execute(
@@ -219,8 +239,8 @@ class SqliteTupleStore:
             new.append(row is not None)
             if row is not None:
                 base.execute(
-                    "INSERT INTO queue (position, lane, state, ready_at) VALUES (?, ?, 'waiting', ?)",
-                    (row[0], work.lane, now),
+                    "INSERT INTO queue (position, lane, state, ready_at, meta) VALUES (?, ?, 'waiting', ?, ?)",
+                    (row[0], work.lane, now, about),
                 )
         return new
 
@@ -237,9 +257,9 @@ class SqliteTupleStore:
             )
             claims: list[Claim] = []
             for position, body in rows:
-                attempt, token, progress = base.execute(
+                attempt, token, progress, meta = base.execute(
                     "UPDATE queue SET state = 'claimed', lease_until = ?, attempts = attempts + 1, token = token + 1, "
-                    "worker = ? WHERE position = ? RETURNING attempts, token, progress",
+                    "worker = ? WHERE position = ? RETURNING attempts, token, progress, meta",
                     (now + lease_s, worker, position),
                 ).fetchone()
                 claims.append(
@@ -248,6 +268,7 @@ class SqliteTupleStore:
                         position=position,
                         token=token,
                         attempt=attempt,
+                        meta=decode_progress(meta),
                         progress=decode_progress(progress),
                     )
                 )
@@ -367,7 +388,7 @@ class SqliteTupleStore:
             self._check(claim, cursor.rowcount)
             base.execute("INSERT INTO receipts (id, position, body) VALUES (?, ?, ?)", (identity, claim.position, body))
             self._charge(base, claim, receipt.get("cost"), whole=True)
-            self._insert(base, children)
+            self._insert(base, children, claim.meta)
         self._notify()
 
     def _ended_with(self, base: sqlite3.Connection, claim: Claim, receipt_id: str) -> bool:
@@ -480,11 +501,55 @@ class SqliteTupleStore:
 
     def counts(self) -> list[LaneCount]:
         rows = self._rows(
-            "SELECT q.lane, q.state, count(*), min(t.put_at) FROM queue q JOIN tuples t USING (position) "
-            "GROUP BY 1, 2 ORDER BY 1, 2"
+            "SELECT q.lane, q.state, q.n, t.put_at FROM "
+            "(SELECT lane, state, count(*) AS n, min(position) AS position FROM queue GROUP BY 1, 2) q "
+            "JOIN tuples t USING (position) ORDER BY 1, 2"
         )
         now = time.time()
         return [LaneCount(lane=lane, state=state, count=n, oldest_s=max(0.0, now - at)) for lane, state, n, at in rows]
+
+    def waiting(self, lane: str) -> tuple[int, float]:
+        [(count, at)] = self._rows(
+            "SELECT n, (SELECT put_at FROM tuples t WHERE t.position = first) "
+            "FROM (SELECT count(*) AS n, min(position) AS first FROM queue WHERE lane = ? AND state = 'waiting')",
+            (lane,),
+        )
+        return count, 0.0 if at is None else max(0.0, time.time() - at)
+
+    def sums(self, lately_s: float = 60.0) -> list[LaneSums]:
+        since = datetime.datetime.fromtimestamp(time.time() - lately_s, datetime.UTC).isoformat(timespec="milliseconds")
+        lately = self._rows(
+            "SELECT q.lane, count(*) FROM receipts r JOIN queue q USING (position) "
+            "WHERE r.step IS NULL AND r.ended_at > ? GROUP BY 1",
+            (since,),
+        )
+        costs = self._rows(
+            "SELECT q.lane, sum(r.usd), sum(r.tokens_in), sum(r.tokens_out) FROM queue q JOIN receipts r USING (position) "
+            "WHERE r.step IS NULL OR q.state IN ('waiting', 'claimed') GROUP BY 1"
+        )
+        running = self._rows(
+            "SELECT lane, sum(json_extract(progress, '$.cost.usd')), sum(json_extract(progress, '$.cost.tokens_in')), "
+            "sum(json_extract(progress, '$.cost.tokens_out')) FROM queue "
+            "WHERE state IN ('waiting', 'claimed') AND progress IS NOT NULL GROUP BY 1"
+        )
+        ended, sums = dict(lately), dict[str, tuple[float | None, int, int]]()
+        for lane, usd, tokens_in, tokens_out in (*costs, *running):
+            have = sums.get(lane, (None, 0, 0))
+            total = have[0] if usd is None else usd + (have[0] or 0.0)
+            sums[lane] = (total, have[1] + (tokens_in or 0), have[2] + (tokens_out or 0))
+        return [
+            LaneSums(lane=lane, ended_lately=ended.get(lane, 0), usd=usd, tokens_in=tokens_in, tokens_out=tokens_out)
+            for lane, (usd, tokens_in, tokens_out) in sorted(sums.items())
+        ]
+
+    def failures(self, lane: str | None = None, limit: int = 1000) -> list[Failures]:
+        rows = self._rows(
+            "SELECT f.lane, f.error, f.n, t.id FROM (SELECT lane, coalesce(error, '') AS error, count(*) AS n, "
+            "max(position) AS position FROM queue WHERE state = 'failed' AND (?1 IS NULL OR lane = ?1) "
+            "GROUP BY 1, 2 ORDER BY 3 DESC LIMIT ?2) f JOIN tuples t USING (position) ORDER BY f.n DESC, f.position DESC",
+            (lane, limit),
+        )
+        return [Failures(lane=lane, reason=reason, count=n, tuple_id=id_) for lane, reason, n, id_ in rows]
 
     def holders(self) -> list[Holder]:
         rows = self._rows(

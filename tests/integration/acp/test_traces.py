@@ -3,62 +3,18 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.support.acp_client import SOON, RawClient
 from tests.support.fixtures.acp import DONE
+from tests.support.otlp_receiver import Receiver, attributes
 
 ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
-
-
-class Receiver:
-    """Takes what an exporter sends; ``spans`` once something came."""
-
-    def __init__(self) -> None:
-        self.requests: list[ExportTraceServiceRequest] = []
-        self._came = threading.Condition()
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                with receiver._came:
-                    receiver.requests.append(ExportTraceServiceRequest.FromString(body))
-                    receiver._came.notify_all()
-                self.send_response(200)
-                self.send_header("content-type", "application/x-protobuf")
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *args: object) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def spans(self, count: int, seconds: float = 30) -> dict[str, Any]:
-        """At least so many spans, by name."""
-        with self._came:
-            assert self._came.wait_for(lambda: len(self._all()) >= count, seconds), [s.name for s in self._all()]
-        return {span.name: span for span in self._all()}
-
-    def _all(self) -> list[Any]:
-        return [s for r in self.requests for rs in r.resource_spans for ss in rs.scope_spans for s in ss.spans]
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
 
 
 @pytest.fixture
@@ -66,15 +22,6 @@ def receiver() -> Iterator[Receiver]:
     made = Receiver()
     yield made
     made.close()
-
-
-def attributes(holder: Any) -> dict[str, Any]:
-    out = {}
-    for pair in holder.attributes:
-        kind = pair.value.WhichOneof("value")
-        value = getattr(pair.value, kind)
-        out[pair.key] = [v.string_value for v in value.values] if kind == "array_value" else value
-    return out
 
 
 def test_a_prompts_spans_join_the_clients_trace(
@@ -178,7 +125,7 @@ def test_one_trace_from_the_request_into_a_childs_sandbox_and_out_to_the_collect
     agent.hang_up()
     # The collector: one tree, from the client's span down to that command.
     receiver.spans(6)
-    every = {s.span_id.hex(): s for s in receiver._all()}
+    every = {s.span_id.hex(): s for s in receiver.all()}
     assert {s.trace_id.hex() for s in every.values()} == {ID}
     line = []
     at = span_id

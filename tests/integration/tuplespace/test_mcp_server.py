@@ -614,7 +614,7 @@ async def test_a_large_result_is_beside_its_receipt_until_it_is_purged(folder: P
         ended = await call(client, "tuple.observe", {"tuple_id": put["tuple_id"]})
         answer = await call(client, "receipt.get", {"receipt_id": ended["receipt_id"]})
         assert answer["result"]["result"].startswith("Hello. Hello. ")
-        assert "result" not in answer["receipt"]
+        assert set(answer["receipt"]["result"]) == set(answer["result"]) - {"result"}
         with closing(open_store(folder / "space.db")) as store:
             assert collect(store, Tiers(max_mb=0), dry_run=False).bodies == 1
         later = await call(client, "receipt.get", {"receipt_id": ended["receipt_id"], "if_none_match": answer["etag"]})

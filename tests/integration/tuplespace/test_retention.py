@@ -63,10 +63,19 @@ async def run_one(store: TupleStore, result: Any) -> dict[str, Any]:
 async def test_a_large_result_is_an_artifact_and_a_small_one_is_in_its_receipt(store: TupleStore) -> None:
     small, large = await run_one(store, {"text": "short"}), await run_one(store, {"text": "long" * 50_000})
     assert (small["result"], small["artifacts"]) == ({"text": "short"}, [])
-    assert "result" not in large
+    assert "result" not in large, "no field of it is small"
     [pointer] = large["artifacts"]
     assert (pointer["kind"], pointer["bytes"]) == ("result", 200_011)
     assert [read_result(store, each) for each in (small, large)] == [{"text": "short"}, {"text": "long" * 50_000}]
+
+
+async def test_the_small_fields_of_a_large_result_stay_in_its_receipt(store: TupleStore) -> None:
+    result = {"result": "long" * 50_000, "entity_id": "e_1", "turns": 3}
+    receipt = await run_one(store, result)
+    assert receipt["result"] == {"entity_id": "e_1", "turns": 3}
+    assert read_result(store, receipt) == result
+    collect(store, Tiers(max_mb=0), dry_run=False)
+    assert read_result(store, receipt) == {"entity_id": "e_1", "turns": 3}
 
 
 async def test_the_tiers(store: TupleStore, address: str) -> None:

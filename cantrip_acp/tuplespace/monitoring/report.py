@@ -1,0 +1,188 @@
+"""The page of a batch: one HTML file with the result, the reward and the cost of each cast, and links to the pages of their looms.
+
+It uses the colours, lists and texts of a loom's page (`loom.view`), and needs neither this program nor the store.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+
+from cantrip_acp.core.errors import LoomError
+from cantrip_acp.files.output_file import output_file
+from cantrip_acp.loom.view import assets, write_html
+from cantrip_acp.loom.view.html_export import escaped, page
+from cantrip_acp.text.redaction import ShapeMask, shared
+from cantrip_acp.tuplespace.retention import read_result
+from cantrip_acp.tuplespace.tuples import Pattern, parse_time
+
+if TYPE_CHECKING:
+    from cantrip_acp.tuplespace.stores.base import StoredTuple, TupleStore
+
+_BLOCK = 500
+"""The number of tuples in one block of the page."""
+_TEXT = 20_000
+"""The most characters of a result."""
+
+
+def write_report(
+    store: TupleStore,
+    target: Path,
+    *,
+    lane: str | None = None,
+    only: Sequence[str] | None = None,
+    names: Mapping[str, str] | None = None,
+    title: str | None = None,
+    looms: bool = True,
+) -> int:
+    """Write the page of the tuples of a lane, or of ``only`` these ids, and return how many there are.
+
+    ``names`` has the names of tuples by id. With ``looms`` the pages of their looms are written into a folder beside the
+    page. Known secrets, and texts that look like secrets, are masked. Raises `SpaceError`, `OutputError`.
+    """
+    rows = list(_rows(store, lane, only, names or {}))
+    problems = _add_looms(rows, target if looms else None)
+    mask = ShapeMask()
+    about = {
+        "title": title or (f"lane {lane}" if lane else "all lanes"),
+        "space": store.location,
+        "problems": problems,
+    }
+    folder = files(__package__).joinpath("page")
+    script = assets.script(folder.joinpath("batch.js").read_text("utf-8"))
+    style = assets.text("view.css") + folder.joinpath("batch.css").read_text("utf-8")
+    with output_file(target, mode=0o600) as out:
+        file = io.TextIOWrapper(out, encoding="utf-8", write_through=True)
+
+        def block(name: str, data: Any) -> None:
+            text = msgspec.json.encode(mask.data(shared().data(data))).decode()
+            file.write(f'<script type="application/json" id="data-{name}">{escaped(text)}</script>\n')
+
+        with page(file, style, script):
+            block("batch", about)
+            for start in range(0, len(rows), _BLOCK):
+                block(f"rows-{start}", rows[start : start + _BLOCK])
+        file.detach()
+    return len(rows)
+
+
+def _rows(
+    store: TupleStore, lane: str | None, only: Sequence[str] | None, names: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    place = 0
+    for found in _stored(store, lane, only):
+        ended = store.ended([each.work.id for each in found])
+        for each in found:
+            receipt = ended.get(each.work.id)
+            if receipt is not None and receipt.get("artifacts"):
+                receipt = {**receipt, "result": read_result(store, receipt)}
+            yield _row(place, each, receipt, names.get(each.work.id))
+            place += 1
+
+
+def _stored(store: TupleStore, lane: str | None, only: Sequence[str] | None) -> Iterator[list[StoredTuple]]:
+    if only is not None:
+        for start in range(0, len(only), _BLOCK):
+            looked = [store.get(tuple_id) for tuple_id in only[start : start + _BLOCK]]
+            yield [each for each in looked if each is not None]
+        return
+    cursor, pattern = "", Pattern({"lane": lane} if lane else {})
+    while True:
+        found, after = store.after(cursor, pattern)
+        if after == cursor:
+            return
+        cursor = after
+        yield found
+
+
+def _row(place: int, stored: StoredTuple, receipt: Mapping[str, Any] | None, name: str | None) -> dict[str, Any]:
+    work = stored.work
+    args = work.payload[0].args or {}
+    intent = args.get("intent")
+    cost = receipt["cost"] if receipt is not None else (stored.progress or {}).get("cost") or {}
+    tokens = [cost[key] for key in ("tokens_in", "tokens_out") if cost.get(key) is not None]
+    cast = receipt.get("result") if receipt is not None else stored.progress
+    cast = cast if isinstance(cast, Mapping) else {"result": cast}
+    ended = parse_time(receipt["ended_at"]) if receipt is not None else None
+    return {
+        "place": place,
+        "id": work.id,
+        "lane": work.lane,
+        "name": name,
+        "yools": [step.yool for step in work.payload][:20],
+        "intent": _text(intent if isinstance(intent, str) else [step.yool for step in work.payload]),
+        "sample": (work.map_pos or {}).get("sample"),
+        "state": stored.state,
+        "attempts": stored.attempts,
+        "worker": stored.worker,
+        # The reason of an earlier attempt is no longer true of a tuple that is done.
+        "error": stored.error if stored.state != "done" else None,
+        "result": _text(cast.get("result")) if receipt is not None else None,
+        "reason": cast.get("reason"),
+        "turns": cast.get("turns"),
+        "usd": cost.get("usd"),
+        "tokens": sum(tokens) if tokens else None,
+        "ms": cost.get("wall_ms"),
+        "ended": ended.timestamp() * 1000 if ended is not None else None,
+        "entity": cast.get("entity_id"),
+        "loom": cast.get("loom"),
+        "turn": None,
+        "page": None,
+        "reward": None,
+    }
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+    return text if len(text) <= _TEXT else text[:_TEXT] + f"\n… {len(text) - _TEXT:,} more characters"
+
+
+def _add_looms(rows: Sequence[dict[str, Any]], target: Path | None) -> list[str]:
+    """Add rewards, threads and links from the looms. Returns what could not be read."""
+    from cantrip_acp.loom.find_loom import open_readonly
+    from cantrip_acp.loom.query.outline import Outline
+    from cantrip_acp.loom.rewards import of_thread
+
+    by_loom: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if isinstance(row["loom"], str) and isinstance(row["entity"], str):
+            by_loom.setdefault(row["loom"], []).append(row)
+    problems = []
+    for number, (location, found) in enumerate(sorted(by_loom.items())):
+        try:
+            link = None
+            with open_readonly(location) as loom:
+                outline = Outline(loom)
+                for row in found:
+                    leaf = loom.last_turn(row["entity"])
+                    if leaf is not None:
+                        row["turn"] = leaf
+                        row["reward"] = of_thread(loom, leaf, outline=outline)
+            if target is not None:
+                link = _write_loom(location, number, target)
+        except LoomError as error:
+            problems.append(f"{location}: {error}")
+            continue
+        for row in found:
+            if link is not None and row["turn"] is not None:
+                row["page"] = f"{link}#turn={row['turn']}"
+    return problems
+
+
+def _write_loom(location: str, number: int, target: Path) -> str:
+    """Write the page of a loom into the folder of the report's page. Returns its address, relative to that page."""
+    name = re.sub(r"[^A-Za-z0-9-]+", "-", Path(location.partition("?")[0]).name.partition(".")[0]) or "loom"
+    folder = target.with_name(f"{target.stem}-looms")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    write_html(location, folder / f"{number}-{name}.html")
+    return f"{quote(folder.name)}/{number}-{name}.html"

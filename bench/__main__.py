@@ -40,6 +40,8 @@ NAMES = (
     "opening",
     "stores",
     "catalog",
+    "tuples",
+    "receipts",
     "crystal",
     "lsp",
 )

@@ -34,6 +34,7 @@ Options:
                       your platform's state folder)
   --sign-in           ask for a provider's key in this terminal, save it in your configuration
                       folder, and exit
+  --no-cache          run every call of a gate, also one whose inputs have not changed ($CANTRIP_NO_CACHE)
   --log-file FILE     append a detailed log to FILE (default: only warnings, to stderr)
   --version           print the version and exit
   --help              print this text and exit
@@ -102,6 +103,9 @@ def parse(argv: list[str]) -> Options:
             _print_and_exit(f"cantrip-acp {__version__}\n")
         if argument == "--sign-in":
             options.sign_in = True
+            continue
+        if argument == "--no-cache":
+            os.environ["CANTRIP_NO_CACHE"] = "1"
             continue
         if flag not in ("--recipe", "--state-dir", "--log-file"):
             _usage_error(f"unknown argument {argument!r}")

@@ -82,6 +82,22 @@ class GateInvocation:
     context: GateContext
 
 
+@dataclass(frozen=True, slots=True)
+class GateInputs:
+    """What the result of a call depends on besides its arguments, so that an earlier result can be reused.
+
+    - ``folders``: all files in them, except ignored ones.
+    - ``programs``: programs and folders of packages, by size and times.
+    - ``variables``: names of environment variables.
+    - ``more``: JSON data, such as the command line.
+    """
+
+    folders: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    more: Any = None
+
+
 Handler = Callable[[Mapping[str, Any], GateContext], Any]
 """Takes arguments and context. Returns JSON data, a `GateReply`, or an awaitable of either. Raises `GateError` if it fails."""
 
@@ -130,6 +146,8 @@ class Gate:
     - ``ephemeral``: True shows a placeholder instead of the result from the next query (D-010). ``"after_use"`` shows the
       result to one query, and then the placeholder (§7.2).
     - ``pure``: the same arguments always give the same result.
+    - ``inputs``: returns what the result of a call depends on besides its arguments. A result with the same inputs is
+      reused, and then the call has no effect. None if this call must run. It is called in a thread.
     - ``writes``: a call changes something outside the entity.
     - ``main_text``: the name of the argument that is set from a command's standard input.
     - ``json_input``: a command's standard input may be a JSON object with all arguments.
@@ -155,6 +173,7 @@ class Gate:
     dependencies: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
     ephemeral: bool | Literal["after_use"] = False
     pure: bool = False
+    inputs: Callable[[Mapping[str, Any], GateContext], GateInputs | None] | None = None
     writes: bool = False
     kind: str = "other"
     main_text: str | None = None

@@ -68,6 +68,8 @@ class GateExecutor:
         self._redactor = redactor
         self._depth = depth
         self._validators: dict[str, tuple[Gate, Any]] = {}
+        # An interceptor that is ``innermost`` answers only calls that all others let through.
+        interceptors = sorted(interceptors, key=lambda each: getattr(each, "innermost", False))
         self._program_interceptors: list[Any] = [each for each in interceptors if hasattr(each, "program")]
         self._chain: Proceed = self._start
         for interceptor in reversed(interceptors):

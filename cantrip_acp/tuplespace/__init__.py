@@ -2,5 +2,5 @@
 
 Start with `tuples` (the unit of work), `space` (the operations of a program) and `stores` (SQLite or PostgreSQL).
 
-The tuple-space uses the core, recipes and text helpers. The core, ACP and the language server do not import it; `cli` does.
+The tuple-space uses the core, recipes and text helpers. The core does not import it. `cli` uses all of it, ACP only `gate_cache`.
 """

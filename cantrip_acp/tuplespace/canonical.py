@@ -8,12 +8,13 @@ from typing import Any
 
 from cantrip_acp.tuplespace.errors import TupleError
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
 
 def canonical_json(value: Any) -> bytes:
     """JSON with sorted keys, without spaces, in UTF-8. Raises `TupleError` if the value is not JSON data."""
     try:
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        return text.encode()
+        return _ENCODER.encode(value).encode()
     except (TypeError, ValueError, RecursionError) as error:
         # ValueError: NaN, infinity, a lone surrogate, a list that contains itself.
         raise TupleError(f"not JSON data: {error}") from None

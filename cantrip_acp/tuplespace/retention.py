@@ -15,7 +15,7 @@ import msgspec
 from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.guardrails import GC_LANE, number_from_environment
 from cantrip_acp.tuplespace.receipts import make_receipt
-from cantrip_acp.tuplespace.stores.base import Expired, artifact_id
+from cantrip_acp.tuplespace.stores.base import End, Expired, artifact_id
 from cantrip_acp.tuplespace.tuples import Pattern, now_iso
 
 if TYPE_CHECKING:
@@ -97,6 +97,5 @@ def answer_calls(store: TupleStore, worker: str, folder: str, result: Mapping[st
                 cost={},
                 result=dict(result),
             )
-            store.acknowledge(claim, receipt)
-            count += 1
+            count += sum(store.acknowledge(End(claim=claim, receipt=receipt)))
     return count

@@ -26,7 +26,7 @@ from cantrip_acp.tuplespace.monitoring import spans
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine, make_receipt
 from cantrip_acp.tuplespace.retention import split_result
 from cantrip_acp.tuplespace.space import run_in_thread
-from cantrip_acp.tuplespace.stores.base import Claim, TupleStore
+from cantrip_acp.tuplespace.stores.base import Claim, End, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, now_iso, parse_time
 
 if TYPE_CHECKING:
@@ -139,6 +139,9 @@ class Worker:
         # By position and token: after a lost lease this worker may have the same tuple a second time.
         self._running: dict[tuple[int, int], tuple[Claim, anyio.CancelScope]] = {}
         self._draining = False
+        self._ends: list[End] = []
+        self._lost: set[int] = set()
+        self._storing = anyio.Lock()
         self._stop = threading.Event()
         self._finished = anyio.Event()
 
@@ -390,8 +393,30 @@ class Worker:
                 error=failed,
                 steps=[each["id"] for each in steps],
             )
-        await run_in_thread(lambda: self.store.acknowledge(claim, receipt, failed=failed))
+        await self._acknowledge(End(claim=claim, receipt=receipt, failed=failed))
         return Ended(claim=claim, receipt=receipt, failed=failed)
+
+    async def _acknowledge(self, end: End) -> None:
+        """Store the end of a tuple. Tuples that end while the store writes are written together, which costs one flush."""
+        self._ends.append(end)
+        try:
+            async with self._storing:
+                if any(each is end for each in self._ends):
+                    ends, self._ends = self._ends, []
+                    try:
+                        held = await run_in_thread(lambda: self.store.acknowledge(*ends))
+                    except BaseException:
+                        # The others try it themselves.
+                        self._ends[:0] = [each for each in ends if each is not end]
+                        raise
+                    self._lost |= {id(each) for each, holds in zip(ends, held, strict=True) if not holds}
+        finally:
+            self._ends = [each for each in self._ends if each is not end]
+        if id(end) in self._lost:
+            self._lost.remove(id(end))
+            raise LeaseLost(
+                f"the lease of tuple {end.claim.work.id} ended before this worker answered; another worker may have the tuple"
+            )
 
 
 def _attempts(count: int) -> str:

@@ -368,7 +368,9 @@ class SessionFactory:
     ) -> tuple[Cantrip, Recipe | None]:
         chosen = (metadata.recipe, metadata.crystal, metadata.effort) if metadata is not None else (None, None, None)
         cantrip, recipe = self.recipes.cantrip(cwd, *chosen)
-        made = cantrip.for_session(directories, interceptor)
+        from cantrip_acp.tuplespace.gate_cache import with_gate_cache
+
+        made = with_gate_cache(cantrip.for_session(directories, interceptor), self.store.folder.parent)
         return (made.replace(sources=(*made.sources, *sources)) if sources else made), recipe
 
     def _open_loom(

@@ -19,6 +19,7 @@ from cantrip_acp.cli.session.permissions import (
 )
 from cantrip_acp.cli.session.setup import (
     ContextFiles,
+    cache_option,
     context_option,
     cwd_option,
     loom_option,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 @loom_option
 @context_option
 @state_option
+@cache_option
 @click.option("--full", is_flag=True, help="Show complete outputs and changes.")
 @ask_option
 @allow_host_option

@@ -15,7 +15,7 @@ import click
 
 from cantrip_acp.cli.command_table import examples
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
-from cantrip_acp.cli.session.setup import cwd_option, loom_option, open_recipe, state_option
+from cantrip_acp.cli.session.setup import cache_option, cwd_option, loom_option, open_recipe, state_option
 from cantrip_acp.cli.session.tuple_space import (
     cast_yools,
     disk_floor,
@@ -113,6 +113,7 @@ _HINT_S = 20.0
 @click.option("--json", "as_json", is_flag=True, help="Print each result as a JSON line when its cast ends.")
 @cwd_option
 @state_option
+@cache_option
 @allow_host_option
 def cast_batch(
     recipe: str,

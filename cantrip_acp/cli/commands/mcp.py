@@ -17,7 +17,15 @@ import click
 from cantrip_acp.cli.command_table import examples
 from cantrip_acp.cli.commands.worker import print_ended
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
-from cantrip_acp.cli.session.setup import OpenedRecipe, cwd_option, load_trusted, loom_option, open_recipe, state_option
+from cantrip_acp.cli.session.setup import (
+    OpenedRecipe,
+    cache_option,
+    cwd_option,
+    load_trusted,
+    loom_option,
+    open_recipe,
+    state_option,
+)
 from cantrip_acp.cli.session.tuple_space import cast_yools, disk_floor, open_space, run_async, space_option, worker_name
 
 if TYPE_CHECKING:
@@ -126,6 +134,7 @@ _LAST_S = 5.0
 @cwd_option
 @loom_option
 @state_option
+@cache_option
 @allow_host_option
 def mcp(
     recipes: tuple[str, ...],

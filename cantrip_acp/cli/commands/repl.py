@@ -27,6 +27,7 @@ from cantrip_acp.cli.session.permissions import (
 from cantrip_acp.cli.session.setup import (
     ContextFiles,
     OpenedRecipe,
+    cache_option,
     context_option,
     cwd_option,
     loom_option,
@@ -60,6 +61,7 @@ Each line is an intent. A line that ends in \\ continues on the next line.
 @loom_option
 @context_option
 @state_option
+@cache_option
 @click.option(
     "--session",
     "session_id",

@@ -13,7 +13,7 @@ import click
 
 from cantrip_acp.cli.command_table import examples
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
-from cantrip_acp.cli.session.setup import cwd_option, loom_option, open_recipe, state_option
+from cantrip_acp.cli.session.setup import cache_option, cwd_option, loom_option, open_recipe, state_option
 from cantrip_acp.cli.session.tuple_space import (
     cast_yools,
     disk_floor,
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 @cwd_option
 @loom_option
 @state_option
+@cache_option
 @allow_host_option
 def worker(
     recipes: tuple[str, ...],

@@ -50,6 +50,21 @@ state_option = click.option(
     metavar="DIR",
     help="The folder for looms and trust.  [default: $CANTRIP_STATE_DIR, else the platform's state folder]",
 )
+
+
+def _switch_cache_off(context: click.Context, parameter: click.Parameter, given: bool) -> None:
+    if given:
+        os.environ["CANTRIP_NO_CACHE"] = "1"
+
+
+cache_option = click.option(
+    "--no-cache",
+    is_flag=True,
+    envvar="CANTRIP_NO_CACHE",
+    expose_value=False,
+    callback=_switch_cache_off,
+    help="Run every call of a gate, also one whose inputs have not changed, such as run_tests ($CANTRIP_NO_CACHE).",
+)
 context_option = click.option(
     "--context",
     "context_files",
@@ -90,7 +105,9 @@ def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, stat
     from cantrip_acp.recipes.build.build import build, open_loom
 
     recipe, workspace, state = load_trusted(name_or_path, cwd, state_dir)
-    cantrip = build(recipe, workspace=workspace)
+    from cantrip_acp.tuplespace.gate_cache import with_gate_cache
+
+    cantrip = with_gate_cache(build(recipe, workspace=workspace), state)
     return OpenedRecipe(recipe, cantrip, open_loom(cantrip.loom_settings, loom_file, state), workspace, state)
 
 
@@ -212,6 +229,7 @@ def open_session(
     from cantrip_acp.recipes import DEFAULT, load, trust
     from cantrip_acp.recipes.build import build, crystal_choices
     from cantrip_acp.recipes.recipe import built_in, is_path
+    from cantrip_acp.tuplespace.gate_cache import with_gate_cache
 
     state = paths.state_dir(state_dir)
     sessions = SessionStore(state)
@@ -243,7 +261,7 @@ def open_session(
 
         asker = permissions(hosts, note.mode)
         asker.granted.extend(note.granted)
-    cantrip = made.for_session([Path(folder) for folder in note.directories], asker)
+    cantrip = with_gate_cache(made.for_session([Path(folder) for folder in note.directories], asker), state)
     held = -1
     try:
         store = cantrip.loom_settings.get("store", "jsonl")

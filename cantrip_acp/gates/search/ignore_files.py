@@ -93,7 +93,7 @@ def level_of(root: Root, parts: Sequence[str]) -> tuple[Level, bool]:
 
     Raises `GateError` if the folder does not exist any more.
     """
-    level = _trusted_level(root.base)
+    level = level_of_folder(root.base)
     ignored = False
     names = (*root.inner, *parts)
     for number, name in enumerate(names, 1):
@@ -106,7 +106,7 @@ def level_of(root: Root, parts: Sequence[str]) -> tuple[Level, bool]:
     return level, ignored
 
 
-def _trusted_level(path: str) -> Level:
+def level_of_folder(path: str) -> Level:
     """Load the level of a folder that no command can replace, with all levels from the file system's root."""
     level = Level(None, "", (_NONE,) * len(_FILES), False)
     parts = [part for part in path.split("/") if part]

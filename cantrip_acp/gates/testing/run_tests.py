@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import anyio.to_thread
 from cantrip_acp.core.errors import CantripError, GateError
 from cantrip_acp.core.events import Location
 from cantrip_acp.gates.confinement import quoted
-from cantrip_acp.gates.contract import Gate, GateContext, GateReply, GateSession
+from cantrip_acp.gates.contract import Gate, GateContext, GateInputs, GateReply, GateSession
 from cantrip_acp.gates.registry import TIMEOUT
 
 if TYPE_CHECKING:
@@ -230,6 +231,25 @@ def _command_line(args: Mapping[str, Any], context: GateContext) -> str:
     return _command(args, context)[1]
 
 
+def _inputs(args: Mapping[str, Any], context: GateContext) -> GateInputs | None:
+    """The workspace, the programs that run the tests, and the packages of its Python. None if tests may use the network."""
+    workspace = context.workspace
+    if workspace is None or context.wards.bash_network is not False:
+        return None
+    names = ("python3", "node", "npm", "go", "cargo", "make")
+    programs = [path for name in names if (path := shutil.which(name)) is not None]
+    programs += map(str, sorted(workspace.glob("*/pyvenv.cfg")))
+    programs += map(str, sorted(workspace.glob("*/lib/python3.*/site-packages")))
+    programs += [str(workspace / "node_modules" / ".package-lock.json")]
+    folders = [str(workspace), *map(str, context.folders)]
+    return GateInputs(
+        tuple(folders),
+        tuple(programs),
+        ("PATH", "LANG", "LC_ALL", "TZ", "HOME"),
+        {"command": _command_line(args, context)},
+    )
+
+
 def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
     """A lasting permission covers all tests, because every test is code of the workspace."""
     return "*", "in this workspace"
@@ -270,6 +290,7 @@ RUN_TESTS = Gate(
     kind="execute",
     preview=_preview,
     runs=_command_line,
+    inputs=_inputs,
     covers=_covers,
     opens=_open_session,
 )

@@ -43,6 +43,15 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """What an earlier attempt saved with `save_progress`, if it did not end its step."""
 
 
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """How a tuple ends: its last receipt, and its child tuples. ``failed`` is the reason of a dead letter."""
+
+    claim: Claim
+    receipt: Mapping[str, Any]
+    children: Sequence[WorkTuple] = ()
+    failed: str | None = None
+
+
 class StoredTuple(msgspec.Struct, frozen=True, kw_only=True):
     """A tuple with its state."""
 
@@ -166,12 +175,10 @@ class TupleStore(Protocol):
     def save_step(self, claim: Claim, step: int, receipt: Mapping[str, Any]) -> None:
         """Store the receipt of a step. Raises `LeaseLost`."""
 
-    def acknowledge(
-        self, claim: Claim, receipt: Mapping[str, Any], *, children: Sequence[WorkTuple] = (), failed: str | None = None
-    ) -> None:
-        """End a tuple in one transaction: its last receipt, its new state and its child tuples, on the disk when this returns.
+    def acknowledge(self, *ends: End) -> list[bool]:
+        """End tuples in one transaction: last receipts, new states and child tuples, on the disk when this returns.
 
-        ``failed`` is the reason of a dead letter. The same receipt again is no error. Raises `LeaseLost`.
+        For each: whether it ended so, now or by the same receipt before. False if the lease is lost.
         """
 
     def release(self, claim: Claim, error: str, *, delay_s: float = 0.0, counts: bool = True) -> None:

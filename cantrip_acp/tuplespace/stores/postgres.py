@@ -16,6 +16,7 @@ from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
 from cantrip_acp.tuplespace.stores.base import (
     Claim,
+    End,
     Expired,
     Failures,
     Holder,
@@ -433,36 +434,50 @@ class PostgresTupleStore:
 
         self._run("write", work)
 
-    def acknowledge(
-        self, claim: Claim, receipt: Mapping[str, Any], *, children: Sequence[WorkTuple] = (), failed: str | None = None
-    ) -> None:
-        identity, body = encode_receipt(receipt, claim.work)
+    def acknowledge(self, *ends: End) -> list[bool]:
+        encoded = [encode_receipt(end.receipt, end.claim.work) for end in ends]
+        positions = [end.claim.position for end in ends]
 
-        def work(base: psycopg.Connection[Any]) -> None:
+        def work(base: psycopg.Connection[Any]) -> list[bool]:
             base.execute("SET LOCAL synchronous_commit = on")
-            changed = base.execute(
-                "UPDATE cantrip_tuple_queue SET state = %s, error = %s, lease_until = NULL "
-                "WHERE position = %s AND token = %s AND state = 'claimed'",
-                ("done" if failed is None else "failed", failed, claim.position, claim.token),
-            ).rowcount
-            if not changed:
+            rows = base.execute(
+                "WITH given AS (SELECT * FROM unnest(%s::bigint[], %s::integer[], %s::text[], %s::text[], %s::text[], %s::text[]) "
+                "AS given (position, token, state, error, id, body)), "
+                "changed AS (UPDATE cantrip_tuple_queue q SET state = given.state, error = given.error, lease_until = NULL "
+                "FROM given WHERE q.position = given.position AND q.token = given.token AND q.state = 'claimed' "
+                "RETURNING q.position, given.id, given.body, q.budget), "
+                "added AS (INSERT INTO cantrip_tuple_receipts (id, position, body) SELECT id, position, body FROM changed) "
+                "SELECT position, budget FROM changed",
+                (
+                    positions,
+                    [end.claim.token for end in ends],
+                    ["done" if end.failed is None else "failed" for end in ends],
+                    [end.failed for end in ends],
+                    [identity for identity, _ in encoded],
+                    [body.decode() for _, body in encoded],
+                ),
+            ).fetchall()
+            budgets = dict(rows)
+            for end in ends:
+                if budgets.get(end.claim.position) is not None:
+                    self._charge(base, end.claim, end.receipt.get("cost"), whole=True)
+                if end.claim.position in budgets:
+                    self._insert(base, end.children, end.claim.meta)
+            again: set[tuple[int, str]] = set()
+            if len(budgets) < len(ends):
                 # The first try may have reached the server, and its answer may have been lost.
-                again = base.execute(
-                    "SELECT 1 FROM cantrip_tuple_receipts WHERE position = %s AND step IS NULL AND id = %s",
-                    (claim.position, identity),
-                ).fetchone()
-                if again is None:
-                    raise self._lost(claim)
-                return
-            base.execute(
-                "INSERT INTO cantrip_tuple_receipts (id, position, body) VALUES (%s, %s, %s)",
-                (identity, claim.position, body.decode()),
-            )
-            self._charge(base, claim, receipt.get("cost"), whole=True)
-            self._insert(base, children, claim.meta)
+                found = base.execute(
+                    "SELECT position, id FROM cantrip_tuple_receipts WHERE position = ANY(%s) AND step IS NULL",
+                    (positions,),
+                ).fetchall()
+                again = set(found)
             base.execute(f"NOTIFY {_CHANNEL}")
+            return [
+                position in budgets or (position, identity) in again
+                for position, (identity, _) in zip(positions, encoded, strict=True)
+            ]
 
-        self._run("write", work)
+        return self._run("write", work) if ends else []
 
     def release(self, claim: Claim, error: str, *, delay_s: float = 0.0, counts: bool = True) -> None:
         def work(base: psycopg.Connection[Any]) -> None:

@@ -19,6 +19,7 @@ from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
 from cantrip_acp.tuplespace.stores.base import (
     Claim,
+    End,
     Expired,
     Failures,
     Holder,
@@ -255,24 +256,23 @@ class SqliteTupleStore:
             rows = self._find(
                 base, pattern, f"q.state = 'waiting' AND q.ready_at <= ? AND {_AFFORDABLE}", (now,), count
             )
-            claims: list[Claim] = []
-            for position, body in rows:
-                attempt, token, progress, meta = base.execute(
-                    "UPDATE queue SET state = 'claimed', lease_until = ?, attempts = attempts + 1, token = token + 1, "
-                    "worker = ? WHERE position = ? RETURNING attempts, token, progress, meta",
-                    (now + lease_s, worker, position),
-                ).fetchone()
-                claims.append(
-                    Claim(
-                        work=decode_work(body),
-                        position=position,
-                        token=token,
-                        attempt=attempt,
-                        meta=decode_progress(meta),
-                        progress=decode_progress(progress),
-                    )
-                )
-        return claims
+            bodies = dict(rows)
+            claimed = base.execute(
+                "UPDATE queue SET state = 'claimed', lease_until = ?, attempts = attempts + 1, token = token + 1, "
+                "worker = ? WHERE position IN (SELECT value FROM json_each(?)) RETURNING position, attempts, token, progress, meta",
+                (now + lease_s, worker, json.dumps(list(bodies))),
+            ).fetchall()
+        return [
+            Claim(
+                work=decode_work(bodies[position]),
+                position=position,
+                token=token,
+                attempt=attempt,
+                meta=decode_progress(meta),
+                progress=decode_progress(progress),
+            )
+            for position, attempt, token, progress, meta in sorted(claimed)
+        ]
 
     def _find(
         self, base: sqlite3.Connection, pattern: Pattern, condition: str, values: Sequence[Any], count: int
@@ -373,23 +373,28 @@ class SqliteTupleStore:
             )
             self._charge(base, claim, None)
 
-    def acknowledge(
-        self, claim: Claim, receipt: Mapping[str, Any], *, children: Sequence[WorkTuple] = (), failed: str | None = None
-    ) -> None:
-        identity, body = encode_receipt(receipt, claim.work)
+    def acknowledge(self, *ends: End) -> list[bool]:
+        encoded = [encode_receipt(end.receipt, end.claim.work) for end in ends]
+        ended = []
         with self._transaction(durable=True) as base:
-            cursor = base.execute(
-                "UPDATE queue SET state = ?, error = ?, lease_until = NULL "
-                "WHERE position = ? AND token = ? AND state = 'claimed'",
-                ("done" if failed is None else "failed", failed, claim.position, claim.token),
-            )
-            if not cursor.rowcount and self._ended_with(base, claim, identity):
-                return
-            self._check(claim, cursor.rowcount)
-            base.execute("INSERT INTO receipts (id, position, body) VALUES (?, ?, ?)", (identity, claim.position, body))
-            self._charge(base, claim, receipt.get("cost"), whole=True)
-            self._insert(base, children, claim.meta)
+            for end, (identity, body) in zip(ends, encoded, strict=True):
+                claim = end.claim
+                row = base.execute(
+                    "UPDATE queue SET state = ?, error = ?, lease_until = NULL "
+                    "WHERE position = ? AND token = ? AND state = 'claimed' RETURNING budget",
+                    ("done" if end.failed is None else "failed", end.failed, claim.position, claim.token),
+                ).fetchone()
+                ended.append(row is not None or self._ended_with(base, claim, identity))
+                if row is None:
+                    continue
+                base.execute(
+                    "INSERT INTO receipts (id, position, body) VALUES (?, ?, ?)", (identity, claim.position, body)
+                )
+                if row[0] is not None:
+                    self._charge(base, claim, end.receipt.get("cost"), whole=True)
+                self._insert(base, end.children, claim.meta)
         self._notify()
+        return ended
 
     def _ended_with(self, base: sqlite3.Connection, claim: Claim, receipt_id: str) -> bool:
         """Whether the tuple ended with this receipt already: to acknowledge twice is no error."""

@@ -15,6 +15,7 @@ from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple, now_iso
 from tests.support.browser import Watch
 from tests.support.command_line import run
+from tests.support.tuples import acknowledge
 
 pytestmark = pytest.mark.timeout(180)
 Watched = Callable[..., Watch]
@@ -180,7 +181,8 @@ def test_many_tuples_that_wait_run_and_are_done(watched: Watched, tmp_path: Path
     store.put(works)
     for claim in store.claim(Pattern(), "w", lease_s=60, count=200)[:150]:
         now = now_iso()
-        store.acknowledge(
+        acknowledge(
+            store,
             claim,
             make_receipt(
                 yool="a.b",

@@ -19,6 +19,7 @@ from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
 from tests.support import processes
+from tests.support.tuples import acknowledge
 
 ANY = Pattern()
 
@@ -38,7 +39,7 @@ def end_one(store: TupleStore, *, failed: str | None = None) -> WorkTuple:
 
     first = receipt("a.b")
     store.save_step(claim, 0, first)
-    store.acknowledge(claim, receipt("tuple.end", (str(first["id"]),)), failed=failed)
+    acknowledge(store, claim, receipt("tuple.end", (str(first["id"]),)), failed=failed)
     return claim.work
 
 

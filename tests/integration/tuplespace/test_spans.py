@@ -15,6 +15,7 @@ from cantrip_acp.tuplespace.stores.base import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple, now_iso
 from tests.support.command_line import run, start
 from tests.support.otlp_receiver import Receiver, attributes
+from tests.support.tuples import acknowledge
 
 ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
@@ -133,7 +134,7 @@ def test_the_trace_is_no_part_of_the_work(store: TupleStore, open_space: Callabl
     child = new_tuple("build", [{"yool": "a.c"}], parent_id=work.id)
     now = now_iso()
     receipt = make_receipt(yool="a.b", tuple_id=work.id, started_at=now, ended_at=now, exit=0, cost={})
-    store.acknowledge(claim, receipt, children=[child])
+    acknowledge(store, claim, receipt, children=[child])
     [again] = store.claim(Pattern(), "w", lease_s=60)
     assert (again.work.id, again.meta) == (child.id, {"traceparent": "one"})
     assert store.put([new_tuple("build", [{"yool": "a.d"}])]) == [True]

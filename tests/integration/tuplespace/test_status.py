@@ -16,6 +16,7 @@ from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import Claim, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple, now_iso
 from tests.support import command_line
+from tests.support.tuples import acknowledge
 
 
 def put(store: TupleStore, lane: str, count: int) -> None:
@@ -28,7 +29,7 @@ def claims(store: TupleStore, lane: str, count: int, worker: str = "host:1") -> 
 
 
 def end(store: TupleStore, claim: Claim, usd: float | None, failed: str | None = None) -> None:
-    store.acknowledge(claim, receipt(claim, usd), failed=failed)
+    acknowledge(store, claim, receipt(claim, usd), failed=failed)
 
 
 def receipt(claim: Claim, usd: float | None) -> dict[str, Any]:

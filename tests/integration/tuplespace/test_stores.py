@@ -19,6 +19,7 @@ from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import Claim, StoredReceipt, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple, parse_tuple
 from tests.support.postgres_server import PASSWORD, QUOTED
+from tests.support.tuples import acknowledge
 
 Open = Callable[[], TupleStore]
 ANY = Pattern()
@@ -55,7 +56,7 @@ def test_what_is_put_is_claimed_in_order_and_ends_with_a_receipt(store: TupleSto
     assert [each.attempt for each in claims] == [1, 1]
     assert [state(store, each) for each in works] == ["claimed", "claimed", "waiting"]
     other.save_step(claims[0], 0, receipt(works[0], 1))
-    other.acknowledge(claims[0], receipt(works[0], 2))
+    acknowledge(other, claims[0], receipt(works[0], 2))
     stored = store.get(works[0].id)
     assert stored is not None
     assert (stored.state, stored.attempts, stored.worker) == ("done", 1, "worker-1")
@@ -68,7 +69,7 @@ def test_what_is_put_is_claimed_in_order_and_ends_with_a_receipt(store: TupleSto
 def test_the_same_work_is_stored_once(store: TupleStore, open_space: Open) -> None:
     assert store.put([work(1), work(1), work(2)]) == [True, False, True]
     assert open_space().put([work(1)]) == [False]
-    store.acknowledge(claim_one(store), receipt(work(1)))
+    acknowledge(store, claim_one(store), receipt(work(1)))
     # Nor is it done again.
     assert store.put([work(1)]) == [False]
     assert [each.work.id for each in store.claim(ANY, "w", lease_s=30, count=9)] == [work(2).id]
@@ -99,7 +100,7 @@ def test_a_lease_that_ends_gives_the_tuple_to_another_and_refuses_the_first(
     assert (second.attempt, second.token > first.token) == (2, True)
     actions: list[Callable[[], None]] = [
         lambda: store.save_step(first, 0, receipt(work())),
-        lambda: store.acknowledge(first, receipt(work())),
+        lambda: acknowledge(store, first, receipt(work())),
         lambda: store.release(first, "late"),
     ]
     for action in actions:
@@ -107,7 +108,7 @@ def test_a_lease_that_ends_gives_the_tuple_to_another_and_refuses_the_first(
             action()
     assert store.extend([first, second], 30) == [False, True]
     assert store.receipts(work().id) == []
-    other.acknowledge(second, receipt(work()))
+    acknowledge(other, second, receipt(work()))
     assert len(store.receipts(work().id)) == 1
 
 
@@ -118,7 +119,7 @@ def test_a_heartbeat_keeps_a_lease(store: TupleStore) -> None:
         time.sleep(0.15)
         assert store.extend([held], 0.3) == [True]
         assert store.claim(ANY, "thief", lease_s=9) == []
-    store.acknowledge(held, receipt(work()))
+    acknowledge(store, held, receipt(work()))
 
 
 def test_a_release_waits_and_says_why(store: TupleStore) -> None:
@@ -137,7 +138,7 @@ def test_a_release_waits_and_says_why(store: TupleStore) -> None:
 
 def test_a_dead_letter_has_a_receipt_and_its_reason(store: TupleStore) -> None:
     store.put([work()])
-    store.acknowledge(claim_one(store), receipt(work()), failed="3 attempts failed: exit 1")
+    acknowledge(store, claim_one(store), receipt(work()), failed="3 attempts failed: exit 1")
     stored = store.get(work().id)
     assert stored is not None
     assert (stored.state, stored.error) == ("failed", "3 attempts failed: exit 1")
@@ -149,13 +150,13 @@ def test_an_acknowledgement_is_one_transaction(store: TupleStore) -> None:
     claim = claim_one(store)
     child = work(7, parent_id=work().id)
     with pytest.raises(TupleError, match="is of tuple"):
-        store.acknowledge(claim, receipt(child), children=[child])
+        acknowledge(store, claim, receipt(child), children=[child])
     assert state(store, work()) == "claimed"
     assert store.get(child.id) is None
-    store.acknowledge(claim, receipt(work()), children=[child])
+    acknowledge(store, claim, receipt(work()), children=[child])
     assert claim_one(store).work == child
     # The same again is no error: the answer to the first may have been lost.
-    store.acknowledge(claim, receipt(work()), children=[child])
+    acknowledge(store, claim, receipt(work()), children=[child])
     assert len(store.receipts(work().id)) == 1
 
 
@@ -178,7 +179,7 @@ def test_many_threads_claim_each_tuple_once(store: TupleStore, open_space: Open)
     def run(own: TupleStore) -> None:
         while claims := own.claim(ANY, "w", lease_s=30, count=3):
             for claim in claims:
-                own.acknowledge(claim, receipt(claim.work))
+                acknowledge(own, claim, receipt(claim.work))
             with lock:
                 seen.extend(claim.work.id for claim in claims)
 
@@ -216,7 +217,7 @@ def test_a_change_by_another_process_ends_a_wait(store: TupleStore, open_space: 
 
 def test_nothing_in_the_log_can_be_changed(store: TupleStore, address: str) -> None:
     store.put([work()])
-    store.acknowledge(claim_one(store), receipt(work()))
+    acknowledge(store, claim_one(store), receipt(work()))
     if address.startswith("sqlite:"):
         with sqlite3.connect(address.removeprefix("sqlite:")) as base:
             for statement in ("UPDATE tuples SET lane = 'x'", "DELETE FROM receipts", "DELETE FROM tuples"):
@@ -234,7 +235,7 @@ def test_nothing_in_the_log_can_be_changed(store: TupleStore, address: str) -> N
 def test_a_receipt_is_found_by_its_id(store: TupleStore) -> None:
     store.put([work()])
     made = receipt(work())
-    store.acknowledge(claim_one(store), made)
+    acknowledge(store, claim_one(store), made)
     found = store.receipt(made["id"])
     assert found is not None
     assert (found.document, found.step) == (made, None)
@@ -259,7 +260,7 @@ def test_a_version_that_adds_to_the_tables_leaves_this_one_working(
         too_new = ["INSERT INTO cantrip_tuple_tables VALUES (100)"]
     for each in (store, open_space()):
         each.put([work()])
-    store.acknowledge(claim_one(store), receipt(work()))
+    acknowledge(store, claim_one(store), receipt(work()))
     if address.startswith("sqlite:"):
         with sqlite3.connect(address.removeprefix("sqlite:")) as base:
             base.execute(too_new[0])
@@ -302,7 +303,7 @@ def test_a_lost_connection_is_opened_again(address: str, store: TupleStore) -> N
     claim = claim_one(store)
     with psycopg.connect(address, autocommit=True) as base:
         base.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-    store.acknowledge(claim, receipt(work()))
+    acknowledge(store, claim, receipt(work()))
     assert state(store, work()) == "done"
 
 
@@ -335,11 +336,11 @@ def test_with_row_security_two_users_cannot_read_each_others_tuples(address: str
         # The same work is his own, too.
         assert bob.put([work()]) == [True]
         claim = claim_one(ann)
-        ann.acknowledge(claim, receipt(work()))
+        acknowledge(ann, claim, receipt(work()))
         assert bob.receipts(work().id) == []
         assert [each.state for each in bob.counts()] == ["waiting"]
         with pytest.raises(LeaseLost):
-            bob.acknowledge(claim, receipt(work()))
+            acknowledge(bob, claim, receipt(work()))
         assert bob.artifact(ann.put_artifact(b"large", "l")) is None
         assert bob.expire_artifacts(hot_s=0, warm_s=0, most_bytes=0, dry_run=False).bodies == 0
         assert ann.artifact(bob.put_artifact(b"large", "l")) is not None
@@ -388,7 +389,7 @@ def test_receipts_of_many_ended_tuples_are_read_at_once(store: TupleStore) -> No
     works = [work(n) for n in range(4)]
     store.put(works)
     for number in range(2):
-        store.acknowledge(claim_one(store), receipt(works[number]), failed="no" if number else None)
+        acknowledge(store, claim_one(store), receipt(works[number]), failed="no" if number else None)
     assert store.ended([each.id for each in works]) == {works[0].id: receipt(works[0]), works[1].id: receipt(works[1])}
     assert store.ended([]) == {}
 
@@ -417,7 +418,7 @@ def test_a_budget_is_shared_and_nothing_is_claimed_when_it_is_spent(store: Tuple
     budget = store.save_progress(first, {"step": 1, "cost": cost(0.2, 5)})
     assert budget is not None
     assert (budget.spent_usd, budget.spent_tokens) == (0.5, 25)
-    store.acknowledge(first, paid_receipt(work(0), 0.6, 30))
+    acknowledge(store, first, paid_receipt(work(0), 0.6, 30))
     other.save_progress(second, {"step": 0, "cost": cost(0.5, 1)})
     [budget] = other.budgets("batch")
     assert (round(budget.spent_usd, 9), budget.spent_tokens, budget.is_spent) == (1.1, 31, True)
@@ -447,7 +448,7 @@ def test_an_alarm_is_put_once_at_each_threshold(store: TupleStore) -> None:
 
 def test_a_budget_may_be_given_to_tuples_that_are_there(store: TupleStore) -> None:
     store.put([work(0), work(1)])
-    store.acknowledge(claim_one(store), paid_receipt(work(0), 5.0, 1))
+    acknowledge(store, claim_one(store), paid_receipt(work(0), 5.0, 1))
     store.set_budget("late", usd=1.0)
     assert store.put([work(0), work(1)], budget="late") == [False, False]
     claim = claim_one(store)
@@ -461,7 +462,7 @@ def test_a_budget_may_be_given_to_tuples_that_are_there(store: TupleStore) -> No
 def test_tuples_that_nobody_has_are_resumed(store: TupleStore) -> None:
     store.put([work(n) for n in range(6)])
     claims = store.claim(ANY, "w", lease_s=30, count=2)
-    store.acknowledge(claims[0], receipt(work(0)))
+    acknowledge(store, claims[0], receipt(work(0)))
     [late] = store.claim(ANY, "gone", lease_s=1)
     [pausing] = store.claim(ANY, "w", lease_s=30)
     store.release(pausing, "no network", delay_s=600)
@@ -472,7 +473,7 @@ def test_tuples_that_nobody_has_are_resumed(store: TupleStore) -> None:
     assert [state(store, work(n)) for n in range(6)] == ["done", "claimed", "waiting", "waiting", "waiting", "waiting"]
     assert len(store.claim(ANY, "w", lease_s=30, count=9)) == 4, "the pause is over, too"
     with pytest.raises(LeaseLost):
-        store.acknowledge(late, receipt(work(2)))
+        acknowledge(store, late, receipt(work(2)))
 
 
 def test_a_tuple_that_ended_elsewhere_is_stored_with_its_receipts(store: TupleStore) -> None:
@@ -490,6 +491,6 @@ def test_a_tuple_that_ended_elsewhere_is_stored_with_its_receipts(store: TupleSt
     claim = claim_one(store)
     ended = [StoredReceipt(document=receipt(work(1)), step=None)]
     assert not store.put_ended(work(1), ended)
-    store.acknowledge(claim, receipt(work(1), 5))
+    acknowledge(store, claim, receipt(work(1), 5))
     assert store.put_ended(work(2), [StoredReceipt(document=receipt(work(2)), step=None)])
     assert store.receipts(work(2).id)[0].document == receipt(work(2))

@@ -254,12 +254,16 @@ class _Cut:
     def __init__(self, store: TupleStore, other: TupleStore) -> None:
         self._store, self._other = store, other
         self._taken = threading.Event()
+        self._claimed = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def claim(self, pattern: Pattern, worker: str, **options: Any) -> Any:
-        return [] if self._taken.is_set() else self._store.claim(pattern, worker, **options)
+        # Once its lease has ended, it would take the tuple again itself.
+        claims = [] if self._claimed else self._store.claim(pattern, worker, **options)
+        self._claimed = self._claimed or bool(claims)
+        return claims
 
     def extend(self, claims: Any, lease_s: float) -> list[bool]:
         while not self._taken.is_set():

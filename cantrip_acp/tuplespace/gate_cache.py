@@ -1,0 +1,219 @@
+"""Reuses results of gates that declare their inputs: the same arguments, files, programs and environment give the same result.
+
+A result is kept as a receipt in the state folder, sealed with a key that only this user has. A receipt that was changed, or
+that another user or machine made, is never used. A hit makes the call's effects not again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import hmac
+import json
+import logging
+import os
+import secrets
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from cantrip_acp.core.events import Location
+from cantrip_acp.gates.contract import GateInvocation, GateReply, Proceed
+from cantrip_acp.text.json_data import thaw
+from cantrip_acp.text.redaction import shared
+from cantrip_acp.tuplespace.canonical import canonical_json, content_id
+from cantrip_acp.tuplespace.errors import TupleError
+from cantrip_acp.tuplespace.receipts import is_genuine, make_receipt
+from cantrip_acp.version import __version__
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.tuplespace.input_files import FileDigests
+
+_log = logging.getLogger(__name__)
+MAX_BYTES = 1 << 20
+"""The largest receipt that is kept."""
+KEPT_DAYS = 30
+
+
+def with_gate_cache(cantrip: Cantrip, state_dir: Path) -> Cantrip:
+    """The cantrip, whose entities reuse results of gates. Unchanged if ``CANTRIP_NO_CACHE`` is set."""
+    if os.environ.get("CANTRIP_NO_CACHE"):
+        return cantrip
+    return cantrip.replace(interceptors=(*cantrip.interceptors, _cache(state_dir)))
+
+
+@cache
+def _cache(state_dir: Path) -> GateCache:
+    return GateCache(state_dir)
+
+
+class GateCache:
+    """An interceptor that answers in place of a gate if it has a receipt for the same input."""
+
+    innermost = True
+    """Permissions and recorded answers come before it."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._folder = state_dir / "gate-receipts"
+        self._digests: FileDigests | None = None
+        self._key: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"GateCache({str(self._folder)!r})"
+
+    async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
+        gate = invocation.gate
+        if gate.inputs is None and not (gate.pure and gate.opens is None and gate.kind == "execute"):
+            return await proceed(invocation)
+        before = await anyio.to_thread.run_sync(self._input, invocation)
+        if before is None:
+            return await proceed(invocation)
+        found = await anyio.to_thread.run_sync(self._find, before)
+        if found is not None:
+            return _reused(found)
+        started = _now()
+        reply = await proceed(invocation)
+        if _may_keep(reply, invocation):
+            await anyio.to_thread.run_sync(self._keep, invocation, before, reply, started)
+        return reply
+
+    def _input(self, invocation: GateInvocation) -> dict[str, Any] | None:
+        """Everything that the result depends on, as JSON data. None if it is not known."""
+        from cantrip_acp.tuplespace.catalog.build import gate_yool
+        from cantrip_acp.tuplespace.input_files import FileDigests, programs_digest
+
+        gate, context = invocation.gate, invocation.context
+        digests = self._digests = self._digests or FileDigests()
+        try:
+            inputs = gate.inputs(invocation.args, context) if gate.inputs is not None else None
+            if gate.inputs is not None and inputs is None:
+                return None
+            given: dict[str, Any] = {
+                "yool": gate_yool(gate.name),
+                "version": __version__,
+                "args": thaw(invocation.args),
+                "options": content_id(json.loads(json.dumps(thaw(dict(gate.dependencies)), default=repr))),
+                "wards": repr(context.wards),
+            }
+            if inputs is not None:
+                files = {str(folder): digests.folder(Path(folder)) for folder in inputs.folders}
+                if None in files.values():
+                    return None
+                given |= {
+                    "files": files,
+                    "programs": programs_digest(inputs.programs),
+                    "environment": content_id({name: os.environ.get(name) for name in inputs.variables}),
+                    "more": thaw(inputs.more),
+                }
+            return {"tuple_id": content_id(given), **given}
+        except (TupleError, TypeError, OSError) as problem:
+            _log.debug("no input for a receipt of gate %s: %s", gate.name, problem)
+            return None
+
+    def _path(self, tuple_id: str) -> Path:
+        digits = tuple_id.removeprefix("sha256:")
+        return self._folder / digits[:2] / f"{digits[2:]}.json"
+
+    def _find(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The receipt for this input, if it is there and sealed by this user."""
+        path = self._path(given["tuple_id"])
+        try:
+            stored = json.loads(path.read_bytes())
+            receipt, seal = stored["receipt"], stored["seal"]
+            if (
+                isinstance(receipt, dict)
+                and hmac.compare_digest(str(seal), self._seal(receipt))
+                and is_genuine(receipt)
+                and receipt["tuple_id"] == given["tuple_id"]
+                and receipt["yool"] == given["yool"]
+                and _age_days(receipt) < KEPT_DAYS
+            ):
+                return receipt
+            _log.warning("%s is not a receipt of this user and is not used", path)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, TupleError) as problem:
+            _log.warning("%s cannot be used: %s", path, problem)
+        return None
+
+    def _keep(self, invocation: GateInvocation, before: Mapping[str, Any], reply: GateReply, started: str) -> None:
+        """Store the receipt, unless the call or somebody else changed what it reads meanwhile."""
+        if self._input(invocation) != before:
+            return
+        body = {
+            "reply": shared().data(thaw(reply.result)),
+            "title": shared().text(reply.title) if reply.title else None,
+            "locations": [[each.path, each.line] for each in reply.locations],
+        }
+        try:
+            receipt = make_receipt(
+                yool=before["yool"], tuple_id=before["tuple_id"], started_at=started, ended_at=_now(), exit=0, cost={},
+                result=body,
+            )  # fmt: skip
+            content = canonical_json({"receipt": receipt, "seal": self._seal(receipt)})
+            if len(content) > MAX_BYTES:
+                return
+            path = self._path(before["tuple_id"])
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            new = path.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}")
+            new.write_bytes(content)
+            os.replace(new, path)
+        except (OSError, TupleError) as problem:
+            # The call itself is not affected.
+            _log.warning("the receipt of gate %s cannot be stored: %s", invocation.gate.name, problem)
+
+    def _seal(self, receipt: Mapping[str, Any]) -> str:
+        if self._key is None:
+            self._key = _user_key(self._folder / "key")
+        return hmac.new(self._key, canonical_json(dict(receipt)), hashlib.sha256).hexdigest()
+
+
+def _user_key(path: Path) -> bytes:
+    """The key of this user, made on first use. Only the user can read it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        pass
+    else:
+        with open(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(32))
+    status = os.lstat(path)
+    key = path.read_bytes()
+    if len(key) != 32 or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise OSError(f"{path} is not a key that only this user can read; delete it")
+    return key
+
+
+def _may_keep(reply: GateReply, invocation: GateInvocation) -> bool:
+    """Whether a reply is worth keeping: complete and good. What failed may go better the next time."""
+    if reply.is_error or reply.diffs or reply.plan is not None or reply.attachments or reply.annotations:
+        return False
+    result = reply.result
+    return not (isinstance(result, Mapping) and (result.get("ok") is False or result.get("timed_out")))
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _age_days(receipt: Mapping[str, Any]) -> float:
+    ended = datetime.datetime.fromisoformat(receipt["ended_at"])
+    return (datetime.datetime.now(datetime.UTC) - ended).total_seconds() / 86_400
+
+
+def _reused(receipt: Mapping[str, Any]) -> GateReply:
+    """The stored reply, which says that it was reused."""
+    body = receipt["result"]
+    when = datetime.datetime.fromisoformat(receipt["ended_at"]).astimezone().strftime("%H:%M")
+    title = f"{body['title'] or 'The same call'} · reused, nothing changed since {when}"
+    return GateReply(
+        body["reply"],
+        title=title,
+        locations=tuple(Location(path, line) for path, line in body["locations"]),
+        annotations={"reused_receipt": receipt["id"], "reused_from": receipt["ended_at"]},
+    )

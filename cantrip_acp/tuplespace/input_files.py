@@ -1,0 +1,141 @@
+"""Digests of the files that a call reads: equal only if all of them have the same names, modes and content.
+
+Ignored files (`.gitignore` and the like) and version control folders do not count, except files that git tracks. Content is
+read once. Later a file counts as unchanged while size, times and inode are the same, unless it changed so shortly before it was
+read that a later change would not show in its times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import struct
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cantrip_acp.gates.search.ignore_files import Level, level_of_folder
+
+MOST_FILES = 50_000
+"""A folder with more files has no digest: to look at it would take longer than most calls."""
+_RACY_NS = 2_000_000_000
+"""A file that changed so shortly before it was read is read again next time."""
+_SKIPPED = frozenset({".git", ".hg", ".svn", ".jj", "CVS"})
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_Mark = tuple[int, int, int, int]
+
+
+class FileDigests:
+    """Digests of folders, with what was read before. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[_Mark, bytes]] = {}
+        self._lock = threading.Lock()
+
+    def folder(self, path: Path) -> str | None:
+        """The digest of all files below a folder that are not ignored. None if there are too many, or one cannot be read."""
+        with self._lock:
+            digest = hashlib.blake2b(digest_size=32)
+            count = 0
+            seen: dict[str, tuple[_Mark, bytes]] = {}
+            try:
+                for name, place in _walk(path):
+                    count += 1
+                    if count > MOST_FILES:
+                        return None
+                    status = os.lstat(place)
+                    mode = f"{stat.S_IFMT(status.st_mode):o} {status.st_mode & 0o111:o}"
+                    digest.update(f"{name}\0{mode}\0".encode(errors="surrogateescape"))
+                    digest.update(self._content(place, status, seen))
+            except (OSError, ValueError):
+                return None
+            prefix = f"{path}{os.sep}"
+            self._known = {key: value for key, value in self._known.items() if not key.startswith(prefix)} | seen
+            return digest.hexdigest()
+
+    def _content(self, place: str, status: os.stat_result, seen: dict[str, tuple[_Mark, bytes]]) -> bytes:
+        if stat.S_ISLNK(status.st_mode):
+            return os.fsencode(os.readlink(place)) + b"\0"
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("neither a file nor a link")
+        mark = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        known = self._known.get(place)
+        if known is None or known[0] != mark:
+            now = time.time_ns()
+            with open(os.open(place, _READ), "rb") as file:
+                content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).digest()
+            known = (mark, content)
+            if now - max(status.st_mtime_ns, status.st_ctime_ns) < _RACY_NS:
+                return content
+        seen[place] = known
+        return known[1]
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, str]]:
+    """The files below a folder that count: each with its name below the folder, and its path. In a fixed order."""
+    tracked = _tracked(folder / ".git" / "index")
+    for name, place in _below(str(folder), "", level_of_folder(str(folder))):
+        tracked.discard(name)
+        yield name, place
+    for name in sorted(tracked):
+        place = os.path.join(folder, name)
+        if os.path.lexists(place) and not os.path.isdir(place):
+            yield name, place
+
+
+def _tracked(index: Path) -> set[str]:
+    """The names that a git index has (its format: git's documentation, gitformat-index). Raises ValueError if it cannot be read."""
+    try:
+        data = index.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    magic, version, count = struct.unpack_from(">4sII", data)
+    if magic != b"DIRC" or version not in (2, 3):
+        raise ValueError(f"an index of version {version}")
+    names, at = set(), 12
+    for _ in range(count):
+        flags = struct.unpack_from(">H", data, at + 60)[0]
+        start = at + 62 + (2 if flags & 0x4000 else 0)
+        end = data.index(b"\0", start)
+        names.add(os.fsdecode(data[start:end]))
+        at += (end - at + 8) // 8 * 8
+    return names
+
+
+def _below(folder: str, prefix: str, level: Level) -> Iterator[tuple[str, str]]:
+    with os.scandir(folder) as found:
+        entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in found)
+    for name, is_folder in entries:
+        if name in _SKIPPED or level.ignores(name, is_folder):
+            continue
+        place = f"{folder}/{name}"
+        if not is_folder:
+            yield f"{prefix}{name}", place
+            continue
+        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            inner = level.enter(name, descriptor)
+        finally:
+            os.close(descriptor)
+        yield from _below(place, f"{prefix}{name}/", inner)
+
+
+def programs_digest(paths: Sequence[str]) -> str:
+    """The digest of programs and folders of packages, by the size and times of each, and of a folder's entries."""
+    digest = hashlib.blake2b(digest_size=32)
+    for path in paths:
+        digest.update(f"{path}\0{os.path.realpath(path)}\0".encode(errors="surrogateescape"))
+        try:
+            status = os.stat(path)
+            digest.update(f"{status.st_size} {status.st_mtime_ns}\0".encode())
+            if stat.S_ISDIR(status.st_mode):
+                with os.scandir(path) as found:
+                    for name, time_ns in sorted((entry.name, entry.stat().st_mtime_ns) for entry in found):
+                        # Python itself writes its cache there.
+                        if name != "__pycache__":
+                            digest.update(f"{name} {time_ns}\0".encode(errors="surrogateescape"))
+        except OSError as error:
+            digest.update(f"{error.errno}\0".encode())
+    return digest.hexdigest()

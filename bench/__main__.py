@@ -42,6 +42,7 @@ NAMES = (
     "catalog",
     "tuples",
     "receipts",
+    "tuple_status",
     "crystal",
     "lsp",
 )

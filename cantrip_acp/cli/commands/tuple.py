@@ -226,9 +226,12 @@ def _show(status: SpaceStatus, *, as_json: bool) -> None:
     help="The HTML file.",
 )
 @click.option("--no-looms", is_flag=True, help="Do not write the pages of the looms. Then no result has a link.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @space_option
 @state_option
-def report(lane: str | None, target: Path, no_looms: bool, space: str | None, state_dir: Path | None) -> int:
+def report(
+    lane: str | None, target: Path, no_looms: bool, as_json: bool, space: str | None, state_dir: Path | None
+) -> int:
     """Write one HTML file with the result, the reward, the cost and the reason of each tuple, to filter and to sort.
 
     The pages of the looms go to a folder beside it, and each cast has a link to its thread. The page needs no server.
@@ -243,7 +246,7 @@ def report(lane: str | None, target: Path, no_looms: bool, space: str | None, st
         count = write_report(store, target, lane=lane, looms=not no_looms)
     finally:
         store.close()
-    click.echo(f"{target}  {count:,} tuples")
+    click.echo(json.dumps({"file": str(target), "tuples": count}) if as_json else f"{target}  {count:,} tuples")
     return 0 if count else 1
 
 

@@ -259,7 +259,8 @@ class SqliteTupleStore:
             bodies = dict(rows)
             claimed = base.execute(
                 "UPDATE queue SET state = 'claimed', lease_until = ?, attempts = attempts + 1, token = token + 1, "
-                "worker = ? WHERE position IN (SELECT value FROM json_each(?)) RETURNING position, attempts, token, progress, meta",
+                "worker = ? WHERE position IN (SELECT value FROM json_each(?)) RETURNING position, attempts, token, progress, "
+                "meta",
                 (now + lease_s, worker, json.dumps(list(bodies))),
             ).fetchall()
         return [

@@ -204,6 +204,8 @@ def test_many_tuples_that_wait_run_and_are_done(watched: Watched, tmp_path: Path
     assert "50 casts found" in watch.page.inner_text(".found")
     watch.clean()
     assert run("tuple", "report", "--lane", "no", "--space", "space.db", "--out", "no.html", cwd=tmp_path).status == 1
+    shown = run("tuple", "report", "--json", "--no-looms", "--space", "space.db", "--out", "no.html", cwd=tmp_path)
+    assert shown.lines == [{"file": "no.html", "tuples": 20_000}]
 
 
 def test_a_loom_that_is_gone_is_said(watched: Watched, folder: Path, tmp_path: Path) -> None:

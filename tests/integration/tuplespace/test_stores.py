@@ -337,6 +337,8 @@ def test_with_row_security_two_users_cannot_read_each_others_tuples(address: str
         assert bob.put([work()]) == [True]
         claim = claim_one(ann)
         acknowledge(ann, claim, receipt(work()))
+        acknowledge(ann, claim, receipt(work()))
+        assert (len(ann.sums()), bob.sums(), bob.failures(), bob.waiting("build")[0]) == (1, [], [], 1)
         assert bob.receipts(work().id) == []
         assert [each.state for each in bob.counts()] == ["waiting"]
         with pytest.raises(LeaseLost):

@@ -49,7 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "cantrip_acp.cli.commands.models:models",
         "List models with their context windows, limits, prices and abilities.",
     ),
-    "gc": ("cantrip_acp.cli.commands.gc:gc", "Delete old looms of the state folder."),
+    "gc": ("cantrip_acp.cli.commands.gc:gc", "Delete old looms of the state folder, and old results of a tuple-space."),
     "doctor": (
         "cantrip_acp.cli.commands.doctor:doctor",
         "Check what works on this machine, and say how to fix the rest.",

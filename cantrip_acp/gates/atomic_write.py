@@ -14,6 +14,7 @@ import stat
 from contextlib import suppress
 
 from cantrip_acp.core.errors import GateError
+from cantrip_acp.files import disk_limit
 from cantrip_acp.gates.confinement import PathHandle, os_failure
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -28,6 +29,9 @@ def replace_file(place: PathHandle, data: bytes) -> None:
     check_writable(place)
     place.make_parents()
     _check_room(place, len(data))
+    limit = disk_limit.current()
+    if limit is not None and (over := limit.check_write(len(data))) is not None:
+        raise GateError(f"{place.shown!r} was not written: that would be {over}")
     draft = f".cantrip-{secrets.token_hex(8)}.tmp"
     made = False
     try:
@@ -42,6 +46,8 @@ def replace_file(place: PathHandle, data: bytes) -> None:
         _check_unchanged(place)
         os.replace(draft, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
         made = False
+        if limit is not None:
+            limit.add_written(len(data))
     except OSError as error:
         if error.errno in (errno.EISDIR, errno.ENOTEMPTY):
             raise GateError(f"{place.shown!r} is now a folder; nothing was written") from None

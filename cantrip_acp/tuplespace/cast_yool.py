@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
 from cantrip_acp.core.errors import CantripError, CrystalError, LoomError
 from cantrip_acp.core.events import TurnEnded
+from cantrip_acp.files import disk_limit
+from cantrip_acp.files.disk_limit import DiskLimit
 from cantrip_acp.gates.web.named_hosts import NamedHosts
 from cantrip_acp.text.redaction import ShapeMask, shared
 from cantrip_acp.tuplespace.errors import LeaseLost
-from cantrip_acp.tuplespace.guardrails import DiskQuota
 from cantrip_acp.tuplespace.worker import StepCall, StepFailed, StepResult
 
 if TYPE_CHECKING:
@@ -50,6 +49,10 @@ class CastYool:
         self._hosts = hosts
 
     async def __call__(self, call: StepCall) -> StepResult:
+        with disk_limit.in_force(None if call.disk_mb is None else DiskLimit(round(call.disk_mb * 1_000_000))):
+            return await self._run(call)
+
+    async def _run(self, call: StepCall) -> StepResult:
         intent = call.args.get("intent")
         if not isinstance(intent, str) or not intent.strip():
             return StepResult(exit=64, error="the step's args have no intent")
@@ -125,27 +128,21 @@ class CastYool:
         begun = call.progress is not None and entity.id == call.progress.get("entity_id")
         entity.set_wards(_further_wards(call, entity))
         goes_on = begun and any(start.entity_id == entity.id for start in self.loom.cast_starts().values())
-        quota = None
-        if call.disk_mb is not None and entity.circle.workspace is not None:
-            quota = DiskQuota(Path(entity.circle.workspace), call.disk_mb, entity.cancel)
-            await quota.start()
+        limit = disk_limit.current()
         shared_budget: Budget | None = None
-        watcher = asyncio.create_task(quota.watch()) if quota is not None else None
-        try:
-            async with entity.stream(None if goes_on else intent, trace=call.trace) as events:
-                async for event in events:
-                    if isinstance(event, TurnEnded):
-                        # Without its lease the worker stops the cast soon.
-                        with suppress(LeaseLost):
-                            shared_budget = await call.save({**_place(entity), "cost": _cost(entity.usage)})
-                            if shared_budget is not None and shared_budget.is_spent:
-                                entity.cancel()
-        finally:
-            if watcher is not None:
-                watcher.cancel()
+        async with entity.stream(None if goes_on else intent, trace=call.trace) as events:
+            async for event in events:
+                if isinstance(event, TurnEnded):
+                    if limit is not None and limit.exceeded():
+                        entity.cancel()
+                    # Without its lease the worker stops the cast soon.
+                    with suppress(LeaseLost):
+                        shared_budget = await call.save({**_place(entity), "cost": _cost(entity.usage)})
+                        if shared_budget is not None and shared_budget.is_spent:
+                            entity.cancel()
         result = events.result
-        if quota is not None and await quota.check():
-            raise _QuotaExceeded(f"the files in {quota.folder} grew by more than {quota.most_mb:g} MB (disk_quota_mb)")
+        if limit is not None and (over := limit.exceeded()) is not None:
+            raise _QuotaExceeded(f"the cast was stopped: it used {over}")
         if shared_budget is not None and shared_budget.is_spent and result.reason == "cancelled":
             raise StepFailed(
                 f"the budget {shared_budget.name} is spent; the cast goes on when it is raised", tried=False

@@ -9,9 +9,6 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import anyio
-import anyio.to_thread
-
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.tuples import WorkTuple, new_tuple, now_iso
 
@@ -20,7 +17,6 @@ DEFAULT_FREE_MB = 1000
 DEFAULT_CONCURRENCY = 32
 DEFAULT_MAX_CONCURRENCY = 64
 GC_LANE = "gc.urgent"
-_LOOK_S = 1.0
 _MB = 1_000_000
 
 
@@ -71,24 +67,6 @@ def free_mb(folder: Path) -> float:
         return disk.f_bavail * disk.f_frsize / _MB
 
 
-def used_bytes(folder: Path) -> int:
-    """The disk space that the files below a folder take. Links are not followed, and other file systems are left out."""
-    total, device = 0, folder.stat().st_dev
-    waiting = [str(folder)]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    status = entry.stat(follow_symlinks=False)
-                    total += status.st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False) and status.st_dev == device:
-                        waiting.append(entry.path)
-        except OSError:
-            # It was removed meanwhile, or nobody may read it.
-            continue
-    return total
-
-
 class DiskFloor:
     """Checks that a disk has some free space. ``notice`` gets a text when it has too little, and when it has enough again."""
 
@@ -118,33 +96,3 @@ class DiskFloor:
             [{"yool": "fs.gc.run", "args": {"folder": str(self.folder), "free_mb": round(free_mb(self.folder))}}],
             map_pos={"worker": worker, "at": now_iso()},
         )
-
-
-class DiskQuota:
-    """Watches that the files below a folder do not grow by more than so many MB, and calls ``exceeded`` once if they do."""
-
-    def __init__(self, folder: Path, most_mb: float, exceeded: Callable[[], object]) -> None:
-        self.folder = folder
-        self.most_mb = most_mb
-        self.is_exceeded = False
-        self._exceeded = exceeded
-        self._before = 0
-
-    async def start(self) -> None:
-        """Measure what is there."""
-        self._before = await anyio.to_thread.run_sync(used_bytes, self.folder)
-
-    async def check(self) -> bool:
-        """Measure again. Whether the quota is exceeded."""
-        grown = await anyio.to_thread.run_sync(used_bytes, self.folder) - self._before
-        if grown > self.most_mb * _MB and not self.is_exceeded:
-            self.is_exceeded = True
-            self._exceeded()
-        return self.is_exceeded
-
-    async def watch(self) -> None:
-        """Measure again and again. Folders with many files are measured less often."""
-        while not self.is_exceeded:
-            began = anyio.current_time()
-            await self.check()
-            await anyio.sleep(max(_LOOK_S, 10 * (anyio.current_time() - began)))

@@ -91,6 +91,18 @@ _HINT_S = 20.0
     "--cast-budget-usd", type=click.FloatRange(0, min_open=True), metavar="USD", help="The most that one cast may cost."
 )
 @click.option(
+    "--cast-disk-mb",
+    type=click.FloatRange(0, min_open=True),
+    metavar="MB",
+    help="The most that one cast may write to disks.",
+)
+@click.option(
+    "--cast-cpu-percent",
+    type=click.IntRange(1, 100),
+    metavar="PERCENT",
+    help="What each command of a cast gets of one processor.  [default: $YOOL_TUPLE_CPU_QUOTA_PCT of the worker, else 95]",
+)
+@click.option(
     "--max-retries", type=click.IntRange(0, 100), default=2, show_default=True, help="Further attempts after a failure."
 )
 @click.option(
@@ -116,6 +128,8 @@ def cast_batch(
     budget_usd: float | None,
     budget_tokens: int | None,
     cast_budget_usd: float | None,
+    cast_disk_mb: float | None,
+    cast_cpu_percent: int | None,
     max_retries: int,
     again: str | None,
     as_json: bool,
@@ -144,9 +158,9 @@ def cast_batch(
     from cantrip_acp.tuplespace.batch import batch_tuples, latest_attempts, read_intents, recipe_digest
     from cantrip_acp.tuplespace.guardrails import lane_concurrency
     from cantrip_acp.tuplespace.monitoring.spans import emitting
-    from cantrip_acp.tuplespace.stores.base import DEFAULT_MAX_WAITING
+    from cantrip_acp.tuplespace.space import max_waiting_from_environment
 
-    at_once = lane_concurrency(concurrency, _AT_ONCE)
+    at_once, most_waiting = lane_concurrency(concurrency, _AT_ONCE), max_waiting_from_environment()
     with click.open_file(intents, encoding="utf-8", errors="strict") as lines:
         wanted = read_intents(lines, "stdin" if intents == "-" else intents)
     state, workspace = paths.state_dir(state_dir), cwd.resolve()
@@ -162,7 +176,15 @@ def cast_batch(
             lane=lane or f"here.{digest[7:19]}",
             samples=samples,
             terms={"max_retries": max_retries}
-            | ({"budget_usd": cast_budget_usd} if cast_budget_usd is not None else {}),
+            | {
+                name: value
+                for name, value in (
+                    ("budget_usd", cast_budget_usd),
+                    ("disk_quota_mb", cast_disk_mb),
+                    ("cpu_quota_pct", cast_cpu_percent),
+                )
+                if value is not None
+            },
             run=str(time.time_ns()) if again == "all" else None,
         )
         works = latest_attempts(store, works, again=again == "failed")
@@ -182,7 +204,7 @@ def cast_batch(
                 print_allowed(opened.cantrip, opened.cantrip.circle, hosts, ask=False)
                 interrupted = _cast_here(store, opened, works, report, at_once, allow_hosts, budget, state_dir, meta)
             else:
-                interrupted = _cast_by_workers(store, works, report, lane, DEFAULT_MAX_WAITING, recipe, budget, meta)
+                interrupted = _cast_by_workers(store, works, report, lane, most_waiting, recipe, budget, meta)
         report.collect()
         if out is not None:
             report.write(out)
@@ -386,6 +408,8 @@ class _Report:
             click.echo(json.dumps(self._row(self._places[tuple_id]), ensure_ascii=False))
 
     def _row(self, index: int) -> dict[str, Any]:
+        from cantrip_acp.tuplespace.retention import read_result
+
         work, intent = self._works[index], self._intents[index]
         receipt = self._results.get(work.id)
         position = work.map_pos or {}
@@ -403,7 +427,8 @@ class _Report:
             "receipt_id": receipt["id"],
             "cost": receipt["cost"],
             **({"error": receipt["error"]} if receipt.get("error") else {}),
-            **({"cast": receipt["result"]} if receipt.get("result") else {}),
+            **({"cast": result} if (result := read_result(self._store, receipt)) else {}),
+            **({"artifacts": receipt["artifacts"]} if receipt["artifacts"] else {}),
         }
 
     def cost(self) -> tuple[float | None, int]:

@@ -1,4 +1,4 @@
-"""`cantrip gc`: deletes old looms of the state folder, or lists the looms that it would delete."""
+"""`cantrip gc`: deletes old looms of the state folder and old results of a tuple-space, or lists what it would delete."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ import click
 
 from cantrip_acp.cli.command_table import examples
 from cantrip_acp.cli.session.setup import state_option
+from cantrip_acp.cli.session.tuple_space import space_option
 
 if TYPE_CHECKING:
     from cantrip_acp.retention.plan import Plan
     from cantrip_acp.retention.rules import Item, Rules
+    from cantrip_acp.tuplespace.retention import Tiers
+    from cantrip_acp.tuplespace.stores.base import Expired
 
 
 @click.command(
     "gc",
     **examples(
-        "cantrip gc", "cantrip gc --older-than 30d --max-size 2GB", "cantrip gc --older-than 1y --yes", "cantrip gc --json"
+        "cantrip gc", "cantrip gc --older-than 30d --max-size 2GB", "cantrip gc --older-than 1y --yes", "cantrip gc --json",
+        "cantrip gc --hot-days 7 --max-mb 1000 --yes",
     ),
 )  # fmt: skip
 @click.option("--yes", is_flag=True, help="Delete the looms. Without this option they are only listed.")
@@ -38,17 +42,49 @@ if TYPE_CHECKING:
     help="Then delete the oldest looms until the rest is not larger than this: 500MB, 2GB, or unlimited.  "
     "[default: gc.max_size, else unlimited]",
 )
+@click.option(
+    "--hot-days",
+    type=click.IntRange(0),
+    metavar="DAYS",
+    help="Purge large results of a tuple-space that are older.  [default: $YOOL_TUPLE_HOT_DAYS, else 30]",
+)
+@click.option(
+    "--warm-days",
+    type=click.IntRange(0),
+    metavar="DAYS",
+    help="After so many days also the first lines of a purged result.  [default: $YOOL_TUPLE_WARM_DAYS, else 365]",
+)
+@click.option(
+    "--max-mb",
+    type=click.IntRange(0),
+    metavar="MB",
+    help="Purge the oldest large results until the others are not larger together.  [default: $YOOL_TUPLE_MAX_MB, else 5000]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@space_option
 @state_option
 def gc(
-    yes: bool, dry_run: bool, older_than: str | None, max_size: str | None, as_json: bool, state_dir: Path | None
+    yes: bool,
+    dry_run: bool,
+    older_than: str | None,
+    max_size: str | None,
+    hot_days: int | None,
+    warm_days: int | None,
+    max_mb: int | None,
+    as_json: bool,
+    space: str | None,
+    state_dir: Path | None,
 ) -> int:
-    """List the old looms of the state folder that would be deleted. With --yes, delete them.
+    """List the old looms of the state folder that would be deleted, and old results. With --yes, delete them.
 
     A loom is not deleted if a process has it open, if `cantrip loom keep` marked it, if another loom continues it, or if
     somebody changed a file in the worktree of its fork. Together with a loom, the worktrees of its forks in the state folder
     and its hidden git refs (the saved files of its turns) are deleted. Old entries of the recipe cache are deleted too.
     Nothing else outside the state folder is changed, and symbolic links are not followed.
+
+    Of a tuple-space (--space, else the one of the state folder, if there is one), large results are purged that are too old, or
+    too many. Tuples and receipts are never deleted, and a receipt keeps the hash and the size of its result. Tuples in the lane
+    gc.urgent that asked for space in the state folder are answered.
 
     You can set the defaults in settings.toml of the configuration folder: [gc], older_than = "90d", max_size = "2GB".
 
@@ -65,19 +101,86 @@ def gc(
     if state_dir is not None and not state.is_dir():
         raise click.BadParameter(f"the folder {state} does not exist", param_hint="--state-dir")
     rules = _rules(older_than, max_size)
+    results = _Results(space, state, hot_days, warm_days, max_mb)
     with locked(state) if yes else nullcontext():
         plan = make_plan(state, rules, progress=_progress())
         try:
             done = _delete(plan, quiet=as_json) if yes else None
         finally:
             plan.close()
+        results.collect(yes, sum(item.size + item.beside for item, why, _ in done or () if why is None))
     if as_json:
-        click.echo(json.dumps(_data(plan, done)))
-    elif done is None:
+        click.echo(json.dumps(_data(plan, done) | results.data()))
+        return 1 if done is not None and any(failed for _, _, failed in done) else 0
+    if done is None:
         _print_plan(plan)
     else:
         _print_result(plan, done)
+    results.show(yes)
     return 1 if done is not None and any(failed for _, _, failed in done) else 0
+
+
+class _Results:
+    """The large results of a tuple-space. There may be no space; none is made."""
+
+    def __init__(
+        self, space: str | None, state: Path, hot_days: int | None, warm_days: int | None, max_mb: int | None
+    ) -> None:
+        self.expired: Expired | None = None
+        self.answered = 0
+        self._state = state
+        self._space = space if space is not None or (state / "tuples.db").exists() else ""
+        given = {"hot_days": hot_days, "warm_days": warm_days, "max_mb": max_mb}
+        self._given = {name: value for name, value in given.items() if value is not None}
+        self.location = ""
+        self.tiers: Tiers | None = None
+
+    def collect(self, yes: bool, freed: int) -> None:
+        """Purge what is too old or too much, or with False only count it."""
+        if self._space == "":
+            return
+        import msgspec
+
+        from cantrip_acp.cli.session.tuple_space import open_space, worker_name
+        from cantrip_acp.tuplespace import retention
+
+        self.tiers = msgspec.structs.replace(retention.Tiers.from_environment(), **self._given)
+        store = open_space(self._space, self._state)
+        try:
+            self.location = store.location
+            self.expired = retention.collect(store, self.tiers, dry_run=not yes)
+            if yes:
+                result = {"freed_bytes": freed + self.expired.bytes}
+                self.answered = retention.answer_calls(store, worker_name(), str(self._state), result)
+        finally:
+            store.close()
+
+    def data(self) -> dict[str, Any]:
+        if self.expired is None or self.tiers is None:
+            return {}
+        import msgspec
+
+        return {
+            "space": {
+                "location": self.location,
+                "rules": msgspec.to_builtins(self.tiers),
+                **msgspec.to_builtins(self.expired),
+                "answered": self.answered,
+            }
+        }
+
+    def show(self, yes: bool) -> None:
+        if self.expired is None:
+            return
+        each = self.expired
+        if each.bodies or each.excerpts:
+            what = "purged" if yes else "with --yes would purge"
+            click.echo(
+                f"{what} {each.bodies} large results ({size(each.bytes)}) and {each.excerpts} excerpts of {self.location}"
+            )
+        click.echo(f"{each.bodies_left} large results kept, {size(each.bytes_left)}")
+        if self.answered:
+            click.echo(f"{self.answered} calls for space answered (lane gc.urgent)")
 
 
 def _rules(older_than: str | None, max_size: str | None) -> Rules:

@@ -126,7 +126,8 @@ def _documents(text: str) -> list[tuple[int, str]]:
 def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: Path | None) -> int:
     """Show a tuple: PATTERN is its id, or a part of a tuple as JSON, such as {"lane": "build"}.
 
-    A pattern finds the oldest tuple that waits or is worked on. An id finds a tuple in any state, with its receipts.
+    A pattern finds the oldest tuple that waits or is worked on. An id finds a tuple in any state, with its receipts. The id of an
+    artifact in a receipt finds the large result.
 
     Exit status: 0 found, 1 there is none, 2 the pattern is not valid, or the space cannot be opened.
     """
@@ -142,6 +143,12 @@ def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: P
             if stored is not None or time.monotonic() >= end:
                 break
             store.wait(min(1.0, end - time.monotonic()), threading.Event())
+        if stored is None and identity and (artifact := store.artifact(identity)) is not None:
+            body = None if artifact.body is None else json.loads(artifact.body)
+            data = {"artifact": artifact.id, "bytes": artifact.size, "purged_at": artifact.purged_at}
+            data |= {"excerpt": artifact.excerpt} if body is None else {"result": body}
+            click.echo(json.dumps(data, ensure_ascii=False, indent=None if as_json else 2))
+            return 0
         if stored is None:
             click.echo("cantrip: there is no such tuple", err=True)
             return 1

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cantrip_acp.tuplespace.monitoring.status import SpaceStatus
 
 _MOST_WORKERS = 10
+_MOST_BUDGETS = 5
 _MOST_REASONS = 8
 
 
@@ -53,6 +54,23 @@ def print_status(status: SpaceStatus, screen: Screen) -> None:
         shown = [[each.worker, _short(each.lane, 13), f"{each.count:,}"] for each in status.workers[:_MOST_WORKERS]]
         print_table(screen, ["worker", "lane", "running"], shown, right=["running"])
         _more(screen, len(status.workers) - _MOST_WORKERS, "workers")
+    if status.budgets:
+        screen.blank()
+        columns = ["budget", "spent", "USD", "of USD", "tokens", "of tokens"]
+        budgets: list[list[Cell]] = [
+            [
+                each["name"],
+                (f"{each['spent_percent']:g} %", "red" if each["spent_percent"] >= 100 else ""),
+                f"{each['spent_usd']:.4f}",
+                "" if each["usd"] is None else f"{each['usd']:g}",
+                _tokens(each["spent_tokens"]),
+                "" if each["tokens"] is None else _tokens(each["tokens"]),
+            ]
+            # Those that are nearest to their limit come first.
+            for each in sorted(status.budgets, key=lambda each: -each["spent_percent"])[:_MOST_BUDGETS]
+        ]
+        print_table(screen, columns, budgets, right=columns[1:])
+        _more(screen, len(status.budgets) - _MOST_BUDGETS, "budgets")
     if status.failures:
         screen.blank()
         failed = [

@@ -5,7 +5,7 @@
 #   ~FOLDER   the folder now has placeholders at protected names
 #   =FOLDER   the folder has no placeholders any more
 #   !FOLDER   a further folder to remove
-#   %FOLDER   the folder in which control groups are created
+#   %FOLDER   a further folder in which control groups are created
 #   .         the owner has cleaned up itself
 # The end of the input means that the owner has ended.
 # $1 is the runtime folder to remove. The other arguments are the protected names. The program name of each sandbox begins
@@ -22,7 +22,7 @@ newline='
 while IFS= read -r line; do
   case $line in
     .) exit 0 ;;
-    %*) groups=${line#?} ;;
+    %*) groups=$groups${line#?}$newline ;;
     !*) more=$more${line#?}$newline ;;
     '~'*) folders="$folders${line#?}$newline" ;;
     '='*) folder=${line#?}$newline

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import anyio
+import anyio.to_thread
 
 from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox.launch import availability, bubblewrap, limits
@@ -191,6 +192,10 @@ class Running:
             await self._report()
         finally:
             status = self._clean_up()
+        if self._watchdog.disk_use.limit is not None:
+            over = await anyio.to_thread.run_sync(self._watchdog.disk_use.end)
+            if over is not None and status.ended_because is None:
+                status.exit_code, status.ended_because = None, f"it used {over}"
         await self._report(last=True)
         if self._network_error is not None:
             raise SandboxError(self._network_error)

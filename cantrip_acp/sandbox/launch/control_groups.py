@@ -8,6 +8,9 @@ If we move another process into a group, the kernel waits until no processor is 
 to 20 ms on a quiet machine and blocks our event loop. A thread that moves itself does not wait, and version 1 allows
 this for a single thread. So our thread enters the group, starts the sandbox, which is then in the group, and leaves
 it again. That takes 0.1 ms.
+
+A limit on the processor time needs the ``cpu`` controller: in version 2 in the same group, in version 1 in a hierarchy of
+its own, so that the command then has a second group.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,12 +38,18 @@ def limits_memory(parent: str | None) -> bool:
     return parent is not None and not _is_version_one(parent)
 
 
-def _version_one(mounts: str, own: str) -> str | None:
-    place = next((f[2] for f in (line.split(":", 2) for line in _read(own).splitlines()) if f[1:2] == ["pids"]), None)
+def cpu_parent(mounts: str = "/proc/self/mountinfo", own: str = "/proc/self/cgroup") -> str | None:
+    """The folder of version 1 in which we may create groups that limit processor time, or None."""
+    return _version_one(mounts, own, "cpu")
+
+
+def _version_one(mounts: str, own: str, controller: str = "pids") -> str | None:
+    places = (line.split(":", 2) for line in _read(own).splitlines())
+    place = next((f[2] for f in places if len(f) == 3 and controller in f[1].split(",")), None)
     for line in _read(mounts).splitlines():
         before, _, after = line.partition(" - ")
         fields, options = before.split(), after.split(" ", 2)
-        if place is None or options[0] != "cgroup" or len(fields) < 5 or "pids" not in options[-1].split(","):
+        if place is None or options[0] != "cgroup" or len(fields) < 5 or controller not in options[-1].split(","):
             continue
         if fields[3] != "/" or ".." in place.split("/"):
             continue
@@ -114,7 +123,7 @@ class ControlGroup:
         Raises OSError if the kernel refuses one of the limits. Then no group is left.
         """
         self.folder = os.path.join(parent, name)
-        self._parent = parent
+        self._folders = [self.folder]
         self._by_thread = _is_version_one(parent)
         self._joined = False
         os.mkdir(self.folder)
@@ -122,6 +131,8 @@ class ControlGroup:
             # If a sandbox starts inside its group, the outer and the inner process of bubblewrap are in the group too.
             _write(f"{self.folder}/pids.max", b"%d" % (processes + (2 if self._by_thread else 1)))
             if self._by_thread:
+                if cpu_percent is not None and (hierarchy := cpu_parent()) is not None:
+                    self._limit_cpu(os.path.join(hierarchy, name), cpu_percent)
                 return
             _write(f"{self.folder}/memory.max", b"%d" % memory)
             _write(f"{self.folder}/memory.oom.group", b"1")
@@ -133,6 +144,18 @@ class ControlGroup:
             self.remove()
             raise
 
+    def _limit_cpu(self, folder: str, percent: int) -> None:
+        """Version 1: also make a group that limits processor time, unless the kernel refuses. It may be the same folder."""
+        if folder != self.folder:
+            try:
+                os.mkdir(folder)
+            except OSError:
+                return
+            self._folders.append(folder)
+        with suppress(OSError):
+            _write(f"{folder}/cpu.cfs_period_us", b"100000")
+            _write(f"{folder}/cpu.cfs_quota_us", b"%d" % (percent * 1000))
+
     @contextmanager
     def enter(self) -> Iterator[None]:
         """Move this thread into the group, so that processes that it starts are in the group, and back at the end.
@@ -142,22 +165,21 @@ class ControlGroup:
         if not self._by_thread:
             yield
             return
-        # Open the parent's file first. A thread that cannot open it later would stay in the group.
-        back = os.open(f"{self._parent}/tasks", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            try:
-                _write(f"{self.folder}/tasks", b"0")
-            except OSError:
-                # The kernel refuses although the folder is writable.
-                yield
-                return
-            try:
-                yield
-            finally:
-                os.write(back, b"0")
-            self._joined = True
-        finally:
-            os.close(back)
+        with ExitStack() as leaving:
+            joined = True
+            for folder in self._folders:
+                # Open the parent's file first. A thread that cannot open it later would stay in the group.
+                back = os.open(f"{os.path.dirname(folder)}/tasks", os.O_WRONLY | os.O_CLOEXEC)
+                leaving.callback(os.close, back)
+                try:
+                    _write(f"{folder}/tasks", b"0")
+                except OSError:
+                    # The kernel refuses although the folder is writable.
+                    joined = False
+                    continue
+                leaving.callback(os.write, back, b"0")
+            yield
+            self._joined = joined
 
     def add_process(self, pid: int) -> ControlGroup | None:
         """Move a sandbox's first process into the group if it is not there yet, and return the group.
@@ -167,7 +189,8 @@ class ControlGroup:
         """
         if not self._joined:
             try:
-                _write(f"{self.folder}/cgroup.procs", b"%d" % pid)
+                for folder in self._folders:
+                    _write(f"{folder}/cgroup.procs", b"%d" % pid)
             except OSError:
                 self.remove()
                 return None
@@ -186,14 +209,15 @@ class ControlGroup:
 
         All processes have ended, but the kernel may need some milliseconds until the group is empty.
         """
-        for _ in range(20):
-            try:
-                os.rmdir(self.folder)
-                return
-            except FileNotFoundError:
-                return
-            except OSError:
-                time.sleep(0.001)
+        for folder in self._folders:
+            for _ in range(20):
+                try:
+                    os.rmdir(folder)
+                    break
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    time.sleep(0.001)
 
 
 def _write(path: str, data: bytes) -> None:

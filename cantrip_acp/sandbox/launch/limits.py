@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from cantrip_acp.core.errors import GateError, SandboxError
+from cantrip_acp.files.disk_limit import DiskMeter
 from cantrip_acp.gates.atomic_write import MIN_FREE, least_free
 from cantrip_acp.sandbox.policy.policy import MIB, Limits
 
@@ -242,6 +243,7 @@ class Watchdog:
         self._folders = folders
         self._count = count
         self.disks = Disks(disks)
+        self.disk_use = DiskMeter(disks)
 
     def verdict(self, pid: int, times: int = 1) -> str | None:
         """The reason why the tree with the first process ``pid`` must be killed, or None.
@@ -252,6 +254,8 @@ class Watchdog:
         most = self._limits.memory * times
         if (full := self.disks.full_message()) is not None:
             return f"too much of a disk: {full}"
+        if (over := self.disk_use.look(lambda: _process_numbers(pid))) is not None:
+            return over
         use = measure(pid, self._folders)
         if self._count and use.processes > self._limits.processes + 1:
             return f"more than {self._limits.processes} processes at once (sandbox_max_processes)"
@@ -265,6 +269,11 @@ class Watchdog:
         if memory > most:
             return f"more than {most // (1024 * 1024)} MiB of memory"
         return None
+
+    def disk_message(self, pid: int) -> str | None:
+        """Count what the tree with the first process ``pid`` has written. A message if that is too much."""
+        over = self.disk_use.look(lambda: _process_numbers(pid)) if pid else None
+        return f"The code used {over}" if over is not None else None
 
 
 # Watchdog checks that do not block the event loop.

@@ -26,6 +26,7 @@ from importlib.resources import files
 
 from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.files.paths import state_dir
+from cantrip_acp.sandbox.launch import control_groups
 from cantrip_acp.sandbox.launch.bubblewrap import HostPaths
 from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.sandbox.policy.placeholders import Pool
@@ -54,7 +55,7 @@ class Runtime:
         os.chmod(note, 0o444)
         self._note = note
         self._pools: dict[int, Pool | None] = {}
-        self._groups = ""
+        self._groups: set[str] = set()
         self._sentinel = self._sentinel_lives = -1
         script = files("cantrip_acp.sandbox.inside").joinpath("sentinel.sh").read_text("utf-8")
         ends: list[int] = []
@@ -124,9 +125,9 @@ class Runtime:
     def group_name(self, parent: str) -> str:
         """Return a new name for a control group below ``parent``. The sentinel removes groups with such names."""
         with self._lock:
-            if self._groups != parent:
-                self._groups = parent
-                self._send_line(f"%{parent}")
+            for folder in {parent, control_groups.cpu_parent() or parent} if parent not in self._groups else ():
+                self._groups.add(folder)
+                self._send_line(f"%{folder}")
             self._count += 1
             return f"{self.token}-{self._count}"
 

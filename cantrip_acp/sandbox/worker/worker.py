@@ -358,8 +358,8 @@ class Worker:
         return self._watchdog.verdict(first, times) if first else None
 
     def disk_full(self) -> str | None:
-        """A message about a disk that is full since the last `thaw`, or None."""
-        return self._watchdog.disks.full_message()
+        """A message about a disk that is full since the last `thaw`, or about too much that was written, or None."""
+        return self._watchdog.disks.full_message() or self._watchdog.disk_message(self.first)
 
     def end(self, because: str) -> None:
         """Kill the worker and all its child processes at once."""

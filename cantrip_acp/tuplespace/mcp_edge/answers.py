@@ -19,6 +19,7 @@ from cantrip_acp.tuplespace.catalog.capabilities import Capability, Catalog, Unk
 from cantrip_acp.tuplespace.errors import SpaceError, SpaceFull, TupleError
 from cantrip_acp.tuplespace.mcp_edge.tools import DEFAULT_WAIT_S, TOOLS
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine
+from cantrip_acp.tuplespace.retention import read_result
 from cantrip_acp.tuplespace.space import run_in_thread
 from cantrip_acp.tuplespace.stores.base import StoredReceipt, StoredTuple, TupleStore
 from cantrip_acp.tuplespace.tuples import WorkTuple, new_tuple
@@ -357,7 +358,12 @@ class Answers:
         if not is_genuine(receipt.document):
             log.error("receipt %s is damaged: its id does not fit its content", identity)
             raise ToolError(f"receipt {identity} is damaged: its id does not fit its content")
-        return {"etag": identity[7:39], "receipt": receipt.document}
+        document, answer = receipt.document, {"etag": identity[7:39], "receipt": receipt.document}
+        if document["artifacts"]:
+            result = await run_in_thread(lambda: read_result(self._store, document))
+            if result != document.get("result"):
+                answer |= {"etag": f"{identity[7:39]}+", "result": result}
+        return answer
 
     def _named_lanes(self) -> str:
         return f"lane{'s' if len(self._lanes) > 1 else ''} {', '.join(self._lanes)}"

@@ -214,6 +214,7 @@ TOOLS: Final[tuple[dict[str, Any], ...]] = (
         ),
         "output": _answer(
             ["receipt"],
+            result={"description": "A result that is too large for its receipt (artifacts), if it was not purged."},
             receipt={
                 "type": "object",
                 "properties": {
@@ -227,7 +228,11 @@ TOOLS: Final[tuple[dict[str, Any], ...]] = (
                     "result": {"description": "What the yool returned. Of a cast: its answer, turns, usage and loom."},
                     "error": {"type": "string"},
                     "steps": {"type": "array", "items": {"type": "string"}},
-                    "artifacts": {"type": "array", "items": {"type": "object"}},
+                    "artifacts": {
+                        "type": "array",
+                        "items": {"type": "object"},
+                        "description": "Hash and size of what is too large for the receipt.",
+                    },
                 },
                 "required": ["id", "yool", "tuple_id", "exit", "cost"],
             },

@@ -21,6 +21,7 @@ from cantrip_acp.files.output_file import output_file
 from cantrip_acp.loom.view import assets, write_html
 from cantrip_acp.loom.view.html_export import escaped, page
 from cantrip_acp.text.redaction import ShapeMask, shared
+from cantrip_acp.tuplespace.retention import read_result
 from cantrip_acp.tuplespace.tuples import Pattern, parse_time
 
 if TYPE_CHECKING:
@@ -80,7 +81,10 @@ def _rows(
     for found in _stored(store, lane, only):
         ended = store.ended([each.work.id for each in found])
         for each in found:
-            yield _row(place, each, ended.get(each.work.id), names.get(each.work.id))
+            receipt = ended.get(each.work.id)
+            if receipt is not None and receipt.get("artifacts"):
+                receipt = {**receipt, "result": read_result(store, receipt)}
+            yield _row(place, each, receipt, names.get(each.work.id))
             place += 1
 
 

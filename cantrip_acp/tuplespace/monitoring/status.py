@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -43,6 +43,8 @@ class SpaceStatus(msgspec.Struct, kw_only=True):
     ended_per_s: float
     usd: float | None
     workers: list[Holder]
+    budgets: list[dict[str, Any]]
+    """What tuples share: the limits, and what is spent of them, with the casts that run."""
     failures: list[Failures]
     """The most frequent first. Reasons that differ only in ids and numbers are one."""
 
@@ -69,6 +71,7 @@ def read_status(store: TupleStore, lane: str | None = None) -> SpaceStatus:
         ended_per_s=round(sum(each.ended_per_s for each in lanes.values()), 2),
         usd=round(sum(known), 9) if known else None,
         workers=[each for each in store.holders() if lane is None or each.lane == lane],
+        budgets=[each.record() for each in store.budgets()] if lane is None else [],
         failures=_grouped(store.failures(lane)),
     )
 

@@ -7,6 +7,7 @@ lease ends without an answer, the tuple waits again, and the old claim is refuse
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections.abc import Mapping, Sequence
@@ -71,6 +72,31 @@ class StoredReceipt(msgspec.Struct, frozen=True, kw_only=True):
     document: dict[str, Any]
     step: int | None
     """The index of the step, or None for the receipt that ends the tuple."""
+
+
+class StoredArtifact(msgspec.Struct, frozen=True, kw_only=True):
+    """A large part of a receipt. Its record is kept for ever: the id, which is the hash of the body, and the size."""
+
+    id: str
+    size: int
+    body: bytes | None
+    """None after the body was purged."""
+    excerpt: str | None
+    """How it began. None after the record became cold."""
+    purged_at: str | None
+    """ISO 8601, when the body was purged."""
+
+
+class Expired(msgspec.Struct, frozen=True, kw_only=True):
+    """What `expire_artifacts` purged, or would purge."""
+
+    bodies: int
+    bytes: int
+    """The size of these bodies."""
+    excerpts: int
+    """Records that became cold."""
+    bodies_left: int
+    bytes_left: int
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,6 +246,16 @@ class TupleStore(Protocol):
     def budgets(self, name: str | None = None) -> list[Budget]:
         """All budgets by name, or this one."""
 
+    def put_artifact(self, body: bytes, excerpt: str) -> str:
+        """Store a body, and return its id (``sha256:…``). The same body again is stored once, and is new again."""
+
+    def artifact(self, artifact_id: str) -> StoredArtifact | None:
+        """An artifact by its id."""
+
+    def expire_artifacts(self, *, hot_s: float, warm_s: float, most_bytes: int, dry_run: bool) -> Expired:
+        """Purge bodies older than ``hot_s``, then the oldest until the others have ``most_bytes`` together; and excerpts older
+        than ``warm_s``. With ``dry_run``, only say what would be purged."""
+
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         """Wait until the store may have changed. False if it has not changed after ``timeout_s``, or if ``stop`` was set."""
 
@@ -236,6 +272,19 @@ def encode_receipt(receipt: Mapping[str, Any], work: WorkTuple) -> tuple[str, by
     if document.get("tuple_id") != work.id:
         raise TupleError(f"receipt {identity} is of tuple {document.get('tuple_id')}, not of {work.id}")
     return identity, canonical_json(document)
+
+
+def artifact_id(body: bytes) -> str:
+    """The id of an artifact: the hash of its body."""
+    return "sha256:" + hashlib.sha256(body).hexdigest()
+
+
+def expired(old: Sequence[tuple[str, int]], sizes: Sequence[int], excerpts: int) -> Expired:
+    """Count what is purged: ``old`` are the ids and sizes of bodies, ``sizes`` those of all."""
+    size = sum(each for _, each in old)
+    return Expired(
+        bodies=len(old), bytes=size, excerpts=excerpts, bodies_left=len(sizes) - len(old), bytes_left=sum(sizes) - size
+    )
 
 
 def encode_progress(progress: Mapping[str, Any]) -> str:

@@ -17,17 +17,22 @@ from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, Spac
 from cantrip_acp.tuplespace.stores.base import (
     Claim,
     End,
+    Expired,
     Failures,
     Holder,
     LaneCount,
     LaneSums,
+    StoredArtifact,
     StoredReceipt,
     StoredTuple,
+    artifact_id,
     decode_progress,
     decode_work,
     encode_progress,
     encode_receipt,
+    expired,
 )
+from cantrip_acp.tuplespace.stores.postgres_tables import MIGRATIONS, READS_TO, ROW_SECURITY
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
 
 try:
@@ -49,84 +54,6 @@ _SLICE_S = 0.5
 """How often a wait looks whether it is to stop."""
 _RECONNECTS = 30
 """How often an operation tries a lost connection again, once a second."""
-
-MIGRATIONS = (
-    """
-    CREATE TABLE cantrip_tuples (
-        position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-        tenant name NOT NULL DEFAULT '', id text NOT NULL, lane text NOT NULL, body text NOT NULL,
-        put_at timestamptz NOT NULL DEFAULT clock_timestamp(), xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
-        UNIQUE (tenant, id)
-    );
-    CREATE INDEX cantrip_tuples_xid ON cantrip_tuples (xid, position);
-    CREATE TABLE cantrip_tuple_receipts (
-        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-        tenant name NOT NULL DEFAULT '', id text NOT NULL, position bigint NOT NULL, step integer, body text NOT NULL
-    );
-    CREATE UNIQUE INDEX cantrip_tuple_receipt_of_end ON cantrip_tuple_receipts (position) WHERE step IS NULL;
-    CREATE UNIQUE INDEX cantrip_tuple_receipt_of_step ON cantrip_tuple_receipts (position, step) WHERE step IS NOT NULL;
-    CREATE TABLE cantrip_tuple_queue (
-        position bigint PRIMARY KEY, tenant name NOT NULL DEFAULT '', lane text NOT NULL, state text NOT NULL,
-        ready_at timestamptz NOT NULL DEFAULT clock_timestamp(), lease_until timestamptz,
-        attempts integer NOT NULL DEFAULT 0, token integer NOT NULL DEFAULT 0, worker text, error text
-    );
-    CREATE INDEX cantrip_tuple_waiting ON cantrip_tuple_queue (lane, position) WHERE state = 'waiting';
-    CREATE INDEX cantrip_tuple_leases ON cantrip_tuple_queue (lease_until) WHERE state = 'claimed';
-    CREATE FUNCTION cantrip_tuples_kept() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        RAISE restrict_violation USING MESSAGE = 'tuples and receipts are append-only';
-    END $$;
-    CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_tuples
-        FOR EACH STATEMENT EXECUTE FUNCTION cantrip_tuples_kept();
-    CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_tuple_receipts
-        FOR EACH STATEMENT EXECUTE FUNCTION cantrip_tuples_kept();
-    """,
-    "ALTER TABLE cantrip_tuple_queue ADD COLUMN IF NOT EXISTS progress text;",
-    """
-    CREATE TABLE cantrip_tuple_budgets (
-        tenant name NOT NULL DEFAULT '', name text NOT NULL, usd float8, tokens bigint, spent_usd float8 NOT NULL DEFAULT 0,
-        spent_tokens bigint NOT NULL DEFAULT 0, alarmed integer NOT NULL DEFAULT 0, PRIMARY KEY (tenant, name)
-    );
-    ALTER TABLE cantrip_tuple_queue ADD COLUMN budget text, ADD COLUMN charged_usd float8 NOT NULL DEFAULT 0,
-        ADD COLUMN charged_tokens bigint NOT NULL DEFAULT 0;
-    """,
-    "CREATE INDEX IF NOT EXISTS cantrip_tuple_receipt_id ON cantrip_tuple_receipts (id);",
-    # Quick also with many receipts: nothing is rewritten. The trigger fills the columns for an older version's workers too.
-    # Receipts from before have no stored_at, and their cost is read from the body.
-    """
-    ALTER TABLE cantrip_tuple_queue ADD COLUMN meta text;
-    CREATE INDEX cantrip_tuple_failed ON cantrip_tuple_queue (lane) WHERE state = 'failed';
-    ALTER TABLE cantrip_tuple_receipts ADD COLUMN stored_at timestamptz, ADD COLUMN usd float8,
-        ADD COLUMN tokens_in bigint, ADD COLUMN tokens_out bigint;
-    CREATE INDEX cantrip_tuple_receipt_times ON cantrip_tuple_receipts (stored_at) WHERE step IS NULL;
-    CREATE FUNCTION cantrip_tuples_number(text, text) RETURNS numeric LANGUAGE sql AS $$
-        SELECT CASE WHEN jsonb_typeof(c -> $2) = 'number' THEN (c ->> $2)::numeric END FROM (SELECT $1::jsonb -> 'cost' AS c) x
-    $$;
-    CREATE FUNCTION cantrip_tuples_cost() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        NEW.stored_at := clock_timestamp();
-        NEW.usd := cantrip_tuples_number(NEW.body, 'usd');
-        NEW.tokens_in := cantrip_tuples_number(NEW.body, 'tokens_in');
-        NEW.tokens_out := cantrip_tuples_number(NEW.body, 'tokens_out');
-        RETURN NEW;
-    END $$;
-    CREATE TRIGGER cantrip_cost BEFORE INSERT ON cantrip_tuple_receipts
-        FOR EACH ROW EXECUTE FUNCTION cantrip_tuples_cost();
-    """,
-)
-"""The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
-READS_TO = 99
-"""The highest version of tables that this version works with. A version from 100 on may have changed what exists."""
-
-ROW_SECURITY = "".join(
-    f"""
-    ALTER TABLE {table} ALTER COLUMN tenant SET DEFAULT current_user;
-    ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;
-    ALTER TABLE {table} FORCE ROW LEVEL SECURITY;
-    DROP POLICY IF EXISTS cantrip_own ON {table};
-    CREATE POLICY cantrip_own ON {table} USING (tenant = current_user) WITH CHECK (tenant = current_user);
-    """
-    for table in ("cantrip_tuples", "cantrip_tuple_receipts", "cantrip_tuple_queue", "cantrip_tuple_budgets")
-)
-"""Gives each user of the database tuples of their own. An administrator runs it once, before the first tuple."""
 
 
 class PostgresTupleStore:
@@ -654,6 +581,53 @@ class PostgresTupleStore:
             ).fetchall(),
         )
         return [Holder(worker=worker, lane=lane, count=count) for worker, lane, count in rows]
+
+    def put_artifact(self, body: bytes, excerpt: str) -> str:
+        identity = artifact_id(body)
+        statement = (
+            "INSERT INTO cantrip_tuple_artifacts (id, size, body, excerpt) VALUES (%s, %s, %s, %s) ON CONFLICT (tenant, id) "
+            "DO UPDATE SET body = excluded.body, excerpt = excluded.excerpt, put_at = clock_timestamp(), purged_at = NULL"
+        )
+        values = (identity, len(body), body, excerpt.replace("\0", " "))
+        self._run("write", lambda base: base.execute(statement, values))
+        return identity
+
+    def artifact(self, artifact_id: str) -> StoredArtifact | None:
+        statement = "SELECT id, size, body, excerpt, purged_at FROM cantrip_tuple_artifacts WHERE id = %s"
+        row = self._run("read", lambda base: base.execute(statement, (artifact_id,)).fetchone())
+        if row is None:
+            return None
+        identity, size, body, excerpt, at = row
+        return StoredArtifact(
+            id=identity, size=size, body=body, excerpt=excerpt, purged_at=None if at is None else at.isoformat()
+        )
+
+    def expire_artifacts(self, *, hot_s: float, warm_s: float, most_bytes: int, dry_run: bool) -> Expired:
+        def work(base: psycopg.Connection[Any]) -> Expired:
+            chosen = base.execute(
+                "SELECT id, size, put_at < clock_timestamp() - %s * interval '1 s' OR total > %s FROM (SELECT id, size, put_at, "
+                "sum(size) OVER (ORDER BY put_at DESC, id) AS total FROM cantrip_tuple_artifacts WHERE purged_at IS NULL) a",
+                (hot_s, most_bytes),
+            ).fetchall()
+            old = [(identity, size) for identity, size, is_old in chosen if is_old]
+            cold = base.execute(
+                "SELECT count(*) FROM cantrip_tuple_artifacts "
+                "WHERE put_at < clock_timestamp() - %s * interval '1 s' AND excerpt IS NOT NULL",
+                (warm_s,),
+            ).fetchone()
+            if not dry_run:
+                base.execute(
+                    "UPDATE cantrip_tuple_artifacts SET body = NULL, purged_at = clock_timestamp() WHERE id = ANY(%s)",
+                    ([identity for identity, _ in old],),
+                )
+                base.execute(
+                    "UPDATE cantrip_tuple_artifacts SET excerpt = NULL WHERE excerpt IS NOT NULL "
+                    "AND put_at < clock_timestamp() - %s * interval '1 s'",
+                    (warm_s,),
+                )
+            return expired(old, [size for _, size, _ in chosen], cold[0] if cold is not None else 0)
+
+        return self._run("write", work)
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         end = time.monotonic() + timeout_s

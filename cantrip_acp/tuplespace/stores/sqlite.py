@@ -20,16 +20,20 @@ from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, Spac
 from cantrip_acp.tuplespace.stores.base import (
     Claim,
     End,
+    Expired,
     Failures,
     Holder,
     LaneCount,
     LaneSums,
+    StoredArtifact,
     StoredReceipt,
     StoredTuple,
+    artifact_id,
     decode_progress,
     decode_work,
     encode_progress,
     encode_receipt,
+    expired,
 )
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, contains
 
@@ -83,6 +87,13 @@ MIGRATIONS = (
     CREATE INDEX receipt_times ON receipts (ended_at, position) WHERE step IS NULL;
     CREATE INDEX queue_states ON queue (lane, state, position);
     ALTER TABLE queue ADD COLUMN meta TEXT;
+    """,
+    """
+    CREATE TABLE artifacts (
+        id TEXT PRIMARY KEY, size INTEGER NOT NULL, body BLOB, excerpt TEXT, put_at REAL NOT NULL, purged_at REAL
+    );
+    CREATE INDEX artifact_bodies ON artifacts (put_at, id, size) WHERE purged_at IS NULL;
+    CREATE TRIGGER artifacts_deleted BEFORE DELETE ON artifacts BEGIN SELECT RAISE(ABORT, 'records of artifacts are kept'); END;
     """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
@@ -550,6 +561,53 @@ class SqliteTupleStore:
             (time.time(),),
         )
         return [Holder(worker=worker, lane=lane, count=count) for worker, lane, count in rows]
+
+    def put_artifact(self, body: bytes, excerpt: str) -> str:
+        identity = artifact_id(body)
+        with self._transaction() as base:
+            base.execute(
+                "INSERT INTO artifacts (id, size, body, excerpt, put_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
+                "SET body = excluded.body, excerpt = excluded.excerpt, put_at = excluded.put_at, purged_at = NULL",
+                (identity, len(body), body, excerpt, time.time()),
+            )
+        return identity
+
+    def artifact(self, artifact_id: str) -> StoredArtifact | None:
+        rows = self._rows("SELECT id, size, body, excerpt, purged_at FROM artifacts WHERE id = ?", (artifact_id,))
+        if not rows:
+            return None
+        identity, size, body, excerpt, at = rows[0]
+        purged_at = None if at is None else datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat()
+        return StoredArtifact(id=identity, size=size, body=body, excerpt=excerpt, purged_at=purged_at)
+
+    def expire_artifacts(self, *, hot_s: float, warm_s: float, most_bytes: int, dry_run: bool) -> Expired:
+        with self._transaction() as base:
+            now = time.time()
+            chosen = base.execute(
+                "SELECT id, size, put_at < ? OR total > ? FROM (SELECT id, size, put_at, "
+                "sum(size) OVER (ORDER BY put_at DESC, id) AS total FROM artifacts WHERE purged_at IS NULL)",
+                (now - hot_s, most_bytes),
+            ).fetchall()
+            old = [(identity, size) for identity, size, is_old in chosen if is_old]
+            [(cold,)] = base.execute(
+                "SELECT count(*) FROM artifacts WHERE put_at < ? AND excerpt IS NOT NULL", (now - warm_s,)
+            ).fetchall()
+            if not dry_run:
+                ids = json.dumps([identity for identity, _ in old])
+                base.execute(
+                    "UPDATE artifacts SET body = NULL, purged_at = ? WHERE id IN (SELECT value FROM json_each(?))",
+                    (now, ids),
+                )
+                base.execute("UPDATE artifacts SET excerpt = NULL WHERE put_at < ?", (now - warm_s,))
+        if old and not dry_run:
+            self._shrink()
+        return expired(old, [size for _, size, _ in chosen], cold)
+
+    def _shrink(self) -> None:
+        """Give the space of purged bodies back to the disk, unless other processes are at work in the file."""
+        with self._lock, contextlib.suppress(sqlite3.OperationalError):
+            self._base.execute("VACUUM")
+            self._base.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         end = time.monotonic() + timeout_s

@@ -144,8 +144,13 @@ def test_a_batch_stops_at_its_budget_and_goes_on_with_a_larger_one(folder: Path,
         # The second worker was in the middle of a cast, at most.
         assert ended in ((5, 6) if by_workers else (5,)), done.stderr
         assert f"the budget is spent before {10 - ended} casts ended: raise --budget-usd" in done.stderr
-        alarms = json.loads(run(folder, "tuple", "status", "--json", "--space", "space.db").stdout)["lanes"]["alarms"]
-        assert alarms["waiting"] == 3
+        status = json.loads(run(folder, "tuple", "status", "--json", "--space", "space.db").stdout)
+        assert status["lanes"]["alarms"]["waiting"] == 3
+        [budget] = status["budgets"]
+        assert (budget["usd"], budget["spent_usd"]) == (0.005, ended / 1000)
+        assert "100 %" in run(folder, "tuple", "status", "--space", "space.db").stdout or ended == 6
+        alarm = json.loads(run(folder, "tuple", "rd", '{"lane": "alarms"}', "--space", "space.db").stdout)["tuple"]
+        assert alarm["payload"][0]["args"].items() >= {"percent": 50, "name": budget["name"], "usd": 0.005}.items()
         more = run(folder, *words, "--budget-usd", "1")
         assert "$0.0100 of $1 spent" in more.stderr
         assert [row["state"] for row in rows((folder / "results.jsonl").read_text())] == ["done"] * 10
@@ -346,3 +351,38 @@ def test_a_projects_log_resumes_elsewhere(folder: Path) -> None:
     synced = run(folder, "tuple", "sync", "--space", "other.db").stdout
     assert "loaded 0 tuples, 0 receipts · written 1 tuples, 0 receipts" in synced
     assert "there is no folder nothing" in run(folder, "tuple", "import", "nothing", status=2).stderr
+
+
+def test_a_large_result_is_shown_and_can_be_read_by_its_hash(folder: Path) -> None:
+    (folder / "greeter.cantrip.yaml").write_text(RECIPE.replace("Hello.", "Hello. " * 5000))
+    row, _ = rows(run(folder, *BATCH, "--json").stdout)
+    assert len(row["cast"]["result"]) > 30_000
+    [receipt] = json.loads(run(folder, "tuple", "rd", row["tuple_id"]).stdout)["receipts"]
+    [artifact] = receipt["artifacts"]
+    assert receipt["result"] == {key: each for key, each in row["cast"].items() if key != "result"}
+    assert json.loads(run(folder, "tuple", "rd", artifact["id"]).stdout)["result"] == row["cast"]
+    run(folder, "gc", "--yes", "--max-mb", "0")
+    purged = json.loads(run(folder, "tuple", "rd", artifact["id"], "--json").stdout)
+    assert (purged["artifact"], purged["bytes"]) == (artifact["id"], artifact["bytes"])
+    assert purged["purged_at"]
+    assert purged["excerpt"].startswith("{")
+    row, _ = rows(run(folder, *BATCH, "--json").stdout)
+    assert (row["state"], row["artifacts"], row["cast"]) == ("done", [artifact], receipt["result"])
+
+
+def test_a_cast_that_writes_too_much_is_stopped_and_says_so(folder: Path) -> None:
+    command = "head -c 9000000 /dev/zero > large; sleep 0.5; nice > share"
+    (folder / "writer.cantrip.yaml").write_text(
+        EFFECT.replace("echo once >> effects.txt", command).replace("4000", "0").replace("effect", "writer")
+    )
+    (folder / "intents.jsonl").write_text('"Write it."\n')
+    words = ("cast-batch", "writer.cantrip.yaml", "intents.jsonl", "--json")
+    [row] = rows(run(folder, *words, "--cast-disk-mb", "4", status=1).stdout)
+    assert (
+        row["error"]
+        == "the cast was stopped: it used more than the 4 MB that the step may write to disks (disk_quota_mb)"
+    )
+    assert not (folder / "share").exists()
+    [row] = rows(run(folder, *words, "--cast-disk-mb", "40", "--cast-cpu-percent", "60").stdout)
+    assert row["cast"]["result"] == "Done."
+    assert (folder / "share").read_text() == "7\n"

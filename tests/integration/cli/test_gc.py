@@ -230,3 +230,35 @@ def test_a_folder_that_is_not_there_is_no_empty_one(tmp_path: Path) -> None:
     said = run("gc", "--state-dir", tmp_path / "statte", cwd=tmp_path)
     assert said.status == 2
     assert f"the folder {tmp_path / 'statte'} does not exist" in said.err
+
+
+def test_large_results_of_a_tuple_space_are_purged_and_their_receipts_are_kept(state: Path) -> None:
+    from cantrip_acp.tuplespace.stores import open_store
+    from cantrip_acp.tuplespace.tuples import new_tuple
+
+    assert "space" not in gc(state, "--json").lines[0]
+    assert not (state / "tuples.db").exists()
+    store = open_store(state / "tuples.db")
+    ids = [store.put_artifact(bytes([number]) * 3_000_000, "x") for number in range(4)]
+    call = new_tuple("gc.urgent", [{"yool": "fs.gc.run", "args": {"folder": str(state), "free_mb": 3}}])
+    store.put([call])
+    before = (state / "tuples.db").stat().st_size
+    (said,) = gc(state, "--json", "--max-mb", "7", YOOL_TUPLE_HOT_DAYS="9").lines
+    assert said["space"] == {
+        "location": f"sqlite:{state}/tuples.db", "rules": {"hot_days": 9, "warm_days": 365, "max_mb": 7},
+        "bodies": 2, "bytes": 6_000_000, "excerpts": 0, "bodies_left": 2, "bytes_left": 6_000_000, "answered": 0,
+    }  # fmt: skip
+    said = gc(state, "--dry-run", "--max-mb", "7").out
+    assert "with --yes would purge 2 large results (6.0 MB) and 0 excerpts of sqlite:" in said
+    assert sum((artifact := store.artifact(each)) is not None and artifact.body is not None for each in ids) == 4
+    done = gc(state, "--yes", "--max-mb", "7").out
+    assert "purged 2 large results (6.0 MB)" in done
+    assert "1 calls for space answered" in done
+    assert store.ended([call.id])[call.id]["result"]["freed_bytes"] > 6_000_000
+    store.close()
+    assert (state / "tuples.db").stat().st_size < before - 5_000_000
+    wrong = gc(state, YOOL_TUPLE_MAX_MB="much")
+    assert (wrong.status, wrong.err) == (
+        2,
+        "cantrip: YOOL_TUPLE_MAX_MB is a whole number from 1 to 100000000, not 'much'\n",
+    )

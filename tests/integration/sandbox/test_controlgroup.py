@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from cantrip_acp.sandbox.launch import sandbox
-from cantrip_acp.sandbox.launch.control_groups import ControlGroup, find_parent, limits_memory
+from cantrip_acp.sandbox.launch.control_groups import ControlGroup, cpu_parent, find_parent, limits_memory
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from tests.integration.sandbox.conftest import Make
 
@@ -111,3 +112,16 @@ def test_version_one_bounds_processes(tmp_path: Path) -> None:
     assert not limits_memory(parent)
     ControlGroup(parent, "one", memory=1, processes=41)
     assert {p.name for p in (root / "us" / "one").iterdir()} == {"pids.max"}
+
+
+async def test_the_kernel_gives_a_command_its_part_of_one_processor(make: Make) -> None:
+    parent = sandbox.control_groups()
+    folder = cpu_parent() if parent is not None and not limits_memory(parent) else parent
+    if folder is None or not list(Path(folder).glob("cpu.*")):
+        pytest.skip("no control group here limits processor time")
+    busy = "timeout 2 sh -c 'while :; do :; done'"
+    outcome = await make(sandbox_cpu_percent=20).run(f"for i in 1 2 3; do {busy} & done; wait; times")
+    minutes, seconds = re.findall(r"(\d+)m([\d.]+)s", outcome.stdout)[2]
+    # Three loops of two seconds would use all processors of the machine: two seconds or more.
+    assert int(minutes) * 60 + float(seconds) < 1.0
+    assert not list(Path(folder).glob(f"{runtime().token}-*"))

@@ -15,7 +15,7 @@ from cantrip_acp.tuplespace import guardrails
 from cantrip_acp.tuplespace import worker as workers
 from cantrip_acp.tuplespace.cast_yool import CastYool
 from cantrip_acp.tuplespace.errors import TupleError
-from cantrip_acp.tuplespace.guardrails import DiskFloor, lane_concurrency, number_from_environment, used_bytes
+from cantrip_acp.tuplespace.guardrails import DiskFloor, lane_concurrency, number_from_environment
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple
 from cantrip_acp.tuplespace.worker import StepCall, StepResult, Worker
@@ -50,14 +50,30 @@ async def test_a_cast_has_the_share_of_a_processor_that_its_tuple_names(tmp_path
 
 async def test_a_cast_that_writes_more_than_its_quota_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "before").write_bytes(b"x" * 3_000_000)
-    assert used_bytes(tmp_path) >= 3_000_000
     fits = await a_cast(tmp_path, "head -c 1000000 /dev/zero > small")(a_step(disk_mb=2))
     assert (fits.exit, fits.result["result"]) == (0, "Done.")
     with anyio.fail_after(60):
         stopped = await a_cast(tmp_path, "head -c 9000000 /dev/zero > large; sleep 100")(a_step(disk_mb=2))
     assert stopped.exit == 75
-    assert "grew by more than 2 MB (disk_quota_mb)" in (stopped.error or "")
+    assert (
+        stopped.error
+        == "the cast was stopped: it used more than the 2 MB that the step may write to disks (disk_quota_mb)"
+    )
+    assert stopped.cost["usd"] == 0.5
     assert (tmp_path / "large").stat().st_size == 9_000_000, "what it wrote stays for its user"
+
+
+async def test_casts_that_share_a_workspace_have_a_quota_each(tmp_path: Path) -> None:
+    results: list[StepResult] = []
+
+    async def cast(name: str) -> None:
+        command = f"for i in 1 2 3; do head -c 1000000 /dev/zero > {name}$i; sleep 0.2; done"
+        results.append(await a_cast(tmp_path, command)(a_step(disk_mb=4)))
+
+    async with anyio.create_task_group() as tasks:
+        for name in ("a", "b", "c"):
+            tasks.start_soon(cast, name)
+    assert [each.exit for each in results] == [0, 0, 0]
 
 
 async def test_a_worker_takes_nothing_while_the_disk_is_full_and_asks_for_help_once(

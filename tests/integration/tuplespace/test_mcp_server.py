@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +25,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.exceptions import MCPError
 
+from cantrip_acp.tuplespace.retention import Tiers, collect
+from cantrip_acp.tuplespace.stores import open_store
 from tests.integration.cli.test_cast_batch import RECIPE
 from tests.integration.tuplespace.conftest import new_schema
 from tests.support import processes
@@ -603,3 +605,18 @@ def test_no_heavy_import_is_made_before_the_command_runs() -> None:
     script = "import sys, cantrip_acp.cli.commands.mcp; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) & {"mcp", "mcp_types", "uvicorn", "starlette", "pydantic"} == set()
+
+
+async def test_a_large_result_is_beside_its_receipt_until_it_is_purged(folder: Path) -> None:
+    (folder / "greeter.cantrip.yaml").write_text(RECIPE.replace("Hello.", "Hello. " * 5000))
+    async with on_stdio(folder, "greeter.cantrip.yaml", "--work", "--space", "space.db") as client:
+        put = await call(client, "tuple.dispatch", HELLO)
+        ended = await call(client, "tuple.observe", {"tuple_id": put["tuple_id"]})
+        answer = await call(client, "receipt.get", {"receipt_id": ended["receipt_id"]})
+        assert answer["result"]["result"].startswith("Hello. Hello. ")
+        assert set(answer["receipt"]["result"]) == set(answer["result"]) - {"result"}
+        with closing(open_store(folder / "space.db")) as store:
+            assert collect(store, Tiers(max_mb=0), dry_run=False).bodies == 1
+        later = await call(client, "receipt.get", {"receipt_id": ended["receipt_id"], "if_none_match": answer["etag"]})
+        assert later["receipt"] == answer["receipt"]
+        assert "result" not in later

@@ -322,7 +322,7 @@ def test_with_row_security_two_users_cannot_read_each_others_tuples(address: str
             for grant in (
                 f"USAGE ON SCHEMA {schema}",
                 f"SELECT, INSERT ON {append_only}",
-                "SELECT, INSERT, UPDATE ON cantrip_tuple_queue, cantrip_tuple_budgets",
+                "SELECT, INSERT, UPDATE ON cantrip_tuple_queue, cantrip_tuple_budgets, cantrip_tuple_artifacts",
             ):
                 base.execute(f"GRANT {grant} TO {user}".encode())
     place = address.partition("@")[2]
@@ -343,6 +343,9 @@ def test_with_row_security_two_users_cannot_read_each_others_tuples(address: str
         assert [each.state for each in bob.counts()] == ["waiting"]
         with pytest.raises(LeaseLost):
             acknowledge(bob, claim, receipt(work()))
+        assert bob.artifact(ann.put_artifact(b"large", "l")) is None
+        assert bob.expire_artifacts(hot_s=0, warm_s=0, most_bytes=0, dry_run=False).bodies == 0
+        assert ann.artifact(bob.put_artifact(b"large", "l")) is not None
     finally:
         ann.close()
         bob.close()

@@ -1,0 +1,145 @@
+"""Disk limit: how much everything that starts in a block may write to disks together.
+
+A worker puts such a limit around a step of a tuple. It applies to the task that entered the block and to the tasks that it
+starts: to commands and code in sandboxes, also those of children, and to gates that write files.
+
+The kernel counts what a process tree writes to disks (/proc/<pid>/io), but the count of a tree ends with its first process.
+So what it wrote since the last look is estimated: the space that its writable folders' disks lost meanwhile, but not more
+than the size of the files there that changed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_MB = 1_000_000
+_SMALL = _MB
+"""Bytes. So much may be written between two looks without a search for the files."""
+
+
+class DiskLimit:
+    """``most`` bytes may be written to disks, all together. Any thread may use the methods."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._written = 0
+        self._refused = False
+        self._lock = threading.Lock()
+
+    @property
+    def written(self) -> int:
+        """Bytes that were written until now."""
+        return self._written
+
+    def add_written(self, count: int) -> None:
+        """Count bytes that were written."""
+        with self._lock:
+            self._written += count
+
+    def check_write(self, count: int) -> str | None:
+        """Why so many bytes must not be written, or None."""
+        if self._written + count <= self.most:
+            return None
+        self._refused = True
+        return self._message()
+
+    def exceeded(self) -> str | None:
+        """A message if more than the limit was written, or was to be written; None if not."""
+        return self._message() if self._refused or self._written > self.most else None
+
+    def _message(self) -> str:
+        return f"more than the {self.most / _MB:g} MB that the step may write to disks (disk_quota_mb)"
+
+
+class DiskMeter:
+    """Counts what one process tree writes, for the limit of the current task. It counts nothing if there is none."""
+
+    def __init__(self, folders: Iterable[str]) -> None:
+        self.limit = current()
+        self._folders = tuple(folders) if self.limit is not None else ()
+        self._seen = 0
+        self._free = self._free_bytes()
+        self._looked_at = time.time()
+
+    def look(self, processes: Callable[[], Iterable[str]]) -> str | None:
+        """Count what the processes, by their numbers, have written since the last look. A message if that is too much."""
+        if self.limit is None:
+            return None
+        now, free = time.time(), self._free_bytes()
+        written = sum(map(_written_by, processes()))
+        if written > self._seen:
+            self.limit.add_written(written - self._seen)
+            self._seen = written
+        self._looked_at, self._free = now, free
+        return self.limit.exceeded()
+
+    def end(self) -> str | None:
+        """Count what was written since the last look by processes that have ended. Blocks. A message if that is too much."""
+        if self.limit is None:
+            return None
+        lost = self._free - self._free_bytes()
+        if lost > _SMALL:
+            self.limit.add_written(min(lost, _changed_bytes(self._folders, self._looked_at - 0.05, lost)))
+        self._free = self._free_bytes()
+        return self.limit.exceeded()
+
+    def _free_bytes(self) -> int:
+        """Free bytes on the disks of the folders."""
+        found: dict[int, int] = {}
+        for folder in self._folders:
+            try:
+                disk = os.statvfs(folder)
+                found[os.stat(folder).st_dev] = disk.f_bfree * disk.f_frsize
+            except OSError:
+                continue
+        return sum(found.values())
+
+
+def _written_by(process: str) -> int:
+    """Bytes that a process and its children that have ended wrote to disks."""
+    try:
+        with open(f"/proc/{process}/io", "rb") as file:
+            rows = dict(line.split(b": ") for line in file.read().splitlines())
+        return int(rows[b"write_bytes"])
+    except (OSError, KeyError, ValueError):
+        return 0
+
+
+def _changed_bytes(folders: Iterable[str], since: float, enough: int) -> int:
+    """Bytes on disk of the files below the folders that changed since a time; stops when it is ``enough``."""
+    total, pending = 0, list(folders)
+    while pending and total < enough:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    status = entry.stat(follow_symlinks=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                    elif status.st_ctime >= since:
+                        total += status.st_blocks * 512
+        except OSError:
+            continue
+    return total
+
+
+_IN_FORCE: ContextVar[DiskLimit | None] = ContextVar("disk_limit", default=None)
+
+
+def current() -> DiskLimit | None:
+    """The limit of this task, or None."""
+    return _IN_FORCE.get()
+
+
+@contextmanager
+def in_force(limit: DiskLimit | None) -> Iterator[None]:
+    """Apply the limit to everything that starts in this block."""
+    token = _IN_FORCE.set(limit)
+    try:
+        yield
+    finally:
+        _IN_FORCE.reset(token)

@@ -1,0 +1,96 @@
+"""The tables of a tuple-space in PostgreSQL, how each version of them becomes the next, and row security."""
+
+from __future__ import annotations
+
+MIGRATIONS = (
+    """
+    CREATE TABLE cantrip_tuples (
+        position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        tenant name NOT NULL DEFAULT '', id text NOT NULL, lane text NOT NULL, body text NOT NULL,
+        put_at timestamptz NOT NULL DEFAULT clock_timestamp(), xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+        UNIQUE (tenant, id)
+    );
+    CREATE INDEX cantrip_tuples_xid ON cantrip_tuples (xid, position);
+    CREATE TABLE cantrip_tuple_receipts (
+        number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        tenant name NOT NULL DEFAULT '', id text NOT NULL, position bigint NOT NULL, step integer, body text NOT NULL
+    );
+    CREATE UNIQUE INDEX cantrip_tuple_receipt_of_end ON cantrip_tuple_receipts (position) WHERE step IS NULL;
+    CREATE UNIQUE INDEX cantrip_tuple_receipt_of_step ON cantrip_tuple_receipts (position, step) WHERE step IS NOT NULL;
+    CREATE TABLE cantrip_tuple_queue (
+        position bigint PRIMARY KEY, tenant name NOT NULL DEFAULT '', lane text NOT NULL, state text NOT NULL,
+        ready_at timestamptz NOT NULL DEFAULT clock_timestamp(), lease_until timestamptz,
+        attempts integer NOT NULL DEFAULT 0, token integer NOT NULL DEFAULT 0, worker text, error text
+    );
+    CREATE INDEX cantrip_tuple_waiting ON cantrip_tuple_queue (lane, position) WHERE state = 'waiting';
+    CREATE INDEX cantrip_tuple_leases ON cantrip_tuple_queue (lease_until) WHERE state = 'claimed';
+    CREATE FUNCTION cantrip_tuples_kept() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        RAISE restrict_violation USING MESSAGE = 'tuples and receipts are append-only';
+    END $$;
+    CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_tuples
+        FOR EACH STATEMENT EXECUTE FUNCTION cantrip_tuples_kept();
+    CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_tuple_receipts
+        FOR EACH STATEMENT EXECUTE FUNCTION cantrip_tuples_kept();
+    """,
+    "ALTER TABLE cantrip_tuple_queue ADD COLUMN IF NOT EXISTS progress text;",
+    """
+    CREATE TABLE cantrip_tuple_budgets (
+        tenant name NOT NULL DEFAULT '', name text NOT NULL, usd float8, tokens bigint, spent_usd float8 NOT NULL DEFAULT 0,
+        spent_tokens bigint NOT NULL DEFAULT 0, alarmed integer NOT NULL DEFAULT 0, PRIMARY KEY (tenant, name)
+    );
+    ALTER TABLE cantrip_tuple_queue ADD COLUMN budget text, ADD COLUMN charged_usd float8 NOT NULL DEFAULT 0,
+        ADD COLUMN charged_tokens bigint NOT NULL DEFAULT 0;
+    """,
+    "CREATE INDEX IF NOT EXISTS cantrip_tuple_receipt_id ON cantrip_tuple_receipts (id);",
+    # Quick also with many receipts: nothing is rewritten. The trigger fills the columns for an older version's workers too.
+    # Receipts from before have no stored_at, and their cost is read from the body.
+    """
+    ALTER TABLE cantrip_tuple_queue ADD COLUMN meta text;
+    CREATE INDEX cantrip_tuple_failed ON cantrip_tuple_queue (lane) WHERE state = 'failed';
+    ALTER TABLE cantrip_tuple_receipts ADD COLUMN stored_at timestamptz, ADD COLUMN usd float8,
+        ADD COLUMN tokens_in bigint, ADD COLUMN tokens_out bigint;
+    CREATE INDEX cantrip_tuple_receipt_times ON cantrip_tuple_receipts (stored_at) WHERE step IS NULL;
+    CREATE FUNCTION cantrip_tuples_number(text, text) RETURNS numeric LANGUAGE sql AS $$
+        SELECT CASE WHEN jsonb_typeof(c -> $2) = 'number' THEN (c ->> $2)::numeric END FROM (SELECT $1::jsonb -> 'cost' AS c) x
+    $$;
+    CREATE FUNCTION cantrip_tuples_cost() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        NEW.stored_at := clock_timestamp();
+        NEW.usd := cantrip_tuples_number(NEW.body, 'usd');
+        NEW.tokens_in := cantrip_tuples_number(NEW.body, 'tokens_in');
+        NEW.tokens_out := cantrip_tuples_number(NEW.body, 'tokens_out');
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER cantrip_cost BEFORE INSERT ON cantrip_tuple_receipts
+        FOR EACH ROW EXECUTE FUNCTION cantrip_tuples_cost();
+    """,
+    """
+    CREATE TABLE cantrip_tuple_artifacts (
+        tenant name NOT NULL DEFAULT '', id text NOT NULL, size bigint NOT NULL, body bytea, excerpt text,
+        put_at timestamptz NOT NULL DEFAULT clock_timestamp(), purged_at timestamptz, PRIMARY KEY (tenant, id)
+    );
+    CREATE INDEX cantrip_tuple_artifact_bodies ON cantrip_tuple_artifacts (put_at) WHERE purged_at IS NULL;
+    CREATE TRIGGER cantrip_kept BEFORE DELETE OR TRUNCATE ON cantrip_tuple_artifacts
+        FOR EACH STATEMENT EXECUTE FUNCTION cantrip_tuples_kept();
+    """,
+)
+"""The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
+READS_TO = 99
+"""The highest version of tables that this version works with. A version from 100 on may have changed what exists."""
+
+ROW_SECURITY = "".join(
+    f"""
+    ALTER TABLE {table} ALTER COLUMN tenant SET DEFAULT current_user;
+    ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;
+    ALTER TABLE {table} FORCE ROW LEVEL SECURITY;
+    DROP POLICY IF EXISTS cantrip_own ON {table};
+    CREATE POLICY cantrip_own ON {table} USING (tenant = current_user) WITH CHECK (tenant = current_user);
+    """
+    for table in (
+        "cantrip_tuples",
+        "cantrip_tuple_receipts",
+        "cantrip_tuple_queue",
+        "cantrip_tuple_budgets",
+        "cantrip_tuple_artifacts",
+    )
+)
+"""Gives each user of the database tuples of their own. An administrator runs it once, before the first tuple."""

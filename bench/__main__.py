@@ -42,6 +42,7 @@ NAMES = (
     "catalog",
     "tuples",
     "receipts",
+    "fan_out",
     "tuple_status",
     "crystal",
     "lsp",

@@ -24,10 +24,10 @@ from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError
 from cantrip_acp.tuplespace.guardrails import DiskFloor
 from cantrip_acp.tuplespace.monitoring import spans
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine, make_receipt
-from cantrip_acp.tuplespace.retention import split_result
+from cantrip_acp.tuplespace.retention import is_large, split_result
 from cantrip_acp.tuplespace.space import run_in_thread
 from cantrip_acp.tuplespace.stores.base import Claim, End, TupleStore
-from cantrip_acp.tuplespace.tuples import Pattern, now_iso, parse_time
+from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, now_iso, parse_time
 
 if TYPE_CHECKING:
     from cantrip_acp.telemetry.tracing import Trace
@@ -59,6 +59,8 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
     left_tokens: int | None
     left_s: float | None
     """Seconds to the tuple's deadline."""
+    lane: str = ""
+    """The tuple's lane."""
     cpu_percent: int = 100
     """Processor time that what the step starts may use, in per cent of one processor."""
     disk_mb: float | None = None
@@ -82,6 +84,8 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     cost: Mapping[str, Any] = {}
     artifacts: Sequence[Mapping[str, Any]] = ()
+    children: Sequence[WorkTuple] = ()
+    """Tuples that are put when this one ends, in the same transaction. Only for a step that is its tuple's only one."""
 
 
 class StepFailed(Exception):
@@ -141,6 +145,7 @@ class Worker:
         self._draining = False
         self._ends: list[End] = []
         self._lost: set[int] = set()
+        self._children: dict[tuple[int, int], Sequence[WorkTuple]] = {}
         self._storing = anyio.Lock()
         self._stop = threading.Event()
         self._finished = anyio.Event()
@@ -349,6 +354,7 @@ class Worker:
             yool=step.yool,
             args=step.args or {},
             tuple_id=work.id,
+            lane=work.lane,
             position=work.map_pos or {},
             left_usd=left_usd,
             left_tokens=left_tokens,
@@ -361,8 +367,15 @@ class Worker:
         )
         with anyio.move_on_after(left_s) as limit:
             result = await yool(call)
-            inline, artifacts = await run_in_thread(lambda: split_result(self.store, result.result))
-            return receipt(msgspec.structs.replace(result, result=inline, artifacts=[*result.artifacts, *artifacts]))
+            if result.children and len(work.payload) > 1:
+                return receipt(
+                    StepResult(exit=64, error=f"{step.yool} puts tuples, so it must be its tuple's only step")
+                )
+            self._children[claim.position, claim.token] = result.children
+            if is_large(result.result):
+                inline, artifacts = await run_in_thread(lambda: split_result(self.store, result.result))
+                result = msgspec.structs.replace(result, result=inline, artifacts=[*result.artifacts, *artifacts])
+            return receipt(result)
         assert limit.cancelled_caught
         return receipt(StepResult(exit=75, error="the tuple's deadline_iso came while the step ran", cost=so_far))
 
@@ -393,7 +406,10 @@ class Worker:
                 error=failed,
                 steps=[each["id"] for each in steps],
             )
-        await self._acknowledge(End(claim=claim, receipt=receipt, failed=failed))
+        children = self._children.pop((claim.position, claim.token), ())
+        await self._acknowledge(
+            End(claim=claim, receipt=receipt, failed=failed, children=children if not failed else ())
+        )
         return Ended(claim=claim, receipt=receipt, failed=failed)
 
     async def _acknowledge(self, end: End) -> None:

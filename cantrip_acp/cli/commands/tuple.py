@@ -18,7 +18,7 @@ from cantrip_acp.cli.session.tuple_space import open_space, space_option
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.monitoring.status import SpaceStatus
     from cantrip_acp.tuplespace.project_log import Changes
-    from cantrip_acp.tuplespace.tuples import Pattern
+    from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
 
 
 @click.group(
@@ -44,13 +44,22 @@ def tuple_() -> None:
     ),
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option(
+    "--depth", type=click.IntRange(1), help="Put a fan-out of each tuple: --branching to the power of this number."
+)
+@click.option(
+    "--branching", type=click.IntRange(1), default=10, show_default=True, help="Branches at each level of a fan-out."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each tuple.")
 @space_option
 @state_option
-def out(file: str, as_json: bool, space: str | None, state_dir: Path | None) -> int:
+def out(file: str, depth: int | None, branching: int, as_json: bool, space: str | None, state_dir: Path | None) -> int:
     """Put the tuples of FILE into the space: one JSON object, or one in each line. - is stdin.
 
     All of them are put, or none. A tuple with a known id is the same work and is not put twice.
+
+    With --depth, one tuple stands for a whole fan-out, of a million tuples for example. Workers put the next ones when the
+    earlier ones are taken, each with its path in map_pos.
 
     Exit status: 0 done; 1 the lane is full; 2 a tuple is not valid, or the space cannot be opened.
     """
@@ -64,7 +73,8 @@ def out(file: str, as_json: bool, space: str | None, state_dir: Path | None) -> 
     works = []
     for number, document in _documents(text):
         try:
-            works.append(parse_tuple(document))
+            work = parse_tuple(document)
+            works.append(work if depth is None else _fan_out(work, depth, branching))
         except TupleError as error:
             raise TupleError(f"{'stdin' if file == '-' else file}:{number}: {error}") from None
     store = open_space(space, state_dir)
@@ -82,6 +92,14 @@ def out(file: str, as_json: bool, space: str | None, state_dir: Path | None) -> 
         else:
             click.echo(f"{work.id}  {'put into' if is_new else 'known in'} lane {work.lane}")
     return 0
+
+
+def _fan_out(work: WorkTuple, depth: int, branching: int) -> WorkTuple:
+    from cantrip_acp.tuplespace.fan_out import batch_spawn
+
+    document = work.document
+    terms, position = document.get("agent_terms") or {}, document.get("map_pos") or {}
+    return batch_spawn(work.lane, document["payload"], depth, branching, map_pos=position, agent_terms=terms).first()
 
 
 def _documents(text: str) -> list[tuple[int, str]]:

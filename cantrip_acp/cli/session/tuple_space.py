@@ -81,11 +81,15 @@ def give_back_of_dead_processes(store: TupleStore, lane: str) -> None:
 
 
 def cast_yools(opened: Sequence[OpenedRecipe], hosts: Sequence[str]) -> dict[str, Yool]:
-    """A yool for each recipe, with the hosts of ``--allow-host``. Raises DefinitionError if two recipes have one name."""
+    """A yool for each recipe, with the hosts of ``--allow-host``, and the one that puts the leaves of fan-outs.
+
+    Raises DefinitionError if two recipes have one name.
+    """
     from cantrip_acp.tuplespace.batch import cast_yool, recipe_digest
     from cantrip_acp.tuplespace.cast_yool import CastYool
+    from cantrip_acp.tuplespace.fan_out import SPAWN, spawn
 
-    yools: dict[str, Any] = {}
+    yools: dict[str, Any] = {SPAWN: spawn}
     for each in opened:
         name = cast_yool(each.recipe.name)
         if name in yools:

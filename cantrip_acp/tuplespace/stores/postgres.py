@@ -162,11 +162,7 @@ class PostgresTupleStore:
         def work(base: psycopg.Connection[Any]) -> list[bool]:
             new = self._insert(base, works, meta)
             if budget is not None:
-                base.execute(
-                    "UPDATE cantrip_tuple_queue q SET budget = %s FROM cantrip_tuples t WHERE t.position = q.position "
-                    "AND q.state NOT IN ('done', 'failed') AND t.id = ANY(%s)",
-                    (budget, [each.id for each in works]),
-                )
+                base.execute(_GIVE_BUDGET, (budget, [each.id for each in works]))
             if max_waiting is not None:
                 for lane in {each.lane for each, is_new in zip(works, new, strict=True) if is_new}:
                     row = base.execute(
@@ -369,8 +365,10 @@ class PostgresTupleStore:
             for end in ends:
                 if budgets.get(end.claim.position) is not None:
                     self._charge(base, end.claim, end.receipt.get("cost"), whole=True)
-                if end.claim.position in budgets:
+                if end.claim.position in budgets and end.children:
                     self._insert(base, end.children, end.claim.meta)
+                    if budgets[end.claim.position] is not None:
+                        base.execute(_GIVE_BUDGET, (budgets[end.claim.position], [child.id for child in end.children]))
             again: set[tuple[int, str]] = set()
             if len(budgets) < len(ends):
                 # The first try may have reached the server, and its answer may have been lost.
@@ -660,6 +658,10 @@ class PostgresTupleStore:
                 self._listener.close()
 
 
+_GIVE_BUDGET = (
+    "UPDATE cantrip_tuple_queue q SET budget = %s FROM cantrip_tuples t WHERE t.position = q.position "
+    "AND q.state NOT IN ('done', 'failed') AND t.id = ANY(%s)"
+)
 _AFFORDABLE = (
     "NOT EXISTS (SELECT 1 FROM cantrip_tuple_budgets b WHERE b.name = q.budget AND b.tenant = q.tenant "
     "AND (b.spent_usd >= b.usd OR b.spent_tokens >= b.tokens))"

@@ -209,11 +209,7 @@ class SqliteTupleStore:
         with self._transaction() as base:
             new = self._insert(base, works, meta)
             if budget is not None:
-                base.execute(
-                    "UPDATE queue SET budget = ? WHERE state NOT IN ('done', 'failed') AND position IN "
-                    "(SELECT position FROM tuples WHERE id IN (SELECT value FROM json_each(?)))",
-                    (budget, json.dumps([work.id for work in works])),
-                )
+                base.execute(_GIVE_BUDGET, (budget, json.dumps([work.id for work in works])))
             if max_waiting is not None:
                 for lane in {work.lane for work, each in zip(works, new, strict=True) if each}:
                     (waiting,) = base.execute(
@@ -394,6 +390,8 @@ class SqliteTupleStore:
                 if row[0] is not None:
                     self._charge(base, claim, end.receipt.get("cost"), whole=True)
                 self._insert(base, end.children, claim.meta)
+                if row[0] is not None and end.children:
+                    base.execute(_GIVE_BUDGET, (row[0], json.dumps([child.id for child in end.children])))
         self._notify()
         return ended
 
@@ -638,6 +636,10 @@ class SqliteTupleStore:
         self._notify()
 
 
+_GIVE_BUDGET = (
+    "UPDATE queue SET budget = ? WHERE state NOT IN ('done', 'failed') AND position IN "
+    "(SELECT position FROM tuples WHERE id IN (SELECT value FROM json_each(?)))"
+)
 _IDLE = "(q.state = 'taken' OR (q.state = 'claimed' AND q.lease_until < ?) OR (q.state = 'waiting' AND q.ready_at > ?))"
 _AFFORDABLE = (
     "NOT EXISTS (SELECT 1 FROM budgets b WHERE b.name = q.budget "

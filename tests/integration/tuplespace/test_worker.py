@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from cantrip_acp.tuplespace import worker as workers
+from cantrip_acp.tuplespace.fan_out import SPAWN, batch_spawn, spawn
 from cantrip_acp.tuplespace.receipts import is_genuine
 from cantrip_acp.tuplespace.stores.base import StoredTuple, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
@@ -359,3 +360,36 @@ class _Told:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+async def test_a_fan_out_puts_its_leaves_when_the_earlier_ones_are_taken(store: TupleStore) -> None:
+    fan_out = batch_spawn("build", [{"yool": "a.b"}], 2, 10, agent_terms={"max_retries": 0})
+    store.set_budget("all", usd=1000.0)
+    store.put([fan_out.first()], budget="all")
+    paths: list[Any] = []
+    most = 0
+
+    async def leaf(call: StepCall) -> StepResult:
+        nonlocal most
+        paths.append(tuple(call.position["path"]))
+        most = max(most, sum(each.count for each in store.counts() if each.state in ("waiting", "claimed")))
+        return StepResult(cost={"usd": 1.0})
+
+    await run_all(store, {"a.b": leaf, SPAWN: spawn}, concurrency=4)
+    assert sorted(paths) == [(a, b) for a in range(10) for b in range(10)]
+    assert most <= 10 + 10 + 1, "a level, and the next one that a worker has put while the last of it run"
+    [budget] = store.budgets("all")
+    assert budget.spent_usd == 100.0, "the leaves share the budget of the tuple that stands for them"
+
+
+async def test_a_fan_out_stays_in_its_lane_and_names_what_is_wrong(store: TupleStore) -> None:
+    fan_out = batch_spawn("other", [{"yool": "a.b"}], 2, 10)
+    elsewhere = new_tuple("build", [{"yool": SPAWN, "args": dict(fan_out.first().payload[0].args or {})}])  # type: ignore[call-overload]
+    wrong = new_tuple("build", [{"yool": SPAWN, "args": {"lane": "build", "start": 0, "fan_out": {"depth": "x"}}}])
+    two = work(SPAWN, SPAWN)
+    store.put([elsewhere, wrong, two])
+    await run_all(store, {SPAWN: spawn})
+    assert "puts its tuples into its own lane" in (stored(store, elsewhere).error or "")
+    assert "the fan-out is not valid" in (stored(store, wrong).error or "")
+    assert stored(store, two).state == "failed"
+    assert [each.lane for each in store.counts()] == ["build"]

@@ -48,12 +48,14 @@ class Tiers(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def is_large(result: Any) -> bool:
+    """Whether a result is too large for its receipt."""
+    return isinstance(result, dict | list | str) and len(canonical_json(result)) > INLINE_BYTES
+
+
 def split_result(store: TupleStore, result: Any) -> tuple[Any, list[dict[str, Any]]]:
-    """Store a result if it is large. What goes into the receipt: the result, or its small fields and the whole as an artifact."""
-    body = canonical_json(result) if isinstance(result, dict | list | str) else b""
-    if len(body) <= INLINE_BYTES:
-        return result, []
-    small = None
+    """Store a large result. What goes into the receipt: its small fields, and the whole as an artifact."""
+    body, small = canonical_json(result), None
     if isinstance(result, dict):
         fields = {key: each for key, each in result.items() if len(canonical_json({key: each})) <= _FIELD_BYTES}
         small = fields if fields and len(canonical_json(fields)) <= INLINE_BYTES else None

@@ -24,7 +24,7 @@ from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError
 from cantrip_acp.tuplespace.guardrails import DiskFloor
 from cantrip_acp.tuplespace.monitoring import spans
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine, make_receipt
-from cantrip_acp.tuplespace.retention import split_result
+from cantrip_acp.tuplespace.retention import is_large, split_result
 from cantrip_acp.tuplespace.space import run_in_thread
 from cantrip_acp.tuplespace.stores.base import Claim, End, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, now_iso, parse_time
@@ -372,8 +372,10 @@ class Worker:
                     StepResult(exit=64, error=f"{step.yool} puts tuples, so it must be its tuple's only step")
                 )
             self._children[claim.position, claim.token] = result.children
-            inline, artifacts = await run_in_thread(lambda: split_result(self.store, result.result))
-            return receipt(msgspec.structs.replace(result, result=inline, artifacts=[*result.artifacts, *artifacts]))
+            if is_large(result.result):
+                inline, artifacts = await run_in_thread(lambda: split_result(self.store, result.result))
+                result = msgspec.structs.replace(result, result=inline, artifacts=[*result.artifacts, *artifacts])
+            return receipt(result)
         assert limit.cancelled_caught
         return receipt(StepResult(exit=75, error="the tuple's deadline_iso came while the step ran", cost=so_far))
 

@@ -61,7 +61,9 @@ def versions() -> dict[int, str]:
     """The newest commit of each older version of the tables that leads to the present one."""
     found: dict[int, str] = {}
     for commit in git("log", "--format=%H", "--", f"{STORES}/sqlite.py").decode().split():
-        each = [migrations(git("show", f"{commit}:{STORES}/{kind}.py")) for kind in ("sqlite", "postgres")]
+        names = git("ls-tree", "--name-only", commit, f"{STORES}/").decode()
+        tables = "postgres_tables" if "postgres_tables.py" in names else "postgres"
+        each = [migrations(git("show", f"{commit}:{STORES}/{kind}.py")) for kind in ("sqlite", tables)]
         number = len(each[0])
         if each == [sqlite.MIGRATIONS[:number], postgres.MIGRATIONS[: len(each[1])]] and len(each[0]) == len(each[1]):
             found.setdefault(number, commit)
@@ -225,7 +227,9 @@ def test_a_migration_does_not_hold_up_workers_behind_a_long_reader(
         second = of_older("cast-batch", "greeter.cantrip.yaml", intents(folder, "b", "two"), *lane)
         second.communicate(timeout=60)
         assert second.returncode == 0
-        assert (version(address), opened) == (older[0], [])
+        # A migration that only makes new tables does not even wait.
+        if any("ALTER TABLE cantrip_tuple_queue" in each for each in postgres.MIGRATIONS[older[0] :]):
+            assert (version(address), opened) == (older[0], [])
     opening.join(60)
     assert version(address) == len(postgres.MIGRATIONS)
     opened[0].close()

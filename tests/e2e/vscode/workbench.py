@@ -232,7 +232,15 @@ class Window:
 
     def open_file(self, name: str) -> None:
         """Open a file of the folder in the editor that stands for its kind."""
-        self.quick("Control+P", name)
+        end = time.monotonic() + PATIENCE_MS / 1000
+        while True:
+            rows = self.quick("Control+P", name).filter(has_text=name.rpartition("/")[2])
+            # A file that has just been made may be missing, and the list does not grow by itself.
+            with suppress(Exception):
+                rows.first.wait_for(timeout=5_000)
+            if rows.count() or time.monotonic() > end:
+                break
+            self.page.keyboard.press("Escape")
         self.take(name.rpartition("/")[2])
         self.page.locator(f'.tab.active[data-resource-name="{name.rpartition("/")[2]}"]').wait_for()
 
@@ -243,6 +251,14 @@ class Window:
         box.fill(words)
         if submit:
             self.page.keyboard.press("Enter")
+            # The next question may come in the same box.
+            self.page.wait_for_function(
+                """words => {
+                    const box = document.querySelector(".quick-input-widget:not([style*='display: none']) input[type=text]");
+                    return !box || !box.checkVisibility() || box.value !== words;
+                }""",
+                arg=words,
+            )
 
     def pick(self, words: str) -> None:
         """Choose a row of the list that is asked with."""

@@ -318,6 +318,22 @@ def test_always_to_run_tests_and_to_commit(start: Start, folder: Path) -> None:
 
 
 @pytest.mark.sandbox
+def test_tests_of_an_unchanged_folder_are_not_run_again_and_the_call_says_so(start: Start, folder: Path) -> None:
+    (folder / "test_a.py").write_text("import unittest\n\nclass T(unittest.TestCase):\n    def test(self): pass\n")
+    run = {"tool_calls": [{"gate": "run_tests", "args": {}}]}
+    agent = start([run, run, END], gates=["done", "run_tests"])
+    agent.permit = "allow_always"
+    agent.answer(agent.start_prompt(agent.session(folder)), 3 * PATIENCE)
+    titles = [
+        u["title"] for u in agent.updates("tool_call_update") if u.get("status") == "completed" and u.get("title")
+    ]
+    assert [("1 passed" in title, "reused, nothing changed since" in title) for title in titles] == [
+        (True, False),
+        (True, True),
+    ]
+
+
+@pytest.mark.sandbox
 @pytest.mark.parametrize("how", ["tool call", "text"])
 def test_a_program_in_text_asks_as_a_tool_call_does(start: Start, folder: Path, how: str) -> None:
     """In text-call mode a code block is a command like any other: the same question, the same answers, the same end."""
@@ -337,6 +353,22 @@ def test_a_program_in_text_asks_as_a_tool_call_does(start: Start, folder: Path, 
     assert not (folder / "made").exists()
     ends = [u["status"] for u in agent.updates("tool_call_update") if u.get("status") in ("completed", "failed")]
     assert ends == ["completed", "completed", "failed", "completed"]
+
+
+@pytest.mark.sandbox
+def test_tests_of_an_unchanged_folder_are_not_run_again_and_the_call_says_so(start: Start, folder: Path) -> None:
+    (folder / "test_a.py").write_text("import unittest\n\nclass T(unittest.TestCase):\n    def test(self): pass\n")
+    run = {"tool_calls": [{"gate": "run_tests", "args": {}}]}
+    agent = start([run, run, END], gates=["done", "run_tests"])
+    agent.permit = "allow_always"
+    agent.answer(agent.start_prompt(agent.session(folder)), 3 * PATIENCE)
+    titles = [
+        u["title"] for u in agent.updates("tool_call_update") if u.get("status") == "completed" and u.get("title")
+    ]
+    assert [("1 passed" in title, "reused, nothing changed since" in title) for title in titles] == [
+        (True, False),
+        (True, True),
+    ]
 
 
 @pytest.mark.sandbox

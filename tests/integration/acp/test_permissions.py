@@ -356,22 +356,6 @@ def test_a_program_in_text_asks_as_a_tool_call_does(start: Start, folder: Path, 
 
 
 @pytest.mark.sandbox
-def test_tests_of_an_unchanged_folder_are_not_run_again_and_the_call_says_so(start: Start, folder: Path) -> None:
-    (folder / "test_a.py").write_text("import unittest\n\nclass T(unittest.TestCase):\n    def test(self): pass\n")
-    run = {"tool_calls": [{"gate": "run_tests", "args": {}}]}
-    agent = start([run, run, END], gates=["done", "run_tests"])
-    agent.permit = "allow_always"
-    agent.answer(agent.start_prompt(agent.session(folder)), 3 * PATIENCE)
-    titles = [
-        u["title"] for u in agent.updates("tool_call_update") if u.get("status") == "completed" and u.get("title")
-    ]
-    assert [("1 passed" in title, "reused, nothing changed since" in title) for title in titles] == [
-        (True, False),
-        (True, True),
-    ]
-
-
-@pytest.mark.sandbox
 @pytest.mark.parametrize("how", ["tool call", "text"])
 def test_a_program_in_text_writes_nothing_in_read_only_mode(start: Start, folder: Path, how: str) -> None:
     said = {"bash": "touch made"} if how == "tool call" else {"content": "```bash\ntouch made\n```"}

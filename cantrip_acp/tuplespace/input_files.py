@@ -13,10 +13,12 @@ import stat
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from cantrip_acp.gates.search.ignore_files import Level, level_of_folder
+from cantrip_acp.gates.search.ignore_files import IGNORE_FILES, Level, level_of_folder
 
 MOST_FILES = 50_000
 """A folder with more files has no digest: to look at it would take longer than most calls."""
@@ -32,6 +34,7 @@ class FileDigests:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[_Mark, bytes]] = {}
+        self._folders: dict[str, _Folder] = {}
         self._lock = threading.Lock()
 
     def folder(self, path: Path) -> str | None:
@@ -41,7 +44,7 @@ class FileDigests:
             count = 0
             seen: dict[str, tuple[_Mark, bytes]] = {}
             try:
-                for name, place in _walk(path):
+                for name, place in self._walk(path):
                     count += 1
                     if count > MOST_FILES:
                         return None
@@ -60,7 +63,7 @@ class FileDigests:
             return os.fsencode(os.readlink(place)) + b"\0"
         if not stat.S_ISREG(status.st_mode):
             raise OSError("neither a file nor a link")
-        mark = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        mark = _mark(status)
         known = self._known.get(place)
         if known is None or known[0] != mark:
             now = time.time_ns()
@@ -72,23 +75,71 @@ class FileDigests:
         seen[place] = known
         return known[1]
 
-
-def _walk(folder: Path) -> Iterator[tuple[str, str]]:
-    """The files below a folder that count: each with its name below the folder, and its path. In a fixed order."""
-    tracked = _tracked(folder / ".git" / "index")
-    for name, place in _below(str(folder), "", level_of_folder(str(folder))):
-        tracked.discard(name)
-        yield name, place
-    for name in sorted(tracked):
-        place = os.path.join(folder, name)
-        if os.path.lexists(place) and not os.path.isdir(place):
+    def _walk(self, folder: Path) -> Iterator[tuple[str, str]]:
+        """The files below a folder that count: each with its name below the folder, and its path. In a fixed order."""
+        tracked = _tracked(folder)
+        above = tuple(_marks(str(each)) for each in folder.parents)
+        marks = _marks(str(folder))
+        for name, place in self._below(str(folder), "", lambda: level_of_folder(str(folder)), (above, marks)):
+            tracked.discard(name)
             yield name, place
+        for name in sorted(tracked):
+            place = os.path.join(folder, name)
+            if os.path.lexists(place) and not os.path.isdir(place):
+                yield name, place
+
+    def _below(
+        self, folder: str, prefix: str, enter: Callable[[], Level], marks: tuple[Any, ...]
+    ) -> Iterator[tuple[str, str]]:
+        """``enter`` reads the folder's ignore files. ``marks`` changes if those of the folder, or of one above it, do."""
+        found = self._entries(folder, enter, marks)
+        for name, is_folder in found.entries:
+            place = f"{folder}/{name}"
+            if is_folder:
+                inner = partial(_enter, found.level, name, place)
+                yield from self._below(place, f"{prefix}{name}/", inner, (marks, _marks(place)))
+            else:
+                yield f"{prefix}{name}", place
+
+    def _entries(self, folder: str, enter: Callable[[], Level], marks: tuple[Any, ...]) -> _Folder:
+        """What counts in a folder, as it was read before if neither the folder nor an ignore file has changed."""
+        mark = _mark(os.lstat(folder))
+        known = self._folders.get(folder)
+        if known is not None and known.mark == mark and known.marks == marks:
+            return known
+        now, level = time.time_ns(), enter()
+        with os.scandir(folder) as found:
+            entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in found)
+        kept = [each for each in entries if each[0] not in _SKIPPED and not level.ignores(*each)]
+        known = _Folder(mark, marks, level, kept)
+        if now - max(mark[1], mark[2]) >= _RACY_NS:
+            self._folders[folder] = known
+        return known
 
 
-def _tracked(index: Path) -> set[str]:
-    """The names that a git index has (its format: git's documentation, gitformat-index). Raises ValueError if it cannot be read."""
+class _Folder(NamedTuple):
+    mark: _Mark
+    marks: tuple[Any, ...]
+    level: Level
+    entries: list[tuple[str, bool]]
+
+
+def _enter(above: Level, name: str, place: str) -> Level:
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        data = index.read_bytes()
+        return above.enter(name, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _tracked(folder: Path) -> set[str]:
+    """The names that git tracks in a folder (its index: git's documentation, gitformat-index). Raises ValueError."""
+    place = folder / ".git"
+    try:
+        if place.is_file():
+            # A worktree.
+            place = folder / place.read_text().removeprefix("gitdir:").strip()
+        data = (place / "index").read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return set()
     magic, version, count = struct.unpack_from(">4sII", data)
@@ -104,22 +155,20 @@ def _tracked(index: Path) -> set[str]:
     return names
 
 
-def _below(folder: str, prefix: str, level: Level) -> Iterator[tuple[str, str]]:
-    with os.scandir(folder) as found:
-        entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in found)
-    for name, is_folder in entries:
-        if name in _SKIPPED or level.ignores(name, is_folder):
-            continue
-        place = f"{folder}/{name}"
-        if not is_folder:
-            yield f"{prefix}{name}", place
-            continue
-        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _marks(folder: str) -> tuple[Any, ...]:
+    """What changes if an ignore file of a folder changes, or if the folder becomes the top of a repository."""
+    marks: list[Any] = []
+    for name in (*IGNORE_FILES, ".git"):
         try:
-            inner = level.enter(name, descriptor)
-        finally:
-            os.close(descriptor)
-        yield from _below(place, f"{prefix}{name}/", inner)
+            status = os.lstat(f"{folder}/{name}")
+            marks.append(_mark(status) if name != ".git" else True)
+        except OSError:
+            marks.append(None)
+    return tuple(marks)
+
+
+def _mark(status: os.stat_result) -> _Mark:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def programs_digest(paths: Sequence[str]) -> str:

@@ -289,6 +289,7 @@ def resume(pattern: str | None, failed: bool, as_json: bool, space: str | None, 
     Exit status: 0 done, also if there were none; 2 the pattern is not valid, or the space cannot be opened.
     """
     from cantrip_acp.tuplespace.batch import latest_attempts
+    from cantrip_acp.tuplespace.monitoring.spans import emitting
     from cantrip_acp.tuplespace.tuples import Pattern
 
     identity, wanted = _read_pattern(pattern)
@@ -313,7 +314,8 @@ def resume(pattern: str | None, failed: bool, as_json: bool, space: str | None, 
                     break
                 cursor = following
             latest = latest_attempts(store, dead, again=True)
-            new = store.put(latest)
+            with emitting("resume tuples", {"cantrip.tuples": len(latest)}) as meta:
+                new = store.put(latest, meta=meta)
             emitted = [(work.id, first.id) for work, first, is_new in zip(latest, dead, new, strict=True) if is_new]
     finally:
         store.close()

@@ -21,7 +21,7 @@ from cantrip_acp.core.errors import GateError
 if TYPE_CHECKING:
     from cantrip_acp.gates.confinement import Root
 
-_FILES = (".rgignore", ".ignore", ".gitignore")
+IGNORE_FILES = (".rgignore", ".ignore", ".gitignore")
 _LARGEST = 262_144
 """The most bytes of an ignore file that are read."""
 _MOST_LINES = 2_000
@@ -70,7 +70,7 @@ class Level:
 
     def ignores(self, name: str, folder: bool) -> bool:
         """Whether an entry of this folder is ignored."""
-        for kind in range(len(_FILES)):
+        for kind in range(len(IGNORE_FILES)):
             path, level = name, self
             while True:
                 verdict = level.rules[kind].ignores(path, folder)
@@ -108,7 +108,7 @@ def level_of(root: Root, parts: Sequence[str]) -> tuple[Level, bool]:
 
 def level_of_folder(path: str) -> Level:
     """Load the level of a folder that no command can replace, with all levels from the file system's root."""
-    level = Level(None, "", (_NONE,) * len(_FILES), False)
+    level = Level(None, "", (_NONE,) * len(IGNORE_FILES), False)
     parts = [part for part in path.split("/") if part]
     for depth in range(len(parts) + 1):
         name = parts[depth - 1] if depth else ""
@@ -116,7 +116,7 @@ def level_of_folder(path: str) -> Level:
         try:
             folder = os.open("/" + "/".join(parts[:depth]), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
-            level = Level(above, name, (_NONE,) * len(_FILES), False)
+            level = Level(above, name, (_NONE,) * len(IGNORE_FILES), False)
             continue
         try:
             level = Level(above, name, _read_rules(folder), _has_git(folder))
@@ -250,7 +250,7 @@ _NONE = Rules(())
 
 
 def _read_rules(folder: int) -> tuple[Rules, ...]:
-    return tuple(_read(folder, name) for name in _FILES)
+    return tuple(_read(folder, name) for name in IGNORE_FILES)
 
 
 def _read(folder: int, name: str) -> Rules:

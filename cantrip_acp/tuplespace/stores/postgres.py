@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.stores.postgres_url import PgUrl
 from cantrip_acp.tuplespace.budget import Budget, alarm_tuple, amounts, due_alarms
-from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
 from cantrip_acp.tuplespace.stores.base import (
     Claim,
@@ -193,7 +194,7 @@ class PostgresTupleStore:
             (
                 [each.id for each in works],
                 [each.lane for each in works],
-                [canonical_json(each.document).decode() for each in works],
+                [msgspec.json.encode(each).decode() for each in works],
                 encode_progress(meta) if meta else None,
             ),
         ).fetchall()

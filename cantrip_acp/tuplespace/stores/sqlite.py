@@ -14,8 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from cantrip_acp.tuplespace.budget import Budget, alarm_tuple, amounts, due_alarms
-from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
 from cantrip_acp.tuplespace.stores.base import (
     Claim,
@@ -231,7 +232,7 @@ class SqliteTupleStore:
         for work in works:
             row = base.execute(
                 "INSERT INTO tuples (id, lane, body, put_at) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING RETURNING position",
-                (work.id, work.lane, canonical_json(work.document), now),
+                (work.id, work.lane, msgspec.json.encode(work), now),
             ).fetchone()
             new.append(row is not None)
             if row is not None:

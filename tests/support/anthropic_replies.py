@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,9 @@ def _events() -> Any:
 @functools.cache
 def _requests() -> Any:
     return pydantic.TypeAdapter(MessageCreateParamsStreaming)
+
+
+_checking = threading.Lock()
 
 
 def event(kind: str, **fields: Any) -> bytes:
@@ -131,7 +135,9 @@ def problem(request: Request) -> str | None:
     body = request.json()
     sampling = {key: body.pop(key) for key in ("temperature", "top_p", "top_k") if key in body}
     try:
-        known = _walked(_requests().validate_python(body))
+        # An `Iterable` that is checked as it is walked is not safe in two threads (pydantic-core panics).
+        with _checking:
+            known = _walked(_requests().validate_python(body))
     except pydantic.ValidationError as error:
         return str(error)
     if known != body:

@@ -409,6 +409,7 @@ def test_what_was_stopped_has_one_neutral_state(page: Any) -> None:
     add(page, type="end", id="e", reason="cancelled", words="Stopped by you.", turn="t")
     assert page.locator(".status.stopped").count() == 1
     assert page.locator(".status.failed, .exit").count() == 0
-    assert "begun" in page.locator(".terminal").inner_text()
+    # The text is drawn with the next frame.
+    page.wait_for_function("document.querySelector('.terminal').innerText.includes('begun')")
     colors = page.evaluate("['.status.stopped', '.end'].map((s) => getComputedStyle(document.querySelector(s)).color)")
     assert colors[0] == colors[1]

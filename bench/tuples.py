@@ -22,7 +22,9 @@ import anyio
 
 from bench.measure import Row, Table, row
 from bench.options import Options
+from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.tuplespace.canonical import canonical_json
+from cantrip_acp.tuplespace.cast_yool import CastYool
 from cantrip_acp.tuplespace.receipts import make_receipt
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import End
@@ -30,7 +32,7 @@ from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
 from cantrip_acp.tuplespace.worker import StepCall, StepResult, Worker
 from tests.support import postgres_server as pgserver
 
-TUPLES, BATCH, QUEUED, PLACES = 2_000, 50, 100_000, 8
+TUPLES, BATCH, QUEUED, PLACES, CASTS = 2_000, 50, 100_000, 8, 300
 IDLE_S = 10.0
 Samples = dict[str, list[float]]
 ENVIRONMENT = Path(__file__).parent / ".venvs" / "queues"
@@ -64,6 +66,7 @@ def run(options: Options) -> Table:
             for number in range(rounds):
                 for places in (PLACES, BATCH):
                     _pool(kind, address, number, places, samples)
+                _casts(kind, address, number, samples)
             _queued(kind, address, samples)
             _idle(kind, address, samples)
     rows: list[Row] = []
@@ -85,6 +88,7 @@ def run(options: Options) -> Table:
         rows.append(
             row(f"{name}: a pool of {PLACES}, instant steps", samples[f"{kind} pool {PLACES}"], "tuples/s", more=True)
         )
+        rows.append(row(f"{name}: a pool of {PLACES}, instant casts", samples[f"{kind} casts"], "casts/s", more=True))
         pool = row(f"{name}: a pool of {BATCH}, instant steps", samples[f"{kind} pool {BATCH}"], "tuples/s", more=True)
         rows.append(pool)
         if kind == "postgres":
@@ -292,6 +296,26 @@ def _pool(kind: str, address: str, number: int, places: int, samples: Samples) -
 
     worker = Worker(store, ANY, {"bench.nothing": nothing}, name="bench", concurrency=places, ended=ended)
     _timed(samples, f"{kind} pool {places}", lambda: anyio.run(lambda: worker.run(until=lambda: not left)))
+    store.close()
+
+
+def _casts(kind: str, address: str, number: int, samples: Samples) -> None:
+    """Casts of a scripted crystal that ends at once, each with an entity of its own, into one loom in memory."""
+    store, left = open_store(address), CASTS
+    step = {"yool": "agent.cast.bench", "args": {"intent": "Say hello.", "recipe": "sha256:x"}}
+    store.put([new_tuple("bench", [step], map_pos={"n": n, "casts": number}) for n in range(CASTS)])
+    done = {"tool_calls": [{"gate": "done", "args": {"answer": "Hello."}}], "repeat": True}
+    cantrip = Cantrip(ScriptedCrystal([done]), circle=Circle(gates=["done"], wards=[{"max_turns": 3}]))
+    cast = CastYool(cantrip, Loom.memory(), "sha256:x")
+
+    def ended(_: Any) -> None:
+        nonlocal left
+        left -= 1
+
+    worker = Worker(store, ANY, {"agent.cast.bench": cast}, name="bench", concurrency=PLACES, ended=ended)
+    began = time.perf_counter()
+    anyio.run(lambda: worker.run(until=lambda: not left))
+    samples.setdefault(f"{kind} casts", []).append(CASTS / (time.perf_counter() - began))
     store.close()
 
 

@@ -1,0 +1,255 @@
+"""Chunks and their placements: the shape of everything in the substrate, and of a change to it.
+
+Every chunk is also a scope: others may be placed on it. Nothing is overwritten. A change adds versions of chunks and
+records of placements, and gets the next commit number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.text.codecs import convert
+from cantrip_acp.text.redaction import ShapeMask
+
+Kind = Literal["instance", "relates"]
+"""``instance``: the chunk belongs to the scope. ``relates``: a reference to it, or the definition of a type."""
+
+LARGEST_BODY = 1_000_000
+"""Maximum size of a chunk's body, in bytes of JSON."""
+MOST_CHANGES = 10_000
+"""Maximum number of chunks, of placements and of removals in one commit."""
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_:./@+~-]{0,199}\Z")
+_NAME = re.compile(r"[^\x00-\x1f\x7f\u2028\u2029]{1,200}\Z")
+_DEEPEST = 40
+
+
+class SubstrateError(DefinitionError):
+    """The substrate cannot be opened, read or changed. The text names the chunk, the scope and the rule."""
+
+
+class ChunkNotFound(SubstrateError):
+    """No chunk has this id, or it lies outside the reader's boundary: both look the same."""
+
+
+class OutsideBoundary(SubstrateError):
+    """A read or write reached outside the caller's boundary. It was refused and recorded."""
+
+
+class CommitRefused(SubstrateError):
+    """A change breaks a rule. Nothing of its commit was stored. ``rule`` is the rule's name, such as ``accepts``."""
+
+    def __init__(self, rule: str, text: str, *, chunk: str | None = None, scope: str | None = None) -> None:
+        self.rule, self.chunk, self.scope = rule, chunk, scope
+        where = [f"chunk {chunk!r}" if chunk else "", f"scope {scope!r}" if scope else ""]
+        super().__init__(f"commit refused ({', '.join(filter(None, [*where, f'rule {rule}']))}): {text}")
+
+
+class Spec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The rules of a chunk as a scope.
+
+    - ``propagate``: its instances have its ``ordered`` and ``accepts`` too.
+    - ``ordered``: what is placed on it has a place in a sequence.
+    - ``accepts``: the names of the types whose instances may be placed on it; empty: anything.
+    - ``required``: the keys that the body of each of its instances must have.
+    """
+
+    propagate: bool = False
+    ordered: bool = False
+    accepts: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+
+    @property
+    def archetype(self) -> bool:
+        """Whether the chunk is a type: being its instance is a statement about a chunk, and no way to reach it."""
+        return self.propagate or bool(self.required)
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """One version of a chunk. ``source`` says who wrote it; ``commit`` is the number of the commit that made this version."""
+
+    id: str
+    name: str
+    spec: Spec
+    body: Mapping[str, Any]
+    source: str
+    commit: int
+
+    @property
+    def text(self) -> str:
+        """The text of its body; empty if it has none."""
+        text = self.body.get("text")
+        return text if isinstance(text, str) else ""
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """A chunk on a scope. ``sequence`` is its place if the scope is ordered."""
+
+    chunk: str
+    scope: str
+    kind: Kind
+    sequence: int | None
+    commit: int
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """A chunk as a scope shows it."""
+
+    chunk: Chunk
+    kind: Kind
+    sequence: int | None
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """A chunk with what is placed on it: instances before references, each by sequence, then by name."""
+
+    chunk: Chunk
+    placed: tuple[Placed, ...]
+
+
+class NewChunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A chunk to store: a new one, or a new version of the one with this id."""
+
+    id: str
+    name: str
+    spec: Spec = Spec()
+    body: dict[str, Any] = {}
+
+
+class NewPlacement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A placement to store. An ordered scope gives the next number if ``sequence`` is None."""
+
+    chunk: str
+    scope: str
+    kind: Kind = "instance"
+    sequence: int | None = None
+
+
+class Removal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The end of a placement. The chunk stays, and so does the placement's history."""
+
+    chunk: str
+    scope: str
+    kind: Kind = "instance"
+
+
+class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one commit adds. All of it is stored, or nothing."""
+
+    chunks: Sequence[NewChunk] = ()
+    placements: Sequence[NewPlacement] = ()
+    removals: Sequence[Removal] = ()
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """A stored change. ``at`` is the time in seconds since 1970; ``changed`` counts new versions and placements.
+
+    If nothing was new, ``changed`` is 0 and ``number`` is that of the commit before.
+    """
+
+    number: int
+    at: float
+    author: str
+    source: str
+    message: str = ""
+    changed: int = 0
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """A chunk that a search found. ``snippet`` has the words in ``[ ]``."""
+
+    chunk: Chunk
+    snippet: str
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A read or write that a boundary refused."""
+
+    at: float
+    author: str
+    operation: str
+    chunk: str
+    text: str
+
+
+def parse_change(data: Any) -> Change:
+    """Make a change of plain data from a program. Raises `CommitRefused`, which names the field."""
+    try:
+        return convert(data, Change)
+    except msgspec.ValidationError as error:
+        raise CommitRefused("shape", str(error)) from None
+    except RecursionError:
+        raise CommitRefused("shape", "the data is nested too deeply") from None
+
+
+def check_change(change: Change) -> None:
+    """Check what needs no store: ids, names, sizes, secrets. Raises `CommitRefused`."""
+    for what in ("chunks", "placements", "removals"):
+        if len(getattr(change, what)) > MOST_CHANGES:
+            raise CommitRefused("size", f"a commit has at most {MOST_CHANGES:,} {what}; split it")
+    seen: set[str] = set()
+    for chunk in change.chunks:
+        _check_id(chunk.id)
+        if chunk.id in seen:
+            raise CommitRefused("id", "the same chunk is in this commit twice", chunk=chunk.id)
+        seen.add(chunk.id)
+        if not _NAME.match(chunk.name) or not chunk.name.strip():
+            raise CommitRefused("name", "a name is one line of 1 to 200 characters", chunk=chunk.id)
+        for name in (*chunk.spec.accepts, *chunk.spec.required):
+            if not _NAME.match(name):
+                raise CommitRefused("spec", f"{name[:80]!r} is not a name", chunk=chunk.id)
+        try:
+            body = encode_body(chunk.body)
+        except (TypeError, ValueError, RecursionError, UnicodeError) as error:
+            raise CommitRefused("body", f"the body is not JSON: {error}", chunk=chunk.id) from None
+        if len(body) > LARGEST_BODY:
+            raise CommitRefused(
+                "body", f"the body has {len(body):,} bytes; at most {LARGEST_BODY:,} are stored", chunk=chunk.id
+            )
+        if _too_deep(chunk.body):
+            raise CommitRefused("body", f"the body is nested deeper than {_DEEPEST} levels", chunk=chunk.id)
+    for placement in change.placements:
+        _check_id(placement.chunk)
+        _check_id(placement.scope)
+        if placement.chunk == placement.scope:
+            raise CommitRefused("placement", "a chunk cannot be placed on itself", chunk=placement.chunk)
+        if placement.sequence is not None and not 0 <= placement.sequence < 2**53:
+            raise CommitRefused(
+                "sequence", "a sequence number is not negative", chunk=placement.chunk, scope=placement.scope
+            )
+    for removal in change.removals:
+        _check_id(removal.chunk)
+        _check_id(removal.scope)
+
+
+def refuse_secrets(change: Change) -> None:
+    """Raise `CommitRefused` if a body holds something that looks like a key or a password."""
+    for chunk in change.chunks:
+        mask = ShapeMask()
+        mask.data(chunk.body)
+        if mask.found:
+            raise CommitRefused("secret", "the body holds what looks like a secret; it is not stored", chunk=chunk.id)
+
+
+def encode_body(body: Mapping[str, Any]) -> bytes:
+    """The body as JSON with sorted keys, so that equal bodies have equal bytes."""
+    return msgspec.json.encode(body, order="sorted")
+
+
+def _check_id(text: str) -> None:
+    if not _ID.match(text):
+        raise CommitRefused(
+            "id", f"{text[:80]!r} is not an id: 1 to 200 letters, digits and _ : . / @ + ~ -, not beginning with a sign"
+        )
+
+
+def _too_deep(value: Any, left: int = _DEEPEST) -> bool:
+    if not isinstance(value, (dict, list, tuple)):
+        return False
+    if left == 0:
+        return True
+    return any(_too_deep(each, left - 1) for each in (value.values() if isinstance(value, dict) else value))

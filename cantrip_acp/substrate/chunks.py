@@ -44,9 +44,9 @@ class CommitRefused(SubstrateError):
     """A change breaks a rule. Nothing of its commit was stored. ``rule`` is the rule's name, such as ``accepts``."""
 
     def __init__(self, rule: str, text: str, *, chunk: str | None = None, scope: str | None = None) -> None:
-        self.rule, self.chunk, self.scope = rule, chunk, scope
         where = [f"chunk {chunk!r}" if chunk else "", f"scope {scope!r}" if scope else ""]
         super().__init__(f"commit refused ({', '.join(filter(None, [*where, f'rule {rule}']))}): {text}")
+        self.rule, self.chunk, self.scope = rule, chunk, scope
 
 
 class Spec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -144,6 +144,10 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     placements: Sequence[NewPlacement] = ()
     removals: Sequence[Removal] = ()
 
+    def touched(self) -> list[NewPlacement | Removal]:
+        """The placements that it adds, moves or ends."""
+        return [*self.placements, *self.removals]
+
 
 class Commit(msgspec.Struct, frozen=True):
     """A stored change. ``at`` is the time in seconds since 1970; ``changed`` counts new versions and placements.
@@ -164,6 +168,14 @@ class Hit(msgspec.Struct, frozen=True):
 
     chunk: Chunk
     snippet: str
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """What changed between two commits: the last version of each chunk, and the placements that began, moved or ended."""
+
+    chunks: tuple[Chunk, ...]
+    placed: tuple[Placement, ...]
+    removed: tuple[Placement, ...]
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -212,6 +224,13 @@ def check_change(change: Change) -> None:
             )
         if _too_deep(chunk.body):
             raise CommitRefused("body", f"the body is nested deeper than {_DEEPEST} levels", chunk=chunk.id)
+    touched: set[tuple[str, str, str]] = set()
+    for each in change.touched():
+        if (key := (each.chunk, each.scope, each.kind)) in touched:
+            raise CommitRefused(
+                "placement", "the same placement is in this commit twice", chunk=each.chunk, scope=each.scope
+            )
+        touched.add(key)
     for placement in change.placements:
         _check_id(placement.chunk)
         _check_id(placement.scope)

@@ -1,0 +1,147 @@
+"""What a database of the substrate offers. `substrate.Substrate` has the rules; a store only keeps versions.
+
+Every record has the number of its commit. "As of commit N" means: of each chunk the latest version, and of each
+placement the latest record, with a number of at most N.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from cantrip_acp.substrate.chunks import Chunk, Commit, Kind, NewChunk, Placement, Refusal, Spec
+from cantrip_acp.text.codecs import convert
+
+NOW = 2**62
+"""A commit number after every other."""
+
+
+Match = Literal["all", "beginning", "any"]
+"""A search for all words, for all where the last one may be the beginning of a word, or for any of them."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One record of a placement: that it began or moved, or (``removed``) that it ended."""
+
+    chunk: str
+    scope: str
+    kind: Kind
+    sequence: int | None
+    commit: int
+    removed: bool = False
+
+
+class View(Protocol):
+    """One transaction. ``at`` is the number of a commit; what came later is not seen."""
+
+    def latest(self) -> int:
+        """The number of the latest commit; 0 if there is none."""
+
+    def chunk(self, chunk_id: str, at: int = NOW) -> Chunk | None: ...
+
+    def named(self, name: str, at: int = NOW) -> list[Chunk]:
+        """The chunks that have this name at that moment, latest first."""
+
+    def names(self) -> list[str]:
+        """The names of all chunks, for suggestions; at most 20,000."""
+
+    def placed(self, scope: str, at: int = NOW) -> list[tuple[Chunk, Placement]]:
+        """What is placed on a scope, in no order."""
+
+    def parents(self, chunk_id: str, at: int = NOW) -> list[Placement]:
+        """Where a chunk is placed."""
+
+    def placement(self, scope: str, chunk_id: str, kind: Kind, at: int = NOW) -> Placement | None: ...
+
+    def references(self, scope: str) -> list[Placement]:
+        """What relates to a scope now."""
+
+    def at_sequence(self, scope: str, sequence: int) -> list[Placement]:
+        """The current placements with this number in the scope."""
+
+    def highest_sequence(self, scope: str) -> int:
+        """The highest number that was ever used in the scope; -1 if none was."""
+
+    def commits(self, scope: str | None, limit: int, before: int) -> list[Commit]:
+        """Commits with a number below ``before``, latest first; those that touch ``scope`` or what is placed on it."""
+
+    def versions(self, after: int, until: int) -> list[Chunk]:
+        """The chunk versions of the commits ``after`` (not included) to ``until``, in their order."""
+
+    def records(self, after: int, until: int) -> list[Record]:
+        """The placement records of the commits ``after`` (not included) to ``until``, in their order."""
+
+    def search(self, words: Sequence[str], match: Match, at: int, limit: int) -> list[Chunk]:
+        """The chunks whose latest version has the words, best first. Old chunks may be missing if very many have them."""
+
+    def refusals(self, limit: int) -> list[Refusal]:
+        """The latest refusals, latest first."""
+
+    def add_commit(self, at: float, author: str, source: str, message: str) -> int: ...
+
+    def set_changed(self, number: int, changed: int) -> None:
+        """Note how much a commit changed. It is called once, in the commit's own transaction."""
+
+    def add_chunk(self, chunk: NewChunk, body: bytes, source: str, number: int) -> None: ...
+
+    def add_record(self, record: Record) -> None: ...
+
+    def add_refusal(self, refusal: Refusal) -> None: ...
+
+    def undo(self) -> None:
+        """Give up what this transaction wrote."""
+
+
+class Tables(Protocol):
+    """A database of the substrate. It may be used by several threads and processes."""
+
+    @property
+    def location(self) -> str: ...
+
+    def reading(self) -> AbstractContextManager[View]: ...
+
+    def writing(self, durable: bool = True) -> AbstractContextManager[View]:
+        """One writer at a time. If ``durable`` is false, a power failure may undo the latest commits, and nothing else."""
+
+    def close(self) -> None: ...
+
+
+def encode_spec(spec: Spec) -> str:
+    """The spec as JSON; empty if it has no rules."""
+    return "" if spec == _NO_RULES else msgspec.json.encode(spec).decode()
+
+
+def decode_chunk(row: Iterable[Any]) -> Chunk:
+    """A chunk of the columns id, name, spec, body, source, number."""
+    chunk_id, name, spec, body, source, number = row
+    return Chunk(
+        chunk_id,
+        name,
+        convert(msgspec.json.decode(spec), Spec) if spec else _NO_RULES,
+        msgspec.json.decode(body),
+        source,
+        number,
+    )
+
+
+def searched_text(value: Any) -> str:
+    """All texts of a body, for the search."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return "\n".join(filter(None, map(searched_text, value.values())))
+    if isinstance(value, (list, tuple)):
+        return "\n".join(filter(None, map(searched_text, value)))
+    return ""
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a query or a text: letters and digits, in lower case."""
+    return re.findall(r"\w+", text.casefold())
+
+
+_NO_RULES = Spec()

@@ -1,0 +1,530 @@
+"""The substrate: reading, changing and searching chunks, within a boundary and as of any commit.
+
+The rules of a change, by the name that a `CommitRefused` gives:
+
+- ``exists``: a placement's chunk and scope exist, or are in the same commit.
+- ``accepts``: an instance on a scope that accepts types is an instance of one of them. A type is found by its name among
+  what *relates* to the scope or to one of the scope's archetypes.
+- ``required``: the body of an instance has the keys that its archetypes require.
+- ``ordered``, ``sequence``: only ordered scopes have sequence numbers, and each number is used once.
+- ``placement``: only what is placed can be removed.
+
+A rule is checked when a chunk is placed or changed. A later change of a type does not touch what is already there.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cantrip_acp.substrate.boundary import Boundary, Reach
+from cantrip_acp.substrate.chunks import (
+    Change,
+    Chunk,
+    ChunkNotFound,
+    Commit,
+    CommitRefused,
+    Difference,
+    Hit,
+    NewChunk,
+    NewPlacement,
+    OutsideBoundary,
+    Placed,
+    Placement,
+    Refusal,
+    Removal,
+    Scope,
+    Spec,
+    SubstrateError,
+    check_change,
+    encode_body,
+)
+from cantrip_acp.substrate.stores import open_tables
+from cantrip_acp.substrate.stores.base import NOW, Match, Record, Tables, View, searched_text, words_of
+from cantrip_acp.text.redaction import shared
+
+EVERYTHING = Boundary()
+_CANDIDATES = 200
+"""How many of the best matches of a search are looked at."""
+_SNIPPET = 160
+"""The length of a snippet, in characters."""
+
+
+def substrate_path(state_dir: Path) -> Path:
+    """The file of the user's substrate."""
+    return state_dir / "substrate.db"
+
+
+def open_substrate(address: Path | str, *, readonly: bool = False) -> Substrate:
+    """Open a file, or ``postgresql://…``. Raises `SubstrateError`."""
+    return Substrate(open_tables(address, readonly=readonly))
+
+
+def new_id(prefix: str) -> str:
+    """A new id for a chunk: the prefix, ``-`` and 16 random letters and digits."""
+    return f"{prefix}-{secrets.token_hex(8)}"
+
+
+class Substrate:
+    """Chunks and scopes with their history. It can be used by several threads. Every method raises `SubstrateError`.
+
+    ``at`` is the number of a commit: the answer is as of that commit. A caller with a limited boundary must reach a chunk
+    both now and at that commit.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+
+    @property
+    def location(self) -> str:
+        """Where it is kept, without a password."""
+        return self.tables.location
+
+    def __repr__(self) -> str:
+        return f"Substrate({self.location!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.tables.close()
+
+    # Reading
+
+    def latest(self) -> int:
+        """The number of the latest commit; 0 if there is none."""
+        with self.tables.reading() as view:
+            return view.latest()
+
+    def chunk(self, chunk_id: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> Chunk:
+        """One chunk. Raises `ChunkNotFound`, or `OutsideBoundary` if the caller's boundary is limited."""
+        with self.tables.reading() as view:
+            found = view.chunk(chunk_id, _until(at))
+            inside = found is not None and _readable(view, boundary, chunk_id, _until(at))
+        if found is not None and inside:
+            return found
+        raise self._unreadable(chunk_id, at, boundary)
+
+    def find(
+        self, name: str, *, on: str | None = None, at: int | None = None, boundary: Boundary = EVERYTHING
+    ) -> list[Chunk]:
+        """The chunks with this id or name inside the boundary, the latest first; with ``on``, only those on that scope."""
+        until = _until(at)
+        with self.tables.reading() as view:
+            by_id = view.chunk(name, until)
+            found = [*([by_id] if by_id else ()), *(each for each in view.named(name, until) if each.id != name)]
+            inside = _Inside(view, boundary, until)
+            return [
+                each
+                for each in found
+                if inside(each.id) and (on is None or any(p.scope == on for p in view.parents(each.id, until)))
+            ]
+
+    def one(self, name: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> Chunk:
+        """The one chunk with this id or name. Raises `ChunkNotFound` with similar names, `SubstrateError` if it is not one."""
+        found = self.find(name, at=at, boundary=boundary)
+        if found and (len(found) == 1 or found[0].id == name):
+            return found[0]
+        if found:
+            ids = ", ".join(each.id for each in found[:5]) + (", …" if len(found) > 5 else "")
+            raise SubstrateError(f"{len(found)} chunks are named {name!r}; give the id of one: {ids}")
+        hint = ""
+        if not boundary.limited:
+            with self.tables.reading() as view:
+                similar = get_close_matches(name, view.names(), 3, 0.6)
+            hint = f"; similar names: {', '.join(similar)}" if similar else ""
+        raise ChunkNotFound(f"no chunk has the id or name {name!r}{hint}")
+
+    def scope(self, scope_id: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> Scope:
+        """A chunk with what is placed on it inside the boundary: instances first, each by sequence, then by name."""
+        until = _until(at)
+        with self.tables.reading() as view:
+            chunk = view.chunk(scope_id, until)
+            inside = _Inside(view, boundary, until)
+            if chunk is not None and inside(scope_id):
+                placed = [
+                    Placed(each, placement.kind, placement.sequence)
+                    for each, placement in view.placed(scope_id, until)
+                    if inside(each.id)
+                ]
+                return Scope(chunk, tuple(sorted(placed, key=_order)))
+        raise self._unreadable(scope_id, at, boundary)
+
+    def placements(self, chunk_id: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> list[Placement]:
+        """Where a chunk is placed, of what the boundary shows."""
+        until = _until(at)
+        with self.tables.reading() as view:
+            inside = _Inside(view, boundary, until)
+            return [each for each in view.parents(chunk_id, until) if inside(each.chunk) and inside(each.scope)]
+
+    def readable(self, chunk_id: str, boundary: Boundary, *, at: int | None = None) -> bool:
+        """Whether a chunk exists inside the read boundary. A "no" is not recorded as a refusal."""
+        with self.tables.reading() as view:
+            return view.chunk(chunk_id, _until(at)) is not None and _readable(view, boundary, chunk_id, _until(at))
+
+    def search(
+        self, query: str, *, at: int | None = None, boundary: Boundary = EVERYTHING, limit: int = 20
+    ) -> list[Hit]:
+        """Chunks with all words of the query, best first; if none has, those with the beginning of the last; then any word."""
+        words = words_of(query)[:32]
+        if not words:
+            return []
+        until, found = _until(at), list[Chunk]()
+        with self.tables.reading() as view:
+            inside = _Inside(view, boundary, until)
+            matches: tuple[Match, ...] = ("all", "beginning", "any")
+            for match in matches:
+                candidates = view.search(words, match, until, limit if not boundary.limited else _CANDIDATES)
+                found = [each for each in candidates if inside(each.id)][:limit]
+                if found:
+                    break
+        return [Hit(each, _snippet(each, words)) for each in found]
+
+    def log(self, scope: str | None = None, *, limit: int = 50, before: int | None = None) -> list[Commit]:
+        """Commits, the latest first; with a scope, those that changed it or what is placed on it."""
+        with self.tables.reading() as view:
+            return view.commits(scope, limit, NOW if before is None else before)
+
+    def changes(self, number: int, since: int | None = None) -> Difference:
+        """What the commits after ``since`` (by default the one before) up to ``number`` changed."""
+        after = number - 1 if since is None else since
+        with self.tables.reading() as view:
+            chunks = {each.id: each for each in view.versions(after, number)}
+            records = {(each.scope, each.chunk, each.kind): each for each in view.records(after, number)}
+        placements = {
+            removed: tuple(
+                Placement(r.chunk, r.scope, r.kind, r.sequence, r.commit)
+                for r in records.values()
+                if r.removed is removed
+            )
+            for removed in (False, True)
+        }
+        return Difference(tuple(chunks.values()), placements[False], placements[True])
+
+    def refusals(self, limit: int = 50) -> list[Refusal]:
+        """The latest reads and writes that a boundary refused, latest first."""
+        with self.tables.reading() as view:
+            return view.refusals(limit)
+
+    # Changing
+
+    def commit(
+        self,
+        change: Change,
+        *,
+        author: str,
+        source: str = "user",
+        boundary: Boundary = EVERYTHING,
+        message: str = "",
+        durable: bool = True,
+    ) -> Commit:
+        """Store a change: all of it, or nothing. A change with nothing new stores nothing, and ``changed`` is 0.
+
+        ``author`` is who does it; ``source`` is the label of where the contents are from. Known secrets are replaced.
+        Raises `CommitRefused` (a rule) or `OutsideBoundary` (recorded).
+        """
+        check_change(change)
+        try:
+            with self.tables.writing(durable) as view:
+                writer = _Writer(view, boundary, source)
+                writer.check_boundary(change)
+                at = time.time()
+                number = view.add_commit(at, author, source, message)
+                changed = writer.write(change, number)
+                if not changed:
+                    view.undo()
+                    return Commit(number - 1, at, author, source, message, 0)
+                view.set_changed(number, changed)
+                return Commit(number, at, author, source, message, changed)
+        except _Outside as outside:
+            raise self._refused(
+                boundary.held_by(boundary.holder or author), "commit", outside.chunk, outside.text
+            ) from None
+
+    def put(
+        self,
+        chunk: NewChunk,
+        on: str | Iterable[NewPlacement] | None = None,
+        *,
+        author: str = "user",
+        source: str = "user",
+        message: str = "",
+        boundary: Boundary = EVERYTHING,
+    ) -> Commit:
+        """Store one chunk, as an instance on a scope or with the placements given."""
+        placements = [NewPlacement(chunk.id, on)] if isinstance(on, str) else list(on or ())
+        return self.commit(
+            Change([chunk], placements), author=author, source=source, message=message, boundary=boundary
+        )
+
+    def refuse(self, boundary: Boundary, operation: str, chunk_id: str, text: str) -> OutsideBoundary:
+        """Record that something outside the boundary was asked for; the error is for the caller to raise."""
+        return self._refused(boundary, operation, chunk_id, text)
+
+    def _unreadable(self, chunk_id: str, at: int | None, boundary: Boundary) -> SubstrateError:
+        when = f" as of commit {at}" if at is not None else ""
+        if boundary.limited:
+            # The same answer for what is outside and for what does not exist.
+            text = f"chunk {chunk_id!r} is not inside the read boundary{when}"
+            return self._refused(boundary, "read", chunk_id, text)
+        return ChunkNotFound(f"no chunk has the id {chunk_id!r}{when}")
+
+    def _refused(self, boundary: Boundary, operation: str, chunk_id: str, text: str) -> OutsideBoundary:
+        refusal = Refusal(time.time(), boundary.holder, operation, chunk_id[:200], text)
+        with self.tables.writing(durable=False) as view:
+            view.add_refusal(refusal)
+        return OutsideBoundary(text)
+
+
+class _Outside(Exception):
+    def __init__(self, chunk: str, text: str) -> None:
+        self.chunk, self.text = chunk, text
+
+
+class _Writer:
+    """One commit in its transaction."""
+
+    def __init__(self, view: View, boundary: Boundary, source: str) -> None:
+        self._view, self._boundary, self._source = view, boundary, source
+        self._chunks: dict[str, Chunk | None] = {}
+        self._archetypes: dict[str, list[Chunk]] = {}
+        self._types: dict[tuple[str, str], set[str]] = {}
+
+    def _chunk(self, chunk_id: str) -> Chunk | None:
+        if chunk_id not in self._chunks:
+            self._chunks[chunk_id] = self._view.chunk(chunk_id)
+        return self._chunks[chunk_id]
+
+    def check_boundary(self, change: Change) -> None:
+        """Raise `_Outside` for what the caller may not write, by the state before this commit."""
+        boundary = self._boundary
+        if not boundary.limited:
+            return
+        reach = _reach(self._view)
+        old = {each.id: self._chunk(each.id) for each in change.chunks}
+        placed = {each.chunk for each in change.placements if each.kind == "instance"}
+        for chunk in change.chunks:
+            before = old[chunk.id]
+            if before is None:
+                if chunk.id not in placed:
+                    raise _Outside(
+                        chunk.id, f"new chunk {chunk.id!r} must be placed on a scope inside the write boundary"
+                    )
+            elif not reach.writes(boundary, chunk.id):
+                raise _Outside(chunk.id, f"chunk {chunk.id!r} is not inside the write boundary")
+            elif (before.spec.propagate, before.spec.required) != (chunk.spec.propagate, chunk.spec.required):
+                # Who changes what is an archetype would change what others reach.
+                raise _Outside(chunk.id, f"chunk {chunk.id!r}: only the user may change 'propagate' and 'required'")
+        homes: set[str] = set()
+        new = {chunk_id for chunk_id, before in old.items() if before is None}
+        for each in change.touched():
+            scope = self._chunk(each.scope)
+            archetype = scope is not None and scope.spec.archetype and each.kind == "instance"
+            if not (
+                each.scope in new
+                or (scope is not None and reach.writes(boundary, each.scope))
+                or (archetype and reach.reads(boundary, each.scope))
+            ):
+                raise _Outside(each.scope, f"scope {each.scope!r} is not inside the write boundary")
+            if not archetype:
+                homes.add(each.chunk)
+            if each.chunk not in new and not (
+                reach.writes(boundary, each.chunk)
+                or (
+                    each.kind == "relates" and self._chunk(each.chunk) is not None and reach.reads(boundary, each.chunk)
+                )
+            ):
+                raise _Outside(each.chunk, f"chunk {each.chunk!r} is not inside the boundary")
+        for chunk_id in sorted(new - homes):
+            raise _Outside(chunk_id, f"new chunk {chunk_id!r} is an instance of types only; place it on a scope too")
+
+    def write(self, change: Change, number: int) -> int:
+        """Add the versions and records that are new, then check the rules. Returns how many there are."""
+        view, changed = self._view, 0
+        versions: list[str] = []
+        for chunk in _redacted(change.chunks):
+            before, body = self._chunk(chunk.id), encode_body(chunk.body)
+            if (
+                before is not None
+                and (before.name, before.spec) == (chunk.name, chunk.spec)
+                and encode_body(before.body) == body
+            ):
+                continue
+            view.add_chunk(chunk, body, self._source, number)
+            self._chunks[chunk.id] = Chunk(chunk.id, chunk.name, chunk.spec, chunk.body, self._source, number)
+            versions.append(chunk.id)
+        changed += len(versions)
+        for removal in change.removals:
+            self._check_exists(removal)
+            before_placement = view.placement(removal.scope, removal.chunk, removal.kind)
+            if before_placement is None:
+                raise CommitRefused(
+                    "placement", f"there is no such {removal.kind} to remove", chunk=removal.chunk, scope=removal.scope
+                )
+            view.add_record(Record(removal.chunk, removal.scope, removal.kind, before_placement.sequence, number, True))
+            changed += 1
+        # First what something is (instances of archetypes), because that decides where it may be placed.
+        added = [each for each in change.placements if self._add_if_new(each, number)]
+        changed += len(added)
+        for chunk_id in versions:
+            self._check_required(chunk_id)
+        for placement in added:
+            if placement.kind == "instance":
+                self._check_accepts(placement)
+                scope = self._chunk(placement.scope)
+                if scope is not None and scope.spec.required:
+                    self._check_required(placement.chunk)
+        return changed
+
+    def _check_exists(self, each: NewPlacement | Removal) -> None:
+        for what, chunk_id in (("chunk", each.chunk), ("scope", each.scope)):
+            if self._chunk(chunk_id) is None:
+                raise CommitRefused("exists", f"no {what} has this id", chunk=each.chunk, scope=each.scope)
+
+    def _add_if_new(self, placement: NewPlacement, number: int) -> bool:
+        self._check_exists(placement)
+        view, sequence = self._view, placement.sequence
+        before = view.placement(placement.scope, placement.chunk, placement.kind)
+        if before is not None and sequence in (None, before.sequence):
+            return False
+        ordered = any(spec.ordered for spec in self._rules(placement.scope))
+        if sequence is not None and not ordered:
+            raise CommitRefused(
+                "ordered",
+                "the scope is not ordered, so it takes no sequence",
+                chunk=placement.chunk,
+                scope=placement.scope,
+            )
+        if sequence is None and ordered:
+            sequence = view.highest_sequence(placement.scope) + 1
+        elif sequence is not None:
+            taken = [
+                other
+                for other in view.at_sequence(placement.scope, sequence)
+                if (other.chunk, other.kind) != (placement.chunk, placement.kind)
+            ]
+            if taken:
+                raise CommitRefused(
+                    "sequence",
+                    f"sequence {sequence} is the place of {taken[0].chunk!r}",
+                    chunk=placement.chunk,
+                    scope=placement.scope,
+                )
+        view.add_record(Record(placement.chunk, placement.scope, placement.kind, sequence, number))
+        self._archetypes.pop(placement.chunk, None)
+        self._types.clear()
+        return True
+
+    def _kinds(self, chunk_id: str) -> list[Chunk]:
+        """The archetypes of which the chunk is an instance."""
+        if chunk_id not in self._archetypes:
+            scopes = [self._chunk(each.scope) for each in self._view.parents(chunk_id) if each.kind == "instance"]
+            self._archetypes[chunk_id] = [each for each in scopes if each is not None and each.spec.archetype]
+        return self._archetypes[chunk_id]
+
+    def _rules(self, scope_id: str) -> list[Spec]:
+        """The specs that hold for what is placed on a scope: its own, unless it hands it on, and its archetypes'."""
+        scope = self._chunk(scope_id)
+        own = [scope.spec] if scope is not None and not scope.spec.propagate else []
+        return own + [each.spec for each in self._kinds(scope_id) if each.spec.propagate]
+
+    def _check_accepts(self, placement: NewPlacement) -> None:
+        accepted = [name for spec in self._rules(placement.scope) for name in spec.accepts]
+        if not accepted:
+            return
+        types = set[str]().union(*(self._type_ids(placement.scope, name) for name in accepted))
+        if types.isdisjoint(each.scope for each in self._view.parents(placement.chunk) if each.kind == "instance"):
+            hint = "" if types else "; no type with such a name relates to the scope or its archetypes"
+            raise CommitRefused(
+                "accepts",
+                f"the scope accepts {', '.join(dict.fromkeys(accepted))}, and the chunk is an instance of none of them{hint}",
+                chunk=placement.chunk,
+                scope=placement.scope,
+            )
+
+    def _type_ids(self, scope_id: str, name: str) -> set[str]:
+        key = (scope_id, name)
+        if key not in self._types:
+            found: set[str] = set()
+            for each in (scope_id, *(kind.id for kind in self._kinds(scope_id) if kind.spec.propagate)):
+                found |= self._definitions(each, name)
+            self._types[key] = found
+        return self._types[key]
+
+    def _definitions(self, scope_id: str, name: str) -> set[str]:
+        return {
+            each.chunk
+            for each in self._view.references(scope_id)
+            if (chunk := self._chunk(each.chunk)) is not None and chunk.name == name
+        }
+
+    def _check_required(self, chunk_id: str) -> None:
+        chunk = self._chunk(chunk_id)
+        assert chunk is not None
+        for archetype in self._kinds(chunk_id):
+            missing = [key for key in archetype.spec.required if key not in chunk.body]
+            if missing:
+                raise CommitRefused(
+                    "required",
+                    f"its body lacks {', '.join(map(repr, missing))}, which {archetype.name!r} requires",
+                    chunk=chunk_id,
+                    scope=archetype.id,
+                )
+
+
+def _redacted(chunks: Sequence[NewChunk]) -> Iterable[NewChunk]:
+    redactor = shared()
+    for chunk in chunks:
+        yield NewChunk(chunk.id, redactor.text(chunk.name), chunk.spec, redactor.data(chunk.body))
+
+
+def _until(at: int | None) -> int:
+    return NOW if at is None else at
+
+
+def _reach(view: View, at: int = NOW) -> Reach:
+    def is_archetype(chunk_id: str) -> bool:
+        chunk = view.chunk(chunk_id, at)
+        return chunk is not None and chunk.spec.archetype
+
+    return Reach(lambda chunk_id: view.parents(chunk_id, at), is_archetype)
+
+
+class _Inside:
+    """Whether chunks can be read: inside the boundary now, and as of the commit that is asked for."""
+
+    def __init__(self, view: View, boundary: Boundary, at: int) -> None:
+        self._boundary = boundary
+        self._moments = [_reach(view)] if at == NOW else [_reach(view), _reach(view, at)]
+
+    def __call__(self, chunk_id: str) -> bool:
+        return not self._boundary.read or all(each.reads(self._boundary, chunk_id) for each in self._moments)
+
+
+def _readable(view: View, boundary: Boundary, chunk_id: str, at: int) -> bool:
+    return _Inside(view, boundary, at)(chunk_id)
+
+
+def _order(placed: Placed) -> tuple[bool, float, str, str]:
+    sequence = placed.sequence if placed.sequence is not None else float("inf")
+    return placed.kind != "instance", sequence, placed.chunk.name, placed.chunk.id
+
+
+def _snippet(chunk: Chunk, words: Sequence[str]) -> str:
+    """A piece of the text around the first word that it has, in one line."""
+    text = " ".join((chunk.text or searched_text(dict(chunk.body))).split())
+    lower = text.casefold()
+    places = [at for at in (lower.find(word) for word in words) if at >= 0]
+    begin = max(0, min(places, default=0) - _SNIPPET // 4)
+    piece = text[begin : begin + _SNIPPET]
+    return f"{'…' if begin else ''}{piece}{'…' if begin + _SNIPPET < len(text) else ''}"

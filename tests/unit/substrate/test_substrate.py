@@ -1,0 +1,292 @@
+"""Chunks, placements, rules and boundaries of the substrate, in a real SQLite file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cantrip_acp.substrate.boundary import Boundary
+from cantrip_acp.substrate.chunks import (
+    Change,
+    ChunkNotFound,
+    CommitRefused,
+    NewChunk,
+    NewPlacement,
+    OutsideBoundary,
+    Removal,
+    Spec,
+    SubstrateError,
+    parse_change,
+    refuse_secrets,
+)
+from cantrip_acp.substrate.substrate import Substrate, open_substrate
+from cantrip_acp.substrate.types import AGENT, SESSION_TYPES, install, of_type, type_id, with_types
+
+
+@pytest.fixture
+def substrate(tmp_path: Path) -> Iterator[Substrate]:
+    with open_substrate(tmp_path / "state" / "substrate.db") as opened:
+        install(opened)
+        yield opened
+
+
+def chunk(name: str, spec: Spec | None = None, **body: object) -> NewChunk:
+    return NewChunk(name, name, spec or Spec(), body)
+
+
+def put(substrate: Substrate, *chunks: NewChunk, on: str | None = None) -> None:
+    substrate.commit(Change(chunks, [NewPlacement(each.id, on) for each in chunks] if on else []), author="user")
+
+
+def names(substrate: Substrate, scope: str, at: int | None = None) -> list[str]:
+    return [each.chunk.name for each in substrate.scope(scope, at=at).placed]
+
+
+def test_every_commit_can_be_read_as_it_was(substrate: Substrate) -> None:
+    put(substrate, chunk("notes", text="one"))
+    first = substrate.latest()
+    put(substrate, chunk("notes", text="two"))
+    put(substrate, chunk("a"), on="notes")
+    third = substrate.latest()
+    substrate.commit(Change(removals=[Removal("a", "notes")]), author="user")
+    assert substrate.chunk("notes").text == "two"
+    assert substrate.chunk("notes", at=first).text == "one"
+    assert names(substrate, "notes") == []
+    assert names(substrate, "notes", at=third) == ["a"]
+    with pytest.raises(ChunkNotFound, match="no chunk has the id 'a' as of commit"):
+        substrate.chunk("a", at=first)
+    assert [each.number for each in substrate.log("notes")] == [third + 1, third, third - 1, first]
+    difference = substrate.changes(third + 1, since=first)
+    assert [each.text for each in difference.chunks] == ["two", ""]
+    assert [each.chunk for each in difference.removed] == ["a"]
+    assert difference.placed == ()
+
+
+def test_what_is_the_same_is_not_committed_again(substrate: Substrate) -> None:
+    put(substrate, chunk("notes", text="one"), chunk("a"))
+    before = substrate.latest()
+    same = Change([chunk("notes", text="one")])
+    assert substrate.commit(same, author="user").changed == 0
+    assert install(substrate).changed == 0
+    assert substrate.latest() == before
+
+
+def test_the_file_lets_nobody_overwrite_a_record(substrate: Substrate, tmp_path: Path) -> None:
+    put(substrate, chunk("notes", text="one"))
+    base = sqlite3.connect(tmp_path / "state" / "substrate.db")
+    for statement in (
+        "UPDATE chunk_versions SET body = '{}'",
+        "DELETE FROM chunk_versions",
+        "UPDATE commits SET author = 'x'",
+        "DELETE FROM commits",
+        "UPDATE placement_versions SET removed = 1",
+        "DELETE FROM placement_versions",
+    ):
+        with pytest.raises(sqlite3.Error, match="append-only"):
+            base.execute(statement)
+    base.close()
+    assert (tmp_path / "state" / "substrate.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_session_accepts_its_types_only_and_counts(substrate: Substrate) -> None:
+    put(substrate, chunk("s"), on=type_id("session"))
+    for number, name in enumerate(["prompt", "answer"]):
+        made = NewChunk(f"c{number}", name, Spec(), {"text": name})
+        substrate.commit(Change([made], [of_type(name, made.id), NewPlacement(made.id, "s")]), author="user")
+    assert [(each.chunk.id, each.sequence) for each in substrate.scope("s").placed] == [("c0", 0), ("c1", 1)]
+    with pytest.raises(CommitRefused) as refused:
+        put(substrate, chunk("stranger", text="x"), on="s")
+    assert (refused.value.rule, refused.value.chunk, refused.value.scope) == ("accepts", "stranger", "s")
+    assert "prompt, answer, tool-call, tool-result, context" in str(refused.value)
+    with pytest.raises(ChunkNotFound):
+        substrate.chunk("stranger")
+
+
+@pytest.mark.parametrize(
+    ("change", "rule", "says"),
+    [
+        (Change(placements=[NewPlacement("none", "types")]), "exists", "no chunk has this id"),
+        (Change(placements=[NewPlacement("plain", "none")]), "exists", "no scope has this id"),
+        (Change([chunk("p")], [NewPlacement("p", "type:prompt")]), "required", "its body lacks 'text', which 'prompt'"),
+        (Change(placements=[NewPlacement("plain", "types", sequence=3)]), "ordered", "not ordered"),
+        (Change(removals=[Removal("plain", "types")]), "placement", "no such instance to remove"),
+        (Change([chunk("a b")]), "id", "'a b' is not an id"),
+        (Change([NewChunk("x", "two\nlines")]), "name", "one line"),
+        (Change([chunk("x"), chunk("x")]), "id", "twice"),
+        (Change([chunk("x", text="y" * 1_000_001)]), "body", "at most 1,000,000"),
+        (Change([chunk("x", text=object())]), "body", "not JSON"),
+        (Change(placements=[NewPlacement("plain", "plain")]), "placement", "on itself"),
+        (Change(placements=[NewPlacement("plain", "types")] * 2), "placement", "twice"),
+        (Change([chunk("x")] * 10_001), "size", "at most 10,000 chunks"),
+    ],
+)
+def test_a_refused_commit_says_why_and_stores_nothing(
+    substrate: Substrate, change: Change, rule: str, says: str
+) -> None:
+    put(substrate, chunk("plain"))
+    before = substrate.latest()
+    with pytest.raises(CommitRefused, match=says) as refused:
+        substrate.commit(change, author="user")
+    assert refused.value.rule == rule
+    assert substrate.latest() == before
+
+
+def test_sequences_are_used_once_and_can_be_changed(substrate: Substrate) -> None:
+    put(substrate, chunk("list", Spec(ordered=True)))
+    put(substrate, chunk("a"), chunk("b"), on="list")
+    with pytest.raises(CommitRefused, match="sequence 0 is the place of 'a'"):
+        substrate.commit(Change(placements=[NewPlacement("b", "list", sequence=0)]), author="user")
+    substrate.commit(Change(placements=[NewPlacement("a", "list", sequence=7)]), author="user")
+    put(substrate, chunk("c"), on="list")
+    assert [(each.chunk.id, each.sequence) for each in substrate.scope("list").placed] == [("b", 1), ("a", 7), ("c", 8)]
+
+
+def test_a_boundary_reaches_down_but_not_through_a_type(substrate: Substrate) -> None:
+    for name in ("mine", "other"):
+        put(substrate, chunk(name), on=type_id("session"))
+        made = NewChunk(f"{name}-p", "prompt", Spec(), {"text": "hello"})
+        substrate.commit(Change([made], [of_type("prompt", made.id), NewPlacement(made.id, name)]), author="user")
+    boundary = with_types(Boundary.of(read=["mine"], holder="reader"))
+    assert substrate.chunk("mine-p", boundary=boundary).text == "hello"
+    assert substrate.chunk(type_id("prompt"), boundary=boundary).name == "prompt"
+    assert [each.chunk.id for each in substrate.scope(type_id("prompt"), boundary=boundary).placed] == ["mine-p"]
+    for outside in ("other", "other-p", "does-not-exist"):
+        with pytest.raises(OutsideBoundary, match=f"'{outside}' is not inside the read boundary"):
+            substrate.chunk(outside, boundary=boundary)
+    assert [(each.author, each.operation, each.chunk) for each in substrate.refusals()][:2] == [
+        ("reader", "read", "does-not-exist"),
+        ("reader", "read", "other-p"),
+    ]
+    assert [hit.chunk.id for hit in substrate.search("hello", boundary=boundary)] == ["mine-p"]
+    assert [each.id for each in substrate.find("prompt", boundary=boundary)] == ["mine-p", "type:prompt"]
+    assert substrate.search("hello", boundary=Boundary.of()) == []
+
+
+def test_two_boundaries_together_are_what_is_inside_both(substrate: Substrate) -> None:
+    for name in ("a", "b"):
+        put(substrate, chunk(name))
+    put(substrate, chunk("only-a"), on="a")
+    put(substrate, chunk("only-b"), on="b")
+    put(substrate, chunk("both"), on="a")
+    substrate.commit(Change(placements=[NewPlacement("both", "b", "relates")]), author="user")
+    joined = Boundary.of(read=["a"]) & Boundary.of(read=["b"])
+    assert substrate.readable("both", joined)
+    assert not substrate.readable("only-a", joined)
+    assert not substrate.readable("a", joined)
+    assert Boundary.from_data(joined.to_data()) == joined
+    with pytest.raises(SubstrateError, match="list of lists"):
+        Boundary.from_data({"read": ["a"], "write": []})
+
+
+def test_writes_outside_the_boundary_are_refused(substrate: Substrate) -> None:
+    put(substrate, chunk("mine"), chunk("secret"), chunk("shown"), chunk("mine-2"))
+    put(substrate, chunk("kind", Spec(required=("text",))))
+    put(substrate, chunk("inner"), on="mine")
+    boundary = Boundary.of(read=["shown", "kind"], write=["mine"], holder="program")
+
+    def refused(change: Change) -> str:
+        with pytest.raises(OutsideBoundary) as error:
+            substrate.commit(change, author="program", boundary=boundary)
+        return str(error.value)
+
+    new = chunk("new", text="x")
+    assert "'secret' is not inside" in refused(Change([chunk("secret", text="changed")]))
+    assert "'shown' is not inside" in refused(Change([chunk("shown", text="changed")]))
+    assert "must be placed" in refused(Change([new]))
+    assert "'mine-2' is not inside" in refused(Change([new], [NewPlacement("new", "mine-2")]))
+    assert "'secret' is not inside" in refused(Change(placements=[NewPlacement("secret", "mine", "relates")]))
+    assert "'shown' is not inside" in refused(Change(placements=[NewPlacement("shown", "mine")]))
+    assert "instance of types only" in refused(Change([new], [NewPlacement("new", "kind")]))
+    assert "'propagate' and 'required'" in refused(Change([chunk("inner", Spec(propagate=True))]))
+    assert len(substrate.refusals()) == 8
+    assert {each.author for each in substrate.refusals()} == {"program"}
+
+    allowed = Change(
+        [new], [NewPlacement("new", "mine"), NewPlacement("new", "kind"), NewPlacement("shown", "mine", "relates")]
+    )
+    substrate.commit(allowed, author="program", source="program:p", boundary=boundary)
+    substrate.commit(
+        Change([chunk("inner", text="y")], removals=[Removal("shown", "mine", "relates")]),
+        author="program",
+        boundary=boundary,
+    )
+    assert substrate.chunk("new").source == "program:p"
+
+
+def test_a_limited_reader_does_not_see_what_was_taken_away(substrate: Substrate) -> None:
+    put(substrate, chunk("mine"))
+    put(substrate, chunk("fact", text="old"), on="mine")
+    then = substrate.latest()
+    substrate.commit(Change(removals=[Removal("fact", "mine")]), author="user")
+    boundary = Boundary.of(read=["mine"])
+    assert substrate.scope("mine", at=then, boundary=boundary).placed == ()
+    assert names(substrate, "mine", at=then) == ["fact"]
+
+
+def test_placements_in_a_circle_end(substrate: Substrate) -> None:
+    put(substrate, chunk("a"), chunk("b"))
+    substrate.commit(Change(placements=[NewPlacement("a", "b"), NewPlacement("b", "a")]), author="user")
+    assert substrate.readable("a", Boundary.of(read=["b"]))
+    assert not substrate.readable("a", Boundary.of(read=["types"]))
+
+
+def test_search_finds_words_their_beginning_and_any_of_them(substrate: Substrate) -> None:
+    put(
+        substrate,
+        chunk("style", text="Functions have short names. Errors say what to do."),
+        chunk("other", text="Nothing."),
+    )
+    put(substrate, chunk("old", text="penguin"))
+    before = substrate.latest()
+    put(substrate, chunk("old", text="replaced"))
+    assert [hit.chunk.id for hit in substrate.search("short names")] == ["style"]
+    assert [hit.chunk.id for hit in substrate.search("err")] == ["style"]
+    assert [hit.chunk.id for hit in substrate.search("nothing penguins short")] == ["other", "style"]
+    assert substrate.search("penguin") == []
+    assert [hit.chunk.text for hit in substrate.search("penguin", at=before)] == ["penguin"]
+    for hostile in ('"', "AND", "NEAR(a b)", "name:x", "*", "(", "a\x00b", "' OR 1=1 --"):
+        substrate.search(hostile)
+    assert "short names" in substrate.search("short")[0].snippet
+
+
+def test_names_that_are_not_there_or_not_alone(substrate: Substrate) -> None:
+    put(substrate, NewChunk("k-1", "house style"), NewChunk("k-2", "house rules"), NewChunk("k-3", "house rules"))
+    assert substrate.one("house style").id == "k-1"
+    with pytest.raises(ChunkNotFound, match="similar names: house style"):
+        substrate.one("hose style")
+    with pytest.raises(SubstrateError, match="2 chunks are named 'house rules'; give the id of one: k-3, k-2"):
+        substrate.one("house rules")
+
+
+def test_the_types_follow_the_session_model(substrate: Substrate) -> None:
+    session = substrate.chunk(type_id("session"))
+    assert (session.spec.propagate, session.spec.ordered, session.spec.accepts) == (True, True, SESSION_TYPES)
+    assert {each.chunk.name: each.kind for each in substrate.scope(session.id).placed} == dict.fromkeys(
+        SESSION_TYPES, "relates"
+    )
+    assert substrate.chunk(AGENT).name == "agent"
+    assert any(each.scope == type_id("program") for each in substrate.placements(AGENT))
+
+
+def test_changes_from_outside_are_checked_for_shape_and_secrets() -> None:
+    assert parse_change({"chunks": [{"id": "a", "name": "a"}]}).chunks[0].name == "a"
+    with pytest.raises(CommitRefused, match="rule shape"):
+        parse_change({"chunks": [{"id": "a", "nme": "a"}]})
+    with pytest.raises(CommitRefused, match="looks like a secret"):
+        refuse_secrets(Change([chunk("a", text="ghp_" + "a1B2" * 9)]))
+
+
+def test_a_file_of_another_program_is_not_touched(tmp_path: Path) -> None:
+    base = sqlite3.connect(tmp_path / "x.db")
+    base.execute("CREATE TABLE t (a)")
+    base.close()
+    with pytest.raises(SubstrateError, match="database of another program"):
+        open_substrate(tmp_path / "x.db")
+    (tmp_path / "y.db").write_bytes(b"not a database" * 100)
+    with pytest.raises(SubstrateError, match=r"y\.db"):
+        open_substrate(tmp_path / "y.db")
+    with pytest.raises(SubstrateError, match="cannot open substrate"):
+        open_substrate(tmp_path / "none" / "z.db", readonly=True)

@@ -1,0 +1,201 @@
+"""Projects: a workspace's documents as scopes, and the user's own culture.
+
+A project has a fixed id, made from the real path of its folder. Its scopes are ``culture`` (`.cantrip/culture/*.md`),
+``documents`` (`AGENTS.md`, `CLAUDE.md`), ``nested`` (those of subfolders), ``skills`` and ``sessions``. `sync` commits
+what changed in the files. What somebody placed on a scope otherwise, such as a remembered fact, stays.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.files import file_content
+from cantrip_acp.substrate.chunks import Change, Chunk, NewChunk, NewPlacement, Removal, Spec
+from cantrip_acp.substrate.substrate import Substrate
+from cantrip_acp.substrate.types import install, of_type
+
+DOCUMENTS = ("AGENTS.md", "CLAUDE.md")
+CULTURE = ".cantrip/culture"
+USER_CULTURE = "culture:user"
+"""The scope of the user's own culture, for all projects."""
+LARGEST = 200_000
+"""Maximum size of a document, in bytes. What follows is not stored."""
+MOST_FILES = 100
+_MOST_FOLDERS = 500
+"""How many folders are searched for documents of subfolders, and how deep."""
+_DEEPEST = 4
+_NEVER = {"node_modules", "vendor", "venv", "env", "__pycache__", "target", "dist", "build", "site-packages"}
+_SCOPES = {
+    "culture": "What the repository asks of everybody who works in it.",
+    "documents": "Documents of the repository for agents.",
+    "nested": "Documents of subfolders.",
+    "skills": "Skills of this workspace.",
+    "sessions": "What was asked in this folder before.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The ids of a project's scopes."""
+
+    id: str
+
+    @classmethod
+    def of(cls, workspace: Path | str) -> Project:
+        """The project of a folder. It need not be in the substrate yet."""
+        return cls(f"project:{_short_hash(os.path.realpath(workspace))}")
+
+    @property
+    def culture(self) -> str:
+        return f"{self.id}:culture"
+
+    @property
+    def documents(self) -> str:
+        return f"{self.id}:documents"
+
+    @property
+    def nested(self) -> str:
+        return f"{self.id}:nested"
+
+    @property
+    def skills(self) -> str:
+        return f"{self.id}:skills"
+
+    @property
+    def sessions(self) -> str:
+        return f"{self.id}:sessions"
+
+    @property
+    def pinned(self) -> tuple[str, ...]:
+        """What a session reads from the beginning: the user's culture first, then the project's."""
+        return (USER_CULTURE, self.culture, self.documents)
+
+
+def create(substrate: Substrate, workspace: Path | str) -> Project:
+    """Commit the types and the scopes of a project, if they are not there yet."""
+    project = Project.of(workspace)
+    folder = os.path.realpath(workspace)
+    install(substrate)
+    chunks = [
+        NewChunk(USER_CULTURE, "your culture", Spec(), {"text": "What the user wants from every agent."}),
+        NewChunk(project.id, os.path.basename(folder) or folder, Spec(), {"folder": folder}),
+    ]
+    placements = [of_type("culture", USER_CULTURE), of_type("project", project.id)]
+    for name, text in _SCOPES.items():
+        chunks.append(NewChunk(f"{project.id}:{name}", name, Spec(), {"text": text}))
+        placements.append(NewPlacement(f"{project.id}:{name}", project.id))
+    placements.append(of_type("culture", project.culture))
+    substrate.commit(Change(chunks, placements), author="cantrip", source="user", message=f"project {folder}")
+    return project
+
+
+def sync(substrate: Substrate, workspace: Path, config_dir: Path | None = None, *, nested: bool = True) -> Project:
+    """Bring the documents of a workspace and of the user's configuration folder into the substrate: only what changed.
+
+    Links that lead out of the workspace are not followed. ``nested`` searches subfolders too.
+    """
+    project = create(substrate, workspace)
+    root = Root(str(workspace), (str(workspace),))
+    _sync_scope(substrate, project.documents, root, DOCUMENTS, "repository")
+    _sync_scope(substrate, project.culture, root, _markdown(root, CULTURE), "repository")
+    if nested:
+        _sync_scope(substrate, project.nested, root, list(_subfolders(workspace)), "repository")
+    if config_dir is not None and (config_dir / "culture").is_dir():
+        own = Root(str(config_dir), (str(config_dir),))
+        _sync_scope(substrate, USER_CULTURE, own, _markdown(own, "culture"), "user")
+    return project
+
+
+def _sync_scope(substrate: Substrate, scope: str, root: Root, names: list[str] | tuple[str, ...], source: str) -> None:
+    prefix = f"file:{_short_hash(scope)}:"
+    before = {each.chunk.id: each.chunk for each in substrate.scope(scope).placed if each.chunk.id.startswith(prefix)}
+    found: dict[str, NewChunk] = {}
+    for name in names[:MOST_FILES]:
+        text = _text(root, name)
+        if text is None:
+            continue
+        chunk = NewChunk(f"{prefix}{_short_hash(name)}", _one_line(name), Spec(), {"text": text, "path": name})
+        found[chunk.id] = chunk
+    # Each file has its own label, so each is a commit of its own; most often none changed.
+    for chunk in found.values():
+        if _changed(before.get(chunk.id), chunk):
+            label = f"repository:{chunk.body['path']}" if source == "repository" else source
+            placements = [NewPlacement(chunk.id, scope), of_type("document", chunk.id)]
+            change = Change([chunk], placements)
+            substrate.commit(change, author="cantrip", source=label, message=f"{chunk.name} changed")
+    gone = [Removal(chunk_id, scope) for chunk_id in before if chunk_id not in found]
+    if gone:
+        message = f"{len(gone)} removed"
+        substrate.commit(Change(removals=gone), author="cantrip", source=source, message=message)
+
+
+def _changed(before: Chunk | None, now: NewChunk) -> bool:
+    return before is None or dict(before.body) != now.body
+
+
+def _text(root: Root, name: str) -> str | None:
+    try:
+        with root.find(name) as place:
+            descriptor, _ = place.open_file()
+    except GateError:
+        # It does not exist, or it is a link to somewhere else: skip it.
+        return None
+    with open(descriptor, "rb") as file:
+        data = file.read(LARGEST + 1)
+    decoded = file_content.decode(data[:LARGEST])
+    text = decoded[0].encode("utf-8", "replace").decode().strip() if decoded is not None else ""
+    if text and len(data) > LARGEST:
+        text += f"\n[cut here: the file has more than {LARGEST:,} bytes; read_file shows the rest]"
+    return text or None
+
+
+def _markdown(root: Root, folder: str) -> list[str]:
+    try:
+        with root.find(folder) as place:
+            descriptor = place.open_folder()
+    except GateError:
+        return []
+    try:
+        names = sorted(name for name in os.listdir(descriptor) if name.endswith(".md"))
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)
+    return [f"{folder}/{name}" for name in names]
+
+
+def _subfolders(workspace: Path) -> Iterator[str]:
+    """Documents below the workspace, breadth first. Hidden folders and folders of packages are not searched."""
+    waiting: list[tuple[str, int]] = [("", 0)]
+    searched = 0
+    while waiting and searched < _MOST_FOLDERS:
+        folder, depth = waiting.pop(0)
+        searched += 1
+        try:
+            with os.scandir(workspace / folder) as entries:
+                inside = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in inside:
+            path = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.name in DOCUMENTS and folder and entry.is_file(follow_symlinks=False):
+                yield path
+            elif depth < _DEEPEST and entry.is_dir(follow_symlinks=False):
+                if not entry.name.startswith(".") and entry.name not in _NEVER:
+                    waiting.append((path, depth + 1))
+
+
+def _short_hash(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+
+
+def _one_line(name: str) -> str:
+    """A file's name as a chunk's name: one line of at most 200 characters."""
+    line = "".join(letter if letter.isprintable() else "?" for letter in name)
+    return line if len(line) <= 200 else f"…{line[-199:]}"

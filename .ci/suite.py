@@ -5,13 +5,10 @@
 
 Stages: the tests, two at a time for each core; those that measure time, one at a time; doctests; the conformance suite.
 The counts are read from what the runners wrote (JUnit XML, the conformance runner's last line), never guessed: a stage that wrote
-nothing, or that failed without naming a failure, counts as one. Where a few tests failed, they get a second look, one at
-a time with nothing beside them: a test that passes then met a busy machine or another test, is counted as passed, and is
-named, so that it gets mended. The last line is `N passed, N failed, N skipped`, and `.reports/counts` holds the same three
-numbers for `.ci/run`. Exit status 0 only where nothing failed.
+nothing, or that failed without naming a failure, counts as one. A failed test is not tried again. The last line is `N passed, N failed, N skipped`, and
+`.reports/counts` holds the same three numbers for `.ci/run`. Exit status 0 only where nothing failed.
 """
 
-import json
 import os
 import re
 import shutil
@@ -30,8 +27,6 @@ BIN = Path(sys.executable).parent
 NO_TESTS_COLLECTED = 5  # pytest's exit status
 WORKERS = 2 * (os.cpu_count() or 1)
 """Tests at the same time. Most of them wait for processes for more than half of their time."""
-FEW = 10
-"""More failures than these are no accident, and get no second look."""
 
 
 @dataclass
@@ -45,8 +40,6 @@ class Outcome:
     seconds: float = 0.0
     skips: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
-    second: list[str] = field(default_factory=list)
-    """What failed among others and passed alone."""
 
     def fail(self, what: str) -> None:
         self.failed += 1
@@ -107,8 +100,6 @@ def pytest_stage(name: str, arguments: list[str], minutes: float) -> Outcome:
         return outcome
     if status != 0 and not outcome.failures:
         outcome.fail(f"{name}: pytest ended with status {status}, though no test failed")
-    elif 0 < len(outcome.failures) <= FEW and status == 1:
-        _look_again(outcome)
     outcome.seconds = time.monotonic() - began
     return outcome
 
@@ -132,29 +123,6 @@ def _read(report: Path, outcome: Outcome) -> None:
             outcome.skips[skipped.get("message") or "no reason given"] += 1
         else:
             outcome.passed += 1
-
-
-def _look_again(outcome: Outcome) -> None:
-    """Run what failed once more, alone. Only a test that the second report names as passed is taken for passed."""
-    report = REPORTS / f"{outcome.name}-again.xml"
-    again = Outcome(outcome.name)
-    try:
-        failed = json.loads((ROOT / ".pytest_cache/v/cache/lastfailed").read_text())
-    except (OSError, ValueError):
-        return
-    names = [_GROUP.sub("", name) for name in failed]
-    run([sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *names], 10)
-    try:
-        _read(report, again)
-        cases = ElementTree.parse(report).getroot().iter("testcase")
-    except (OSError, ElementTree.ParseError):
-        return
-    passed = {_label(c) for c in cases if len(c) == 0 or c.find("skipped") is None}
-    passed -= set(again.failures)
-    outcome.second = [label for label in outcome.failures if label in passed]
-    outcome.failures = [label for label in outcome.failures if label not in passed]
-    outcome.failed -= len(outcome.second)
-    outcome.passed += len(outcome.second)
 
 
 def conformance_stage() -> Outcome:
@@ -212,9 +180,6 @@ def main(arguments: list[str]) -> int:
         for each in outcomes:
             for what in each.failures:
                 print(f"  {each.name}: {what}")
-    for each in outcomes:
-        for what in each.second:
-            print(f"\npassed only on a second look, alone: {what}")
     print()
     for each in outcomes:
         print(each.line())

@@ -3,10 +3,11 @@
     python .ci/suite.py            everything
     python .ci/suite.py -k loom    the pytest stages alone, with these arguments
 
-Stages: the tests, two at a time for each core; those that measure time, one at a time; doctests; the conformance suite.
-The counts are read from what the runners wrote (JUnit XML, the conformance runner's last line), never guessed: a stage that wrote
-nothing, or that failed without naming a failure, counts as one. A failed test is not tried again. The last line is `N passed, N failed, N skipped`, and
-`.reports/counts` holds the same three numbers for `.ci/run`. Exit status 0 only where nothing failed.
+Stages: the tests, two at a time for each core; those that measure time, one at a time; doctests; the conformance suite. The
+counts are read from what the runners wrote (JUnit XML, the conformance runner's last line), never guessed: a stage that wrote
+nothing, or that failed without naming a failure, counts as one. A failed test is not tried again. The last line is `N passed,
+N failed, N skipped`, and `.reports/counts` holds the same three numbers for `.ci/run`. Exit status 0 only where nothing
+failed.
 """
 
 import os

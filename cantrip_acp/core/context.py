@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core.context_block import DOCUMENTS, ContextBlock, block_of
+from cantrip_acp.core.context_block import DOCUMENTS, KNOWLEDGE, ContextBlock, block_of
 from cantrip_acp.core.folding.policy import (
     ATTACHMENT_TOKENS,
     CHARS_PER_TOKEN,
@@ -108,6 +108,13 @@ class Context:
             sum(map(tokens_of, self._head))
             + sum(len(str(tool.parameters)) + len(tool.description) for tool in circle.tools) // CHARS_PER_TOKEN
         )
+        self._knowledge: tuple[Message, ...] = ()
+        self._known: ContextBlock | None = None
+        self._due: ContextBlock | None = None
+        """Recorded knowledge that the next query sees."""
+        self._later: dict[str, ContextBlock] = {}
+        """Recorded knowledge that is due after a turn, by the turn's id."""
+        self._last_turn: str | None = None
         self._opening: _Opening | None = None
         self._before: _Opening | None = None
         """The cast before the last one."""
@@ -140,6 +147,8 @@ class Context:
 
         Blocks are system messages, so that the intent is the first user message (INTENT-2).
         """
+        self.expect_knowledge(blocks)
+        blocks = [block for block in blocks if block.source != KNOWLEDGE]
         messages = [Message("system", b.render(), kind="context") for b in blocks if b.attachment is None]
         attached = tuple(block.attachment for block in blocks if block.attachment is not None)
         messages.append(Message("user", intent, kind="intent", attachments=attached))
@@ -150,6 +159,51 @@ class Context:
             lead = [*before.lead, *before.messages, before.partial] if silent else [before.partial]
         self._opening = _Opening(intent, messages, blocks, lead)
         self._extend(messages)
+
+    def expect_knowledge(self, blocks: Sequence[ContextBlock]) -> None:
+        """Note the recorded knowledge among the blocks of a cast. `settle` applies it where it belongs."""
+        for block in blocks:
+            if block.source != KNOWLEDGE:
+                continue
+            if block.after is None or block.after == self._last_turn:
+                self._due = block
+            else:
+                self._later[block.after] = block
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether recorded knowledge is due that changes the messages."""
+        return self._due is not None and self.knows_other(self._due)
+
+    def settle(self) -> None:
+        """Apply recorded knowledge that is due."""
+        due, self._due = self._due, None
+        if due is not None and self.knows_other(due):
+            self.set_knowledge(due)
+
+    def knows_other(self, block: ContextBlock) -> bool:
+        """Whether the present knowledge is another text, or stands in another place."""
+        now = self._known
+        return block.text != "" if now is None else (now.text, now.placement) != (block.text, block.placement)
+
+    def set_knowledge(self, block: ContextBlock) -> None:
+        """Replace what the session knows. It stands after call and capabilities, and is never folded or cut."""
+        new: tuple[Message, ...] = ()
+        if block.text and block.placement == "history":
+            asked = Message("user", block.render(), kind="knowledge")
+            new = (asked, Message("assistant", "I have read it.", kind="knowledge"))
+        elif block.text:
+            new = (Message("system", block.render(), kind="knowledge"),)
+        old, at = self._knowledge, len(self._head)
+        self.messages[at : at + len(old)] = new
+        self._since += sum(map(tokens_of, new)) - sum(map(tokens_of, old))
+        self._known, self._knowledge = block, new
+
+    def passed(self, turn_id: str) -> None:
+        """Note that a turn (a fold too) is in the context: knowledge that changed after it is due."""
+        self._last_turn = turn_id
+        if turn_id in self._later:
+            self._due = self._later.pop(turn_id)
 
     def interrupt(self, said: UtteranceRecord) -> None:
         """Add the unfinished answer of a cast that was stopped during a query, marked as interrupted.
@@ -218,6 +272,7 @@ class Context:
             self._counted, self._since = used, sum(map(tokens_of, messages[1:]))
         else:
             self._since += entry.tokens
+        self.passed(turn.id)
 
     @property
     def expires(self) -> bool:
@@ -246,7 +301,7 @@ class Context:
     @property
     def tokens(self) -> int:
         """Size of the context in tokens: the provider's last count if there is one, plus an estimate of the rest."""
-        return self._counted + self._since if self._counted else self._fixed + self._since
+        return max(0, self._counted + self._since) if self._counted else self._fixed + self._since
 
     @property
     def unfolded(self) -> int:
@@ -293,17 +348,23 @@ class Context:
         before: str | None = None
         for place, part in enumerate(parts):
             blocks = [block_of(record) for record in part.context]
-            if not part.goes_on(before):
+            if part.goes_on(before):
+                self.expect_knowledge(blocks)
+            else:
                 self.begin(part.intent, blocks)
             before = part.id
             for turn in part.turns:
+                self.settle()
                 if turn.role == "crystal":
                     self.add(turn)
                     continue
                 self.refold(turn.utterance.content)
+                self.passed(turn.id)
             resumed = place + 1 < len(parts) and parts[place + 1].goes_on(part.id)
             if part.partial is not None and not resumed:
+                self.settle()
                 self.interrupt(part.partial)
+        self.settle()
 
     def refold(self, summary: str | None) -> None:
         """Repeat a recorded fold: ``summary`` is the message of a ``fold`` turn. Any other text changes nothing."""
@@ -338,6 +399,7 @@ class Context:
         first = self._entries[0].opening if self._entries else self._opening
         self.messages.clear()
         self.messages.extend(self._head)
+        self.messages.extend(self._knowledge)
         summary = self._summary or ""
         self.messages.extend(Message("system", b.render(), kind="context") for b in self._documents())
         if first is last and first is not None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Literal, Protocol
 
 from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.loom.records.turn import ContextRecord
@@ -26,6 +27,10 @@ class ContextBlock:
     source: str = "user"
     uri: str | None = None
     attachment: Attachment | None = None
+    after: str | None = None
+    """For knowledge that changed during a cast: the turn before the first query that saw it."""
+    placement: Literal["system", "history"] = "system"
+    """Where knowledge is: in the system prompt, or in a message of the user before all others."""
 
     def render(self) -> str:
         """The block as text for the crystal."""
@@ -40,6 +45,10 @@ DOCUMENTS = "repository"
 """The ``source`` of blocks with the workspace's own documents. Folding keeps the latest version of each in the
 context.
 """
+
+
+KNOWLEDGE = "knowledge"
+"""The ``source`` of the block with what a session knows. There is at most one; it stands after call and capabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +70,20 @@ Contributor = Callable[[CastInfo], Awaitable[Sequence[ContextBlock]]]
 """Adds context blocks when a cast begins. They are placed before its intent, and in the loom as ``context`` records."""
 
 
+class KnowledgeSource(Protocol):
+    """A contributor that also has ``refresh``: it is asked before each query what the session knows."""
+
+    async def __call__(self, info: CastInfo) -> Sequence[ContextBlock]: ...
+
+    async def refresh(self, info: CastInfo) -> ContextBlock | None:
+        """Return a block with the source `KNOWLEDGE`. None, or the same block as before, changes nothing."""
+
+
 def block_of(record: ContextRecord) -> ContextBlock:
     """Make a context block from its record in the loom."""
     attachment = None
     if isinstance(record.mime, str) and isinstance(record.data, str):
         attachment = Attachment.of(record.mime, record.data, record.uri, record.title)
-    return ContextBlock(record.text, record.title, record.source, record.uri, attachment)
+    after = record.after if isinstance(record.after, str) else None
+    placement: Literal["system", "history"] = "history" if record.placement == "history" else "system"
+    return ContextBlock(record.text, record.title, record.source, record.uri, attachment, after, placement)

@@ -55,7 +55,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     - Only an assistant's message has ``tool_calls`` and ``thinking``.
     - Only a tool's answer has ``tool_call_id``, ``name`` and ``is_error``.
-    - ``kind`` is the origin: call, capabilities, context, intent, turn, partial (an interrupted answer), nudge or fold.
+    - ``kind`` is the origin: call, capabilities, context, knowledge, intent, turn, partial (an interrupted answer), nudge or
+      fold.
     - ``provider`` is data that must go back to the provider unchanged (signatures of thinking, reasoning items). It is a
       mapping. Its ``family`` names the provider, so that other providers ignore it (CRYSTAL-6).
     - ``attachments`` come before the text of a user's message, and after the text of a tool's answer.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -23,7 +23,7 @@ from cantrip_acp.core import events
 from cantrip_acp.core.casting.query_stream import QueryStream
 from cantrip_acp.core.casting.result import CastResult
 from cantrip_acp.core.casting.turn_builder import TurnBuilder
-from cantrip_acp.core.context_block import CastInfo
+from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo
 from cantrip_acp.core.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
 from cantrip_acp.core.folding.apply import make_more_room, make_room
 from cantrip_acp.core.history.continuation import rebuild_context
@@ -130,6 +130,7 @@ class CastRun:
         self._latest_deadline = math.inf
         self._gate_counts: Counter[str] = Counter()
         self._last_text: str | None = None
+        self._warned: set[str] = set()
         self._unclear = 0
         """How many responses in a row held a program that was not clear."""
         self._result: Any = None
@@ -248,13 +249,7 @@ class CastRun:
             )
         )
         for block in self.cast.blocks:
-            text = entity.redactor.text(block.text)
-            record = ContextRecord(
-                new_id("x"), entity.id, self.cast.id, block.source, block.title, text, block.uri, now()
-            )
-            if block.attachment is not None:
-                record = msgspec.structs.replace(record, mime=block.attachment.mime, data=block.attachment.data)
-            loom.append(record)
+            self._write_block(block)
         if where is None or where.begins:
             entity.context.begin(self.cast.intent, self.cast.blocks)
         else:
@@ -351,6 +346,7 @@ class CastRun:
 
     async def _query(self, turn_id: str) -> Response:
         """Query the crystal. Fold first if the context has become too large (PROD-4)."""
+        await self._refresh_knowledge()
         await make_room(self.entity, self.cast)
         try:
             return await self._query_once(turn_id)
@@ -362,6 +358,53 @@ class CastRun:
             if self._stream is not None:
                 await self._stream.void(refusal)
             return await self._query_once(turn_id)
+
+    async def _refresh_knowledge(self) -> None:
+        """Ask the contributors what the session knows now. A change is in the loom before the query that sees it."""
+        entity = self.entity
+        entity.context.settle()
+        for contributor in entity.cantrip.contributors:
+            refresh = getattr(contributor, "refresh", None)
+            if refresh is None:
+                continue
+            info = CastInfo(entity.id, self.cast.id, self.cast.intent, self.cast.trace.trace_id, entity.context.pinned)
+            try:
+                block: ContextBlock | None = await refresh(info)
+            except Exception as problem:
+                if interrupts(problem):
+                    raise
+                # What it knew before is still in the context.
+                name = getattr(contributor, "__qualname__", type(contributor).__name__)
+                await self._warn_once(
+                    f"what the session knows is as before, because {name} failed: {describe(problem)}"
+                )
+                continue
+            if block is None:
+                continue
+            block = replace(block, source=KNOWLEDGE, text=entity.redactor.text(block.text))
+            if not entity.context.knows_other(block):
+                continue
+            begins = not self.cast.turns and self._resumed is None
+            block = replace(block, after=None if begins else entity.last_turn)
+            self._write_block(block)
+            entity.context.set_knowledge(block)
+
+    async def _warn_once(self, text: str) -> None:
+        if text in self._warned:
+            return
+        self._warned.add(text)
+        if self.entity.hub.active:
+            await self.entity.hub.send(events.Noticed(**self.cast.ids, text=self.entity.redactor.text(text)))
+
+    def _write_block(self, block: ContextBlock) -> None:
+        text, entity = self.entity.redactor.text(block.text), self.entity
+        record = ContextRecord(new_id("x"), entity.id, self.cast.id, block.source, block.title, text, block.uri, now())
+        if block.attachment is not None:
+            record = msgspec.structs.replace(record, mime=block.attachment.mime, data=block.attachment.data)
+        if block.source == KNOWLEDGE:
+            after = msgspec.UNSET if block.after is None else block.after
+            record = msgspec.structs.replace(record, after=after, placement=block.placement)
+        entity.loom.append(record)
 
     async def _query_once(self, turn_id: str) -> Response:
         entity = self.entity

@@ -241,7 +241,8 @@ async def _cast(entity: Any, part: CastPart, *, resumed: bool) -> bool:
         if resumed:
             result = await entity.resume()
         else:
-            blocks = [block_of(r) for r in part.context]
+            # Changes of knowledge name turns of the original; a replay has the knowledge of the beginning.
+            blocks = [block for block in map(block_of, part.context) if block.after is None]
             result = await entity.cast(part.intent or "(no intent was recorded)", context=blocks)
     except CrystalError as error:
         if str(error) != _ENDED:

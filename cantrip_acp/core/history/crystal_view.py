@@ -26,7 +26,7 @@ from cantrip_acp.loom.records.turn_parts import joined
 _BATCH = 256
 """How many turns are read at once."""
 
-Begun = Literal["start", "fold", "cut", "fork"]
+Begun = Literal["start", "fold", "cut", "knowledge", "fork"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Window:
     window.
 
     ``begun`` is why it is a new window: the start of the thread, a fold, a cut that made room or removed an
-    ephemeral result, or another entity (a fork).
+    ephemeral result, a change of what the session knows, or another entity (a fork).
     """
 
     begun: Begun
@@ -104,7 +104,9 @@ class CrystalView:
         for turn in self._turns(path):
             for _ in walk.add(turn):
                 continue
-        return walk.context or empty()
+        context = walk.context or empty()
+        context.settle()
+        return context
 
     def check(self, leaf_id: str) -> None:
         """Raise `LoomError` if a turn above is lost or damaged, or where its medium is in a package that is not
@@ -218,12 +220,17 @@ class _Walk:
         assert window is not None
         if turn.cast_id != self._cast or not self._parts:
             self._begin(context, turn)
+        if context.unsettled and window.uttered:
+            yield from self.end()
+            window = self._window = _after(window, "knowledge")
+        context.settle()
         if self._entities:
             # Another entity will load all of this later.
             self._parts[-1].turns.append(turn)
         if turn.role == "fold":
             yield from self.end()
             context.refold(turn.utterance.content)
+            context.passed(turn.id)
             self._window = _after(window, "fold")
             return
         for most in self._seen.cuts(turn.entity_id, turn.parent_id):
@@ -289,6 +296,8 @@ class _Walk:
             if self._parts:
                 self._parts[-1] = replace(self._parts[-1], partial=partial)
         self._altered |= any(part.partial is None for part in parts[:-1])
+        if goes_on:
+            context.expect_knowledge([block_of(record) for record in parts[-1].context])
         for part in [] if goes_on else parts:
             context.begin(part.intent, [block_of(record) for record in part.context])
             if part.partial is not None:

@@ -412,6 +412,10 @@ class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"
     mime: str | msgspec.UnsetType = msgspec.UNSET
     data: str | msgspec.UnsetType = msgspec.UNSET
     """Base64, with its ``mime``: an image, sound or document, which has no ``text``."""
+    after: str | msgspec.UnsetType = msgspec.UNSET
+    """For knowledge that changed during a cast: the turn before the first query that saw it."""
+    placement: str | msgspec.UnsetType = msgspec.UNSET
+    """For knowledge: ``system`` (in the system prompt) or ``history`` (a message of the user before all others)."""
 
 
 RewardKind = Literal["explicit", "implicit", "shaped", "verifier", "relative"]

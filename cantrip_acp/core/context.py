@@ -7,6 +7,7 @@ last query, byte for byte. Prompt caching depends on that.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -182,18 +183,22 @@ class Context:
             self.set_knowledge(due)
 
     def knows_other(self, block: ContextBlock) -> bool:
-        """Whether the present knowledge is another text, or stands in another place."""
+        """Whether the present knowledge is another text, from other scopes (``uri``), or stands in another place."""
         now = self._known
-        return block.text != "" if now is None else (now.text, now.placement) != (block.text, block.placement)
+        if now is None:
+            return block.text != ""
+        return (now.text, now.uri, now.placement) != (block.text, block.uri, block.placement)
 
     def set_knowledge(self, block: ContextBlock) -> None:
         """Replace what the session knows. It stands after call and capabilities, and is never folded or cut."""
         new: tuple[Message, ...] = ()
+        # The text names its sources; the ids of scopes would only cost tokens.
+        text = replace(block, uri=None).render()
         if block.text and block.placement == "history":
-            asked = Message("user", block.render(), kind="knowledge")
+            asked = Message("user", text, kind="knowledge")
             new = (asked, Message("assistant", "I have read it.", kind="knowledge"))
         elif block.text:
-            new = (Message("system", block.render(), kind="knowledge"),)
+            new = (Message("system", text, kind="knowledge"),)
         old, at = self._knowledge, len(self._head)
         self.messages[at : at + len(old)] = new
         self._since += sum(map(tokens_of, new)) - sum(map(tokens_of, old))

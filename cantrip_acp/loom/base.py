@@ -9,7 +9,7 @@ needed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, NoReturn, Self
 from typing import cast as typed
@@ -49,6 +49,7 @@ class BaseLoom:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._observers: list[Callable[[Any, object], None]] = []
         self._open_entities: WeakValueDictionary[str, Any] = WeakValueDictionary()
         tree = store.tree()
         if tree is None:
@@ -129,6 +130,13 @@ class BaseLoom:
             self._tree.add(
                 position, record_heads.decode(record.data, sealed=True) if type(record) is LaterRecord else record
             )
+        for observer in self._observers:
+            observer(self, record)
+
+    def observe(self, observer: Callable[[Any, object], None]) -> None:
+        """Call the observer with each record that this object writes from now on. It must be quick, and must not raise."""
+        if observer not in self._observers:
+            self._observers.append(observer)
 
     def _begin_file(self) -> None:
         self.refresh()

@@ -7,6 +7,7 @@ what changed in the files. What somebody placed on a scope otherwise, such as a 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ MOST_FILES = 100
 _MOST_FOLDERS = 500
 """How many folders are searched for documents of subfolders, and how deep."""
 _DEEPEST = 4
+_LONGEST = 300
+"""Maximum number of characters of a quoted prompt or answer."""
 _NEVER = {"node_modules", "vendor", "venv", "env", "__pycache__", "target", "dist", "build", "site-packages"}
 _SCOPES = {
     "culture": "What the repository asks of everybody who works in it.",
@@ -37,6 +40,7 @@ _SCOPES = {
     "nested": "Documents of subfolders.",
     "skills": "Skills of this workspace.",
     "sessions": "What was asked in this folder before.",
+    "pinned": "Scopes that every session here reads from the beginning.",
 }
 
 
@@ -72,6 +76,11 @@ class Project:
         return f"{self.id}:sessions"
 
     @property
+    def pins(self) -> str:
+        """The scope to which relates what the user pinned, in order."""
+        return f"{self.id}:pinned"
+
+    @property
     def pinned(self) -> tuple[str, ...]:
         """What a session reads from the beginning: the user's culture first, then the project's."""
         return (USER_CULTURE, self.culture, self.documents)
@@ -81,6 +90,8 @@ def create(substrate: Substrate, workspace: Path | str) -> Project:
     """Commit the types and the scopes of a project, if they are not there yet."""
     project = Project.of(workspace)
     folder = os.path.realpath(workspace)
+    if substrate.exists(project.pins):
+        return project
     install(substrate)
     chunks = [
         NewChunk(USER_CULTURE, "your culture", Spec(), {"text": "What the user wants from every agent."}),
@@ -88,7 +99,7 @@ def create(substrate: Substrate, workspace: Path | str) -> Project:
     ]
     placements = [of_type("culture", USER_CULTURE), of_type("project", project.id)]
     for name, text in _SCOPES.items():
-        chunks.append(NewChunk(f"{project.id}:{name}", name, Spec(), {"text": text}))
+        chunks.append(NewChunk(f"{project.id}:{name}", name, Spec(ordered=name == "pinned"), {"text": text}))
         placements.append(NewPlacement(f"{project.id}:{name}", project.id))
     placements.append(of_type("culture", project.culture))
     substrate.commit(Change(chunks, placements), author="cantrip", source="user", message=f"project {folder}")
@@ -106,13 +117,52 @@ def sync(substrate: Substrate, workspace: Path, config_dir: Path | None = None, 
     _sync_scope(substrate, project.culture, root, _markdown(root, CULTURE), "repository")
     if nested:
         _sync_scope(substrate, project.nested, root, list(_subfolders(workspace)), "repository")
-    if config_dir is not None and (config_dir / "culture").is_dir():
-        own = Root(str(config_dir), (str(config_dir),))
-        _sync_scope(substrate, USER_CULTURE, own, _markdown(own, "culture"), "user")
+    if config_dir is not None:
+        # The user's own files may be links.
+        own = sorted((config_dir / "culture").glob("*.md"))
+        _sync_scope(substrate, USER_CULTURE, config_dir, [f"culture/{path.name}" for path in own], "user")
     return project
 
 
-def _sync_scope(substrate: Substrate, scope: str, root: Root, names: list[str] | tuple[str, ...], source: str) -> None:
+def earlier_sessions(substrate: Substrate, project: Project, most: int, *, without: str = "") -> list[str]:
+    """What was asked in the latest sessions of a project, and how it ended: a line each, the latest first.
+
+    ``without`` is the entity that asks. Old texts are quoted, so that they are seen as quotations.
+    """
+    lines: list[str] = []
+    for session in substrate.newest(project.sessions, 4 * most + 1):
+        if len(lines) == most:
+            break
+        if session.id == session_id(without):
+            continue
+        placed = [each.chunk for each in substrate.scope(session.id).placed if each.kind == "instance"]
+        prompts = [each for each in placed if each.name == "prompt" and "from" not in each.body]
+        if not prompts:
+            continue
+        ended = prompts[-1].body.get("outcome")
+        outcome = "it did not end"
+        if isinstance(ended, dict):
+            outcome = (
+                f"{ended.get('reason')}: {_quotation(ended['text'])}" if ended.get("text") else str(ended.get("reason"))
+            )
+        when = str(session.body.get("started", ""))[:16].replace("T", " ")
+        lines.append(f"- {when} asked: {_quotation(prompts[-1].text)} → {outcome}")
+    return lines
+
+
+def session_id(entity_id: str) -> str:
+    """The id of the chunk of an entity's session."""
+    return f"session:{entity_id}"
+
+
+def _quotation(text: str) -> str:
+    line = " ".join(text.split())
+    return json.dumps(line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…", ensure_ascii=False)
+
+
+def _sync_scope(
+    substrate: Substrate, scope: str, root: Root | Path, names: list[str] | tuple[str, ...], source: str
+) -> None:
     prefix = f"file:{_short_hash(scope)}:"
     before = {each.chunk.id: each.chunk for each in substrate.scope(scope).placed if each.chunk.id.startswith(prefix)}
     found: dict[str, NewChunk] = {}
@@ -139,15 +189,18 @@ def _changed(before: Chunk | None, now: NewChunk) -> bool:
     return before is None or dict(before.body) != now.body
 
 
-def _text(root: Root, name: str) -> str | None:
+def _text(root: Root | Path, name: str) -> str | None:
     try:
-        with root.find(name) as place:
-            descriptor, _ = place.open_file()
-    except GateError:
+        if isinstance(root, Path):
+            descriptor = os.open(root / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        else:
+            with root.find(name) as place:
+                descriptor, _ = place.open_file()
+        with open(descriptor, "rb") as file:
+            data = file.read(LARGEST + 1)
+    except (GateError, OSError):
         # It does not exist, or it is a link to somewhere else: skip it.
         return None
-    with open(descriptor, "rb") as file:
-        data = file.read(LARGEST + 1)
     decoded = file_content.decode(data[:LARGEST])
     text = decoded[0].encode("utf-8", "replace").decode().strip() if decoded is not None else ""
     if text and len(data) > LARGEST:

@@ -15,12 +15,14 @@ A rule is checked when a chunk is placed or changed. A later change of a type do
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from weakref import WeakValueDictionary
 
 from cantrip_acp.substrate.boundary import Boundary, Reach
 from cantrip_acp.substrate.chunks import (
@@ -63,6 +65,19 @@ def substrate_path(state_dir: Path) -> Path:
 def open_substrate(address: Path | str, *, readonly: bool = False) -> Substrate:
     """Open a file, or ``postgresql://…``. Raises `SubstrateError`."""
     return Substrate(open_tables(address, readonly=readonly))
+
+
+_shared: WeakValueDictionary[str, Substrate] = WeakValueDictionary()
+_sharing = threading.Lock()
+
+
+def shared_substrate(address: Path | str) -> Substrate:
+    """The substrate of an address, opened once for all who use it in this process. Do not close it."""
+    with _sharing:
+        found = _shared.get(str(address))
+        if found is None:
+            found = _shared[str(address)] = open_substrate(address)
+        return found
 
 
 def new_id(prefix: str) -> str:
@@ -160,12 +175,22 @@ class Substrate:
                 return Scope(chunk, tuple(sorted(placed, key=_order)))
         raise self._unreadable(scope_id, at, boundary)
 
+    def newest(self, scope_id: str, limit: int, *, at: int | None = None) -> list[Chunk]:
+        """The instances on a scope that were placed last, the latest first. Its cost does not grow with the scope."""
+        with self.tables.reading() as view:
+            return view.newest(scope_id, limit, _until(at))
+
     def placements(self, chunk_id: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> list[Placement]:
         """Where a chunk is placed, of what the boundary shows."""
         until = _until(at)
         with self.tables.reading() as view:
             inside = _Inside(view, boundary, until)
             return [each for each in view.parents(chunk_id, until) if inside(each.chunk) and inside(each.scope)]
+
+    def exists(self, chunk_id: str) -> bool:
+        """Whether a chunk has this id."""
+        with self.tables.reading() as view:
+            return view.chunk(chunk_id) is not None
 
     def readable(self, chunk_id: str, boundary: Boundary, *, at: int | None = None) -> bool:
         """Whether a chunk exists inside the read boundary. A "no" is not recorded as a refusal."""

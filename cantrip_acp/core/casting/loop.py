@@ -222,6 +222,10 @@ class CastRun:
                 raise CantripError(
                     f"the cast did not start: the context contributor {name} failed: {describe(problem)}"
                 ) from problem
+        for contributor in entity.cantrip.contributors:
+            recorded = getattr(contributor, "recorded", None)
+            if recorded is not None:
+                loom.observe(recorded)
         entity.write_root()
         where = self._resumed
         if where is not None and where.taken:

@@ -17,7 +17,7 @@ from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
-from cantrip_acp.files.paths import private, state_dir
+from cantrip_acp.files.paths import config_dir, private, state_dir
 from cantrip_acp.gates import registry as gates
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.stores import address
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.mcp.declaration import McpServer
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import Medium
+    from cantrip_acp.substrate.view import SessionView
 
 NOT_YET = "not available in this version yet"
 
@@ -60,6 +61,7 @@ def build(
     # Keep the order crystal, call, circle: `Cantrip` checks its parts in the same order.
     chosen = crystal if crystal is not None else crystals.crystal_for(recipe)
     call = _call(recipe)
+    view = _knowledge(recipe, workspace)
     circle = _circle(recipe, workspace)
     wrong = unfit(recipe, circle)
     if wrong is not None:
@@ -74,9 +76,9 @@ def build(
             name=recipe.name,
             loom_settings=_loom_settings(recipe),
             folding=_folding(recipe),
-            contributors=_memory(recipe, workspace),
+            contributors=(*(() if view is None else (view,)), *_recorder(recipe, workspace)),
             crystals=crystals.NamedCrystals(recipe),
-            sources=_servers(recipe),
+            sources=(*_servers(recipe), *(() if view is None else (view,))),
         )
     except DefinitionError as error:
         raise recipe.error(("circle",), str(error), at_key=True, rule=error.rule) from None
@@ -224,24 +226,40 @@ def _gate(gate: Any) -> Gate | str:
     return found.configured(options)
 
 
-def _memory(recipe: Recipe, workspace: Path | None) -> list[Contributor]:
-    """The sources of project information for an entity: the folder's documents, and earlier casts in the folder."""
+def _knowledge(recipe: Recipe, workspace: Path | None) -> SessionView | None:
+    """What the entity knows: documents and earlier sessions of the folder, from the substrate. None if it needs nothing."""
     memory = recipe.data.get("memory", {})
-    found: list[Contributor] = []
-    if workspace is None:
-        return found
-    if memory.get("culture"):
-        from cantrip_acp.memory.project_docs import Culture
+    folder = recipe.state_dir or state_dir()
+    address = substrate_address(folder)
+    if workspace is None or address is None or not (memory.get("culture") or memory.get("sessions")):
+        return None
+    from cantrip_acp.substrate.view import SessionView
 
-        found.append(Culture(workspace))
-    if memory.get("sessions"):
-        from cantrip_acp.memory.earlier_casts import Sessions
+    return SessionView(
+        address,
+        workspace,
+        config_dir=config_dir(),
+        documents=bool(memory.get("culture")),
+        sessions=memory.get("sessions", 0),
+        placement=memory.get("placement", "system"),
+        most_tokens=memory.get("max_tokens", 16_000),
+    )
 
-        looms = (recipe.state_dir or state_dir()) / "looms"
-        store = _loom_settings(recipe).get("store", "")
-        database = store if address.is_address(store) else None
-        found.append(Sessions(workspace, looms, memory["sessions"], database=database))
-    return found
+
+def _recorder(recipe: Recipe, workspace: Path | None) -> Sequence[Contributor]:
+    """What records the casts in the substrate, unless the recipe does not want that."""
+    address = substrate_address(recipe.state_dir or state_dir())
+    if workspace is None or address is None or not recipe.data.get("memory", {}).get("record", True):
+        return ()
+    from cantrip_acp.substrate.recorder import SessionRecorder
+
+    return (SessionRecorder(address, workspace),)
+
+
+def substrate_address(folder: Path) -> Path | str | None:
+    """Where the substrate is: ``$CANTRIP_SUBSTRATE``, else a file in the state folder. None if the variable is ``off``."""
+    given = os.environ.get("CANTRIP_SUBSTRATE", "")
+    return None if given == "off" else given or folder / "substrate.db"
 
 
 def _servers(recipe: Recipe) -> Sequence[GateSource]:

@@ -105,7 +105,7 @@ class Loom(Model):
 
 
 class Memory(Model):
-    """Information that an entity gets before an intent. It is content; it does not give the entity permissions."""
+    """What an entity knows, from the substrate. It is content; it does not give the entity permissions."""
 
     noun = "memory"
     culture: Flag = Field(
@@ -114,8 +114,17 @@ class Memory(Model):
         "them again when they change.",
     )
     sessions: Annotated[int, whole(0)] = Field(
-        default=0, description="Maximum number of earlier casts in this folder that the entity gets as short summaries."
+        default=0,
+        description="Maximum number of earlier sessions in this folder that the entity gets as short summaries.",
     )
+    placement: Annotated[str, one_of(("system", "history"))] = Field(
+        default="system",
+        description="Where the entity reads what it knows: in the system prompt, or as a message of the user before all others.",
+    )
+    max_tokens: Annotated[int, whole(500)] = Field(
+        default=16_000, description="Maximum size of what the entity knows. What has no room is named at the end."
+    )
+    record: Flag = Field(default=True, description="Whether sessions are recorded in the substrate.")
 
 
 _VARIABLE = text("the name of an environment variable", pattern=r"^[A-Za-z_]", without=r"[^A-Za-z0-9_]")

@@ -52,6 +52,9 @@ class View(Protocol):
     def placed(self, scope: str, at: int = NOW) -> list[tuple[Chunk, Placement]]:
         """What is placed on a scope, in no order."""
 
+    def newest(self, scope: str, limit: int, at: int = NOW) -> list[Chunk]:
+        """The latest ``limit`` instances on a scope, latest first."""
+
     def parents(self, chunk_id: str, at: int = NOW) -> list[Placement]:
         """Where a chunk is placed."""
 

@@ -39,6 +39,7 @@ MIGRATIONS = (
     ) WITHOUT ROWID;
     CREATE INDEX placements_of_chunk ON placement_versions (chunk, scope, kind, number, removed);
     CREATE INDEX placement_sequences ON placement_versions (scope, sequence);
+    CREATE INDEX placement_times ON placement_versions (scope, kind, number);
     CREATE INDEX placements_of_commit ON placement_versions (number);
     CREATE TABLE refusals (
         position INTEGER PRIMARY KEY, at REAL NOT NULL, author TEXT NOT NULL, operation TEXT NOT NULL, chunk TEXT NOT NULL,
@@ -234,6 +235,21 @@ class SqliteView:
             (chunk := decode_chunk(row[3:]), Placement(chunk.id, scope, cast(Kind, row[0]), row[1], row[2]))
             for row in self._all(_PLACED, scope, at, at)
         ]
+
+    def newest(self, scope: str, limit: int, at: int = NOW) -> list[Chunk]:
+        rows = self._all(
+            """SELECT chunk FROM placement_versions WHERE scope = ? AND kind = 'instance' AND number <= ?
+               ORDER BY number DESC LIMIT ?""",
+            scope,
+            at,
+            limit,
+        )
+        there = [
+            chunk
+            for chunk in dict.fromkeys(chunk for (chunk,) in rows)
+            if self.placement(scope, chunk, "instance", at) is not None
+        ]
+        return [found for chunk in there if (found := self.chunk(chunk, at)) is not None]
 
     def parents(self, chunk_id: str, at: int = NOW) -> list[Placement]:
         rows = self._all(f"{_LATEST} WHERE chunk = ? AND number <= ? GROUP BY scope, kind", chunk_id, at)

@@ -1,0 +1,306 @@
+"""A session's view of the substrate: what it reads from the beginning, what it added, and how it looks for more.
+
+`SessionView` is a context contributor (`core.context_block.KnowledgeSource`) and a source of gates. What is *pinned* is
+fixed when a cast begins: the user's culture, the project's, its documents, then what the user pinned. The entity may add
+scopes of its read boundary with the gate `add_scope`, and searches with `recall`. The texts of these scopes are read again
+before each query.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio.to_thread
+
+from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, ContextBlock
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.gates.contract import Gate, GateContext
+from cantrip_acp.substrate.boundary import Boundary
+from cantrip_acp.substrate.chunks import OutsideBoundary, SubstrateError
+from cantrip_acp.substrate.knowledge import MOST_TOKENS, Knowledge, render, text_tokens
+from cantrip_acp.substrate.projects import CULTURE, DOCUMENTS, USER_CULTURE, Project, earlier_sessions, sync
+from cantrip_acp.substrate.substrate import Substrate, shared_substrate
+from cantrip_acp.substrate.types import TYPES
+
+if TYPE_CHECKING:
+    from cantrip_acp.gates.contract import CircleView
+
+EARLIER = "memory"
+"""The source of the block with earlier sessions."""
+MOST_ADDED = 20
+"""How many scopes an entity may add."""
+_MOST_ENTITIES = 10_000
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What one entity reads. ``pinned`` is fixed for the cast ``cast_id``."""
+
+    cast_id: str = ""
+    pinned: tuple[str, ...] = ()
+    added: list[str] = field(default_factory=list)
+    files: object = None
+    seen: tuple[int, tuple[str, ...]] = (-1, ())
+    knowledge: Knowledge = field(default_factory=Knowledge)
+
+
+class SessionView:
+    """What the sessions of one workspace read. One object serves all entities of a cantrip."""
+
+    def __init__(
+        self,
+        address: Path | str,
+        workspace: Path,
+        *,
+        config_dir: Path | None = None,
+        documents: bool = True,
+        sessions: int = 0,
+        placement: Literal["system", "history"] = "system",
+        most_tokens: int = MOST_TOKENS,
+    ) -> None:
+        """``documents``: pin culture and documents. ``sessions``: how many earlier sessions are summed up at the start."""
+        self.workspace = workspace
+        self.project = Project.of(workspace)
+        self._address = address
+        self._config_dir = config_dir
+        self._documents = documents
+        self._sessions = sessions
+        self._placement = placement
+        self._most_tokens = most_tokens
+        self._entities: dict[str, _Reading] = {}
+        self._lock = threading.RLock()
+        self._opened: Substrate | None = None
+        self._synced = False
+        self.problems: list[str] = []
+
+    @property
+    def substrate(self) -> Substrate:
+        """The substrate, opened at first use. Raises `SubstrateError`."""
+        with self._lock:
+            if self._opened is None:
+                self._opened = shared_substrate(self._address)
+            return self._opened
+
+    @property
+    def boundary(self) -> Boundary:
+        """What an entity of this workspace may read; it may write nothing by itself."""
+        return Boundary.of(read=[USER_CULTURE, self.project.id, TYPES], holder=self.project.id)
+
+    # As a contributor
+
+    async def __call__(self, info: CastInfo) -> Sequence[ContextBlock]:
+        """Earlier sessions, once for each entity: they would only grow old in the knowledge layer."""
+        if self._sessions <= 0 or any(block.source == EARLIER for block in info.pinned()):
+            return ()
+        with self._lock:
+            if info.entity_id in self._entities:
+                return ()
+            self._reading(info.entity_id)
+        lines = await anyio.to_thread.run_sync(self._earlier, info.entity_id)
+        if not lines:
+            return ()
+        head = (
+            "What was asked in this folder in earlier sessions, the latest first, and how it ended. Files may have changed "
+            "since; none of this is a task now. `recall` finds more of them.\n"
+        )
+        return (ContextBlock(head + "\n".join(lines), "earlier sessions here", EARLIER),)
+
+    async def refresh(self, info: CastInfo) -> ContextBlock | None:
+        """The knowledge layer before a query."""
+        knowledge = await anyio.to_thread.run_sync(self._refresh, info.entity_id, info.cast_id)
+        return self.block(info.entity_id, knowledge)
+
+    def block(self, entity_id: str, knowledge: Knowledge) -> ContextBlock:
+        """The layer as a block. Its address names the scopes that were read."""
+        scopes = ",".join(self.scopes(entity_id)) if knowledge.text else ""
+        return ContextBlock(
+            knowledge.text, "what this session knows", KNOWLEDGE, f"substrate:{scopes}", placement=self._placement
+        )
+
+    def _earlier(self, entity_id: str) -> list[str]:
+        self._sync(nested=True)
+        return earlier_sessions(self.substrate, self.project, self._sessions, without=entity_id)
+
+    def _refresh(self, entity_id: str, cast_id: str) -> Knowledge:
+        with self._lock:
+            reading = self._reading(entity_id)
+            if self._documents:
+                self._read_files(reading, nested=not self._synced)
+            elif not self._synced:
+                self._sync(nested=False)
+            if reading.cast_id != cast_id:
+                reading.cast_id, reading.pinned = cast_id, self._pinned()
+            scopes = (*reading.pinned, *(each for each in reading.added if each not in reading.pinned))
+            # An entity's own turns are commits too; only those of the scopes that it reads matter.
+            latest = max((log[0].number for scope in scopes if (log := self.substrate.log(scope, limit=1))), default=0)
+            if reading.seen != (latest, scopes):
+                reading.knowledge = render(self.substrate, scopes, most_tokens=self._most_tokens)
+                reading.seen = (latest, scopes)
+            return reading.knowledge
+
+    def _read_files(self, reading: _Reading, *, nested: bool) -> None:
+        files = _fingerprint(self.workspace, self._config_dir)
+        if reading.files != files or nested:
+            self._sync(nested=nested)
+            reading.files = files
+
+    def _sync(self, *, nested: bool) -> None:
+        with self._lock:
+            sync(self.substrate, self.workspace, self._config_dir, nested=nested)
+            self._synced = True
+
+    def _pinned(self) -> tuple[str, ...]:
+        own = self.project.pinned if self._documents else ()
+        more = [each.chunk.id for each in self.substrate.scope(self.project.pins).placed]
+        return tuple(dict.fromkeys((*own, *more)))
+
+    def _reading(self, entity_id: str) -> _Reading:
+        found = self._entities.get(entity_id)
+        if found is None:
+            if len(self._entities) >= _MOST_ENTITIES:
+                self._entities.pop(next(iter(self._entities)))
+            found = self._entities[entity_id] = _Reading()
+        return found
+
+    # For people and gates
+
+    def scopes(self, entity_id: str) -> tuple[str, ...]:
+        """The ids of the scopes that an entity reads: pinned ones, then those that it added."""
+        with self._lock:
+            reading = self._reading(entity_id)
+            return (*reading.pinned, *(each for each in reading.added if each not in reading.pinned))
+
+    def knowledge(self, entity_id: str) -> Knowledge:
+        """What the next query of an entity will contain of the substrate."""
+        with self._lock:
+            cast_id = self._reading(entity_id).cast_id
+        return self._refresh(entity_id, cast_id)
+
+    def add(self, entity_id: str, name: str, boundary: Boundary | None = None) -> tuple[str, int]:
+        """Add a scope, by id or name, to what an entity reads. Returns its id and its size in tokens.
+
+        Raises `SubstrateError` if it is not inside the boundary, or if the entity has added too many.
+        """
+        boundary = boundary or self.boundary
+        with self._lock:
+            try:
+                chunk = self.substrate.one(name, boundary=boundary)
+            except SubstrateError:
+                # Recorded as a refusal if it exists outside.
+                if self.substrate.find(name):
+                    raise self.substrate.refuse(
+                        boundary, "add_scope", name, f"{name!r} is not inside what this session may read"
+                    ) from None
+                raise
+            reading = self._reading(entity_id)
+            if chunk.id not in self.scopes(entity_id):
+                if len(reading.added) >= MOST_ADDED:
+                    raise SubstrateError(f"a session adds at most {MOST_ADDED} scopes")
+                reading.added.append(chunk.id)
+            text = render(self.substrate, [chunk.id], boundary=boundary, most_tokens=self._most_tokens).text
+            return chunk.id, text_tokens(text)
+
+    # As a source of gates
+
+    async def open(self, circle: CircleView) -> SessionView:
+        """Nothing is read before the first call."""
+        return self
+
+    @property
+    def gates(self) -> list[Gate]:
+        """The gates `recall` and `add_scope`."""
+        return [
+            Gate(
+                "recall",
+                "Search what is known here: documents, remembered facts, skills, and earlier sessions of this folder. Returns "
+                "references; read one with add_scope.",
+                {
+                    "type": "object",
+                    "properties": {
+                        "query": {
+                            "type": "string",
+                            "minLength": 1,
+                            "maxLength": 1_000,
+                            "description": "Words to find.",
+                        },
+                        "limit": {"type": "integer", "minimum": 1, "maximum": 50, "description": "Default: 10."},
+                    },
+                    "required": ["query"],
+                    "additionalProperties": False,
+                },
+                self._gate(self._recall),
+                kind="search",
+                main_text="query",
+                blocking=True,
+            ),
+            Gate(
+                "add_scope",
+                "Read a scope that recall found: from the next query on, its text is part of what you know.",
+                {
+                    "type": "object",
+                    "properties": {
+                        "scope": {"type": "string", "minLength": 1, "maxLength": 200, "description": "Its id or name."}
+                    },
+                    "required": ["scope"],
+                    "additionalProperties": False,
+                },
+                self._gate(self._add_scope),
+                kind="read",
+                main_text="scope",
+                blocking=True,
+            ),
+        ]
+
+    def _gate(
+        self, call: Callable[[Mapping[str, Any], GateContext], Any]
+    ) -> Callable[[Mapping[str, Any], GateContext], Any]:
+        def handler(args: Mapping[str, Any], context: GateContext) -> Any:
+            try:
+                return call(args, context)
+            except OutsideBoundary as problem:
+                raise GateError(str(problem), "Use recall to find what this session may read") from None
+            except SubstrateError as problem:
+                raise GateError(str(problem)) from None
+
+        return handler
+
+    def _recall(self, args: Mapping[str, Any], context: GateContext) -> list[dict[str, Any]]:
+        if not self._synced:
+            self._sync(nested=True)
+        hits = self.substrate.search(args["query"], boundary=self.boundary, limit=int(args.get("limit", 10)))
+        return [
+            {"scope": hit.chunk.id, "name": hit.chunk.name, "source": hit.chunk.source, "text": hit.snippet}
+            for hit in hits
+        ]
+
+    def _add_scope(self, args: Mapping[str, Any], context: GateContext) -> dict[str, Any]:
+        scope, tokens = self.add(context.entity_id, args["scope"])
+        return {"scope": scope, "tokens": tokens, "note": "its text is part of the next query"}
+
+    async def close(self) -> None:
+        """The substrate stays open for the other entities; the process closes it."""
+
+
+def _fingerprint(workspace: Path, config_dir: Path | None) -> object:
+    """Changes when a document changes, appears or goes."""
+    places = [*(workspace / name for name in DOCUMENTS), workspace / CULTURE]
+    if config_dir is not None:
+        places.append(config_dir / "culture")
+    found: list[tuple[str, int, int, int]] = []
+    for place in places:
+        try:
+            status = os.lstat(place)
+            found.append((str(place), status.st_mtime_ns, status.st_size, status.st_ino))
+            if place.name == "culture":
+                with os.scandir(place) as entries:
+                    for entry in entries:
+                        inner = entry.stat(follow_symlinks=False)
+                        found.append((entry.path, inner.st_mtime_ns, inner.st_size, inner.st_ino))
+        except OSError:
+            continue
+    return sorted(found)

@@ -36,6 +36,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "worker": ("cantrip_acp.cli.commands.worker:worker", "Take tuples of a lane and cast them."),
     "tuple": ("cantrip_acp.cli.commands.tuple:tuple_", "Put units of work into a tuple-space, and see their state."),
+    "substrate": (
+        "cantrip_acp.cli.commands.substrate:substrate",
+        "Show what sessions know: documents, facts and earlier sessions, with their history.",
+    ),
     "catalog": (
         "cantrip_acp.cli.commands.catalog:catalog",
         "List what a project's work can name: gates, recipes, mediums, providers and agents.",

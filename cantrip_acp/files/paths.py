@@ -29,6 +29,12 @@ def config_dir(chosen: str | os.PathLike[str] | None = None) -> Path:
     return _folder(chosen, "CANTRIP_CONFIG_DIR", "config")
 
 
+def substrate_address(state: Path) -> Path | str | None:
+    """Where the substrate is: ``$CANTRIP_SUBSTRATE``, else a file in the state folder. None if the variable is ``off``."""
+    given = os.environ.get("CANTRIP_SUBSTRATE", "")
+    return None if given == "off" else given or state / "substrate.db"
+
+
 def _folder(chosen: str | os.PathLike[str] | None, variable: str, kind: str) -> Path:
     given = chosen if chosen is not None else os.environ.get(variable)
     if given:

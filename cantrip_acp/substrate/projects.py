@@ -17,8 +17,18 @@ from pathlib import Path
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.files import file_content
-from cantrip_acp.substrate.chunks import Change, Chunk, NewChunk, NewPlacement, Removal, Spec
-from cantrip_acp.substrate.substrate import Substrate
+from cantrip_acp.substrate.chunks import (
+    Change,
+    Chunk,
+    Commit,
+    CommitRefused,
+    NewChunk,
+    NewPlacement,
+    Removal,
+    Spec,
+    refuse_secrets,
+)
+from cantrip_acp.substrate.substrate import Substrate, new_id
 from cantrip_acp.substrate.types import install, of_type
 
 DOCUMENTS = ("AGENTS.md", "CLAUDE.md")
@@ -31,6 +41,7 @@ MOST_FILES = 100
 _MOST_FOLDERS = 500
 """How many folders are searched for documents of subfolders, and how deep."""
 _DEEPEST = 4
+_LONGEST_TITLE = 60
 _LONGEST = 300
 """Maximum number of characters of a quoted prompt or answer."""
 _NEVER = {"node_modules", "vendor", "venv", "env", "__pycache__", "target", "dist", "build", "site-packages"}
@@ -99,10 +110,11 @@ def create(substrate: Substrate, workspace: Path | str) -> Project:
     ]
     placements = [of_type("culture", USER_CULTURE), of_type("project", project.id)]
     for name, text in _SCOPES.items():
-        chunks.append(NewChunk(f"{project.id}:{name}", name, Spec(ordered=name == "pinned"), {"text": text}))
+        shown = "culture of this repository" if name == "culture" else name
+        chunks.append(NewChunk(f"{project.id}:{name}", shown, Spec(ordered=name == "pinned"), {"text": text}))
         placements.append(NewPlacement(f"{project.id}:{name}", project.id))
     placements.append(of_type("culture", project.culture))
-    substrate.commit(Change(chunks, placements), author="cantrip", source="user", message=f"project {folder}")
+    substrate.commit(Change(chunks, placements), author="cantrip", source="cantrip", message=f"project {folder}")
     return project
 
 
@@ -148,6 +160,22 @@ def earlier_sessions(substrate: Substrate, project: Project, most: int, *, witho
         when = str(session.body.get("started", ""))[:16].replace("T", " ")
         lines.append(f"- {when} asked: {_quotation(prompts[-1].text)} → {outcome}")
     return lines
+
+
+def remember(substrate: Substrate, project: Project, text: str, *, everywhere: bool = False) -> tuple[NewChunk, Commit]:
+    """Add a fact of the user to the culture of a project, or with ``everywhere`` to the user's own. Raises `CommitRefused`."""
+    said = text.strip()
+    if not said:
+        raise CommitRefused("text", "there is nothing to remember: give a text")
+    chunk = NewChunk(new_id("fact"), _title(said), Spec(), {"text": said})
+    change = Change([chunk], [NewPlacement(chunk.id, USER_CULTURE if everywhere else project.culture)])
+    refuse_secrets(change)
+    return chunk, substrate.commit(change, author="user", message=f"remember {chunk.name}")
+
+
+def _title(text: str) -> str:
+    line = _one_line(" ".join(text.split()))
+    return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1]}…"
 
 
 def session_id(entity_id: str) -> str:

@@ -57,11 +57,6 @@ _SNIPPET = 160
 """The length of a snippet, in characters."""
 
 
-def substrate_path(state_dir: Path) -> Path:
-    """The file of the user's substrate."""
-    return state_dir / "substrate.db"
-
-
 def open_substrate(address: Path | str, *, readonly: bool = False) -> Substrate:
     """Open a file, or ``postgresql://…``. Raises `SubstrateError`."""
     return Substrate(open_tables(address, readonly=readonly))

@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.permissions.request import escape_invisible
-from cantrip_acp.acp.sessions import modes
+from cantrip_acp.acp.sessions import knowledge_commands, modes
 from cantrip_acp.acp.sessions.factory import find_turn
 from cantrip_acp.acp.wire.jsonrpc import RpcError
 from cantrip_acp.core.errors import CantripError
@@ -276,6 +276,18 @@ async def _export(session: Session, rest: str, forker: MakeFork) -> str:
     )
 
 
+async def _context(session: Session, rest: str, forker: MakeFork) -> str:
+    return await knowledge_commands.context(session, rest)
+
+
+async def _scope(session: Session, rest: str, forker: MakeFork) -> str:
+    return await knowledge_commands.scope(session, rest)
+
+
+async def _remember(session: Session, rest: str, forker: MakeFork) -> str:
+    return await knowledge_commands.remember(session, rest)
+
+
 async def _help(session: Session, rest: str, forker: MakeFork) -> str:
     rows = "\n".join(f"- `/{c.name}{f' {c.hint}' if c.hint else ''}`: {c.description}" for c in COMMANDS.values())
     return f"{rows}\n\nAny other text is a prompt for the entity."
@@ -288,6 +300,7 @@ def _by_name(commands: Sequence[Command]) -> dict[str, Command]:
 _OTHER_NAMES = {
     "compact": "fold",
     "summarize": "fold",
+    "memory": "remember",
     "usage": "cost",
     "tokens": "cost",
     "permissions": "wards",
@@ -302,6 +315,9 @@ COMMANDS = _by_name(
         Command("fold", "Replace earlier turns by a summary", _fold, "[turns to keep]"),
         Command("reward", "Give a turn a reward", _reward, "number [turn] [note]"),
         Command("wards", 'Show the mode, the wards in force and your "always" answers', _wards, "[forget]"),
+        Command("context", "Show what the next query will contain, in tokens and money", _context),
+        Command("scope", "Show what this session knows, or add a scope", _scope, "[add NAME]"),
+        Command("remember", "Add a fact to what later sessions know; asks first", _remember, "text"),
         Command("cost", "Show tokens and cost so far", _cost),
         Command("recipe", "Show the recipe, the model and the gates of this session", _recipe),
         Command("export", "Export this session's threads for training", _export, "format"),

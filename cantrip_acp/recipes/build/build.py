@@ -17,7 +17,7 @@ from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
-from cantrip_acp.files.paths import config_dir, private, state_dir
+from cantrip_acp.files.paths import config_dir, private, state_dir, substrate_address
 from cantrip_acp.gates import registry as gates
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.stores import address
@@ -229,8 +229,7 @@ def _gate(gate: Any) -> Gate | str:
 def _knowledge(recipe: Recipe, workspace: Path | None) -> SessionView | None:
     """What the entity knows: documents and earlier sessions of the folder, from the substrate. None if it needs nothing."""
     memory = recipe.data.get("memory", {})
-    folder = recipe.state_dir or state_dir()
-    address = substrate_address(folder)
+    address = substrate_address(recipe.state_dir or state_dir())
     if workspace is None or address is None or not (memory.get("culture") or memory.get("sessions")):
         return None
     from cantrip_acp.substrate.view import SessionView
@@ -254,12 +253,6 @@ def _recorder(recipe: Recipe, workspace: Path | None) -> Sequence[Contributor]:
     from cantrip_acp.substrate.recorder import SessionRecorder
 
     return (SessionRecorder(address, workspace),)
-
-
-def substrate_address(folder: Path) -> Path | str | None:
-    """Where the substrate is: ``$CANTRIP_SUBSTRATE``, else a file in the state folder. None if the variable is ``off``."""
-    given = os.environ.get("CANTRIP_SUBSTRATE", "")
-    return None if given == "off" else given or folder / "substrate.db"
 
 
 def _servers(recipe: Recipe) -> Sequence[GateSource]:

@@ -206,6 +206,8 @@ class SqliteView:
     def __init__(self, base: sqlite3.Connection) -> None:
         self.base = base
         base.execute("PRAGMA temp_store = MEMORY")
+        # In KiB. The system keeps the file in memory anyway, once for all processes.
+        base.execute("PRAGMA cache_size = -512")
 
     def _all(self, statement: str, *values: Any) -> list[Any]:
         return self.base.execute(statement, values).fetchall()

@@ -81,11 +81,11 @@ def test_the_layer_is_markdown_with_sources_and_the_same_bytes_each_time(substra
     project = sync(substrate, workspace, workspace / "config")
     layer = render(substrate, project.pinned)
     assert layer.text.split("\n\n", 1)[1] == (
-        "# your culture · source: user\nWhat the user wants from every agent.\n\n"
+        "# your culture · source: cantrip\nWhat the user wants from every agent.\n\n"
         "## culture/me.md (instance) · source: user\nAnswer in French.\n\n"
-        "# culture · source: user\nWhat the repository asks of everybody who works in it.\n\n"
+        "# culture of this repository · source: cantrip\nWhat the repository asks of everybody who works in it.\n\n"
         "## .cantrip/culture/tone.md (instance) · source: repository:.cantrip/culture/tone.md\nBe kind.\n\n"
-        "# documents · source: user\nDocuments of the repository for agents.\n\n"
+        "# documents · source: cantrip\nDocuments of the repository for agents.\n\n"
         "## AGENTS.md (instance) · source: repository:AGENTS.md\n### Rules\nRun the tests.\n\n"
         "## CLAUDE.md (instance) · source: repository:CLAUDE.md\nUse spaces.\n"
     )

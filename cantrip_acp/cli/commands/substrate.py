@@ -1,0 +1,380 @@
+"""`cantrip substrate`: show and change what sessions know."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cantrip_acp.cli.command_table import SuggestingGroup, examples
+from cantrip_acp.cli.session.setup import cwd_option
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.files.paths import config_dir, state_dir, substrate_address
+from cantrip_acp.text.sanitize import clean, clean_line
+
+if TYPE_CHECKING:
+    from cantrip_acp.substrate.chunks import Chunk, Commit, Placement, Scope
+    from cantrip_acp.substrate.projects import Project
+    from cantrip_acp.substrate.substrate import Substrate
+
+_MOST_SHOWN = 20
+"""How many chunks of one scope `tree` shows."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object in one line.")
+at_option = click.option(
+    "--at", type=click.IntRange(1), metavar="COMMIT", help="As of this commit.  [default: the latest]"
+)
+
+
+@click.group(
+    "substrate", cls=SuggestingGroup, **examples("cantrip substrate tree", "cantrip substrate search 'house style'")
+)
+def substrate() -> None:
+    """Show what sessions know: documents, facts and earlier sessions of a folder, with their sources and their history.
+
+    What is known is made of chunks, and chunks are placed on scopes, which are chunks too. NAME is the name or the id of
+    one. Every change is a commit with a number.
+    """
+
+
+@substrate.command("tree", short_help="Show scopes, with their size in tokens.", **examples("cantrip substrate tree"))
+@click.argument("name", required=False)
+@click.option("--depth", type=click.IntRange(1, 10), default=2, show_default=True, help="Levels below the scope.")
+@at_option
+@json_option
+@cwd_option
+def tree(name: str | None, depth: int, at: int | None, as_json: bool, cwd: Path) -> int:
+    """Show the scope NAME with what is placed on it. Without NAME: the user's culture and the project of this folder.
+
+    Scopes that every session here reads from the beginning have a star.
+
+    Exit status: 0 done, 2 NAME is unknown (with similar names).
+    """
+    with _opened(cwd) as (found, project):
+        pinned = {*project.pinned, *(each.chunk.id for each in found.scope(project.pins).placed)}
+        from cantrip_acp.substrate.projects import USER_CULTURE
+
+        ids = [found.one(name, at=_known(found, at)).id] if name else [USER_CULTURE, project.id]
+        trees = [_tree(found, each, depth, at, pinned, set()) for each in ids]
+        if as_json:
+            click.echo(json.dumps({"commit": at or found.latest(), "scopes": trees}))
+        else:
+            for each in trees:
+                _print_tree(each, "")
+    return 0
+
+
+@substrate.command("show", short_help="Show one chunk.", **examples("cantrip substrate show culture:user"))
+@click.argument("name")
+@at_option
+@json_option
+@cwd_option
+def show(name: str, at: int | None, as_json: bool, cwd: Path) -> int:
+    """Show the chunk NAME: its text, its source, where it is placed and what is placed on it.
+
+    Exit status: 0 found, 2 unknown (with similar names), or several have that name.
+    """
+    with _opened(cwd) as (found, _):
+        chunk = found.one(name, at=_known(found, at))
+        scope = found.scope(chunk.id, at=at)
+        places = found.placements(chunk.id, at=at)
+        if as_json:
+            click.echo(json.dumps(_chunk_record(chunk, scope, places)))
+        else:
+            _print_chunk(chunk, scope, places)
+    return 0
+
+
+@substrate.command("search", short_help="Search all chunks.", **examples("cantrip substrate search 'port numbers'"))
+@click.argument("query")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many to show.")
+@at_option
+@json_option
+@cwd_option
+def search(query: str, limit: int, at: int | None, as_json: bool, cwd: Path) -> int:
+    """Find chunks with the words of QUERY, best first: all words; else the beginning of the last one; else any word.
+
+    Exit status: 0 found, 1 nothing found.
+    """
+    with _opened(cwd) as (found, _):
+        hits = found.search(query, at=_known(found, at), limit=limit)
+        for hit in hits if as_json else ():
+            click.echo(
+                json.dumps(
+                    {"id": hit.chunk.id, "name": hit.chunk.name, "source": hit.chunk.source, "text": hit.snippet}
+                )
+            )
+        for hit in () if as_json else hits:
+            click.echo(f"{clean_line(hit.chunk.name)}  {hit.chunk.id}  {clean_line(hit.chunk.source)}")
+            click.echo(f"    {clean_line(hit.snippet)}")
+    if not hits and not as_json:
+        click.echo("nothing found", err=True)
+    return 0 if hits else 1
+
+
+@substrate.command("pin", short_help="Let every session here read a scope.", **examples("cantrip substrate pin types"))
+@click.argument("name")
+@click.option("--remove", is_flag=True, help="Do not read it from the beginning any more.")
+@json_option
+@cwd_option
+def pin(name: str, remove: bool, as_json: bool, cwd: Path) -> int:
+    """Let every session in this folder read the scope NAME from the beginning, after culture and documents.
+
+    Sessions that run keep what they have until their next prompt.
+
+    Exit status: 0 done, 2 NAME is unknown, or is not pinned (--remove).
+    """
+    from cantrip_acp.substrate.chunks import Change, NewPlacement, Removal
+
+    with _opened(cwd) as (found, project):
+        chunk = found.one(name)
+        if remove:
+            change = Change(removals=[Removal(chunk.id, project.pins, "relates")])
+        else:
+            change = Change(placements=[NewPlacement(chunk.id, project.pins, "relates")])
+        what = f"{'do not pin' if remove else 'pin'} {chunk.name}"
+        commit = found.commit(change, author="user", message=what)
+        if as_json:
+            click.echo(json.dumps({"scope": chunk.id, "pinned": not remove, "commit": commit.number}))
+        elif commit.changed:
+            state = (
+                "not read from the beginning any more" if remove else "read by every session here from the beginning"
+            )
+            click.echo(f"{clean_line(chunk.name)}  {chunk.id}  {state} (commit {commit.number})")
+        else:
+            click.echo(f"{clean_line(chunk.name)}  {chunk.id}  was pinned already")
+    return 0
+
+
+@substrate.command(
+    "log", short_help="List commits.", **examples("cantrip substrate log", "cantrip substrate log types")
+)
+@click.argument("name", required=False)
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many to show.")
+@json_option
+@cwd_option
+def log(name: str | None, limit: int, as_json: bool, cwd: Path) -> int:
+    """List commits, the latest first. With NAME: those that changed this scope or what is placed on it.
+
+    Exit status: 0 done, 2 NAME is unknown.
+    """
+    with _opened(cwd) as (found, _):
+        scope = found.one(name).id if name else None
+        for commit in found.log(scope, limit=limit):
+            click.echo(json.dumps(_commit_record(commit)) if as_json else _commit_line(commit))
+    return 0
+
+
+@substrate.command("diff", short_help="Show what changed.", **examples("cantrip substrate diff 1"))
+@click.argument("first", type=click.IntRange(0))
+@click.argument("last", type=click.IntRange(1), required=False)
+@json_option
+@cwd_option
+def diff(first: int, last: int | None, as_json: bool, cwd: Path) -> int:
+    """Show what changed after the commit FIRST, up to LAST (by default the latest).
+
+    Exit status: 0 nothing changed, 1 something changed, 2 there is no such commit.
+    """
+    with _opened(cwd) as (found, _):
+        last = _known(found, last) or found.latest()
+        if first > last:
+            raise DefinitionError(f"commit {first} is not before commit {last}: give the earlier one first")
+        changes = found.changes(last, since=first)
+        if as_json:
+            chunks = [{"id": each.id, "name": each.name, "commit": each.commit} for each in changes.chunks]
+            placed, removed = ([_placement_record(each) for each in some] for some in (changes.placed, changes.removed))
+            click.echo(json.dumps({"chunks": chunks, "placed": placed, "removed": removed}))
+        else:
+            for chunk in changes.chunks:
+                before = found.find(chunk.id, at=first) if first else []
+                _print_change(before[0] if before else None, chunk)
+            for mark, placements in (("+", changes.placed), ("-", changes.removed)):
+                for each in placements:
+                    click.echo(f"{mark} {each.chunk} {'on' if each.kind == 'instance' else 'relates to'} {each.scope}")
+    return 1 if changes.chunks or changes.placed or changes.removed else 0
+
+
+@substrate.command(
+    "remember", short_help="Add a fact.", **examples("cantrip substrate remember 'Ports begin at 4000.'")
+)
+@click.argument("text")
+@click.option("--everywhere", is_flag=True, help="In your own culture, for all folders.  [default: in this project's]")
+@json_option
+@cwd_option
+def remember(text: str, everywhere: bool, as_json: bool, cwd: Path) -> int:
+    """Add TEXT to what every session in this folder knows. It is yours: its source is `user`.
+
+    Exit status: 0 done, 2 TEXT is empty, too long, or looks like a secret.
+    """
+    from cantrip_acp.substrate.projects import remember as add
+
+    with _opened(cwd) as (found, project):
+        chunk, commit = add(found, project, text, everywhere=everywhere)
+        if as_json:
+            click.echo(json.dumps({"id": chunk.id, "name": chunk.name, "commit": commit.number}))
+        else:
+            click.echo(f"{clean_line(chunk.name)}  {chunk.id}  (commit {commit.number})")
+    return 0
+
+
+@substrate.command("record", short_help="Record the casts of a loom.")
+@click.argument("looms", nargs=-1, required=True, metavar="LOOM...")
+@click.option("--check", is_flag=True, help="Write nothing; list what the substrate lacks or says otherwise.")
+@cwd_option
+def record(looms: tuple[str, ...], check: bool, cwd: Path) -> int:
+    """Record all casts of each LOOM as sessions, if they are not recorded yet: after a crash, or from an older version.
+
+    Exit status: 0 done, 1 there are differences (--check), 2 a loom cannot be read.
+    """
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.substrate.recorder import catch_up, differences
+
+    wrong = 0
+    with _opened(cwd) as (found, _):
+        for name in looms:
+            with Loom.open(name, readonly=True) as loom:
+                if check:
+                    lines = differences(found, loom)
+                    wrong += len(lines)
+                    click.echo("\n".join([*lines, f"{name}: {len(lines)} differences"]))
+                else:
+                    click.echo(f"{name}: {catch_up(found, loom)} commits")
+    return 1 if wrong else 0
+
+
+@contextmanager
+def _opened(cwd: Path) -> Iterator[tuple[Substrate, Project]]:
+    """The user's substrate, with the documents of this folder as they are now."""
+    from cantrip_acp.substrate.projects import sync
+    from cantrip_acp.substrate.substrate import open_substrate
+
+    address = substrate_address(state_dir())
+    if address is None:
+        raise DefinitionError("there is no substrate: CANTRIP_SUBSTRATE is off; unset it")
+    with open_substrate(address) as found:
+        yield found, sync(found, cwd.resolve(), config_dir())
+
+
+def _known(found: Substrate, at: int | None) -> int | None:
+    latest = found.latest()
+    if at is not None and at > latest:
+        raise DefinitionError(f"there is no commit {at}: the latest is {latest}")
+    return at
+
+
+def _tree(
+    found: Substrate, scope_id: str, depth: int, at: int | None, pinned: set[str], above: set[str]
+) -> dict[str, Any]:
+    from cantrip_acp.substrate.knowledge import text_tokens
+
+    scope = found.scope(scope_id, at=at)
+    chunk = scope.chunk
+    shown = scope.placed[:_MOST_SHOWN]
+    inside = []
+    for each in shown if depth else ():
+        below = {"kind": each.kind, "sequence": each.sequence}
+        if each.chunk.id in above:
+            inside.append({"id": each.chunk.id, "name": each.chunk.name, "above": True, **below})
+        else:
+            inside.append(_tree(found, each.chunk.id, depth - 1, at, pinned, above | {scope_id}) | below)
+    return {
+        "id": chunk.id,
+        "name": chunk.name,
+        "tokens": text_tokens(chunk.text),
+        "source": chunk.source,
+        "pinned": chunk.id in pinned,
+        "count": len(scope.placed),
+        "placed": inside,
+    }
+
+
+def _print_tree(tree: dict[str, Any], indent: str) -> None:
+    star = "* " if tree.get("pinned") else ""
+    kind = " (relates)" if tree.get("kind") == "relates" else ""
+    if tree.get("above"):
+        click.echo(f"{indent}{clean_line(tree['name'])}{kind}  {tree['id']}  (above)")
+        return
+    size = f"{tree['tokens']:,} tokens  " if tree["tokens"] else ""
+    click.echo(f"{indent}{star}{clean_line(tree['name'])}{kind}  {size}{clean_line(tree['source'])}  {tree['id']}")
+    for each in tree["placed"]:
+        _print_tree(each, f"{indent}  ")
+    hidden = tree["count"] - len(tree["placed"])
+    if hidden and (tree["placed"] or tree["count"]):
+        click.echo(f"{indent}  … {hidden:,} more: cantrip substrate tree {tree['id']}")
+
+
+def _print_chunk(chunk: Chunk, scope: Scope, places: list[Placement]) -> None:
+    click.echo(
+        f"{clean_line(chunk.name)}\nid       {chunk.id}\nsource   {clean_line(chunk.source)}\ncommit   {chunk.commit}"
+    )
+    rules = json.dumps(_spec_record(chunk))
+    if rules != "{}":
+        click.echo(f"spec     {rules}")
+    for place in places:
+        label = "on" if place.kind == "instance" else "relates"
+        click.echo(f"{label:<9}{place.scope}")
+    for key, value in chunk.body.items():
+        if key != "text":
+            click.echo(
+                f"{key}: {clean_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))}"
+            )
+    if chunk.text:
+        click.echo(f"\n{clean(chunk.text)}")
+    if scope.placed:
+        click.echo(f"\n{len(scope.placed)} placed on it:")
+        for each in scope.placed[:_MOST_SHOWN]:
+            number = f"{each.sequence}. " if each.sequence is not None else ""
+            click.echo(f"  {number}{clean_line(each.chunk.name)} ({each.kind})  {each.chunk.id}")
+
+
+def _print_change(before: Chunk | None, after: Chunk) -> None:
+    click.echo(
+        f"{'new' if before is None else 'changed'}  {clean_line(after.name)}  {after.id}  {clean_line(after.source)}"
+    )
+    old, new = (clean(each.text).splitlines() if each is not None else [] for each in (before, after))
+    for line in list(difflib.unified_diff(old, new, lineterm="", n=1))[2:]:
+        click.echo(f"    {line}")
+
+
+def _chunk_record(chunk: Chunk, scope: Scope, places: list[Placement]) -> dict[str, Any]:
+    return {
+        "id": chunk.id,
+        "name": chunk.name,
+        "spec": _spec_record(chunk),
+        "body": chunk.body,
+        "source": chunk.source,
+        "commit": chunk.commit,
+        "placements": [{"scope": each.scope, "kind": each.kind, "sequence": each.sequence} for each in places],
+        "placed": [
+            {"id": each.chunk.id, "name": each.chunk.name, "kind": each.kind, "sequence": each.sequence}
+            for each in scope.placed
+        ],
+    }
+
+
+def _spec_record(chunk: Chunk) -> dict[str, Any]:
+    spec = chunk.spec
+    rules = {"propagate": spec.propagate, "ordered": spec.ordered, "accepts": spec.accepts, "required": spec.required}
+    return {key: value for key, value in rules.items() if value}
+
+
+def _placement_record(placement: Placement) -> dict[str, Any]:
+    return {"chunk": placement.chunk, "scope": placement.scope, "kind": placement.kind, "sequence": placement.sequence}
+
+
+def _commit_record(commit: Commit) -> dict[str, Any]:
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(commit.at))
+    more = {"author": commit.author, "source": commit.source, "message": commit.message, "changed": commit.changed}
+    return {"commit": commit.number, "at": when, **more}
+
+
+def _commit_line(commit: Commit) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(commit.at))
+    message = f"  {clean_line(commit.message)}" if commit.message else ""
+    return f"{commit.number:>6}  {when}  {commit.changed:>4} changed  {clean_line(commit.source)}{message}"

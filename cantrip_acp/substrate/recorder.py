@@ -208,7 +208,13 @@ class Sessions:
                 self._contexts[made.id] = Context(recorded_call(made), RecordedCircle(made))  # type: ignore[arg-type]
         if session not in self._known and not self._substrate.exists(session):
             title = _one_line(record.intent or "") or "a session"
-            body: dict[str, Any] = {"started": record.timestamp, "entity": entity, "cantrip": record.cantrip_id}
+            # Its name is what people search; its ids are not.
+            body: dict[str, Any] = {
+                "text": "",
+                "started": record.timestamp,
+                "entity": entity,
+                "cantrip": record.cantrip_id,
+            }
             model = record.attributes.get("model")
             body |= {"loom": seen.location} if seen.location else {}
             body |= {"model": model} if isinstance(model, str) else {}
@@ -252,6 +258,8 @@ class Sessions:
     def _context(self, record: ContextRecord) -> Iterator[NewChunk | NewPlacement]:
         if record.source == KNOWLEDGE:
             chunk_id = f"context:{record.id}"
+            if self._substrate.exists(chunk_id):
+                return
             scopes = [each for each in (record.uri or "").removeprefix("substrate:").split(",") if each]
             body: dict[str, Any] = {"cast": record.cast_id, "scopes": scopes, "at": self._substrate.latest()}
             yield from _placed(record.entity_id, "context", chunk_id, body)

@@ -23,7 +23,7 @@ from cantrip_acp.gates.contract import Gate, GateContext
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import OutsideBoundary, SubstrateError
 from cantrip_acp.substrate.knowledge import MOST_TOKENS, Knowledge, render, text_tokens
-from cantrip_acp.substrate.projects import CULTURE, DOCUMENTS, USER_CULTURE, Project, earlier_sessions, sync
+from cantrip_acp.substrate.projects import CULTURE, DOCUMENTS, USER_CULTURE, Project, earlier_sessions, session_id, sync
 from cantrip_acp.substrate.substrate import Substrate, shared_substrate
 from cantrip_acp.substrate.types import TYPES
 
@@ -272,7 +272,10 @@ class SessionView:
     def _recall(self, args: Mapping[str, Any], context: GateContext) -> list[dict[str, Any]]:
         if not self._synced:
             self._sync(nested=True)
-        hits = self.substrate.search(args["query"], boundary=self.boundary, limit=int(args.get("limit", 10)))
+        own, limit = session_id(context.entity_id), int(args.get("limit", 10))
+        # What this session said is in its context.
+        found = self.substrate.search(args["query"], boundary=self.boundary, limit=limit + 100)
+        hits = [hit for hit in found if own not in (hit.chunk.source, hit.chunk.id)][:limit]
         return [
             {"scope": hit.chunk.id, "name": hit.chunk.name, "source": hit.chunk.source, "text": hit.snippet}
             for hit in hits

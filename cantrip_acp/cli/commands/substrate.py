@@ -60,7 +60,8 @@ def tree(name: str | None, depth: int, at: int | None, as_json: bool, cwd: Path)
         pinned = {*project.pinned, *(each.chunk.id for each in found.scope(project.pins).placed)}
         from cantrip_acp.substrate.projects import USER_CULTURE
 
-        ids = [found.one(name, at=_known(found, at)).id] if name else [USER_CULTURE, project.id]
+        _known(found, at)
+        ids = [found.one(name, at=at).id] if name else [USER_CULTURE, project.id]
         trees = [_tree(found, each, depth, at, pinned, set()) for each in ids]
         if as_json:
             click.echo(json.dumps({"commit": at or found.latest(), "scopes": trees}))

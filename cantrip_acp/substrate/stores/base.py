@@ -132,10 +132,12 @@ def decode_chunk(row: Iterable[Any]) -> Chunk:
 
 
 def searched_text(value: Any) -> str:
-    """All texts of a body, for the search."""
+    """What the search finds of a body: its ``text``, or all its texts if it has none."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
+        if isinstance(value.get("text"), str):
+            return str(value["text"])
         return "\n".join(filter(None, map(searched_text, value.values())))
     if isinstance(value, (list, tuple)):
         return "\n".join(filter(None, map(searched_text, value)))

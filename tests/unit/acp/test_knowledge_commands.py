@@ -1,0 +1,89 @@
+"""`/scope`, `/remember` and `/context`: what a session knows, changed and counted without a query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.acp_client import RawClient
+from tests.support.fixtures.acp import Start
+
+TALK: list[dict[str, Any]] = [{"content": "Yes.", "repeat": True}]
+
+
+def said(agent: RawClient, session: str, text: str) -> str:
+    agent.seen.clear()
+    assert agent.prompt(session, text)["stopReason"] == "end_turn"
+    return agent.said()
+
+
+@pytest.fixture
+def project(folder: Path) -> Path:
+    (folder / "AGENTS.md").write_text("Use port 4711.")
+    (folder / "docs").mkdir()
+    (folder / "docs" / "CLAUDE.md").write_text("Short sentences.")
+    return folder
+
+
+def knowing(start: Start, tmp_path: Path) -> RawClient:
+    return start(TALK, "--state-dir", str(tmp_path / "state"), memory={"culture": True})
+
+
+def test_a_scope_is_shown_and_added(start: Start, project: Path, tmp_path: Path) -> None:
+    agent = knowing(start, tmp_path)
+    session = agent.session(project)
+    agent.prompt(session, "Hello.")
+    shown = said(agent, session, "/scope")
+    assert "| AGENTS.md | " in shown
+    assert "repository:AGENTS.md" in shown
+    assert "docs/CLAUDE.md" not in shown
+    assert said(agent, session, "/scope add nested").endswith("The next query reads it.")
+    assert "docs/CLAUDE.md" in said(agent, session, "/scope")
+    assert "no chunk has the id or name 'nothing'" in said(agent, session, "/scope add nothing")
+    assert "lists what this session reads" in said(agent, session, "/scope remove x")
+
+
+def test_a_fact_is_remembered_after_a_question(start: Start, project: Path, tmp_path: Path) -> None:
+    agent = knowing(start, tmp_path)
+    session = agent.session(project)
+    agent.prompt(session, "Hello.")
+    agent.permit = "reject_once"
+    assert said(agent, session, "/remember Answer in French.") == "Nothing was remembered."
+    (asked,) = [each for each in agent.seen if each.get("method") == "session/request_permission"]
+    assert asked["params"]["toolCall"]["content"][0]["newText"] == "Answer in French.\n"
+    assert [option["name"] for option in asked["params"]["options"]] == [
+        "Remember in this project",
+        "Remember in all projects",
+        "Do not remember",
+    ]
+    agent.permit = "allow_once"
+    assert said(agent, session, "/remember Answer in French.").startswith("Remembered in the culture of this project")
+    assert "| Answer in French. |" in said(agent, session, "/scope")
+    assert "looks like a secret" in said(agent, session, "/remember ghp_" + "a1B2" * 9)
+    assert "Write what to remember" in said(agent, session, "/remember")
+
+
+def test_the_next_query_is_counted_by_source(start: Start, project: Path, tmp_path: Path) -> None:
+    agent = knowing(start, tmp_path)
+    session = agent.session(project)
+    agent.prompt(session, "Hello.")
+    counted = said(agent, session, "/context")
+    for row in (
+        "| prompts | ",
+        "| turns: answers, calls and results | ",
+        "| knowledge: AGENTS.md (repository:AGENTS.md) | ",
+    ):
+        assert row in counted
+    rows = [line.split(" | ") for line in counted.splitlines()[2:] if line.startswith("| ")]
+    numbers = [int(row[1].strip(" |").replace(",", "")) for row in rows]
+    assert sum(numbers[:-1]) == numbers[-1]
+    assert "is not known" in counted
+
+
+def test_a_session_without_knowledge_says_so(start: Start, project: Path, tmp_path: Path) -> None:
+    agent = start(TALK, "--state-dir", str(tmp_path / "state"))
+    session = agent.session(project)
+    assert "its recipe has no" in said(agent, session, "/scope")
+    assert "| prompts |" not in said(agent, session, "/context")

@@ -254,18 +254,19 @@ class Substrate:
         Raises `CommitRefused` (a rule) or `OutsideBoundary` (recorded).
         """
         check_change(change)
+        at = time.time()
         try:
             with self.tables.writing(durable) as view:
                 writer = _Writer(view, boundary, source)
                 writer.check_boundary(change)
-                at = time.time()
                 number = view.add_commit(at, author, source, message)
                 changed = writer.write(change, number)
                 if not changed:
-                    view.undo()
-                    return Commit(number - 1, at, author, source, message, 0)
+                    raise _NothingNew(number - 1)
                 view.set_changed(number, changed)
                 return Commit(number, at, author, source, message, changed)
+        except _NothingNew as nothing:
+            return Commit(nothing.latest, at, author, source, message, 0)
         except _Outside as outside:
             raise self._refused(
                 boundary.held_by(boundary.holder or author), "commit", outside.chunk, outside.text
@@ -304,6 +305,13 @@ class Substrate:
         with self.tables.writing(durable=False) as view:
             view.add_refusal(refusal)
         return OutsideBoundary(text)
+
+
+class _NothingNew(Exception):
+    """Ends a transaction that would change nothing."""
+
+    def __init__(self, latest: int) -> None:
+        self.latest = latest
 
 
 class _Outside(Exception):

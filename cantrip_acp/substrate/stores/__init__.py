@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cantrip_acp.substrate.chunks import SubstrateError
 from cantrip_acp.substrate.stores.base import Tables
 
 
 def open_tables(address: Path | str, *, readonly: bool = False) -> Tables:
     """Open a file or ``postgresql://…``. Raises `SubstrateError`, which never shows a password."""
     if isinstance(address, str) and address.startswith(("postgresql://", "postgres://")):
-        raise SubstrateError("the substrate cannot be in PostgreSQL yet")
+        from cantrip_acp.substrate.stores.postgres import PostgresTables
+
+        return PostgresTables(address, readonly=readonly)
     from cantrip_acp.substrate.stores.sqlite import SqliteTables
 
     if isinstance(address, str):

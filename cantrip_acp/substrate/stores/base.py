@@ -95,9 +95,6 @@ class View(Protocol):
 
     def add_refusal(self, refusal: Refusal) -> None: ...
 
-    def undo(self) -> None:
-        """Give up what this transaction wrote."""
-
 
 class Tables(Protocol):
     """A database of the substrate. It may be used by several threads and processes."""
@@ -108,7 +105,10 @@ class Tables(Protocol):
     def reading(self) -> AbstractContextManager[View]: ...
 
     def writing(self, durable: bool = True) -> AbstractContextManager[View]:
-        """One writer at a time. If ``durable`` is false, a power failure may undo the latest commits, and nothing else."""
+        """One writer at a time. An exception undoes all of it.
+
+        If ``durable`` is false, a power failure may undo the latest commits, and nothing else.
+        """
 
     def close(self) -> None: ...
 

@@ -1,11 +1,12 @@
-"""Chunks, placements, rules and boundaries of the substrate, in a real SQLite file."""
+"""Chunks, placements, rules and boundaries of the substrate, the same in SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from cantrip_acp.substrate.boundary import Boundary
@@ -24,13 +25,6 @@ from cantrip_acp.substrate.chunks import (
 )
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
 from cantrip_acp.substrate.types import AGENT, SESSION_TYPES, install, of_type, type_id, with_types
-
-
-@pytest.fixture
-def substrate(tmp_path: Path) -> Iterator[Substrate]:
-    with open_substrate(tmp_path / "state" / "substrate.db") as opened:
-        install(opened)
-        yield opened
 
 
 def chunk(name: str, spec: Spec | None = None, **body: object) -> NewChunk:
@@ -74,21 +68,21 @@ def test_what_is_the_same_is_not_committed_again(substrate: Substrate) -> None:
     assert substrate.latest() == before
 
 
-def test_the_file_lets_nobody_overwrite_a_record(substrate: Substrate, tmp_path: Path) -> None:
+def test_nobody_overwrites_a_record(substrate: Substrate, address: str) -> None:
     put(substrate, chunk("notes", text="one"))
-    base = sqlite3.connect(tmp_path / "state" / "substrate.db")
-    for statement in (
-        "UPDATE chunk_versions SET body = '{}'",
-        "DELETE FROM chunk_versions",
-        "UPDATE commits SET author = 'x'",
-        "DELETE FROM commits",
-        "UPDATE placement_versions SET removed = 1",
-        "DELETE FROM placement_versions",
-    ):
-        with pytest.raises(sqlite3.Error, match="append-only"):
-            base.execute(statement)
+    postgres = address.startswith("postgresql:")
+    base: Any = (
+        psycopg.connect(address, autocommit=True) if postgres else sqlite3.connect(address.removeprefix("sqlite:"))
+    )
+    tables = ("cantrip_chunks", "cantrip_commits", "cantrip_placements")
+    for table in tables if postgres else ("chunk_versions", "commits", "placement_versions"):
+        column = {"ch": "source", "co": "author", "pl": "removed"}[table.removeprefix("cantrip_")[:2]]
+        for statement in (f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"):
+            with pytest.raises((sqlite3.Error, psycopg.Error), match="append-only"):
+                base.execute(statement)
     base.close()
-    assert (tmp_path / "state" / "substrate.db").stat().st_mode & 0o777 == 0o600
+    if not postgres:
+        assert Path(address.removeprefix("sqlite:")).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_session_accepts_its_types_only_and_counts(substrate: Substrate) -> None:

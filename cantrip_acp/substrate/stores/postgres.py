@@ -1,0 +1,351 @@
+"""PostgreSQL database of the substrate: one for a team. Writers wait for each other; readers see one moment."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from cantrip_acp.core.errors import LoomError
+from cantrip_acp.loom.stores.postgres_url import PgUrl
+from cantrip_acp.substrate.chunks import Chunk, Commit, Kind, NewChunk, Placement, Refusal, SubstrateError
+from cantrip_acp.substrate.stores.base import NOW, Match, Record, decode_chunk, encode_spec, searched_text
+
+try:
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+except ImportError as error:
+    raise SubstrateError(
+        f"a substrate in PostgreSQL needs psycopg ({error}); pip install 'cantrip-acp[postgres]', or name a SQLite file"
+    ) from None
+
+_DEFAULTS = {"connect_timeout": "10", "application_name": "cantrip-substrate", "tcp_user_timeout": "30000"}
+_LOCK = 0x43535542
+"""The advisory lock of writers: commit numbers have no gaps, and each commit sees all before it."""
+_MOST_RANKED = 1_000
+_LONGEST_TEXT = 200_000
+"""How many characters of a chunk are searched. PostgreSQL indexes at most 1 MB of words."""
+
+MIGRATIONS = (
+    """
+    CREATE TABLE cantrip_commits (
+        number bigint PRIMARY KEY, at float8 NOT NULL, author text NOT NULL, source text NOT NULL, message text NOT NULL,
+        changed integer NOT NULL
+    );
+    CREATE TABLE cantrip_chunks (
+        position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text NOT NULL, number bigint NOT NULL, name text NOT NULL,
+        spec text NOT NULL, body text NOT NULL, source text NOT NULL, words tsvector NOT NULL, UNIQUE (id, number)
+    );
+    CREATE INDEX cantrip_chunk_names ON cantrip_chunks (name);
+    CREATE INDEX cantrip_chunk_commits ON cantrip_chunks (number);
+    CREATE INDEX cantrip_chunk_words ON cantrip_chunks USING gin (words);
+    CREATE TABLE cantrip_placements (
+        scope text NOT NULL, kind text NOT NULL, chunk text NOT NULL, number bigint NOT NULL, sequence bigint,
+        removed boolean NOT NULL, PRIMARY KEY (scope, kind, chunk, number)
+    );
+    CREATE INDEX cantrip_placement_chunks ON cantrip_placements (chunk, scope, kind, number);
+    CREATE INDEX cantrip_placement_sequences ON cantrip_placements (scope, sequence);
+    CREATE INDEX cantrip_placement_times ON cantrip_placements (scope, kind, number);
+    CREATE INDEX cantrip_placement_commits ON cantrip_placements (number);
+    CREATE TABLE cantrip_refusals (
+        position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at float8 NOT NULL, author text NOT NULL,
+        operation text NOT NULL, chunk text NOT NULL, text text NOT NULL
+    );
+    CREATE FUNCTION cantrip_substrate_kept() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        RAISE restrict_violation USING MESSAGE = 'the substrate is append-only';
+    END $$;
+    CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_commits
+        FOR EACH STATEMENT EXECUTE FUNCTION cantrip_substrate_kept();
+    CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_chunks
+        FOR EACH STATEMENT EXECUTE FUNCTION cantrip_substrate_kept();
+    CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_placements
+        FOR EACH STATEMENT EXECUTE FUNCTION cantrip_substrate_kept();
+    """,
+)
+READS_TO = 99
+"""The highest version of tables that this version works with."""
+
+_CHUNK = "v.id, v.name, v.spec, v.body, v.source, v.number"
+_PLACEMENT = "scope, chunk, kind, sequence, number"
+
+
+class PostgresTables:
+    """Chunks in a database. A lost connection is opened again by the next operation. Raises `SubstrateError`."""
+
+    def __init__(self, url: str, *, readonly: bool = False) -> None:
+        try:
+            self._url = PgUrl.of(url)
+        except LoomError as error:
+            raise SubstrateError(str(error)) from None
+        self._readonly = readonly
+        self._locks = {"read": threading.RLock(), "write": threading.RLock()}
+        self._views: dict[str, PostgresView] = {}
+        self._closed = False
+        with self._failures("open"):
+            view = self._view("write")
+            with view.base.transaction():
+                self._migrate(view.base)
+
+    @property
+    def location(self) -> str:
+        return self._url.shown.removesuffix("?loom=default")
+
+    def __repr__(self) -> str:
+        return f"PostgresTables({self.location!r})"
+
+    def _view(self, name: str) -> PostgresView:
+        view = self._views.get(name)
+        if view is None or view.base.closed:
+            options: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(self._url.server)}
+            view = self._views[name] = PostgresView(psycopg.connect(**options, autocommit=True))
+        return view
+
+    def _migrate(self, base: psycopg.Connection[Any]) -> None:
+        version = _version(base)
+        if version > READS_TO:
+            raise SubstrateError(
+                f"cannot open substrate {self.location}: its tables have version {version}, and this version of cantrip reads "
+                f"up to {READS_TO}; update cantrip"
+            )
+        if self._readonly or version >= len(MIGRATIONS):
+            return
+        base.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        base.execute("CREATE TABLE IF NOT EXISTS cantrip_substrate_tables (version integer PRIMARY KEY)")
+        # Another process may have been first.
+        for number, script in enumerate(MIGRATIONS[_version(base) :], _version(base) + 1):
+            base.execute(script.encode())
+            base.execute("INSERT INTO cantrip_substrate_tables VALUES (%s)", (number,))
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[PostgresView]:
+        with self._locks["read"], self._failures("read"):
+            view = self._view("read")
+            with view.base.transaction(force_rollback=True):
+                # All statements see the same moment.
+                view.base.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                yield view
+
+    @contextlib.contextmanager
+    def writing(self, durable: bool = True) -> Iterator[PostgresView]:
+        with self._locks["write"], self._failures("change"):
+            if self._readonly:
+                raise SubstrateError(f"cannot change substrate {self.location}: it was opened for reading only")
+            view = self._view("write")
+            with view.base.transaction():
+                if not durable:
+                    view.base.execute("SET LOCAL synchronous_commit = off")
+                view.base.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+                yield view
+
+    @contextlib.contextmanager
+    def _failures(self, operation: str) -> Iterator[None]:
+        if self._closed:
+            raise SubstrateError(f"cannot {operation} substrate {self.location}: it was closed")
+        try:
+            yield
+        except psycopg.Error as error:
+            mend = ". Is the server running and reachable, and are user, password and database right?"
+            raise SubstrateError(
+                f"cannot {operation} substrate {self.location}: {self._url.clean(error)}{mend if operation == 'open' else ''}"
+            ) from None
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._locks["read"], self._locks["write"]:
+            self._closed = True
+            while self._views:
+                self._views.popitem()[1].base.close()
+
+
+class PostgresView:
+    """One connection, in a transaction."""
+
+    def __init__(self, base: psycopg.Connection[Any]) -> None:
+        self.base = base
+        self._commit: tuple[Any, ...] = ()
+
+    def _all(self, statement: str, *values: Any) -> list[Any]:
+        return self.base.execute(statement.encode(), values).fetchall()
+
+    def _one(self, statement: str, *values: Any) -> Any:
+        return self.base.execute(statement.encode(), values).fetchone()
+
+    def latest(self) -> int:
+        return int(self._one("SELECT coalesce(max(number), 0) FROM cantrip_commits")[0])
+
+    def chunk(self, chunk_id: str, at: int = NOW) -> Chunk | None:
+        row = self._one(
+            f"SELECT {_CHUNK} FROM cantrip_chunks v WHERE id = %s AND number <= %s ORDER BY number DESC LIMIT 1",
+            chunk_id,
+            at,
+        )
+        return decode_chunk(row) if row else None
+
+    def named(self, name: str, at: int = NOW) -> list[Chunk]:
+        rows = self._all(
+            f"""SELECT {_CHUNK} FROM cantrip_chunks v WHERE v.name = %s AND v.number =
+                (SELECT max(number) FROM cantrip_chunks WHERE id = v.id AND number <= %s) ORDER BY v.position DESC""",
+            name,
+            at,
+        )
+        return [decode_chunk(row) for row in rows]
+
+    def names(self) -> list[str]:
+        return [name for (name,) in self._all("SELECT DISTINCT name FROM cantrip_chunks LIMIT 20000")]
+
+    def placed(self, scope: str, at: int = NOW) -> list[tuple[Chunk, Placement]]:
+        rows = self._all(
+            f"""SELECT p.kind, p.sequence, p.number, {_CHUNK} FROM
+                (SELECT DISTINCT ON (kind, chunk) * FROM cantrip_placements WHERE scope = %s AND number <= %s
+                 ORDER BY kind, chunk, number DESC) p
+                CROSS JOIN LATERAL (SELECT * FROM cantrip_chunks WHERE id = p.chunk AND number <= %s
+                 ORDER BY number DESC LIMIT 1) v
+                WHERE NOT p.removed""",
+            scope,
+            at,
+            at,
+        )
+        return [(chunk := decode_chunk(row[3:]), Placement(chunk.id, scope, row[0], row[1], row[2])) for row in rows]
+
+    def newest(self, scope: str, limit: int, at: int = NOW) -> list[Chunk]:
+        rows = self._all(
+            """SELECT chunk FROM cantrip_placements WHERE scope = %s AND kind = 'instance' AND number <= %s
+               ORDER BY number DESC LIMIT %s""",
+            scope,
+            at,
+            limit,
+        )
+        ids = dict.fromkeys(chunk for (chunk,) in rows)
+        there = [chunk for chunk in ids if self.placement(scope, chunk, "instance", at) is not None]
+        return [found for chunk in there if (found := self.chunk(chunk, at)) is not None]
+
+    def parents(self, chunk_id: str, at: int = NOW) -> list[Placement]:
+        rows = self._all(
+            f"""SELECT DISTINCT ON (scope, kind) {_PLACEMENT}, removed FROM cantrip_placements
+                WHERE chunk = %s AND number <= %s ORDER BY scope, kind, number DESC""",
+            chunk_id,
+            at,
+        )
+        return [_placement(row) for row in rows if not row[5]]
+
+    def placement(self, scope: str, chunk_id: str, kind: Kind, at: int = NOW) -> Placement | None:
+        row = self._one(
+            f"""SELECT {_PLACEMENT}, removed FROM cantrip_placements
+                WHERE scope = %s AND kind = %s AND chunk = %s AND number <= %s ORDER BY number DESC LIMIT 1""",
+            scope,
+            kind,
+            chunk_id,
+            at,
+        )
+        return _placement(row) if row and not row[5] else None
+
+    def references(self, scope: str) -> list[Placement]:
+        rows = self._all(
+            f"""SELECT DISTINCT ON (chunk) {_PLACEMENT}, removed FROM cantrip_placements
+                WHERE scope = %s AND kind = 'relates' ORDER BY chunk, number DESC""",
+            scope,
+        )
+        return [_placement(row) for row in rows if not row[5]]
+
+    def at_sequence(self, scope: str, sequence: int) -> list[Placement]:
+        rows = self._all(
+            "SELECT DISTINCT chunk, kind FROM cantrip_placements WHERE scope = %s AND sequence = %s", scope, sequence
+        )
+        found = [self.placement(scope, chunk, kind) for chunk, kind in rows]
+        return [each for each in found if each is not None and each.sequence == sequence]
+
+    def highest_sequence(self, scope: str) -> int:
+        return int(self._one("SELECT coalesce(max(sequence), -1) FROM cantrip_placements WHERE scope = %s", scope)[0])
+
+    def commits(self, scope: str | None, limit: int, before: int) -> list[Commit]:
+        touched = """AND number IN (SELECT number FROM cantrip_chunks WHERE id = %(scope)s
+            UNION SELECT number FROM cantrip_placements WHERE scope = %(scope)s OR chunk = %(scope)s
+            UNION SELECT number FROM cantrip_chunks WHERE id IN (SELECT chunk FROM cantrip_placements WHERE scope = %(scope)s))"""
+        statement = f"""SELECT number, at, author, source, message, changed FROM cantrip_commits
+            WHERE number < %(before)s {touched if scope is not None else ""} ORDER BY number DESC LIMIT %(limit)s"""
+        rows = self.base.execute(statement.encode(), {"scope": scope, "before": before, "limit": limit}).fetchall()
+        return [Commit(*row) for row in rows]
+
+    def versions(self, after: int, until: int) -> list[Chunk]:
+        rows = self._all(
+            f"SELECT {_CHUNK} FROM cantrip_chunks v WHERE number > %s AND number <= %s ORDER BY position", after, until
+        )
+        return [decode_chunk(row) for row in rows]
+
+    def records(self, after: int, until: int) -> list[Record]:
+        rows = self._all(
+            """SELECT chunk, scope, kind, sequence, number, removed FROM cantrip_placements
+               WHERE number > %s AND number <= %s ORDER BY number, scope, sequence, chunk, kind""",
+            after,
+            until,
+        )
+        return [Record(*row) for row in rows]
+
+    def search(self, words: Sequence[str], match: Match, at: int, limit: int) -> list[Chunk]:
+        # In quotes, a word is never an operator. A word has no quotes.
+        query = (" | " if match == "any" else " & ").join(f"'{word}'" for word in words)
+        if match == "beginning":
+            query += ":*"
+        rows = self._all(
+            f"""SELECT {_CHUNK} FROM
+                (SELECT position, ts_rank(words, query) AS score
+                 FROM cantrip_chunks, to_tsquery('simple', %s) AS query WHERE words @@ query
+                 ORDER BY position DESC LIMIT {_MOST_RANKED}) s
+                JOIN cantrip_chunks v USING (position)
+                WHERE v.number = (SELECT max(number) FROM cantrip_chunks WHERE id = v.id AND number <= %s)
+                ORDER BY s.score DESC, v.position DESC LIMIT %s""",
+            query,
+            at,
+            limit,
+        )
+        return [decode_chunk(row) for row in rows]
+
+    def refusals(self, limit: int) -> list[Refusal]:
+        rows = self._all(
+            "SELECT at, author, operation, chunk, text FROM cantrip_refusals ORDER BY position DESC LIMIT %s", limit
+        )
+        return [Refusal(*row) for row in rows]
+
+    def add_commit(self, at: float, author: str, source: str, message: str) -> int:
+        number = self.latest() + 1
+        self._commit = (at, author, source, message)
+        return number
+
+    def set_changed(self, number: int, changed: int) -> None:
+        # Rows are never updated, so the commit is written when all of it is known.
+        self.base.execute(
+            "INSERT INTO cantrip_commits VALUES (%s, %s, %s, %s, %s, %s)", (number, *self._commit, changed)
+        )
+
+    def add_chunk(self, chunk: NewChunk, body: bytes, source: str, number: int) -> None:
+        text = searched_text(chunk.body).replace("\0", " ")[:_LONGEST_TEXT]
+        self.base.execute(
+            """INSERT INTO cantrip_chunks (id, number, name, spec, body, source, words) VALUES (%s, %s, %s, %s, %s, %s,
+               setweight(to_tsvector('simple', %s), 'A') || to_tsvector('simple', %s))""",
+            (chunk.id, number, chunk.name, encode_spec(chunk.spec), body.decode(), source, chunk.name, text),
+        )
+
+    def add_record(self, record: Record) -> None:
+        self.base.execute(
+            "INSERT INTO cantrip_placements (scope, kind, chunk, number, sequence, removed) VALUES (%s, %s, %s, %s, %s, %s)",
+            (record.scope, record.kind, record.chunk, record.commit, record.sequence, record.removed),
+        )
+
+    def add_refusal(self, refusal: Refusal) -> None:
+        self.base.execute(
+            "INSERT INTO cantrip_refusals (at, author, operation, chunk, text) VALUES (%s, %s, %s, %s, %s)",
+            (refusal.at, refusal.author, refusal.operation, refusal.chunk, refusal.text.replace("\0", "")),
+        )
+
+
+def _placement(row: Sequence[Any]) -> Placement:
+    scope, chunk, kind, sequence, number = row[:5]
+    return Placement(chunk, scope, kind, sequence, number)
+
+
+def _version(base: psycopg.Connection[Any]) -> int:
+    if base.execute("SELECT to_regclass('cantrip_substrate_tables')").fetchone() == (None,):
+        return 0
+    row = base.execute("SELECT coalesce(max(version), 0) FROM cantrip_substrate_tables").fetchone()
+    return row[0] if row else 0

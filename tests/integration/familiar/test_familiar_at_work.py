@@ -77,7 +77,7 @@ async def test_a_bug_is_mended_and_committed(familiar: Familiar, project: Path) 
     assert "1 0 3 True" in outputs[1].stdout
     assert "-    return total - discount" in outputs[1].stdout
     told = [r for r in cantrip.loom.records() if isinstance(r, ContextRecord)]
-    assert [(r.title, r.source) for r in told] == [("AGENTS.md", "repository")]
+    assert [(r.title, r.source) for r in told] == [("what this session knows", "knowledge")]
 
 
 async def test_a_refactoring_over_files(familiar: Familiar, project: Path) -> None:
@@ -204,8 +204,9 @@ async def test_documents_of_the_repository_are_no_authority(familiar: Familiar, 
     async with cantrip.invoke() as entity:
         await entity.cast("Hello.")
         messages: list[Any] = entity.context.messages
-    block = next(m for m in messages if m.kind == "context")
-    assert block.content.startswith('<context source="repository" title="AGENTS.md"')
+    block = next(m for m in messages if m.kind == "knowledge")
+    assert block.content.startswith('<context source="knowledge"')
+    assert "· source: repository:AGENTS.md" in block.content
     assert block.content.count("</context>") == 1
     intent = next(m for m in messages if m.role == "user")
     assert intent.content == "Hello."

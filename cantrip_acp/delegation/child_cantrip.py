@@ -70,13 +70,13 @@ def cantrip_of(parent: EntityState, judged: CheckedChild, number: int) -> Cantri
     of = parent.cantrip
     crystal = crystal_of(parent, judged.request, number)
     try:
-        # Interceptors apply to children too. Contributors do not: context for a cast is not a child's (COMP-4).
+        # Interceptors apply to children too. The parent's contributors do not: context for a cast is not a child's (COMP-4).
         return of.replace(
             crystal=crystal,
             call=judged.call,
             circle=judged.circle,
             loom=parent.loom,
-            contributors=(),
+            contributors=judged.request.contributors,
             sources=(),
             scores=True,
         )
@@ -87,6 +87,8 @@ def cantrip_of(parent: EntityState, judged: CheckedChild, number: int) -> Cantri
 def crystal_of(parent: EntityState, request: Request, number: int) -> Crystal:
     """The crystal of the parent's child with that number. Raises `ChildRefused` if it is not available."""
     of = parent.cantrip
+    if request.own_crystal is not None:
+        return request.own_crystal
     try:
         if request.crystal is not None:
             return of.crystals[request.crystal]

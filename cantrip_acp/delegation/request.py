@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cantrip_acp.core.definition.circle import NOTHING
 from cantrip_acp.core.errors import GateError
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.context_block import Contributor
+    from cantrip_acp.crystals.contract import Crystal
 
 CHILD_PROPERTIES: Mapping[str, Any] = {
     "intent": {
@@ -58,7 +62,10 @@ MAX_TEXT_CHARS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One child. None means the parent's own value; ``context`` is `NOTHING` if there is none."""
+    """One child. None means the parent's own value; ``context`` is `NOTHING` if there is none.
+
+    ``own_crystal`` replaces the crystal. ``contributors`` add to the child's context: a parent's own do not (COMP-4).
+    """
 
     intent: str
     context: Any = NOTHING
@@ -69,6 +76,8 @@ class Request:
     medium: str | None = None
     call: Mapping[str, Any] | None = None
     max_depth: int | None = None
+    own_crystal: Crystal | None = None
+    contributors: tuple[Contributor, ...] = ()
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> Request:

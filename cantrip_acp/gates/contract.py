@@ -357,8 +357,11 @@ class GateRegistrar(Protocol):
 class OpenedSource(Protocol):
     """An opened source with its ``gates``, and ``problems`` as messages for the user. `close` may be called twice."""
 
-    gates: list[Gate]
-    problems: list[str]
+    @property
+    def gates(self) -> Sequence[Gate]: ...
+
+    @property
+    def problems(self) -> Sequence[str]: ...
 
     async def close(self) -> None: ...
 

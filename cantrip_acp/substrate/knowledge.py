@@ -67,6 +67,8 @@ class _Page:
     blocks: list[str] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
+    opened: set[str] = field(default_factory=set)
+    """Chunks that were rendered with what is placed on them."""
     texts: dict[str, str] = field(default_factory=dict)
 
 
@@ -91,7 +93,7 @@ def render(
             scope = substrate.scope(scope_id, at=at, boundary=boundary)
         except (ChunkNotFound, OutsideBoundary):
             continue
-        if scope.chunk.id not in page.seen:
+        if scope.chunk.id not in (page.opened if scope.placed else page.seen):
             _scope(page, substrate, scope, 1, "", (at, boundary))
     shown = [part for part in page.parts if not part.left_out]
     if not shown:
@@ -110,6 +112,7 @@ def _scope(
     if level == 1 and not scope.placed and (_is_group(scope.chunk) or not scope.chunk.body):
         return
     _chunk(page, scope.chunk, scope.chunk.id, level, kind)
+    page.opened.add(scope.chunk.id)
     for each in scope.placed:
         if each.chunk.id in page.seen or each.chunk.spec.archetype:
             continue
@@ -125,7 +128,7 @@ def _scope(
 
 def _is_group(chunk: Chunk) -> bool:
     """Whether a chunk is one of the scopes that every project has: alone, its text says nothing."""
-    return chunk.id == "culture:user" or chunk.id.startswith("project:")
+    return chunk.id in ("culture:user", "skills:user") or chunk.id.startswith("project:")
 
 
 def _chunk(page: _Page, chunk: Chunk, scope: str, level: int, kind: str) -> None:

@@ -1,7 +1,7 @@
 """Projects: a workspace's documents as scopes, and the user's own culture.
 
 A project has a fixed id, made from the real path of its folder. Its scopes are ``culture`` (`.cantrip/culture/*.md`),
-``documents`` (`AGENTS.md`, `CLAUDE.md`), ``nested`` (those of subfolders), ``skills`` and ``sessions``. `sync` commits
+``documents`` (`AGENTS.md`, `CLAUDE.md`), ``nested`` (those of subfolders), ``skills``, ``sessions`` and ``runs``. `sync` commits
 what changed in the files. What somebody placed on a scope otherwise, such as a remembered fact, stays.
 """
 
@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.confinement import Root
-from cantrip_acp.gates.files import file_content
 from cantrip_acp.substrate.chunks import (
     Change,
     Chunk,
@@ -28,29 +24,34 @@ from cantrip_acp.substrate.chunks import (
     Spec,
     refuse_secrets,
 )
+from cantrip_acp.substrate.documents import (
+    DOCUMENTS,
+    MOST_FILES,
+    documents_below,
+    folder_names,
+    one_line,
+    read_text,
+    short_hash,
+)
+from cantrip_acp.substrate.skills import FOLDERS, sync_skills
 from cantrip_acp.substrate.substrate import Substrate, new_id
 from cantrip_acp.substrate.types import install, of_type
 
-DOCUMENTS = ("AGENTS.md", "CLAUDE.md")
 CULTURE = ".cantrip/culture"
 USER_CULTURE = "culture:user"
 """The scope of the user's own culture, for all projects."""
-LARGEST = 200_000
-"""Maximum size of a document, in bytes. What follows is not stored."""
-MOST_FILES = 100
-_MOST_FOLDERS = 500
-"""How many folders are searched for documents of subfolders, and how deep."""
-_DEEPEST = 4
+USER_SKILLS = "skills:user"
+"""The scope of the user's own skills, for all projects."""
 _LONGEST_TITLE = 60
 _LONGEST = 300
 """Maximum number of characters of a quoted prompt or answer."""
-_NEVER = {"node_modules", "vendor", "venv", "env", "__pycache__", "target", "dist", "build", "site-packages"}
 _SCOPES = {
     "culture": "What the repository asks of everybody who works in it.",
     "documents": "Documents of the repository for agents.",
     "nested": "Documents of subfolders.",
-    "skills": "Skills of this workspace.",
+    "skills": "Skills of this workspace, each with its kind of task. Read one with add_scope before such a task.",
     "sessions": "What was asked in this folder before.",
+    "runs": "Programs that were run here.",
     "pinned": "Scopes that every session here reads from the beginning.",
 }
 
@@ -64,7 +65,7 @@ class Project:
     @classmethod
     def of(cls, workspace: Path | str) -> Project:
         """The project of a folder. It need not be in the substrate yet."""
-        return cls(f"project:{_short_hash(os.path.realpath(workspace))}")
+        return cls(f"project:{short_hash(os.path.realpath(workspace))}")
 
     @property
     def culture(self) -> str:
@@ -87,30 +88,41 @@ class Project:
         return f"{self.id}:sessions"
 
     @property
+    def runs(self) -> str:
+        return f"{self.id}:runs"
+
+    @property
     def pins(self) -> str:
         """The scope to which relates what the user pinned, in order."""
         return f"{self.id}:pinned"
 
     @property
     def pinned(self) -> tuple[str, ...]:
-        """What a session reads from the beginning: the user's culture first, then the project's."""
-        return (USER_CULTURE, self.culture, self.documents)
+        """What a session reads from the beginning: the user's culture first, then the project's, then skills by name."""
+        return (USER_CULTURE, self.culture, self.documents, USER_SKILLS, self.skills)
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """Where the programs are that sessions have as gates. What was only run or said here is not among them."""
+        return (*self.pinned, self.pins)
 
 
 def create(substrate: Substrate, workspace: Path | str) -> Project:
     """Commit the types and the scopes of a project, if they are not there yet."""
     project = Project.of(workspace)
     folder = os.path.realpath(workspace)
-    if substrate.exists(project.pins):
+    if substrate.exists(project.runs):
         return project
     install(substrate)
     chunks = [
         NewChunk(USER_CULTURE, "your culture", Spec(), {"text": "What the user wants from every agent."}),
         NewChunk(project.id, os.path.basename(folder) or folder, Spec(), {"folder": folder}),
     ]
+    own = "The user's own skills, each with its kind of task. Read one with add_scope before such a task."
+    chunks.append(NewChunk(USER_SKILLS, "your skills", Spec(), {"text": own}))
     placements = [of_type("culture", USER_CULTURE), of_type("project", project.id)]
     for name, text in _SCOPES.items():
-        shown = "culture of this repository" if name == "culture" else name
+        shown = {"culture": "culture of this repository", "skills": "skills of this repository"}.get(name, name)
         chunks.append(NewChunk(f"{project.id}:{name}", shown, Spec(ordered=name == "pinned"), {"text": text}))
         placements.append(NewPlacement(f"{project.id}:{name}", project.id))
     placements.append(of_type("culture", project.culture))
@@ -121,18 +133,21 @@ def create(substrate: Substrate, workspace: Path | str) -> Project:
 def sync(substrate: Substrate, workspace: Path, config_dir: Path | None = None, *, nested: bool = True) -> Project:
     """Bring the documents of a workspace and of the user's configuration folder into the substrate: only what changed.
 
-    Links that lead out of the workspace are not followed. ``nested`` searches subfolders too.
+    Links that lead out of the workspace are not followed. ``nested`` searches subfolders too, and skills.
     """
     project = create(substrate, workspace)
     root = Root(str(workspace), (str(workspace),))
     _sync_scope(substrate, project.documents, root, DOCUMENTS, "repository")
-    _sync_scope(substrate, project.culture, root, _markdown(root, CULTURE), "repository")
+    _sync_scope(substrate, project.culture, root, _markdown(root), "repository")
     if nested:
-        _sync_scope(substrate, project.nested, root, list(_subfolders(workspace)), "repository")
+        _sync_scope(substrate, project.nested, root, list(documents_below(workspace)), "repository")
+        sync_skills(substrate, project.skills, root, FOLDERS, "repository")
     if config_dir is not None:
         # The user's own files may be links.
         own = sorted((config_dir / "culture").glob("*.md"))
         _sync_scope(substrate, USER_CULTURE, config_dir, [f"culture/{path.name}" for path in own], "user")
+        if nested:
+            sync_skills(substrate, USER_SKILLS, config_dir, ("skills",), "user")
     return project
 
 
@@ -174,7 +189,7 @@ def remember(substrate: Substrate, project: Project, text: str, *, everywhere: b
 
 
 def _title(text: str) -> str:
-    line = _one_line(" ".join(text.split()))
+    line = one_line(" ".join(text.split()))
     return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1]}…"
 
 
@@ -191,14 +206,14 @@ def _quotation(text: str) -> str:
 def _sync_scope(
     substrate: Substrate, scope: str, root: Root | Path, names: list[str] | tuple[str, ...], source: str
 ) -> None:
-    prefix = f"file:{_short_hash(scope)}:"
+    prefix = f"file:{short_hash(scope)}:"
     before = {each.chunk.id: each.chunk for each in substrate.scope(scope).placed if each.chunk.id.startswith(prefix)}
     found: dict[str, NewChunk] = {}
     for name in names[:MOST_FILES]:
-        text = _text(root, name)
+        text = read_text(root, name)
         if text is None:
             continue
-        chunk = NewChunk(f"{prefix}{_short_hash(name)}", _one_line(name), Spec(), {"text": text, "path": name})
+        chunk = NewChunk(f"{prefix}{short_hash(name)}", one_line(name), Spec(), {"text": text, "path": name})
         found[chunk.id] = chunk
     # Each file has its own label, so each is a commit of its own; most often none changed.
     for chunk in found.values():
@@ -213,70 +228,9 @@ def _sync_scope(
         substrate.commit(Change(removals=gone), author="cantrip", source=source, message=message)
 
 
+def _markdown(root: Root) -> list[str]:
+    return [f"{CULTURE}/{name}" for name in folder_names(root, CULTURE) if name.endswith(".md")]
+
+
 def _changed(before: Chunk | None, now: NewChunk) -> bool:
     return before is None or dict(before.body) != now.body
-
-
-def _text(root: Root | Path, name: str) -> str | None:
-    try:
-        if isinstance(root, Path):
-            descriptor = os.open(root / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        else:
-            with root.find(name) as place:
-                descriptor, _ = place.open_file()
-        with open(descriptor, "rb") as file:
-            data = file.read(LARGEST + 1)
-    except (GateError, OSError):
-        # It does not exist, or it is a link to somewhere else: skip it.
-        return None
-    decoded = file_content.decode(data[:LARGEST])
-    text = decoded[0].encode("utf-8", "replace").decode().strip() if decoded is not None else ""
-    if text and len(data) > LARGEST:
-        text += f"\n[cut here: the file has more than {LARGEST:,} bytes; read_file shows the rest]"
-    return text or None
-
-
-def _markdown(root: Root, folder: str) -> list[str]:
-    try:
-        with root.find(folder) as place:
-            descriptor = place.open_folder()
-    except GateError:
-        return []
-    try:
-        names = sorted(name for name in os.listdir(descriptor) if name.endswith(".md"))
-    except OSError:
-        return []
-    finally:
-        os.close(descriptor)
-    return [f"{folder}/{name}" for name in names]
-
-
-def _subfolders(workspace: Path) -> Iterator[str]:
-    """Documents below the workspace, breadth first. Hidden folders and folders of packages are not searched."""
-    waiting: list[tuple[str, int]] = [("", 0)]
-    searched = 0
-    while waiting and searched < _MOST_FOLDERS:
-        folder, depth = waiting.pop(0)
-        searched += 1
-        try:
-            with os.scandir(workspace / folder) as entries:
-                inside = sorted(entries, key=lambda entry: entry.name)
-        except OSError:
-            continue
-        for entry in inside:
-            path = f"{folder}/{entry.name}" if folder else entry.name
-            if entry.name in DOCUMENTS and folder and entry.is_file(follow_symlinks=False):
-                yield path
-            elif depth < _DEEPEST and entry.is_dir(follow_symlinks=False):
-                if not entry.name.startswith(".") and entry.name not in _NEVER:
-                    waiting.append((path, depth + 1))
-
-
-def _short_hash(text: str) -> str:
-    return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
-
-
-def _one_line(name: str) -> str:
-    """A file's name as a chunk's name: one line of at most 200 characters."""
-    line = "".join(letter if letter.isprintable() else "?" for letter in name)
-    return line if len(line) <= 200 else f"…{line[-199:]}"

@@ -85,6 +85,11 @@ class SessionRecorder:
         return _writer_of(self._address).flush()
 
 
+def flush(address: Path | str) -> bool:
+    """Wait until all sessions of this process are committed to a substrate. False if that took longer than ten seconds."""
+    return _writer_of(address).flush()
+
+
 _writers: dict[str, _Writer] = {}
 _starting = threading.Lock()
 

@@ -27,6 +27,7 @@ _TEXTS = {
     "tool-call": ("A call of a program or gate.", Spec(required=("program",))),
     "tool-result": ("What a call gave back.", Spec(required=("program",))),
     "context": ("What the agent was reading: each chunk placed on it is a scope.", Spec(propagate=True, ordered=True)),
+    "agent-task": ("What an agent is to do.", Spec(required=("intent",))),
     "program": ("An executable that an entity or a user can run.", Spec(required=("text",))),
     "process": ("One run of a program.", Spec(required=("program",))),
     "project": ("A workspace: its culture, documents, skills and sessions.", Spec(propagate=True)),
@@ -48,16 +49,34 @@ def of_type(name: str, chunk: str) -> NewPlacement:
 
 def install(substrate: Substrate) -> Commit:
     """Commit the types, if they are not there yet."""
+    schema = {
+        "intent": {"type": "string", "description": "What it is to do. It sees nothing else."},
+        "crystal": {"type": "string", "description": "The model, as PROVIDER:MODEL. Default: yours."},
+        "scopes": {
+            "type": "array",
+            "items": {"type": "string"},
+            "maxItems": 20,
+            "description": "Ids of the scopes that it reads, and no others. Default: what you may read.",
+        },
+    }
     chunks = [NewChunk(TYPES, "types", Spec(), {"text": "The types of this substrate."})]
-    chunks += [NewChunk(type_id(name), name, spec, {"text": text}) for name, (text, spec) in _TEXTS.items()]
+    chunks += [
+        NewChunk(type_id(name), name, spec, {"text": text} | ({"schema": schema} if name == "agent-task" else {}))
+        for name, (text, spec) in _TEXTS.items()
+    ]
     chunks.append(
-        NewChunk(AGENT, "agent", Spec(True, True), {"text": "Casts an entity with an intent.", "runtime": "vm"})
+        NewChunk(
+            AGENT,
+            "agent",
+            Spec(True, True, ("agent-task",)),
+            {"text": "Cast an entity for a task of its own, with any model, and get its answer.", "runtime": "vm"},
+        )
     )
     placements = [NewPlacement(type_id(name), TYPES, "relates") for name in _TEXTS]
     # What a session accepts is defined by what relates to its type.
     placements += [NewPlacement(type_id(name), type_id("session"), "relates") for name in SESSION_TYPES]
     placements += [NewPlacement(AGENT, TYPES, "relates"), of_type("program", AGENT)]
-    placements += [NewPlacement(type_id(name), AGENT, "relates") for name in SESSION_TYPES]
+    placements += [NewPlacement(type_id(name), AGENT, "relates") for name in (*SESSION_TYPES, "agent-task")]
     return substrate.commit(
         Change(chunks, placements), author="cantrip", source="import:types", message="install the types"
     )

@@ -22,19 +22,39 @@ from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import Gate, GateContext
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import OutsideBoundary, SubstrateError
+from cantrip_acp.substrate.documents import DOCUMENTS
 from cantrip_acp.substrate.knowledge import MOST_TOKENS, Knowledge, render, text_tokens
-from cantrip_acp.substrate.projects import CULTURE, DOCUMENTS, USER_CULTURE, Project, earlier_sessions, session_id, sync
-from cantrip_acp.substrate.substrate import Substrate, shared_substrate
+from cantrip_acp.substrate.projects import (
+    CULTURE,
+    USER_CULTURE,
+    USER_SKILLS,
+    Project,
+    earlier_sessions,
+    session_id,
+    sync,
+)
+from cantrip_acp.substrate.substrate import EVERYTHING, Substrate, shared_substrate
 from cantrip_acp.substrate.types import TYPES
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView
+    from cantrip_acp.substrate.engine.engine import Depth
 
 EARLIER = "memory"
 """The source of the block with earlier sessions."""
 MOST_ADDED = 20
 """How many scopes an entity may add."""
 _MOST_ENTITIES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a sub-agent may read, what it reads from the beginning, and the process whose run it is."""
+
+    boundary: Boundary
+    scopes: tuple[str, ...] | None
+    process: str
+    depth: Depth
 
 
 @dataclass(slots=True)
@@ -73,10 +93,16 @@ class SessionView:
         self._placement = placement
         self._most_tokens = most_tokens
         self._entities: dict[str, _Reading] = {}
+        self._limits: dict[str, Limits] = {}
         self._lock = threading.RLock()
         self._opened: Substrate | None = None
         self._synced = False
         self.problems: list[str] = []
+
+    @property
+    def address(self) -> Path | str:
+        """Where the substrate is."""
+        return self._address
 
     @property
     def substrate(self) -> Substrate:
@@ -89,7 +115,23 @@ class SessionView:
     @property
     def boundary(self) -> Boundary:
         """What an entity of this workspace may read; it may write nothing by itself."""
-        return Boundary.of(read=[USER_CULTURE, self.project.id, TYPES], holder=self.project.id)
+        return Boundary.of(read=[USER_CULTURE, USER_SKILLS, self.project.id, TYPES], holder=self.project.id)
+
+    def limit(self, entity_id: str, limits: Limits | None) -> None:
+        """Limit what one entity reads, before its first cast; None after its last one."""
+        if limits is not None:
+            self._limits[entity_id] = limits
+        else:
+            self._limits.pop(entity_id, None)
+
+    def limits_of(self, entity_id: str) -> Limits | None:
+        """The limits of a sub-agent that runs; None for every other entity."""
+        return self._limits.get(entity_id)
+
+    def boundary_of(self, entity_id: str) -> Boundary:
+        """What one entity may read and write."""
+        limits = self.limits_of(entity_id)
+        return self.boundary if limits is None else limits.boundary
 
     # As a contributor
 
@@ -134,12 +176,16 @@ class SessionView:
             elif not self._synced:
                 self._sync(nested=False)
             if reading.cast_id != cast_id:
-                reading.cast_id, reading.pinned = cast_id, self._pinned()
+                reading.cast_id, reading.pinned = cast_id, self._pinned(self.limits_of(entity_id))
             scopes = (*reading.pinned, *(each for each in reading.added if each not in reading.pinned))
             # An entity's own turns are commits too; only those of the scopes that it reads matter.
             latest = max((log[0].number for scope in scopes if (log := self.substrate.log(scope, limit=1))), default=0)
             if reading.seen != (latest, scopes):
-                reading.knowledge = render(self.substrate, scopes, most_tokens=self._most_tokens)
+                limits = self.limits_of(entity_id)
+                # Everything that is pinned or was added is inside the boundary of a session.
+                boundary = EVERYTHING if limits is None else limits.boundary
+                inside = [each for each in scopes if limits is None or self.substrate.readable(each, boundary)]
+                reading.knowledge = render(self.substrate, inside, boundary=boundary, most_tokens=self._most_tokens)
                 reading.seen = (latest, scopes)
             return reading.knowledge
 
@@ -154,7 +200,14 @@ class SessionView:
             sync(self.substrate, self.workspace, self._config_dir, nested=nested)
             self._synced = True
 
-    def _pinned(self) -> tuple[str, ...]:
+    def bring_files(self) -> None:
+        """Bring documents and skills into the substrate, as they are now."""
+        if self._documents or not self._synced:
+            self._sync(nested=True)
+
+    def _pinned(self, limits: Limits | None) -> tuple[str, ...]:
+        if limits is not None and limits.scopes is not None:
+            return limits.scopes
         own = self.project.pinned if self._documents else ()
         more = [each.chunk.id for each in self.substrate.scope(self.project.pins).placed]
         return tuple(dict.fromkeys((*own, *more)))
@@ -186,7 +239,7 @@ class SessionView:
 
         Raises `SubstrateError` if it is not inside the boundary, or if the entity has added too many.
         """
-        boundary = boundary or self.boundary
+        boundary = boundary or self.boundary_of(entity_id)
         with self._lock:
             try:
                 chunk = self.substrate.one(name, boundary=boundary)
@@ -274,7 +327,8 @@ class SessionView:
             self._sync(nested=True)
         own, limit = session_id(context.entity_id), int(args.get("limit", 10))
         # What this session said is in its context.
-        found = self.substrate.search(args["query"], boundary=self.boundary, limit=limit + 100)
+        boundary = self.boundary_of(context.entity_id)
+        found = self.substrate.search(args["query"], boundary=boundary, limit=limit + 100)
         hits = [hit for hit in found if own not in (hit.chunk.source, hit.chunk.id)][:limit]
         return [
             {"scope": hit.chunk.id, "name": hit.chunk.name, "source": hit.chunk.source, "text": hit.snippet}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cantrip_acp.cli.command_table import SuggestingGroup, examples
+from cantrip_acp.cli.commands import substrate_runs
 from cantrip_acp.cli.session.setup import cwd_option
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.files.paths import config_dir, state_dir, substrate_address
@@ -247,6 +248,10 @@ def record(looms: tuple[str, ...], check: bool, cwd: Path) -> int:
                 else:
                     click.echo(f"{name}: {catch_up(found, loom)} commits")
     return 1 if wrong else 0
+
+
+for command in (substrate_runs.run, substrate_runs.serve, substrate_runs.commit):
+    substrate.add_command(command)
 
 
 @contextmanager

@@ -219,6 +219,8 @@ def describe_allowed(cantrip: Cantrip, circle: Circle, hosts: Sequence[str] = ()
         parts.append(f"calls of {_join_names(fetching)} to {_hosts(circle, hosts)}")
     if servers:
         parts.append(f"tools of the MCP server{'s' if len(servers) > 1 else ''} {_join_names(servers)}")
+    if any(getattr(source, "runs_programs", False) for source in cantrip.sources):
+        parts.append("scripts of skills and pinned programs in the sandbox")
     if not parts:
         return "allows nothing that changes files or reaches the network"
     return f"allows without asking: {'; '.join(parts)} (--ask asks before each write and command)"

@@ -62,6 +62,7 @@ def build(
     chosen = crystal if crystal is not None else crystals.crystal_for(recipe)
     call = _call(recipe)
     view = _knowledge(recipe, workspace)
+    known: Sequence[GateSource] = () if view is None else (view, *_programs(recipe, view))
     circle = _circle(recipe, workspace)
     wrong = unfit(recipe, circle)
     if wrong is not None:
@@ -78,7 +79,7 @@ def build(
             folding=_folding(recipe),
             contributors=(*(() if view is None else (view,)), *_recorder(recipe, workspace)),
             crystals=crystals.NamedCrystals(recipe),
-            sources=(*_servers(recipe), *(() if view is None else (view,))),
+            sources=(*_servers(recipe), *known),
         )
     except DefinitionError as error:
         raise recipe.error(("circle",), str(error), at_key=True, rule=error.rule) from None
@@ -243,6 +244,18 @@ def _knowledge(recipe: Recipe, workspace: Path | None) -> SessionView | None:
         placement=memory.get("placement", "system"),
         most_tokens=memory.get("max_tokens", 16_000),
     )
+
+
+def _programs(recipe: Recipe, view: SessionView) -> Sequence[GateSource]:
+    """The programs of the substrate as gates, if the recipe wants them."""
+    if not recipe.data.get("memory", {}).get("programs"):
+        return ()
+    from cantrip_acp.substrate.engine.program_gates import ProgramGates
+
+    def make_crystal(text: str) -> Crystal:
+        return crystals.crystal_named(text, recipe, "the agent's crystal")
+
+    return (ProgramGates(view, make_crystal, (config_dir() / "skills",)),)
 
 
 def _recorder(recipe: Recipe, workspace: Path | None) -> Sequence[Contributor]:

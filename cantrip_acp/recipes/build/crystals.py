@@ -47,7 +47,7 @@ def crystal_for(recipe: Recipe) -> Crystal:
 
     chosen = keys.setting(VARIABLE)
     if chosen:
-        return _from_environment(chosen, recipe)
+        return crystal_named(chosen, recipe, VARIABLE)
     options = default_options()
 
     def error(path: KeyPath, message: str) -> DefinitionError:
@@ -167,9 +167,11 @@ def make_scripted_crystal(options: Mapping[str, Any], need: FactoryContext) -> C
     return ScriptedCrystal(responses, **options)
 
 
-def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
+def crystal_named(chosen: str, recipe: Recipe, where: str) -> Crystal:
+    """Make the crystal of a text such as ``ollama:qwen3``. ``where`` is the text's origin, for errors (`DefinitionError`)."""
+
     def error(path: KeyPath, message: str) -> DefinitionError:
-        return DefinitionError(message, where=VARIABLE)
+        return DefinitionError(message, where=where)
 
     provider, _, rest = chosen.partition(":")
     # Entry points are searched last, because that takes longer than reading the recipe.

@@ -124,6 +124,11 @@ class Memory(Model):
     max_tokens: Annotated[int, whole(500)] = Field(
         default=16_000, description="Maximum size of what the entity knows. What has no room is named at the end."
     )
+    programs: Flag = Field(
+        default=False,
+        description="Whether the entity has the programs of the substrate as gates: scripts of skills, and programs that you "
+        "pinned. They run in the sandbox.",
+    )
     record: Flag = Field(default=True, description="Whether sessions are recorded in the substrate.")
 
 

@@ -142,7 +142,14 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
         "start_s": [30],
         "call_s": [60],
     },
-    "Memory": {"culture": _YES, "sessions": [5], "placement": ["history"], "max_tokens": [8000], "record": [False]},
+    "Memory": {
+        "culture": _YES,
+        "sessions": [5],
+        "placement": ["history"],
+        "max_tokens": [8000],
+        "programs": _YES,
+        "record": [False],
+    },
     "ModelCrystal": {
         "provider": ["anthropic"],
         "model": ["claude-sonnet-5-5"],

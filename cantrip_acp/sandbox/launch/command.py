@@ -145,6 +145,10 @@ class Running:
         """Set the function that starts the proxy as a task, if the policy lists hosts. The caller stops that task later."""
         self._spawn = spawn
 
+    def set_stdin(self, descriptor: int) -> None:
+        """Give the command this descriptor as its standard input. Call it before `run`, which closes it here."""
+        self._stdin = descriptor
+
     @property
     def pid(self) -> int:
         """The process ID of the sandbox's first process, as the host counts; 0 before that process exists."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import socket
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support import processes
 from tests.support.command_line import run
+from tests.support.processes import CANTRIP
 
 RECIPE = """\
 name: knower
@@ -102,3 +109,103 @@ def test_mistakes_are_explained(project: Path) -> None:
     assert run("substrate", "search", "zebra", cwd=project).status == 1
     off = run("substrate", "tree", cwd=project, CANTRIP_SUBSTRATE="off")
     assert (off.status, "CANTRIP_SUBSTRATE is off" in off.err) == (2, True)
+
+
+COUNT = {
+    "chunks": [
+        {
+            "id": "count",
+            "name": "count",
+            "spec": {"propagate": True, "accepts": ["count-input"]},
+            "body": {"text": "Counts.", "executable": "./count.sh", "runtime": "vm", "write": []},
+        },
+        {"id": "count-input", "name": "count-input", "spec": {"required": ["path"]}, "body": {"text": "What."}},
+    ],
+    "placements": [
+        {"chunk": "count", "scope": "type:program"},
+        {"chunk": "count-input", "scope": "count", "kind": "relates"},
+    ],
+}
+
+
+def add_program(project: Path) -> None:
+    (project / "count.sh").write_text('#!/bin/sh\necho "$CANTRIP_INPUT" | wc -w\nexec "$CANTRIP_ENGINE_CALL" scope\n')
+    (project / "count.sh").chmod(0o755)
+    done = run("substrate", "commit", "-", cwd=project, stdin=json.dumps(COUNT))
+    assert (done.status, done.out.rpartition(": ")[2]) == (0, "4 changed\n")
+
+
+def test_programs_run_and_their_mistakes_are_explained(project: Path) -> None:
+    add_program(project)
+    assert run("substrate", "commit", "-", cwd=project, stdin=json.dumps(COUNT)).out == "nothing changed\n"
+    done = run("substrate", "run", "count", '{"path": "a b"}', cwd=project)
+    assert (done.status, done.err) == (0, "")
+    counted, own = done.out.splitlines()
+    assert counted == "3"
+    assert json.loads(own)["chunk"]["name"] == "run of count"
+    again = run("substrate", "run", "count", "-", "--json", cwd=project, stdin='{"path": "a"}')
+    (process,) = again.lines
+    assert (process["state"], process["exit_code"], process["program"]) == ("ended", 0, "count")
+    assert run("substrate", "show", process["process"], cwd=project).status == 0
+    for given, why in (
+        ("[]", "not a JSON object"),
+        ("{", "not JSON"),
+        ("{}", "lacks 'path', which 'count-input' requires"),
+    ):
+        wrong = run("substrate", "run", "count", given, cwd=project)
+        assert (wrong.status, why in wrong.err) == (2, True), wrong.err
+    assert "is not a program" in run("substrate", "run", "documents", cwd=project).err
+    (project / "count.sh").write_text("#!/bin/sh\necho wrong >&2; exit 4\n")
+    failed = run("substrate", "run", "count", '{"path": "a"}', cwd=project)
+    assert (failed.status, "wrong" in failed.out, "exit status 4" in failed.err) == (1, True, True)
+
+
+def test_an_agent_runs_with_the_model_that_is_named(project: Path) -> None:
+    (project / "s.json").write_text(json.dumps({"responses": [{"content": "It is 4711."}]}))
+    intent = json.dumps({"intent": "Which port?", "crystal": f"scripted:{project}/s.json"})
+    done = run("substrate", "run", "agent", intent, cwd=project)
+    assert (done.status, done.out) == (0, "It is 4711.\n")
+    process, loom = (part.strip() for part in done.err.splitlines()[-1].split(": "))
+    shown = run("substrate", "tree", process, "--depth", "2", cwd=project).out
+    assert "Which port? (relates)" in shown
+    assert "answer" in shown
+    assert run("loom", "check", loom, cwd=project).status == 0
+    wrong = run("substrate", "run", "agent", '{"intent": "x", "crystal": "nobody:x"}', cwd=project)
+    assert (wrong.status, "nobody" in wrong.out + wrong.err) == (1, True)
+
+
+def test_the_engine_is_served_on_a_socket(project: Path, tmp_path: Path) -> None:
+    add_program(project)
+    path = tmp_path / "engine.sock"
+
+    def ask(method: str, **params: object) -> dict[str, Any]:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.sendall(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\n")
+            answer: dict[str, Any] = json.loads(client.makefile("rb").readline())
+            return answer
+
+    serve = [*CANTRIP, "substrate", "serve", "--socket", str(path), "--read", "documents"]
+    server = processes.Popen(serve, cwd=project)
+    try:
+        while not path.exists():
+            assert server.poll() is None
+            time.sleep(0.02)
+        documents = ids(project, "documents")
+        (document,) = ask("scope", id=documents)["result"]["placed"]
+        assert document["chunk"]["body"]["text"] == "Use port 4711."
+        assert ask("scope", id=ids(project, "nested"))["error"]["code"] == -32001
+        assert ask("commit", chunks=[{"id": "x", "name": "x"}])["error"]["code"] == -32001
+        # The program is not among what may be read here.
+        assert (
+            "no chunk has the id or name 'count'"
+            in ask("run", program="count", input={"path": "a"})["error"]["message"]
+        )
+        second = run("substrate", "serve", "--socket", path, cwd=project)
+        assert (second.status, "another process serves it" in second.err) == (2, True)
+        server.send_signal(signal.SIGINT)
+        assert server.wait(30) == 0
+    finally:
+        server.kill()
+        server.wait()
+    assert not path.exists()

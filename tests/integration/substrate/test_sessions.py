@@ -125,7 +125,7 @@ async def test_messages_to_openai_are_rebuilt_from_chunks(workspace: Path, state
 
 async def test_children_folds_commands_and_cancelled_casts_agree_with_the_loom(workspace: Path, state: Path) -> None:
     child = [{"tool_calls": [{"gate": "done", "args": {"answer": "from the child"}}]}]
-    responses = [
+    responses: list[Any] = [
         {"bash": "echo one; cantrip_call_agent 'Help me.'; echo two"},
         {"tool_calls": [{"gate": "done", "args": {"answer": "finished"}}]},
     ]

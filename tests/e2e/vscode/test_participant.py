@@ -40,6 +40,19 @@ def ask(window: Window, words: str) -> Locator:
     return chat
 
 
+def press(answer: Locator, name: str, then: str) -> None:
+    """Press the last button of that name until the text is there.
+
+    The list draws its last row again while the answer grows, so a click may hit nothing.
+    """
+    for _ in range(5):
+        answer.get_by_role("button", name=name, exact=True).last.click()
+        with suppress(AssertionError):
+            expect(answer).to_contain_text(then, timeout=5_000)
+            return
+    expect(answer).to_contain_text(then)
+
+
 def test_the_participant_edits_asks_and_heeds_the_answers(
     workbench: Workbench, tmp_path: Path, windows: Callable[..., Window]
 ) -> None:
@@ -62,8 +75,7 @@ def test_the_participant_edits_asks_and_heeds_the_answers(
     assert BETTER in project.greet
     # The second question's own: the first one's stays, and does nothing any more.
     expect(answer.get_by_role("button", name="Allow", exact=True)).to_have_count(2)
-    answer.get_by_role("button", name="Allow", exact=True).last.click()
-    expect(answer).to_contain_text("What I did")
+    press(answer, "Allow", "What I did")
     expect(answer.locator("table")).to_have_count(1)
     window.shot("participant-answer")
 
@@ -78,18 +90,11 @@ def test_the_participant_edits_asks_and_heeds_the_answers(
     chat = ask(window, "Once more: greet.")
     answer = chat.locator(".interactive-item-container.interactive-response").last
     expect(answer).to_contain_text("Make this edit?")
-    answer.get_by_role("button", name="Reject", exact=True).click()
-    expect(answer).to_contain_text("You rejected this change.")
+    press(answer, "Reject", "You rejected this change.")
     expect(answer).to_contain_text("Run this command?")
     # The second question's own: the first one's stays, and does nothing any more.
     expect(answer.get_by_role("button", name="Reject", exact=True)).to_have_count(2)
-    # The list draws its last row again while the answer grows, so a click may hit nothing.
-    for _ in range(5):
-        answer.get_by_role("button", name="Reject", exact=True).last.click()
-        with suppress(AssertionError):
-            expect(answer).to_contain_text("You rejected this command.", timeout=5_000)
-            break
-    expect(answer).to_contain_text("You rejected this command.")
+    press(answer, "Reject", "You rejected this command.")
     expect(answer).to_contain_text("What I did")
     window.shot("participant-rejected")
     words = answer.inner_text()

@@ -9,6 +9,10 @@ The rules of a change, by the name that a `CommitRefused` gives:
 - ``ordered``, ``sequence``: only ordered scopes have sequence numbers, and each number is used once.
 - ``placement``: only what is placed can be removed.
 
+A caller with a limited boundary writes inside it. It may also say that its new chunk is an instance of a *type* that it may
+read: an archetype that relates to the scope of all types, or to a scope that accepts it by name. Other archetypes, such as a
+scope that the user pinned, are scopes like any other.
+
 A rule is checked when a chunk is placed or changed. A later change of a type does not touch what is already there.
 """
 
@@ -51,6 +55,8 @@ from cantrip_acp.substrate.stores.base import NOW, Match, Record, Tables, View, 
 from cantrip_acp.text.redaction import shared
 
 EVERYTHING = Boundary()
+ALL_TYPES = "types"
+"""The scope of the types that every substrate has (`types.TYPES`)."""
 _CANDIDATES = 200
 """How many of the best matches of a search are looked at."""
 _SNIPPET = 160
@@ -361,7 +367,7 @@ class _Writer:
             if not (
                 each.scope in new
                 or (scope is not None and reach.writes(boundary, each.scope))
-                or (archetype and reach.reads(boundary, each.scope))
+                or (archetype and reach.reads(boundary, each.scope) and self._is_type(each.scope))
             ):
                 raise _Outside(each.scope, f"scope {each.scope!r} is not inside the write boundary")
             if not archetype:
@@ -375,6 +381,15 @@ class _Writer:
                 raise _Outside(each.chunk, f"chunk {each.chunk!r} is not inside the boundary")
         for chunk_id in sorted(new - homes):
             raise _Outside(chunk_id, f"new chunk {chunk_id!r} is an instance of types only; place it on a scope too")
+
+    def _is_type(self, archetype: str) -> bool:
+        """Whether an archetype defines a type, and is no scope with contents of its own."""
+        name = chunk.name if (chunk := self._chunk(archetype)) is not None else ""
+        above = [each.scope for each in self._view.parents(archetype, NOW) if each.kind == "relates"]
+        return any(
+            each == ALL_TYPES or ((scope := self._chunk(each)) is not None and name in scope.spec.accepts)
+            for each in above
+        )
 
     def write(self, change: Change, number: int) -> int:
         """Add the versions and records that are new, then check the rules. Returns how many there are."""

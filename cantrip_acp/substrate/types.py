@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import Change, Commit, NewChunk, NewPlacement, Spec
-from cantrip_acp.substrate.substrate import Substrate
+from cantrip_acp.substrate.substrate import ALL_TYPES, Substrate
 
-TYPES = "types"
+TYPES = ALL_TYPES
 """The scope of the types."""
 AGENT = "program:agent"
 """The program that casts one of our entities."""

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -299,3 +300,86 @@ async def test_hostile_messages_get_errors_and_nothing_else(
         assert "error" in huge
         tasks.cancel_scope.cancel()
     assert len(substrate.refusals()) >= 6
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+async def test_another_user_gets_no_answer(substrate: Substrate, workspace: Path, tmp_path: Path) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="cantrip-engine-"))
+    folder.chmod(0o755)
+    path = folder / "s"
+    request = b'{"jsonrpc": "2.0", "id": 1, "method": "search", "params": {"query": "penguin"}}\n'
+
+    def talk(user: int) -> bytes:
+        code = (
+            "import os, socket, sys\n"
+            "os.setuid(int(sys.argv[2]))\n"
+            "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
+            f"s.sendall({request!r}); sys.stdout.buffer.write(s.recv(100000))\n"
+        )
+        done = subprocess.run(["/usr/bin/python3", "-c", code, str(path), str(user)], capture_output=True, check=False)
+        return done.stdout
+
+    try:
+        async with Engine(substrate, workspace) as engine, anyio.create_task_group() as tasks:
+            tasks.start_soon(listen, engine, str(path), "user", Boundary.everything())
+            while not path.exists():
+                await anyio.sleep(0.01)
+            # Whatever the file's mode is, the kernel says who is there.
+            path.chmod(0o777)
+            assert b"about a penguin" in await anyio.to_thread.run_sync(talk, 0)
+            assert await anyio.to_thread.run_sync(talk, 65534) == b""
+            tasks.cancel_scope.cancel()
+    finally:
+        shutil.rmtree(folder)
+
+
+async def test_a_hostile_program_gets_nothing(substrate: Substrate, workspace: Path) -> None:
+    """Everything that a program could try on its connection; it writes where it may and nowhere else."""
+    code = """\
+#!/usr/bin/env python3
+import json, os, socket, sys
+line = socket.socket(fileno=0)
+reader = line.makefile("rb")
+me = os.environ["CANTRIP_PROCESS"]
+def ask(method, **params):
+    line.sendall(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\\n")
+    return json.loads(reader.readline())
+def new(chunk, *scopes, **spec):
+    return dict(chunks=[{"id": chunk, "name": chunk, "spec": spec, "body": {"text": "x", "executable": "sh", "runtime": "vm"}}],
+                placements=[{"chunk": chunk, "scope": scope} for scope in scopes])
+tries = {
+    "own record": ask("commit", chunks=[{"id": me, "name": "me", "body": {"program": "x", "boundary": {"read": [], "write": []}}}]),
+    "own input": ask("commit", chunks=[{"id": me + ":input", "name": "input"}]),
+    "agent": ask("commit", chunks=[{"id": "program:agent", "name": "agent", "body": {"text": "x", "executable": "sh"}}]),
+    "type": ask("commit", chunks=[{"id": "type:program", "name": "program"}]),
+    "types": ask("commit", **new("evil-1", "types")),
+    "tools": ask("commit", **new("evil-2", me, "tools")),
+    "running": ask("commit", placements=[{"chunk": me, "scope": "notes", "kind": "relates"}]),
+    "wider": ask("run", program="escape", read=["secret", "tools"], write=["notes"]),
+    "at": ask("scope", id="secret", at=1),
+    "negative": ask("scope", id="notes", at=-1),
+    "huge": ask("search", query="x" * 3000000),
+}
+made = ask("commit", **new("mine", me, "type:program", propagate=True))
+ran = ask("run", program="mine")
+for _ in range(40):
+    last = ask("run", program="slow")
+os.write(1, json.dumps([[name for name, answer in tries.items() if "error" not in answer], made, ran, last]).encode())
+"""
+    program(substrate, workspace, "hostile", code)
+    program(substrate, workspace, "escape", '#!/bin/sh\nexec "$CANTRIP_ENGINE_CALL" scope \'{"id": "secret"}\'\n')
+    program(substrate, workspace, "slow", "#!/bin/sh\nsleep 600\n")
+    async with Engine(substrate, workspace) as engine:
+        body = await run(engine, "hostile")
+        taken, made, ran, last = json.loads(body["text"])
+        wider = [each.chunk.id for each in substrate.scope("escape").placed if each.kind == "instance"]
+        ended = await engine.wait(wider[0], 60)
+    assert taken == ["wider"], "to ask for more is no mistake; it gives no more"
+    assert (ended.body["state"], "penguin of others" in ended.body["text"]) == ("failed", False)
+    # What it may do: a program on its own process, which it may run inside its own boundary.
+    assert made["result"]["changed"] == 3
+    assert "process" in ran["result"]
+    assert "32 programs run already" in last["error"]["message"]
+    assert substrate.chunk("notes").text == "about a penguin"
+    running = {each.chunk.body["state"] for each in substrate.scope("slow").placed if each.kind == "instance"}
+    assert running == {"killed"}

@@ -177,8 +177,11 @@ def test_two_boundaries_together_are_what_is_inside_both(substrate: Substrate) -
 
 def test_writes_outside_the_boundary_are_refused(substrate: Substrate) -> None:
     put(substrate, chunk("mine"), chunk("secret"), chunk("shown"), chunk("mine-2"))
-    put(substrate, chunk("kind", Spec(required=("text",))))
+    put(substrate, chunk("kind", Spec(required=("text",))), chunk("rules", Spec(propagate=True)))
     put(substrate, chunk("inner"), on="mine")
+    put(substrate, chunk("accepting", Spec(accepts=("kind",))))
+    for scope, placed in (("accepting", "kind"), ("shown", "rules")):
+        substrate.commit(Change(placements=[NewPlacement(placed, scope, "relates")]), author="user")
     boundary = Boundary.of(read=["shown", "kind"], write=["mine"], holder="program")
 
     def refused(change: Change) -> str:
@@ -195,7 +198,10 @@ def test_writes_outside_the_boundary_are_refused(substrate: Substrate) -> None:
     assert "'shown' is not inside" in refused(Change(placements=[NewPlacement("shown", "mine")]))
     assert "instance of types only" in refused(Change([new], [NewPlacement("new", "kind")]))
     assert "'propagate' and 'required'" in refused(Change([chunk("inner", Spec(propagate=True))]))
-    assert len(substrate.refusals()) == 8
+    # An archetype with contents of its own is no type: its instances are what its readers read.
+    both = [NewPlacement("new", "mine"), NewPlacement("new", "rules")]
+    assert "'rules' is not inside" in refused(Change([new], both))
+    assert len(substrate.refusals()) == 9
     assert {each.author for each in substrate.refusals()} == {"program"}
 
     allowed = Change(

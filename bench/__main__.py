@@ -44,6 +44,7 @@ NAMES = (
     "receipts",
     "fan_out",
     "tuple_status",
+    "substrate",
     "crystal",
     "lsp",
 )

@@ -7,12 +7,12 @@ prompts of all sessions are not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any
 
 import msgspec
 
-from cantrip_acp.substrate.chunks import Placement, SubstrateError
+from cantrip_acp.substrate.chunks import Kind, SubstrateError
 
 Scopes = frozenset[str]
 
@@ -74,45 +74,61 @@ class Boundary(msgspec.Struct, frozen=True):
 
 
 class Reach:
-    """Answers whether chunks are inside sets of scopes, from the placements of one moment. It remembers its answers.
+    """Answers which chunks are inside sets of scopes, from the placements of one moment. It remembers its answers.
 
-    ``parents`` gives the current placements of a chunk; ``is_archetype`` says whether a chunk is a type.
+    ``above`` gives the placements of one kind of many chunks, as pairs of chunk and scope; ``archetypes`` says which of
+    many chunks are types.
     """
 
-    def __init__(self, parents: Callable[[str], Iterable[Placement]], is_archetype: Callable[[str], bool]) -> None:
-        self._parents = parents
-        self._is_archetype = is_archetype
-        self._known: dict[tuple[Scopes, bool, str], bool] = {}
+    def __init__(
+        self,
+        above: Callable[[Collection[str], Kind], Iterable[tuple[str, str]]],
+        archetypes: Callable[[Collection[str]], Set[str]],
+    ) -> None:
+        self._above = above
+        self._archetypes = archetypes
+        self._known: dict[tuple[Scopes, tuple[Kind, ...]], dict[str, bool]] = {}
+
+    def readable(self, boundary: Boundary, chunks: Iterable[str]) -> set[str]:
+        """Those of the chunks that are inside the read boundary."""
+        inside = set(chunks)
+        for scopes in boundary.read:
+            # Most are reached by instances; a scope that many sessions read has a reference from each of them.
+            found = self._inside(scopes, ("instance",), inside)
+            inside = found | self._inside(scopes, ("instance", "relates"), inside - found)
+        return inside
 
     def reads(self, boundary: Boundary, chunk: str) -> bool:
         """Whether the chunk is inside the read boundary."""
-        return all(self._inside(scopes, True, chunk) for scopes in boundary.read)
+        return bool(self.readable(boundary, [chunk]))
 
     def writes(self, boundary: Boundary, chunk: str) -> bool:
         """Whether the chunk is inside the write boundary: reached by instances only."""
-        return all(self._inside(scopes, False, chunk) for scopes in boundary.write)
+        return all(self._inside(scopes, ("instance",), {chunk}) for scopes in boundary.write)
 
-    def _inside(self, scopes: Scopes, references: bool, chunk: str) -> bool:
-        known = self._known
-        answer = known.get((scopes, references, chunk))
-        if answer is not None:
-            return answer
-        seen, waiting = {chunk}, [chunk]
-        while waiting:
-            here = waiting.pop()
-            if here in scopes or known.get((scopes, references, here)):
-                known[(scopes, references, chunk)] = True
-                return True
-            if known.get((scopes, references, here)) is False:
-                continue
-            for placement in self._parents(here):
-                scope = placement.scope
-                if scope in seen or (placement.kind == "relates" and not references):
-                    continue
-                if placement.kind == "instance" and scope not in scopes and self._is_archetype(scope):
-                    continue
-                seen.add(scope)
-                waiting.append(scope)
-        # Nothing above the chunk is inside, so none of what was seen is.
-        known.update(((scopes, references, each), False) for each in seen)
-        return False
+    def _inside(self, scopes: Scopes, kinds: tuple[Kind, ...], chunks: set[str]) -> set[str]:
+        """Those of the chunks from which a way of such placements leads up to one of the scopes."""
+        known = self._known.setdefault((scopes, kinds), {})
+        level = {chunk for chunk in chunks if chunk not in known}
+        seen, below = set(level), dict[str, list[str]]()
+        while level := level - scopes:
+            reached: set[str] = set()
+            for kind in kinds:
+                steps = list(self._above(level, kind))
+                types = self._archetypes({scope for _, scope in steps} - scopes) if kind == "instance" else ()
+                for chunk, scope in steps:
+                    if scope not in types:
+                        below.setdefault(scope, []).append(chunk)
+                        reached.add(scope)
+            level = reached - seen - known.keys()
+            seen |= level
+        # Down again from where the ways ended inside.
+        inside = [each for each in seen | below.keys() if each in scopes or known.get(each)]
+        known.update(dict.fromkeys(seen, False))
+        known.update(dict.fromkeys(inside, True))
+        for each in inside:
+            for chunk in below.get(each, ()):
+                if not known[chunk]:
+                    known[chunk] = True
+                    inside.append(chunk)
+        return {chunk for chunk in chunks if known[chunk]}

@@ -126,7 +126,7 @@ class Substrate:
         """One chunk. Raises `ChunkNotFound`, or `OutsideBoundary` if the caller's boundary is limited."""
         with self.tables.reading() as view:
             found = view.chunk(chunk_id, _until(at))
-            inside = found is not None and _readable(view, boundary, chunk_id, _until(at))
+            inside = found is not None and _readable(view, boundary, [chunk_id], _until(at))
         if found is not None and inside:
             return found
         raise self._unreadable(chunk_id, at, boundary)
@@ -139,11 +139,11 @@ class Substrate:
         with self.tables.reading() as view:
             by_id = view.chunk(name, until)
             found = [*([by_id] if by_id else ()), *(each for each in view.named(name, until) if each.id != name)]
-            inside = _Inside(view, boundary, until)
+            inside = _readable(view, boundary, (each.id for each in found), until)
             return [
                 each
                 for each in found
-                if inside(each.id) and (on is None or any(p.scope == on for p in view.parents(each.id, until)))
+                if each.id in inside and (on is None or any(p.scope == on for p in view.parents(each.id, until)))
             ]
 
     def one(self, name: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> Chunk:
@@ -166,12 +166,11 @@ class Substrate:
         until = _until(at)
         with self.tables.reading() as view:
             chunk = view.chunk(scope_id, until)
-            inside = _Inside(view, boundary, until)
-            if chunk is not None and inside(scope_id):
+            if chunk is not None and _readable(view, boundary, [scope_id], until):
+                found = view.placed(scope_id, until)
+                inside = _readable(view, boundary, (each.id for each, _ in found), until)
                 placed = [
-                    Placed(each, placement.kind, placement.sequence)
-                    for each, placement in view.placed(scope_id, until)
-                    if inside(each.id)
+                    Placed(each, placement.kind, placement.sequence) for each, placement in found if each.id in inside
                 ]
                 return Scope(chunk, tuple(sorted(placed, key=_order)))
         raise self._unreadable(scope_id, at, boundary)
@@ -185,8 +184,9 @@ class Substrate:
         """Where a chunk is placed, of what the boundary shows."""
         until = _until(at)
         with self.tables.reading() as view:
-            inside = _Inside(view, boundary, until)
-            return [each for each in view.parents(chunk_id, until) if inside(each.chunk) and inside(each.scope)]
+            found = view.parents(chunk_id, until)
+            inside = _readable(view, boundary, {chunk_id, *(each.scope for each in found)}, until)
+            return [each for each in found if chunk_id in inside and each.scope in inside]
 
     def exists(self, chunk_id: str) -> bool:
         """Whether a chunk has this id."""
@@ -196,7 +196,8 @@ class Substrate:
     def readable(self, chunk_id: str, boundary: Boundary, *, at: int | None = None) -> bool:
         """Whether a chunk exists inside the read boundary. A "no" is not recorded as a refusal."""
         with self.tables.reading() as view:
-            return view.chunk(chunk_id, _until(at)) is not None and _readable(view, boundary, chunk_id, _until(at))
+            found = view.chunk(chunk_id, _until(at))
+            return found is not None and bool(_readable(view, boundary, [chunk_id], _until(at)))
 
     def search(
         self, query: str, *, at: int | None = None, boundary: Boundary = EVERYTHING, limit: int = 20
@@ -207,19 +208,24 @@ class Substrate:
             return []
         until, found = _until(at), list[Chunk]()
         with self.tables.reading() as view:
-            inside = _Inside(view, boundary, until)
             matches: tuple[Match, ...] = ("all", "beginning", "any")
             for match in matches:
                 candidates = view.search(words, match, until, limit if not boundary.limited else _CANDIDATES)
-                found = [each for each in candidates if inside(each.id)][:limit]
+                inside = _readable(view, boundary, (each.id for each in candidates), until)
+                found = [each for each in candidates if each.id in inside][:limit]
                 if found:
                     break
         return [Hit(each, _snippet(each, words)) for each in found]
 
     def log(self, scope: str | None = None, *, limit: int = 50, before: int | None = None) -> list[Commit]:
-        """Commits, the latest first; with a scope, those that changed it or what is placed on it."""
+        """Commits, the latest first; with a scope, those that changed it, what is placed on it, or where it belongs."""
         with self.tables.reading() as view:
             return view.commits(scope, limit, NOW if before is None else before)
+
+    def changed(self, chunks: Iterable[str], after: int) -> bool:
+        """Whether a commit after this one changed any of these chunks, or what is placed on them."""
+        with self.tables.reading() as view:
+            return view.changed([*chunks], after)
 
     def changes(self, number: int, since: int | None = None) -> Difference:
         """What the commits after ``since`` (by default the one before) up to ``number`` changed."""
@@ -536,26 +542,16 @@ def _until(at: int | None) -> int:
 
 
 def _reach(view: View, at: int = NOW) -> Reach:
-    def is_archetype(chunk_id: str) -> bool:
-        chunk = view.chunk(chunk_id, at)
-        return chunk is not None and chunk.spec.archetype
-
-    return Reach(lambda chunk_id: view.parents(chunk_id, at), is_archetype)
+    return Reach(lambda chunks, kind: view.above(chunks, kind, at), lambda chunks: view.archetypes(chunks, at))
 
 
-class _Inside:
-    """Whether chunks can be read: inside the boundary now, and as of the commit that is asked for."""
-
-    def __init__(self, view: View, boundary: Boundary, at: int) -> None:
-        self._boundary = boundary
-        self._moments = [_reach(view)] if at == NOW else [_reach(view), _reach(view, at)]
-
-    def __call__(self, chunk_id: str) -> bool:
-        return not self._boundary.read or all(each.reads(self._boundary, chunk_id) for each in self._moments)
-
-
-def _readable(view: View, boundary: Boundary, chunk_id: str, at: int) -> bool:
-    return _Inside(view, boundary, at)(chunk_id)
+def _readable(view: View, boundary: Boundary, chunks: Iterable[str], at: int) -> set[str]:
+    """Those of the chunks that can be read: inside the boundary now, and as of the commit that is asked for."""
+    inside = set(chunks)
+    if boundary.read:
+        for moment in dict.fromkeys((NOW, at)):
+            inside = _reach(view, moment).readable(boundary, inside)
+    return inside
 
 
 def _order(placed: Placed) -> tuple[bool, float, str, str]:

@@ -59,13 +59,14 @@ class Limits:
 
 @dataclass(slots=True)
 class _Reading:
-    """What one entity reads. ``pinned`` is fixed for the cast ``cast_id``."""
+    """What one entity reads. ``pinned`` is fixed for the cast ``cast_id``. ``knowledge``: of ``scopes``, at the commit ``seen``."""
 
     cast_id: str = ""
     pinned: tuple[str, ...] = ()
     added: list[str] = field(default_factory=list)
     files: object = None
-    seen: tuple[int, tuple[str, ...]] = (-1, ())
+    seen: int = -1
+    scopes: tuple[str, ...] = ()
     knowledge: Knowledge = field(default_factory=Knowledge)
 
 
@@ -178,15 +179,16 @@ class SessionView:
             if reading.cast_id != cast_id:
                 reading.cast_id, reading.pinned = cast_id, self._pinned(self.limits_of(entity_id))
             scopes = (*reading.pinned, *(each for each in reading.added if each not in reading.pinned))
-            # An entity's own turns are commits too; only those of the scopes that it reads matter.
-            latest = max((log[0].number for scope in scopes if (log := self.substrate.log(scope, limit=1))), default=0)
-            if reading.seen != (latest, scopes):
-                limits = self.limits_of(entity_id)
+            limits, latest = self.limits_of(entity_id), self.substrate.latest()
+            known = {*scopes, *(part.chunk for part in reading.knowledge.parts)}
+            # An entity's own turns are commits too; only those of what it reads matter. What is inside the boundary of a
+            # sub-agent changes with placements anywhere.
+            if limits is not None or reading.scopes != scopes or self.substrate.changed(known, after=reading.seen):
                 # Everything that is pinned or was added is inside the boundary of a session.
                 boundary = EVERYTHING if limits is None else limits.boundary
                 inside = [each for each in scopes if limits is None or self.substrate.readable(each, boundary)]
                 reading.knowledge = render(self.substrate, inside, boundary=boundary, most_tokens=self._most_tokens)
-                reading.seen = (latest, scopes)
+            reading.seen, reading.scopes = latest, scopes
             return reading.knowledge
 
     def _read_files(self, reading: _Reading, *, nested: bool) -> None:

@@ -7,7 +7,7 @@ placement the latest record, with a number of at most N.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
@@ -58,6 +58,12 @@ class View(Protocol):
     def parents(self, chunk_id: str, at: int = NOW) -> list[Placement]:
         """Where a chunk is placed."""
 
+    def above(self, chunks: Collection[str], kind: Kind, at: int = NOW) -> list[tuple[str, str]]:
+        """The placements of this kind of any of the chunks, as pairs of chunk and scope."""
+
+    def archetypes(self, chunks: Collection[str], at: int = NOW) -> set[str]:
+        """Those of the chunks that are types."""
+
     def placement(self, scope: str, chunk_id: str, kind: Kind, at: int = NOW) -> Placement | None: ...
 
     def references(self, scope: str) -> list[Placement]:
@@ -70,7 +76,13 @@ class View(Protocol):
         """The highest number that was ever used in the scope; -1 if none was."""
 
     def commits(self, scope: str | None, limit: int, before: int) -> list[Commit]:
-        """Commits with a number below ``before``, latest first; those that touch ``scope`` or what is placed on it."""
+        """Commits with a number below ``before``, latest first; with ``scope``, those that touch it or what is placed on it.
+
+        A reference to it from elsewhere is none of them: each session makes one to what it reads.
+        """
+
+    def changed(self, chunks: Collection[str], after: int) -> bool:
+        """Whether a commit after this one has a version of one of the chunks, or a record of a placement on one."""
 
     def versions(self, after: int, until: int) -> list[Chunk]:
         """The chunk versions of the commits ``after`` (not included) to ``until``, in their order."""
@@ -118,13 +130,18 @@ def encode_spec(spec: Spec) -> str:
     return "" if spec == _NO_RULES else msgspec.json.encode(spec).decode()
 
 
+def decode_spec(text: str) -> Spec:
+    """The way back."""
+    return convert(msgspec.json.decode(text), Spec) if text else _NO_RULES
+
+
 def decode_chunk(row: Iterable[Any]) -> Chunk:
     """A chunk of the columns id, name, spec, body, source, number."""
     chunk_id, name, spec, body, source, number = row
     return Chunk(
         chunk_id,
         name,
-        convert(msgspec.json.decode(spec), Spec) if spec else _NO_RULES,
+        decode_spec(spec),
         msgspec.json.decode(body),
         source,
         number,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.stores.postgres_url import PgUrl
 from cantrip_acp.substrate.chunks import Chunk, Commit, Kind, NewChunk, Placement, Refusal, SubstrateError
-from cantrip_acp.substrate.stores.base import NOW, Match, Record, decode_chunk, encode_spec, searched_text
+from cantrip_acp.substrate.stores.base import NOW, Match, Record, decode_chunk, decode_spec, encode_spec, searched_text
 
 try:
     import psycopg
@@ -44,7 +44,7 @@ MIGRATIONS = (
         scope text NOT NULL, kind text NOT NULL, chunk text NOT NULL, number bigint NOT NULL, sequence bigint,
         removed boolean NOT NULL, PRIMARY KEY (scope, kind, chunk, number)
     );
-    CREATE INDEX cantrip_placement_chunks ON cantrip_placements (chunk, scope, kind, number);
+    CREATE INDEX cantrip_placement_chunks ON cantrip_placements (chunk, kind, scope, number);
     CREATE INDEX cantrip_placement_sequences ON cantrip_placements (scope, sequence);
     CREATE INDEX cantrip_placement_times ON cantrip_placements (scope, kind, number);
     CREATE INDEX cantrip_placement_commits ON cantrip_placements (number);
@@ -222,12 +222,31 @@ class PostgresView:
 
     def parents(self, chunk_id: str, at: int = NOW) -> list[Placement]:
         rows = self._all(
-            f"""SELECT DISTINCT ON (scope, kind) {_PLACEMENT}, removed FROM cantrip_placements
-                WHERE chunk = %s AND number <= %s ORDER BY scope, kind, number DESC""",
+            f"""SELECT DISTINCT ON (kind, scope) {_PLACEMENT}, removed FROM cantrip_placements
+                WHERE chunk = %s AND number <= %s ORDER BY kind, scope, number DESC""",
             chunk_id,
             at,
         )
         return [_placement(row) for row in rows if not row[5]]
+
+    def above(self, chunks: Collection[str], kind: Kind, at: int = NOW) -> list[tuple[str, str]]:
+        rows = self._all(
+            """SELECT DISTINCT ON (chunk, scope) chunk, scope, removed FROM cantrip_placements
+               WHERE chunk = ANY(%s) AND kind = %s AND number <= %s ORDER BY chunk, scope, number DESC""",
+            [*chunks],
+            kind,
+            at,
+        )
+        return [(chunk, scope) for chunk, scope, removed in rows if not removed]
+
+    def archetypes(self, chunks: Collection[str], at: int = NOW) -> set[str]:
+        rows = self._all(
+            """SELECT DISTINCT ON (id) id, spec FROM cantrip_chunks
+               WHERE id = ANY(%s) AND number <= %s ORDER BY id, number DESC""",
+            [*chunks],
+            at,
+        )
+        return {chunk for chunk, spec in rows if decode_spec(spec).archetype}
 
     def placement(self, scope: str, chunk_id: str, kind: Kind, at: int = NOW) -> Placement | None:
         row = self._one(
@@ -260,12 +279,20 @@ class PostgresView:
 
     def commits(self, scope: str | None, limit: int, before: int) -> list[Commit]:
         touched = """AND number IN (SELECT number FROM cantrip_chunks WHERE id = %(scope)s
-            UNION SELECT number FROM cantrip_placements WHERE scope = %(scope)s OR chunk = %(scope)s
+            UNION SELECT number FROM cantrip_placements WHERE scope = %(scope)s OR (chunk = %(scope)s AND kind = 'instance')
             UNION SELECT number FROM cantrip_chunks WHERE id IN (SELECT chunk FROM cantrip_placements WHERE scope = %(scope)s))"""
         statement = f"""SELECT number, at, author, source, message, changed FROM cantrip_commits
             WHERE number < %(before)s {touched if scope is not None else ""} ORDER BY number DESC LIMIT %(limit)s"""
         rows = self.base.execute(statement.encode(), {"scope": scope, "before": before, "limit": limit}).fetchall()
         return [Commit(*row) for row in rows]
+
+    def changed(self, chunks: Collection[str], after: int) -> bool:
+        (found,) = self._one(
+            """SELECT EXISTS (SELECT FROM cantrip_chunks WHERE number > %s AND id = ANY(%s))
+               OR EXISTS (SELECT FROM cantrip_placements WHERE number > %s AND scope = ANY(%s))""",
+            *(after, [*chunks]) * 2,
+        )
+        return bool(found)
 
     def versions(self, after: int, until: int) -> list[Chunk]:
         rows = self._all(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from cantrip_acp.substrate.chunks import Chunk, Commit, Kind, NewChunk, Placement, Refusal, SubstrateError
-from cantrip_acp.substrate.stores.base import NOW, Match, Record, decode_chunk, encode_spec, searched_text
+from cantrip_acp.substrate.stores.base import NOW, Match, Record, decode_chunk, decode_spec, encode_spec, searched_text
 
 APPLICATION = 0x43535542
 """The database's ``application_id``: the letters CSUB."""
@@ -37,7 +38,7 @@ MIGRATIONS = (
         scope TEXT NOT NULL, chunk TEXT NOT NULL, kind TEXT NOT NULL, number INTEGER NOT NULL REFERENCES commits,
         sequence INTEGER, removed INTEGER NOT NULL, PRIMARY KEY (scope, kind, chunk, number)
     ) WITHOUT ROWID;
-    CREATE INDEX placements_of_chunk ON placement_versions (chunk, scope, kind, number, removed);
+    CREATE INDEX placements_of_chunk ON placement_versions (chunk, kind, scope, number, removed);
     CREATE INDEX placement_sequences ON placement_versions (scope, sequence);
     CREATE INDEX placement_times ON placement_versions (scope, kind, number);
     CREATE INDEX placements_of_commit ON placement_versions (number);
@@ -73,7 +74,7 @@ _PLACED = f"""
 """
 _TOUCHED = """
     SELECT number FROM chunk_versions WHERE id = :scope
-    UNION SELECT number FROM placement_versions WHERE scope = :scope OR chunk = :scope
+    UNION SELECT number FROM placement_versions WHERE scope = :scope OR (chunk = :scope AND kind = 'instance')
     UNION SELECT number FROM chunk_versions WHERE id IN (SELECT chunk FROM placement_versions WHERE scope = :scope)
 """
 
@@ -257,6 +258,25 @@ class SqliteView:
         rows = self._all(f"{_LATEST} WHERE chunk = ? AND number <= ? GROUP BY scope, kind", chunk_id, at)
         return [_placement(row) for row in rows if not row[4]]
 
+    def above(self, chunks: Collection[str], kind: Kind, at: int = NOW) -> list[tuple[str, str]]:
+        rows = self._all(
+            """SELECT chunk, scope, removed, MAX(number) FROM placement_versions
+               WHERE chunk IN (SELECT value FROM json_each(?)) AND kind = ? AND number <= ? GROUP BY chunk, scope""",
+            json.dumps([*chunks]),
+            kind,
+            at,
+        )
+        return [(chunk, scope) for chunk, scope, removed, _ in rows if not removed]
+
+    def archetypes(self, chunks: Collection[str], at: int = NOW) -> set[str]:
+        rows = self._all(
+            """SELECT id, spec, MAX(number) FROM chunk_versions
+               WHERE id IN (SELECT value FROM json_each(?)) AND number <= ? GROUP BY id""",
+            json.dumps([*chunks]),
+            at,
+        )
+        return {chunk for chunk, spec, _ in rows if decode_spec(spec).archetype}
+
     def placement(self, scope: str, chunk_id: str, kind: Kind, at: int = NOW) -> Placement | None:
         row = self.base.execute(
             """SELECT scope, chunk, kind, sequence, removed, number FROM placement_versions
@@ -290,6 +310,17 @@ class SqliteView:
             {"scope": scope, "before": before, "limit": limit},
         ).fetchall()
         return [Commit(*row) for row in rows]
+
+    def changed(self, chunks: Collection[str], after: int) -> bool:
+        # With + the index of numbers is used: the commits after the last look are few.
+        (found,) = self.base.execute(
+            """SELECT EXISTS (SELECT 1 FROM chunk_versions
+                   WHERE number > :after AND +id IN (SELECT value FROM json_each(:chunks)))
+               OR EXISTS (SELECT 1 FROM placement_versions
+                   WHERE number > :after AND +scope IN (SELECT value FROM json_each(:chunks)))""",
+            {"after": after, "chunks": json.dumps([*chunks])},
+        ).fetchone()
+        return bool(found)
 
     def versions(self, after: int, until: int) -> list[Chunk]:
         rows = self._all(

@@ -59,6 +59,18 @@ def test_every_commit_can_be_read_as_it_was(substrate: Substrate) -> None:
     assert difference.placed == ()
 
 
+def test_the_log_of_a_scope_has_no_references_from_elsewhere(substrate: Substrate) -> None:
+    put(substrate, chunk("notes"), chunk("context"))
+    put(substrate, chunk("home"))
+    substrate.commit(Change(placements=[NewPlacement("notes", "context", "relates")]), author="user")
+    assert [each.number for each in substrate.log("notes")] == [2]
+    assert not substrate.changed(["notes"], after=2)
+    substrate.commit(Change(placements=[NewPlacement("notes", "home")]), author="user")
+    assert [each.number for each in substrate.log("notes")] == [5, 2]
+    assert substrate.changed(["home"], after=4)
+    assert not substrate.changed(["home"], after=5)
+
+
 def test_what_is_the_same_is_not_committed_again(substrate: Substrate) -> None:
     put(substrate, chunk("notes", text="one"), chunk("a"))
     before = substrate.latest()

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.substrate.boundary import Boundary
-from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, Spec
+from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, Removal, Spec
 from cantrip_acp.substrate.knowledge import render, sources, text_tokens
 from cantrip_acp.substrate.projects import USER_CULTURE, Project, sync
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
+from cantrip_acp.substrate.view import SessionView
 
 
 @pytest.fixture
@@ -145,3 +146,30 @@ def test_a_limited_reader_gets_only_what_is_inside(substrate: Substrate) -> None
     text = render(substrate, ["a", "b"], boundary=Boundary.of(read=["a"])).text
     assert "A" in text
     assert "# b" not in text
+
+
+def test_a_session_sees_every_change_of_what_it_reads_and_only_those(workspace: Path, tmp_path: Path) -> None:
+    view = SessionView(tmp_path / "substrate.db", workspace)
+    substrate, top = view.substrate, NewChunk("top", "top")
+    chunks = [
+        top,
+        NewChunk("inner", "inner"),
+        NewChunk("a", "a", Spec(), {"text": "first"}),
+        NewChunk("other", "other"),
+    ]
+    substrate.commit(Change(chunks, [NewPlacement("inner", "top"), NewPlacement("a", "inner")]), author="user")
+    view.knowledge("me")
+    view.add("me", "top", Boundary.everything())
+    assert "first" in view.knowledge("me").text
+    before = view.knowledge("me")
+    substrate.put(
+        NewChunk("b", "b", Spec(), {"text": "elsewhere"}),
+        [NewPlacement("b", "other"), NewPlacement("top", "other", "relates")],
+    )
+    assert view.knowledge("me") is before
+    substrate.put(NewChunk("a", "a", Spec(), {"text": "second"}))
+    assert "second" in view.knowledge("me").text
+    substrate.put(NewChunk("c", "c", Spec(), {"text": "third"}), "inner")
+    assert "third" in view.knowledge("me").text
+    substrate.commit(Change(removals=[Removal("a", "inner")]), author="user")
+    assert "second" not in view.knowledge("me").text

@@ -59,6 +59,8 @@ ALL_TYPES = "types"
 """The scope of the types that every substrate has (`types.TYPES`)."""
 _CANDIDATES = 200
 """How many of the best matches of a search are looked at."""
+_RESERVED = ("type:", "project:", "session:", "culture:", "file:", "skill:", "skills:", "program:", "engine:")
+"""What the ids begin with that are made from a name, a folder or an entity, so that they can be known before they exist."""
 _SNIPPET = 160
 """The length of a snippet, in characters."""
 
@@ -273,6 +275,7 @@ class Substrate:
                 writer.check_boundary(change)
                 number = view.add_commit(at, author, source, message)
                 changed = writer.write(change, number)
+                writer.check_new()
                 if not changed:
                     raise _NothingNew(number - 1)
                 view.set_changed(number, changed)
@@ -339,6 +342,10 @@ class _Writer:
         self._chunks: dict[str, Chunk | None] = {}
         self._archetypes: dict[str, list[Chunk]] = {}
         self._types: dict[tuple[str, str], set[str]] = {}
+        self._coming: dict[str, list[str]] = {}
+        """The scopes of which chunks become instances by this commit."""
+        self._new: set[str] = set()
+        """The chunks that a limited writer makes."""
 
     def _chunk(self, chunk_id: str) -> Chunk | None:
         if chunk_id not in self._chunks:
@@ -351,42 +358,45 @@ class _Writer:
         if not boundary.limited:
             return
         reach = _reach(self._view)
-        old = {each.id: self._chunk(each.id) for each in change.chunks}
-        placed = {each.chunk for each in change.placements if each.kind == "instance"}
         for chunk in change.chunks:
-            before = old[chunk.id]
+            before = self._chunk(chunk.id)
             if before is None:
-                if chunk.id not in placed:
-                    raise _Outside(
-                        chunk.id, f"new chunk {chunk.id!r} must be placed on a scope inside the write boundary"
-                    )
+                self._new.add(chunk.id)
+                if chunk.id.startswith(_RESERVED):
+                    # Such an id is fixed: the scope that gets it later would be inside this boundary from then on.
+                    raise _Outside(chunk.id, f"new chunk {chunk.id!r}: only cantrip makes chunks with such an id")
             elif not reach.writes(boundary, chunk.id):
                 raise _Outside(chunk.id, f"chunk {chunk.id!r} is not inside the write boundary")
             elif (before.spec.propagate, before.spec.required) != (chunk.spec.propagate, chunk.spec.required):
                 # Who changes what is an archetype would change what others reach.
                 raise _Outside(chunk.id, f"chunk {chunk.id!r}: only the user may change 'propagate' and 'required'")
-        homes: set[str] = set()
-        new = {chunk_id for chunk_id, before in old.items() if before is None}
         for each in change.touched():
             scope = self._chunk(each.scope)
             archetype = scope is not None and scope.spec.archetype and each.kind == "instance"
             if not (
-                each.scope in new
+                each.scope in self._new
                 or (scope is not None and reach.writes(boundary, each.scope))
                 or (archetype and reach.reads(boundary, each.scope) and self._is_type(each.scope))
             ):
                 raise _Outside(each.scope, f"scope {each.scope!r} is not inside the write boundary")
-            if not archetype:
-                homes.add(each.chunk)
-            if each.chunk not in new and not (
+            if each.chunk not in self._new and not (
                 reach.writes(boundary, each.chunk)
                 or (
                     each.kind == "relates" and self._chunk(each.chunk) is not None and reach.reads(boundary, each.chunk)
                 )
             ):
                 raise _Outside(each.chunk, f"chunk {each.chunk!r} is not inside the boundary")
-        for chunk_id in sorted(new - homes):
-            raise _Outside(chunk_id, f"new chunk {chunk_id!r} is an instance of types only; place it on a scope too")
+
+    def check_new(self) -> None:
+        """Raise `_Outside` if a new chunk is not inside the write boundary after this commit."""
+        reach = _reach(self._view)
+        for chunk_id in sorted(self._new):
+            if not reach.writes(self._boundary, chunk_id):
+                raise _Outside(
+                    chunk_id,
+                    f"new chunk {chunk_id!r} must be placed on a scope inside the write boundary; to be an instance of a type "
+                    "is not enough",
+                )
 
     def _is_type(self, archetype: str) -> bool:
         """Whether an archetype defines a type, and is no scope with contents of its own."""
@@ -422,9 +432,14 @@ class _Writer:
                 )
             view.add_record(Record(removal.chunk, removal.scope, removal.kind, before_placement.sequence, number, True))
             changed += 1
-        # First what something is (instances of archetypes), because that decides where it may be placed.
+        # What something is decides what holds for it, in whatever order a commit says it.
+        for placement in change.placements:
+            if placement.kind == "instance":
+                self._coming.setdefault(placement.chunk, []).append(placement.scope)
         added = [each for each in change.placements if self._add_if_new(each, number)]
         changed += len(added)
+        for placement in added:
+            self._check_sequence(placement)
         for chunk_id in versions:
             self._check_required(chunk_id)
         for placement in added:
@@ -456,28 +471,27 @@ class _Writer:
             )
         if sequence is None and ordered:
             sequence = view.highest_sequence(placement.scope) + 1
-        elif sequence is not None:
-            taken = [
-                other
-                for other in view.at_sequence(placement.scope, sequence)
-                if (other.chunk, other.kind) != (placement.chunk, placement.kind)
-            ]
-            if taken:
+        view.add_record(Record(placement.chunk, placement.scope, placement.kind, sequence, number))
+        return True
+
+    def _check_sequence(self, placement: NewPlacement) -> None:
+        """Check that no other placement on the scope has the same number, after all of the commit."""
+        if placement.sequence is None:
+            return
+        for other in self._view.at_sequence(placement.scope, placement.sequence):
+            if (other.chunk, other.kind) != (placement.chunk, placement.kind):
                 raise CommitRefused(
                     "sequence",
-                    f"sequence {sequence} is the place of {taken[0].chunk!r}",
+                    f"sequence {placement.sequence} is the place of {other.chunk!r}",
                     chunk=placement.chunk,
                     scope=placement.scope,
                 )
-        view.add_record(Record(placement.chunk, placement.scope, placement.kind, sequence, number))
-        self._archetypes.pop(placement.chunk, None)
-        self._types.clear()
-        return True
 
     def _kinds(self, chunk_id: str) -> list[Chunk]:
         """The archetypes of which the chunk is an instance."""
         if chunk_id not in self._archetypes:
-            scopes = [self._chunk(each.scope) for each in self._view.parents(chunk_id) if each.kind == "instance"]
+            ids = [each.scope for each in self._view.parents(chunk_id) if each.kind == "instance"]
+            scopes = map(self._chunk, dict.fromkeys((*ids, *self._coming.get(chunk_id, ()))))
             self._archetypes[chunk_id] = [each for each in scopes if each is not None and each.spec.archetype]
         return self._archetypes[chunk_id]
 

@@ -150,6 +150,18 @@ def test_sequences_are_used_once_and_can_be_changed(substrate: Substrate) -> Non
     assert [(each.chunk.id, each.sequence) for each in substrate.scope("list").placed] == [("b", 1), ("a", 7), ("c", 8)]
 
 
+def test_the_order_of_placements_in_a_commit_does_not_matter(substrate: Substrate) -> None:
+    made = [chunk("s"), NewChunk("p", "prompt", Spec(), {"text": "hello"})]
+    placements = [NewPlacement("p", "s"), of_type("prompt", "p"), of_type("session", "s")]
+    substrate.commit(Change(made, placements), author="user")
+    assert [(each.chunk.id, each.sequence) for each in substrate.scope("s").placed] == [("p", 0)]
+    put(substrate, chunk("list", Spec(ordered=True)))
+    put(substrate, chunk("a"), chunk("b"), on="list")
+    swap = [NewPlacement("a", "list", sequence=1), NewPlacement("b", "list", sequence=0)]
+    substrate.commit(Change(placements=swap), author="user")
+    assert names(substrate, "list") == ["b", "a"]
+
+
 def test_a_boundary_reaches_down_but_not_through_a_type(substrate: Substrate) -> None:
     for name in ("mine", "other"):
         put(substrate, chunk(name), on=type_id("session"))
@@ -208,12 +220,15 @@ def test_writes_outside_the_boundary_are_refused(substrate: Substrate) -> None:
     assert "'mine-2' is not inside" in refused(Change([new], [NewPlacement("new", "mine-2")]))
     assert "'secret' is not inside" in refused(Change(placements=[NewPlacement("secret", "mine", "relates")]))
     assert "'shown' is not inside" in refused(Change(placements=[NewPlacement("shown", "mine")]))
-    assert "instance of types only" in refused(Change([new], [NewPlacement("new", "kind")]))
+    assert "a type is not enough" in refused(Change([new], [NewPlacement("new", "kind")]))
+    island = [NewPlacement("new", "shore"), NewPlacement("shore", "new")]
+    assert "must be placed" in refused(Change([new, chunk("shore")], island))
+    assert "only cantrip" in refused(Change([chunk("project:x:culture")], [NewPlacement("project:x:culture", "mine")]))
     assert "'propagate' and 'required'" in refused(Change([chunk("inner", Spec(propagate=True))]))
     # An archetype with contents of its own is no type: its instances are what its readers read.
     both = [NewPlacement("new", "mine"), NewPlacement("new", "rules")]
     assert "'rules' is not inside" in refused(Change([new], both))
-    assert len(substrate.refusals()) == 9
+    assert len(substrate.refusals()) == 11
     assert {each.author for each in substrate.refusals()} == {"program"}
 
     allowed = Change(

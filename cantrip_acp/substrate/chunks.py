@@ -6,6 +6,7 @@ records of placements, and gets the next commit number.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -214,6 +215,9 @@ def check_change(change: Change) -> None:
         for name in (*chunk.spec.accepts, *chunk.spec.required):
             if not _NAME.match(name):
                 raise CommitRefused("spec", f"{name[:80]!r} is not a name", chunk=chunk.id)
+        wrong = _why_not_json(chunk.body)
+        if wrong is not None:
+            raise CommitRefused("body", f"the body is not JSON: it {wrong}", chunk=chunk.id)
         try:
             body = encode_body(chunk.body)
         except (TypeError, ValueError, RecursionError, UnicodeError) as error:
@@ -222,8 +226,6 @@ def check_change(change: Change) -> None:
             raise CommitRefused(
                 "body", f"the body has {len(body):,} bytes; at most {LARGEST_BODY:,} are stored", chunk=chunk.id
             )
-        if _too_deep(chunk.body):
-            raise CommitRefused("body", f"the body is nested deeper than {_DEEPEST} levels", chunk=chunk.id)
     touched: set[tuple[str, str, str]] = set()
     for each in change.touched():
         if (key := (each.chunk, each.scope, each.kind)) in touched:
@@ -246,7 +248,8 @@ def check_change(change: Change) -> None:
 
 
 def refuse_secrets(change: Change) -> None:
-    """Raise `CommitRefused` if a body holds something that looks like a key or a password."""
+    """Raise `CommitRefused` if a body holds something that looks like a key or a password, or is wrong otherwise."""
+    check_change(change)
     for chunk in change.chunks:
         mask = ShapeMask()
         mask.data(chunk.body)
@@ -266,9 +269,17 @@ def _check_id(text: str) -> None:
         )
 
 
-def _too_deep(value: Any, left: int = _DEEPEST) -> bool:
-    if not isinstance(value, (dict, list, tuple)):
-        return False
+def _why_not_json(value: Any, left: int = _DEEPEST) -> str | None:
+    """What no JSON text can say, or would say otherwise: NaN, bytes, keys that are no texts. None if the value is JSON."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return None
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"holds {value}"
+    if not isinstance(value, (Mapping, list, tuple)):
+        return f"holds data of type {type(value).__name__}"
     if left == 0:
-        return True
-    return any(_too_deep(each, left - 1) for each in (value.values() if isinstance(value, dict) else value))
+        return f"is nested deeper than {_DEEPEST} levels"
+    if isinstance(value, Mapping) and not all(isinstance(key, str) for key in value):
+        return "has a key that is no text"
+    inside = value.values() if isinstance(value, Mapping) else value
+    return next((why for each in inside if (why := _why_not_json(each, left - 1)) is not None), None)

@@ -126,6 +126,7 @@ class Substrate:
 
     def chunk(self, chunk_id: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> Chunk:
         """One chunk. Raises `ChunkNotFound`, or `OutsideBoundary` if the caller's boundary is limited."""
+        chunk_id = _storable(chunk_id)
         with self.tables.reading() as view:
             found = view.chunk(chunk_id, _until(at))
             inside = found is not None and _readable(view, boundary, [chunk_id], _until(at))
@@ -137,7 +138,7 @@ class Substrate:
         self, name: str, *, on: str | None = None, at: int | None = None, boundary: Boundary = EVERYTHING
     ) -> list[Chunk]:
         """The chunks with this id or name inside the boundary, the latest first; with ``on``, only those on that scope."""
-        until = _until(at)
+        until, name = _until(at), _storable(name)
         with self.tables.reading() as view:
             by_id = view.chunk(name, until)
             found = [*([by_id] if by_id else ()), *(each for each in view.named(name, until) if each.id != name)]
@@ -165,7 +166,7 @@ class Substrate:
 
     def scope(self, scope_id: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> Scope:
         """A chunk with what is placed on it inside the boundary: instances first, each by sequence, then by name."""
-        until = _until(at)
+        until, scope_id = _until(at), _storable(scope_id)
         with self.tables.reading() as view:
             chunk = view.chunk(scope_id, until)
             if chunk is not None and _readable(view, boundary, [scope_id], until):
@@ -193,7 +194,7 @@ class Substrate:
     def exists(self, chunk_id: str) -> bool:
         """Whether a chunk has this id."""
         with self.tables.reading() as view:
-            return view.chunk(chunk_id) is not None
+            return view.chunk(_storable(chunk_id)) is not None
 
     def readable(self, chunk_id: str, boundary: Boundary, *, at: int | None = None) -> bool:
         """Whether a chunk exists inside the read boundary. A "no" is not recorded as a refusal."""
@@ -205,7 +206,7 @@ class Substrate:
         self, query: str, *, at: int | None = None, boundary: Boundary = EVERYTHING, limit: int = 20
     ) -> list[Hit]:
         """Chunks with all words of the query, best first; if none has, those with the beginning of the last; then any word."""
-        words = words_of(query)[:32]
+        words = words_of(_storable(query))[:32]
         if not words:
             return []
         until, found = _until(at), list[Chunk]()
@@ -316,7 +317,7 @@ class Substrate:
         return ChunkNotFound(f"no chunk has the id {chunk_id!r}{when}")
 
     def _refused(self, boundary: Boundary, operation: str, chunk_id: str, text: str) -> OutsideBoundary:
-        refusal = Refusal(time.time(), boundary.holder, operation, chunk_id[:200], text)
+        refusal = Refusal(time.time(), boundary.holder, operation, _storable(chunk_id[:200]), _storable(text))
         with self.tables.writing(durable=False) as view:
             view.add_refusal(refusal)
         return OutsideBoundary(text)
@@ -551,8 +552,13 @@ def _redacted(chunks: Sequence[NewChunk]) -> Iterable[NewChunk]:
         yield NewChunk(chunk.id, redactor.text(chunk.name), chunk.spec, redactor.data(chunk.body))
 
 
+def _storable(text: str) -> str:
+    """A text that a database can hold: halves of characters, as from names that are not UTF-8, are replaced."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 def _until(at: int | None) -> int:
-    return NOW if at is None else at
+    return NOW if at is None else min(at, NOW)
 
 
 def _reach(view: View, at: int = NOW) -> Reach:

@@ -55,7 +55,8 @@ if "error" in answer:
     sys.exit(answer["error"]["message"])
 print(json.dumps(answer["result"]))
 """
-_PARSE, _INVALID, _NO_METHOD, _PARAMS, _REFUSED, _OUTSIDE = -32700, -32600, -32601, -32602, -32000, -32001
+_PARSE, _INVALID, _NO_METHOD, _PARAMS, _INTERNAL = -32700, -32600, -32601, -32602, -32603
+_REFUSED, _OUTSIDE = -32000, -32001
 
 
 class Runs(Protocol):
@@ -205,6 +206,9 @@ class Peer:
             return _failure(number, _REFUSED, str(problem), data)
         except SubstrateError as problem:
             return _failure(number, _REFUSED, str(problem))
+        except (ValueError, OverflowError, RecursionError):
+            # One request that nobody thought of must not end the engine.
+            return _failure(number, _INTERNAL, "this request cannot be answered")
 
     async def _call(self, method: str, params: Mapping[str, Any]) -> Any:
         engine, boundary = self._engine, self._boundary

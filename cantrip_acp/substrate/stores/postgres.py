@@ -10,7 +10,16 @@ from typing import Any
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.stores.postgres_url import PgUrl
 from cantrip_acp.substrate.chunks import Chunk, Commit, Kind, NewChunk, Placement, Refusal, SubstrateError
-from cantrip_acp.substrate.stores.base import NOW, Match, Record, decode_chunk, decode_spec, encode_spec, searched_text
+from cantrip_acp.substrate.stores.base import (
+    NOW,
+    Match,
+    Record,
+    decode_chunk,
+    decode_spec,
+    encode_spec,
+    searched_text,
+    words_of,
+)
 
 try:
     import psycopg
@@ -346,11 +355,12 @@ class PostgresView:
         )
 
     def add_chunk(self, chunk: NewChunk, body: bytes, source: str, number: int) -> None:
-        text = searched_text(chunk.body).replace("\0", " ")[:_LONGEST_TEXT]
+        # The words of a query are found so: PostgreSQL itself takes an address or a path for one word.
+        name, text = (" ".join(words_of(each))[:_LONGEST_TEXT] for each in (chunk.name, searched_text(chunk.body)))
         self.base.execute(
             """INSERT INTO cantrip_chunks (id, number, name, spec, body, source, words) VALUES (%s, %s, %s, %s, %s, %s,
                setweight(to_tsvector('simple', %s), 'A') || to_tsvector('simple', %s))""",
-            (chunk.id, number, chunk.name, encode_spec(chunk.spec), body.decode(), source, chunk.name, text),
+            (chunk.id, number, chunk.name, encode_spec(chunk.spec), body.decode(), source, name, text),
         )
 
     def add_record(self, record: Record) -> None:

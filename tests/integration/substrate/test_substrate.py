@@ -317,3 +317,31 @@ def test_a_file_of_another_program_is_not_touched(tmp_path: Path) -> None:
         open_substrate(tmp_path / "y.db")
     with pytest.raises(SubstrateError, match="cannot open substrate"):
         open_substrate(tmp_path / "none" / "z.db", readonly=True)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), b"bytes", {1, 2}, {1: "a"}])
+def test_a_body_that_json_cannot_say_is_refused(substrate: Substrate, value: object) -> None:
+    with pytest.raises(CommitRefused, match="the body is not JSON"):
+        put(substrate, NewChunk("x", "x", Spec(), {"value": value}))
+    assert not substrate.exists("x")
+
+
+@pytest.mark.parametrize("word", ["zebra", "me", "example", "py", "agents"])
+def test_words_inside_of_paths_addresses_and_names_are_found(substrate: Substrate, word: str) -> None:
+    put(substrate, NewChunk("x", "AGENTS.md", Spec(), {"text": "me@zebra.example wrote src/zebra.py"}))
+    assert [hit.chunk.id for hit in substrate.search(word)] == ["x"]
+
+
+def test_halves_of_characters_and_large_numbers_are_answered(substrate: Substrate) -> None:
+    put(substrate, NewChunk("x", "x", Spec(), {"text": "a"}))
+    assert substrate.find("\udcff") == []
+    assert substrate.search("\ud800") == []
+    assert not substrate.exists("a\udfff")
+    assert substrate.chunk("x", at=2**70).text == "a"
+    with pytest.raises(OutsideBoundary):
+        substrate.chunk("\udcff", boundary=Boundary.of(read=["x"]))
+    deep: object = []
+    for _ in range(600):
+        deep = [deep]
+    with pytest.raises(CommitRefused, match="nested deeper than"):
+        refuse_secrets(Change([NewChunk("deep", "deep", Spec(), {"value": deep})]))

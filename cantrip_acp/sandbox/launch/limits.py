@@ -178,8 +178,12 @@ def _file_systems(pid: int, folders: Iterable[str]) -> int:
     except OSError:
         return 0
     for folder in folders:
+        inside = f"/proc/{pid}/root{folder}"
         try:
-            status = os.statvfs(f"/proc/{pid}/root{folder}")
+            status = os.statvfs(inside)
+            if os.path.lexists(folder) and os.stat(inside).st_dev == os.stat(folder).st_dev:
+                # A folder of the host is shown in its place, such as a workspace in /tmp: what is on its disk is no memory.
+                continue
         except OSError:
             continue
         used += (status.f_blocks - status.f_bfree) * status.f_frsize + (status.f_files - status.f_ffree) * 1024

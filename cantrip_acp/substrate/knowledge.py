@@ -105,6 +105,11 @@ def render(
     return Knowledge(_HEAD + "\n" + "\n\n".join(page.blocks) + "\n", tuple(page.parts))
 
 
+def render_chunk(chunk: Chunk) -> str:
+    """What a model reads of one chunk: its text, else its fields as a list."""
+    return chunk.text or _fields(chunk)
+
+
 def _scope(
     page: _Page, substrate: Substrate, scope: Scope, level: int, kind: str, where: tuple[int | None, Boundary]
 ) -> None:
@@ -135,7 +140,7 @@ def _chunk(page: _Page, chunk: Chunk, scope: str, level: int, kind: str) -> None
     page.seen.add(chunk.id)
     name = _one_line(chunk.name)
     heading = f"{'#' * level} {name}{f' ({kind})' if kind else ''} · source: {_one_line(chunk.source)}"
-    body, cut = _limited(chunk.text or _fields(chunk), CHUNK_TOKENS)
+    body, cut = _limited(render_chunk(chunk), CHUNK_TOKENS)
     same = page.texts.get(body) if len(body) > 200 else None
     page.texts.setdefault(body, name)
     text = f"The same text as {same}." if same else _quoted(body, level)

@@ -188,6 +188,20 @@ def remember(substrate: Substrate, project: Project, text: str, *, everywhere: b
     return chunk, substrate.commit(change, author="user", message=f"remember {chunk.name}")
 
 
+def pin(substrate: Substrate, project: Project, name: str, *, remove: bool = False) -> tuple[Chunk, Commit]:
+    """Let every session of a project read a scope, by id or name, from the beginning; with ``remove``, no longer.
+
+    Raises `ChunkNotFound`, or `CommitRefused` if it is to be removed and was not pinned.
+    """
+    chunk = substrate.one(name)
+    if remove:
+        change = Change(removals=[Removal(chunk.id, project.pins, "relates")])
+    else:
+        change = Change(placements=[NewPlacement(chunk.id, project.pins, "relates")])
+    message = f"{'do not pin' if remove else 'pin'} {chunk.name}"
+    return chunk, substrate.commit(change, author="user", message=message)
+
+
 def _title(text: str) -> str:
     line = one_line(" ".join(text.split()))
     return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1]}…"

@@ -59,9 +59,13 @@ class Limits:
 
 @dataclass(slots=True)
 class _Reading:
-    """What one entity reads. ``pinned`` is fixed for the cast ``cast_id``. ``knowledge``: of ``scopes``, at the commit ``seen``."""
+    """What one entity reads. ``pinned`` is fixed for the cast ``cast_id``. ``knowledge``: of ``scopes``, at the commit ``seen``.
 
-    cast_id: str = ""
+    ``told_earlier``: whether its earlier sessions were summed up already. ``cast_id`` is None before the first cast.
+    """
+
+    cast_id: str | None = None
+    told_earlier: bool = False
     pinned: tuple[str, ...] = ()
     added: list[str] = field(default_factory=list)
     files: object = None
@@ -141,9 +145,10 @@ class SessionView:
         if self._sessions <= 0 or any(block.source == EARLIER for block in info.pinned()):
             return ()
         with self._lock:
-            if info.entity_id in self._entities:
+            reading = self._reading(info.entity_id)
+            if reading.told_earlier:
                 return ()
-            self._reading(info.entity_id)
+            reading.told_earlier = True
         lines = await anyio.to_thread.run_sync(self._earlier, info.entity_id)
         if not lines:
             return ()
@@ -231,9 +236,9 @@ class SessionView:
             return (*reading.pinned, *(each for each in reading.added if each not in reading.pinned))
 
     def knowledge(self, entity_id: str) -> Knowledge:
-        """What the next query of an entity will contain of the substrate."""
+        """What the next query of an entity will contain of the substrate, also before its first cast."""
         with self._lock:
-            cast_id = self._reading(entity_id).cast_id
+            cast_id = self._reading(entity_id).cast_id or ""
         return self._refresh(entity_id, cast_id)
 
     def add(self, entity_id: str, name: str, boundary: Boundary | None = None) -> tuple[str, int]:

@@ -132,16 +132,10 @@ def pin(name: str, remove: bool, as_json: bool, cwd: Path) -> int:
 
     Exit status: 0 done, 2 NAME is unknown, or is not pinned (--remove).
     """
-    from cantrip_acp.substrate.chunks import Change, NewPlacement, Removal
+    from cantrip_acp.substrate.projects import pin as set_pin
 
     with _opened(cwd) as (found, project):
-        chunk = found.one(name)
-        if remove:
-            change = Change(removals=[Removal(chunk.id, project.pins, "relates")])
-        else:
-            change = Change(placements=[NewPlacement(chunk.id, project.pins, "relates")])
-        what = f"{'do not pin' if remove else 'pin'} {chunk.name}"
-        commit = found.commit(change, author="user", message=what)
+        chunk, commit = set_pin(found, project, name, remove=remove)
         if as_json:
             click.echo(json.dumps({"scope": chunk.id, "pinned": not remove, "commit": commit.number}))
         elif commit.changed:

@@ -26,6 +26,7 @@ class Command:
 _CASTING = "cantrip_acp.lsp.commands.cast_commands"
 _LOOMING = "cantrip_acp.lsp.commands.loom_commands"
 _LOOM_FILES = "cantrip_acp.lsp.commands.loom_commands"
+_KNOWLEDGE = "cantrip_acp.lsp.knowledge"
 
 _LISTED: tuple[Command, ...] = (
     Command(
@@ -112,6 +113,24 @@ _LISTED: tuple[Command, ...] = (
         "open a loom's page, or write it to a file",
         _LOOM_FILES,
         "view",
+        quiet=True,
+    ),
+    Command(
+        "cantrip.substrate.pin",
+        "Pin",
+        ("uri", "scope", "remove"),
+        "let every session of a folder read a scope from the beginning, or no longer",
+        _KNOWLEDGE,
+        "pin",
+        quiet=True,
+    ),
+    Command(
+        "cantrip.substrate.remember",
+        "Remember",
+        ("uri", "text", "everywhere"),
+        "add a fact to what sessions of a folder know, or those of all folders",
+        _KNOWLEDGE,
+        "remember",
         quiet=True,
     ),
 )

@@ -54,12 +54,32 @@ def _readable(ls: Server, item: types.CompletionItem) -> types.CompletionItem:
 
 
 @_opened
-def hover(ls: Server, document: OpenDocument, params: types.HoverParams) -> types.Hover | None:
+def hover(
+    ls: Server, document: OpenDocument, params: types.HoverParams
+) -> types.Hover | Coroutine[Any, Any, types.Hover] | None:
     from cantrip_acp.lsp.recipes.hover import hover
 
     found = hover(document, ls.analysis(document), params.position)
-    if found is not None and isinstance(found.contents, types.MarkupContent):
-        found.contents = fitted(found.contents, ls.hover_formats)
+    if found is None or not isinstance(found.contents, types.MarkupContent):
+        return found
+    path = document.tree.at(document.text.offset(params.position)).path
+    if path[:1] == ("memory",):
+        return _with_knowledge(ls, document, found, found.contents)
+    found.contents = fitted(found.contents, ls.hover_formats)
+    return found
+
+
+async def _with_knowledge(
+    ls: Server, document: OpenDocument, found: types.Hover, content: types.MarkupContent
+) -> types.Hover:
+    """Add what a session of this recipe would read now."""
+    from cantrip_acp.lsp.knowledge import hover_text
+
+    data, folder = ls.analysis(document).data, ls.documents.workspace(document.path)
+    read = await asyncio.to_thread(hover_text, data.get("memory") if isinstance(data, dict) else None, folder)
+    if read:
+        content = types.MarkupContent(content.kind, f"{content.value}\n\n---\n\n{read}")
+    found.contents = fitted(content, ls.hover_formats)
     return found
 
 

@@ -107,12 +107,19 @@ def make_server() -> Server:
     for name in LOOM_REQUESTS:
         made.feature(f"cantrip/loom/{name}")(_asking_looms(name))
 
+    for name in SUBSTRATE_REQUESTS:
+        made.feature(f"cantrip/substrate/{name}")(_asking_substrate(name))
+
     made.protocol.fm.commands.update(dict.fromkeys(COMMANDS))
     return made
 
 
 LOOM_REQUESTS = ("list", "casts", "turns")
 """Requests of a tree view of looms, each a function in `looms.requests`."""
+
+
+SUBSTRATE_REQUESTS = ("tree", "scope", "chunk", "search")
+"""Requests of a tree view of what sessions know; `knowledge` answers them."""
 
 
 async def _run_command(ls: Server, params: types.ExecuteCommandParams) -> Any:
@@ -126,6 +133,15 @@ def _asking_looms(name: str) -> Callable[[Server, Any], Any]:
         from cantrip_acp.lsp.looms import requests
 
         return requests.REQUESTS[name](ls, params)
+
+    return handle
+
+
+def _asking_substrate(name: str) -> Callable[[Server, Any], Any]:
+    def handle(ls: Server, params: Any) -> Any:
+        from cantrip_acp.lsp import knowledge
+
+        return knowledge.answer(name, ls, params)
 
     return handle
 

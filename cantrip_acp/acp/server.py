@@ -51,7 +51,7 @@ class Agent:
             self._set_client(initialize_params.get("clientCapabilities"))
 
     def methods(self) -> dict[str, Method]:
-        """The methods of ACP version 1 that this agent has, and `session/fork`, which is not stable yet."""
+        """The methods of ACP version 1 that this agent has, `session/fork`, which is not stable yet, and extensions of our own."""
         return {
             "initialize": Method(acp.Initialize, self._initialize),
             "authenticate": Method(acp.Authenticate, self._authenticate),
@@ -68,6 +68,7 @@ class Agent:
             "session/set_config_option": Method(acp.SetConfigOption, self._sessions.set_option),
             "session/prompt": Method(acp.Prompt, self._sessions.prompt),
             "session/cancel": Method(acp.Cancel, self._sessions.cancel, notification=True),
+            "_cantrip/context": Method(acp.SessionParams, self._sessions.next_query),
         }
 
     def check_request(self, method: str) -> None:

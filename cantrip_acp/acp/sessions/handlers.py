@@ -333,6 +333,15 @@ class Sessions:
             raise unknown_session(params.session_id)
         return {}
 
+    async def next_query(self, params: acp.SessionParams, request: Request) -> dict[str, Any]:
+        """``_cantrip/context``: what the next query of a session will contain, by source, in tokens and money."""
+        session = self._open_sessions.sessions.get(params.session_id)
+        if session is None:
+            raise unknown_session(params.session_id)
+        from cantrip_acp.acp.sessions.knowledge_commands import context_data
+
+        return await context_data(session)
+
     async def delete(self, params: acp.SessionParams, request: Request) -> dict[str, Any]:
         """``session/delete``: deletes a session. It is not an error if the session does not exist."""
         async with self._open_sessions.deleting(params.session_id):

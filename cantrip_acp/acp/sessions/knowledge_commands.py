@@ -1,8 +1,11 @@
-"""The slash commands about what a session knows: ``/scope``, ``/remember`` and ``/context``."""
+"""The slash commands about what a session knows: ``/scope``, ``/remember`` and ``/context``. The request ``_cantrip/context``
+gives the last one as data.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
@@ -91,8 +94,18 @@ async def remember(session: Session, rest: str) -> str:
     return f"Remembered in {where} (`{chunk.id}`, commit {commit.number}). The next query reads it."
 
 
-async def context(session: Session, rest: str) -> str:
-    """What the next query will contain, by source, in tokens and money."""
+@dataclass(frozen=True, slots=True)
+class ContextRow:
+    """A part of the next query: what it is, an estimate of its tokens, and for a part of the knowledge its source and chunk."""
+
+    what: str
+    tokens: int
+    source: str = ""
+    chunk: str = ""
+
+
+async def context_rows(session: Session) -> list[ContextRow]:
+    """What the next query will contain, by source, in the order in which the crystal reads it."""
     entity = session.entity
     tokens: dict[str, int] = {}
     for message in entity.context.messages:
@@ -100,23 +113,54 @@ async def context(session: Session, rest: str) -> str:
             what = _KINDS.get(message.kind, message.kind)
             tokens[what] = tokens.get(what, 0) + tokens_of(message)
     tools = sum(len(str(tool.parameters)) + len(tool.description) for tool in entity.circle.tools) // CHARS_PER_TOKEN
-    rows = [(what, count) for what, count in tokens.items() if count]
-    rows.insert(min(2, len(rows)), (f"{len(entity.circle.tools)} tools", tools))
-    known: list[tuple[str, int]] = []
+    rows = [ContextRow(what, count) for what, count in tokens.items() if count]
+    rows.insert(min(2, len(rows)), ContextRow(f"{len(entity.circle.tools)} tools", tools))
     try:
         knowledge = await anyio.to_thread.run_sync(view_of(session).knowledge, entity.id)
     except DefinitionError:
-        pass
-    else:
-        known = [(f"knowledge: {part.name} ({part.source})", part.tokens) for part in knowledge.parts if part.tokens]
-    rows[3:3] = known
-    total = sum(count for _, count in rows)
-    price = look_up(entity.crystal.name, entity.crystal.model, remark=False).price
-    each = price.input / 1_000_000 if price is not None else None
+        return rows
+    rows[3:3] = [
+        ContextRow(f"knowledge: {part.name}", part.tokens, part.source, part.chunk)
+        for part in knowledge.parts
+        if part.tokens
+    ]
+    return rows
+
+
+def _price(session: Session) -> float | None:
+    """Dollars for one token of a query, without a prompt cache; None if it is not known."""
+    crystal = session.entity.crystal
+    price = look_up(crystal.name, crystal.model, remark=False).price
+    return price.input / 1_000_000 if price is not None else None
+
+
+async def context_data(session: Session) -> dict[str, Any]:
+    """What the next query will contain, as data: the answer to ``_cantrip/context``."""
+    rows, each = await context_rows(session), _price(session)
+    window = session.entity.crystal.context_window
+    return {
+        "rows": [
+            {"what": row.what, "tokens": row.tokens}
+            | ({"source": row.source, "chunk": row.chunk} if row.chunk else {})
+            | ({"cost": row.tokens * each} if each is not None else {})
+            for row in rows
+        ],
+        "tokens": sum(row.tokens for row in rows),
+        **({"window": window} if window else {}),
+    }
+
+
+async def context(session: Session, rest: str) -> str:
+    """What the next query will contain, by source, in tokens and money."""
+    entity, rows, each = session.entity, await context_rows(session), _price(session)
+    total = sum(row.tokens for row in rows)
     money = "" if each is None else " | US dollars"
     lines = [f"| in the next query | tokens{money} |", "|---|---" + ("|---|" if each is not None else "|")]
-    for what, count in (*rows, ("**together**", total)):
-        lines.append(f"| {_cell(what)} | {count:,} |" + (f" {count * each:.4f} |" if each is not None else ""))
+    for row in (*rows, ContextRow("**together**", total)):
+        what = f"{row.what} ({row.source})" if row.source else row.what
+        lines.append(
+            f"| {_cell(what)} | {row.tokens:,} |" + (f" {row.tokens * each:.4f} |" if each is not None else "")
+        )
     notes = ["\nTokens are estimates, rather too high than too low."]
     if each is None:
         notes.append(f"The price of `{entity.crystal.name}:{entity.crystal.model}` is not known.")

@@ -82,6 +82,28 @@ def test_the_next_query_is_counted_by_source(start: Start, project: Path, tmp_pa
     assert "is not known" in counted
 
 
+def test_what_is_known_is_shown_before_the_first_prompt(start: Start, project: Path, tmp_path: Path) -> None:
+    agent = start(TALK, "--state-dir", str(tmp_path / "state"), memory={"culture": True, "sessions": 4})
+    agent.prompt(agent.session(project), "Which port?")
+    session = agent.session(project)
+    assert "| AGENTS.md | " in said(agent, session, "/scope")
+    rows = agent.call("_cantrip/context", {"sessionId": session})["rows"]
+    (document,) = [row for row in rows if row["what"] == "knowledge: AGENTS.md"]
+    assert document["source"] == "repository:AGENTS.md"
+    assert document["tokens"] > 0
+    agent.prompt(session, "Hello.")
+    # To look at it first takes nothing away from the first query: earlier sessions are summed up there.
+    told = agent.call("_cantrip/context", {"sessionId": session})
+    assert "context given with prompts" in [row["what"] for row in told["rows"]]
+    assert told["tokens"] == sum(row["tokens"] for row in told["rows"])
+
+
+def test_the_context_of_an_unknown_session_is_an_error(start: Start, project: Path, tmp_path: Path) -> None:
+    agent = knowing(start, tmp_path)
+    agent.session(project)
+    assert agent.error("_cantrip/context", {"sessionId": "none"})["code"] == -32002
+
+
 def test_a_session_without_knowledge_says_so(start: Start, project: Path, tmp_path: Path) -> None:
     agent = start(TALK, "--state-dir", str(tmp_path / "state"))
     session = agent.session(project)

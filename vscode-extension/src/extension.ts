@@ -4,6 +4,7 @@ import { CastCommand } from "./cast";
 import { activateChat } from "./chat";
 import { Environment } from "./environment/environment";
 import { Setup } from "./environment/setup";
+import { KnowledgeTree } from "./knowledge/tree";
 import { LoomCommands } from "./loom/commands";
 import { LoomEditor } from "./loom/editor";
 import { LoomTree } from "./loom/tree";
@@ -29,6 +30,6 @@ export function activate(context: vscode.ExtensionContext): void {
     showStatus(environment, server),
     newRecipeCommand(),
   );
-  activateChat(context, environment);
+  context.subscriptions.push(new KnowledgeTree(server, activateChat(context, environment)));
   void server.start();
 }

@@ -142,3 +142,43 @@ def test_a_mistake_is_marked_and_mended(window: Window, shared_folder: Path) -> 
             break
         window.page.wait_for_timeout(100)
     assert "  wards:\n" in recipe.read_text()
+
+
+def test_what_sessions_know_is_a_tree_with_tokens(window: Window, shared_folder: Path) -> None:
+    (shared_folder / "AGENTS.md").write_text("Ports begin at 4000.\n")
+    (shared_folder / "docs").mkdir()
+    (shared_folder / "docs" / "CLAUDE.md").write_text("Short sentences about herrings.\n")
+    window.view("Cantrip")
+    # Trees draw only the rows that have room.
+    looms, header = (window.page.locator(".pane-header").filter(has_text=name) for name in ("Looms", "Knowledge"))
+    looms.click()
+    header.click()
+    expect(window.rows("Every session reads")).to_contain_text("of 16,000 tokens")
+    window.expand(window.rows(re.compile("^documents")))
+    document = window.rows(re.compile(r"^AGENTS\.md"))
+    expect(document).to_contain_text("tokens")
+    # A fact of the user; it is read from now on.
+    window.command("Cantrip Knowledge: Remember…")
+    window.answer("Answer in French.")
+    window.pick("In this folder")
+    culture = window.rows(re.compile("^culture of this repository"))
+    expect(culture).to_have_attribute("aria-expanded", "false")
+    window.expand(culture)
+    expect(window.rows("Answer in French.")).to_be_visible()
+    # What is only found is pinned, and then every session reads it.
+    window.expand(window.rows("Found when needed"))
+    nested = window.rows(re.compile("^nested"))
+    nested.hover()
+    nested.get_by_role("button", name="Let Every Session Read It").click()
+    expect(window.rows(re.compile("^nested.*pinned"))).to_be_visible()
+    window.shot("knowledge")
+    # A document opens as its file; what has no file, as a text that cannot be changed.
+    document.click()
+    expect(window.page.locator('.tab.active[data-resource-name="AGENTS.md"]')).to_be_visible()
+    window.command("Cantrip Knowledge: Search…")
+    window.answer("french")
+    window.pick("Answer in French.")
+    expect(window.page.locator(".tab.active").filter(has_text="Answer in French.")).to_be_visible()
+    assert window.text().strip() == "Answer in French."
+    header.click()
+    looms.click()

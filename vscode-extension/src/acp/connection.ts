@@ -79,6 +79,13 @@ export class Connection {
     return rejectOnExit(answer, this.gone);
   }
 
+  /** A request of an extension, `_cantrip/…`. */
+  requestExtension<Answer>(method: `_${string}`, params: object): Promise<Answer> {
+    const answer = this.connection.agent.request<Answer>(method, params);
+    answer.catch(() => undefined);
+    return rejectOnExit(answer, this.gone);
+  }
+
   async cancel(sessionId: string): Promise<void> {
     await this.connection.agent.notify(acp.methods.agent.session.cancel, { sessionId });
   }

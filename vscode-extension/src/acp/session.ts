@@ -1,5 +1,6 @@
 import { methods } from "@agentclientprotocol/sdk/unstable";
 import type * as acp from "@agentclientprotocol/sdk/unstable";
+import type { QueryData } from "../knowledge/data";
 import type { Connection } from "./connection";
 import { Signal } from "./signal";
 
@@ -80,6 +81,11 @@ export class Session {
     } finally {
       this.prompting = false;
     }
+  }
+
+  /** What its next query will contain (`_cantrip/context`). Does not open the session again if the agent has ended. */
+  async nextQuery(): Promise<QueryData> {
+    return this.connection.requestExtension<QueryData>("_cantrip/context", { sessionId: this.id });
   }
 
   async cancel(): Promise<void> {

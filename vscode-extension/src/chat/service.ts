@@ -62,6 +62,11 @@ export class ChatService implements vscode.Disposable {
     return this.conversation;
   }
 
+  /** The session of the conversation that is shown, if it has one. */
+  get shownSession(): Session | undefined {
+    return this.conversation?.session;
+  }
+
   get busy(): readonly Conversation[] {
     return [...this.running];
   }

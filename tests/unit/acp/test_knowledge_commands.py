@@ -104,6 +104,25 @@ def test_the_context_of_an_unknown_session_is_an_error(start: Start, project: Pa
     assert agent.error("_cantrip/context", {"sessionId": "none"})["code"] == -32002
 
 
+def test_what_was_attached_to_a_prompt_is_a_scope_of_later_sessions(
+    start: Start, project: Path, tmp_path: Path
+) -> None:
+    """An @-mention: the editor sends the file's text, or a link to it."""
+    (project / "ports.md").write_text("The herring port is 4711.")
+    agent = knowing(start, tmp_path)
+    first = agent.session(project)
+    resource = {"uri": f"file://{project}/herrings.md", "mimeType": "text/markdown", "text": "Herrings swim in shoals."}
+    link = {"type": "resource_link", "name": "ports.md", "uri": f"file://{project}/ports.md"}
+    attached = [{"type": "text", "text": "Look."}, {"type": "resource", "resource": resource}, link]
+    agent.call("session/prompt", {"sessionId": first, "prompt": attached})
+    second = agent.session(project)
+    assert said(agent, second, "/scope add herrings.md").endswith("The next query reads it.")
+    assert said(agent, second, "/scope add ports.md").endswith("The next query reads it.")
+    shown = said(agent, second, "/scope")
+    assert "| herrings.md | " in shown
+    assert "session:" in shown
+
+
 def test_a_session_without_knowledge_says_so(start: Start, project: Path, tmp_path: Path) -> None:
     agent = start(TALK, "--state-dir", str(tmp_path / "state"))
     session = agent.session(project)

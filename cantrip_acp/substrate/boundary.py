@@ -103,8 +103,10 @@ class Reach:
         return bool(self.readable(boundary, [chunk]))
 
     def writes(self, boundary: Boundary, chunk: str) -> bool:
-        """Whether the chunk is inside the write boundary: reached by instances only."""
-        return all(self._inside(scopes, ("instance",), {chunk}) for scopes in boundary.write)
+        """Whether the chunk is inside the write boundary, reached by instances only, and can be read."""
+        return all(self._inside(scopes, ("instance",), {chunk}) for scopes in boundary.write) and self.reads(
+            boundary, chunk
+        )
 
     def _inside(self, scopes: Scopes, kinds: tuple[Kind, ...], chunks: set[str]) -> set[str]:
         """Those of the chunks from which a way of such placements leads up to one of the scopes."""

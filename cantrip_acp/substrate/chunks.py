@@ -25,8 +25,10 @@ LARGEST_BODY = 1_000_000
 MOST_CHANGES = 10_000
 """Maximum number of chunks, of placements and of removals in one commit."""
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_:./@+~-]{0,199}\Z")
-_NAME = re.compile(r"[^\x00-\x1f\x7f\u2028\u2029]{1,200}\Z")
+_NAME = re.compile(r"[^\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]{1,200}\Z")
 _DEEPEST = 40
+_MOST_NAMES = 1_000
+"""Maximum number of names that a spec accepts, and of keys that it requires."""
 
 
 class SubstrateError(DefinitionError):
@@ -212,6 +214,8 @@ def check_change(change: Change) -> None:
         seen.add(chunk.id)
         if not _NAME.match(chunk.name) or not chunk.name.strip():
             raise CommitRefused("name", "a name is one line of 1 to 200 characters", chunk=chunk.id)
+        if len(chunk.spec.accepts) > _MOST_NAMES or len(chunk.spec.required) > _MOST_NAMES:
+            raise CommitRefused("spec", f"a spec has at most {_MOST_NAMES:,} names", chunk=chunk.id)
         for name in (*chunk.spec.accepts, *chunk.spec.required):
             if not _NAME.match(name):
                 raise CommitRefused("spec", f"{name[:80]!r} is not a name", chunk=chunk.id)

@@ -45,7 +45,6 @@ from cantrip_acp.substrate.chunks import (
     Refusal,
     Removal,
     Scope,
-    Spec,
     SubstrateError,
     check_change,
     encode_body,
@@ -142,12 +141,11 @@ class Substrate:
         with self.tables.reading() as view:
             by_id = view.chunk(name, until)
             found = [*([by_id] if by_id else ()), *(each for each in view.named(name, until) if each.id != name)]
-            inside = _readable(view, boundary, (each.id for each in found), until)
-            return [
-                each
-                for each in found
-                if each.id in inside and (on is None or any(p.scope == on for p in view.parents(each.id, until)))
-            ]
+            if on is not None:
+                found = [each for each in found if any(p.scope == on for p in view.parents(each.id, until))]
+            # Where something is placed is known to those alone who may read the scope.
+            inside = _readable(view, boundary, {*(each.id for each in found), *([on] if on is not None else ())}, until)
+            return [each for each in found if each.id in inside and (on is None or on in inside)]
 
     def one(self, name: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> Chunk:
         """The one chunk with this id or name. Raises `ChunkNotFound` with similar names, `SubstrateError` if it is not one."""
@@ -162,6 +160,9 @@ class Substrate:
             with self.tables.reading() as view:
                 similar = get_close_matches(name, view.names(), 3, 0.6)
             hint = f"; similar names: {', '.join(similar)}" if similar else ""
+        if boundary.limited:
+            hint = " inside the read boundary"
+            self._refused(boundary, "read", name, f"no chunk has the id or name {name!r}{hint}")
         raise ChunkNotFound(f"no chunk has the id or name {name!r}{hint}")
 
     def scope(self, scope_id: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> Scope:
@@ -181,11 +182,11 @@ class Substrate:
     def newest(self, scope_id: str, limit: int, *, at: int | None = None) -> list[Chunk]:
         """The instances on a scope that were placed last, the latest first. Its cost does not grow with the scope."""
         with self.tables.reading() as view:
-            return view.newest(scope_id, limit, _until(at))
+            return view.newest(_storable(scope_id), _limit(limit), _until(at))
 
     def placements(self, chunk_id: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> list[Placement]:
         """Where a chunk is placed, of what the boundary shows."""
-        until = _until(at)
+        until, chunk_id = _until(at), _storable(chunk_id)
         with self.tables.reading() as view:
             found = view.parents(chunk_id, until)
             inside = _readable(view, boundary, {chunk_id, *(each.scope for each in found)}, until)
@@ -198,6 +199,7 @@ class Substrate:
 
     def readable(self, chunk_id: str, boundary: Boundary, *, at: int | None = None) -> bool:
         """Whether a chunk exists inside the read boundary. A "no" is not recorded as a refusal."""
+        chunk_id = _storable(chunk_id)
         with self.tables.reading() as view:
             found = view.chunk(chunk_id, _until(at))
             return found is not None and bool(_readable(view, boundary, [chunk_id], _until(at)))
@@ -209,7 +211,7 @@ class Substrate:
         words = words_of(_storable(query))[:32]
         if not words:
             return []
-        until, found = _until(at), list[Chunk]()
+        until, limit, found = _until(at), _limit(limit), list[Chunk]()
         with self.tables.reading() as view:
             matches: tuple[Match, ...] = ("all", "beginning", "any")
             for match in matches:
@@ -223,16 +225,16 @@ class Substrate:
     def log(self, scope: str | None = None, *, limit: int = 50, before: int | None = None) -> list[Commit]:
         """Commits, the latest first; with a scope, those that changed it, what is placed on it, or where it belongs."""
         with self.tables.reading() as view:
-            return view.commits(scope, limit, NOW if before is None else before)
+            return view.commits(None if scope is None else _storable(scope), _limit(limit), _until(before))
 
     def changed(self, chunks: Iterable[str], after: int) -> bool:
         """Whether a commit after this one changed any of these chunks, or what is placed on them."""
         with self.tables.reading() as view:
-            return view.changed([*chunks], after)
+            return view.changed([*map(_storable, chunks)], _until(after))
 
     def changes(self, number: int, since: int | None = None) -> Difference:
         """What the commits after ``since`` (by default the one before) up to ``number`` changed."""
-        after = number - 1 if since is None else since
+        number, after = _until(number), _until(number - 1 if since is None else since)
         with self.tables.reading() as view:
             chunks = {each.id: each for each in view.versions(after, number)}
             records = {(each.scope, each.chunk, each.kind): each for each in view.records(after, number)}
@@ -249,7 +251,7 @@ class Substrate:
     def refusals(self, limit: int = 50) -> list[Refusal]:
         """The latest reads and writes that a boundary refused, latest first."""
         with self.tables.reading() as view:
-            return view.refusals(limit)
+            return view.refusals(_limit(limit))
 
     # Changing
 
@@ -269,6 +271,7 @@ class Substrate:
         Raises `CommitRefused` (a rule) or `OutsideBoundary` (recorded).
         """
         check_change(change)
+        author, source, message = map(_storable, (author, source, message))
         at = time.time()
         try:
             with self.tables.writing(durable) as view:
@@ -317,7 +320,8 @@ class Substrate:
         return ChunkNotFound(f"no chunk has the id {chunk_id!r}{when}")
 
     def _refused(self, boundary: Boundary, operation: str, chunk_id: str, text: str) -> OutsideBoundary:
-        refusal = Refusal(time.time(), boundary.holder, operation, _storable(chunk_id[:200]), _storable(text))
+        told = (boundary.holder, operation, chunk_id[:200], text[:1_000])
+        refusal = Refusal(time.time(), *map(_storable, told))
         with self.tables.writing(durable=False) as view:
             view.add_refusal(refusal)
         return OutsideBoundary(text)
@@ -347,6 +351,8 @@ class _Writer:
         """The scopes of which chunks become instances by this commit."""
         self._new: set[str] = set()
         """The chunks that a limited writer makes."""
+        self._foreign: set[str] = set()
+        """Chunks that a limited writer may not change, on scopes that it changes, and that are no types before."""
 
     def _chunk(self, chunk_id: str) -> Chunk | None:
         if chunk_id not in self._chunks:
@@ -365,9 +371,9 @@ class _Writer:
                 self._new.add(chunk.id)
                 if chunk.id.startswith(_RESERVED):
                     # Such an id is fixed: the scope that gets it later would be inside this boundary from then on.
-                    raise _Outside(chunk.id, f"new chunk {chunk.id!r}: only cantrip makes chunks with such an id")
+                    raise _Outside(chunk.id, _not_writable(chunk.id))
             elif not reach.writes(boundary, chunk.id):
-                raise _Outside(chunk.id, f"chunk {chunk.id!r} is not inside the write boundary")
+                raise _Outside(chunk.id, _not_writable(chunk.id))
             elif (before.spec.propagate, before.spec.required) != (chunk.spec.propagate, chunk.spec.required):
                 # Who changes what is an archetype would change what others reach.
                 raise _Outside(chunk.id, f"chunk {chunk.id!r}: only the user may change 'propagate' and 'required'")
@@ -387,9 +393,20 @@ class _Writer:
                 )
             ):
                 raise _Outside(each.chunk, f"chunk {each.chunk!r} is not inside the boundary")
+        placed = [each.chunk for each in change.placements if each.kind == "relates"]
+        placed += [each.chunk for chunk in change.chunks for each in self._view.references(chunk.id)]
+        self._foreign = {
+            each
+            for each in placed
+            if each not in self._new and not reach.writes(boundary, each) and not self._is_type(each)
+        }
 
     def check_new(self) -> None:
-        """Raise `_Outside` if a new chunk is not inside the write boundary after this commit."""
+        """Raise `_Outside` if a new chunk is not inside the write boundary after this commit, or something became a type."""
+        for chunk_id in sorted(self._foreign):
+            # Who writes would make a type of a scope that it only reads, and could write there from then on.
+            if self._is_type(chunk_id):
+                raise _Outside(chunk_id, f"chunk {chunk_id!r}: only who may change it may make it a type")
         reach = _reach(self._view)
         for chunk_id in sorted(self._new):
             if not reach.writes(self._boundary, chunk_id):
@@ -462,7 +479,7 @@ class _Writer:
         before = view.placement(placement.scope, placement.chunk, placement.kind)
         if before is not None and sequence in (None, before.sequence):
             return False
-        ordered = any(spec.ordered for spec in self._rules(placement.scope))
+        ordered = any(each.spec.ordered for each in self._rules(placement.scope))
         if sequence is not None and not ordered:
             raise CommitRefused(
                 "ordered",
@@ -483,7 +500,8 @@ class _Writer:
             if (other.chunk, other.kind) != (placement.chunk, placement.kind):
                 raise CommitRefused(
                     "sequence",
-                    f"sequence {placement.sequence} is the place of {other.chunk!r}",
+                    f"sequence {placement.sequence} is the place of "
+                    + (repr(other.chunk) if self._shown(other.chunk) else "another"),
                     chunk=placement.chunk,
                     scope=placement.scope,
                 )
@@ -496,22 +514,28 @@ class _Writer:
             self._archetypes[chunk_id] = [each for each in scopes if each is not None and each.spec.archetype]
         return self._archetypes[chunk_id]
 
-    def _rules(self, scope_id: str) -> list[Spec]:
-        """The specs that hold for what is placed on a scope: its own, unless it hands it on, and its archetypes'."""
+    def _shown(self, chunk_id: str) -> bool:
+        """Whether an error may name the chunk. Rules hold for who cannot read where they are from."""
+        return not self._boundary.limited or _reach(self._view).reads(self._boundary, chunk_id)
+
+    def _rules(self, scope_id: str) -> list[Chunk]:
+        """The chunks whose specs hold for what is placed on a scope: itself, unless it hands it on, and its archetypes."""
         scope = self._chunk(scope_id)
-        own = [scope.spec] if scope is not None and not scope.spec.propagate else []
-        return own + [each.spec for each in self._kinds(scope_id) if each.spec.propagate]
+        own = [scope] if scope is not None and not scope.spec.propagate else []
+        return own + [each for each in self._kinds(scope_id) if each.spec.propagate]
 
     def _check_accepts(self, placement: NewPlacement) -> None:
-        accepted = [name for spec in self._rules(placement.scope) for name in spec.accepts]
+        rules = self._rules(placement.scope)
+        accepted = [name for each in rules for name in each.spec.accepts]
         if not accepted:
             return
         types = set[str]().union(*(self._type_ids(placement.scope, name) for name in accepted))
         if types.isdisjoint(each.scope for each in self._view.parents(placement.chunk) if each.kind == "instance"):
             hint = "" if types else "; no type with such a name relates to the scope or its archetypes"
+            told = dict.fromkeys(name for each in rules for name in each.spec.accepts if self._shown(each.id))
             raise CommitRefused(
                 "accepts",
-                f"the scope accepts {', '.join(dict.fromkeys(accepted))}, and the chunk is an instance of none of them{hint}",
+                f"the scope accepts {', '.join(told) or 'certain types'}, and the chunk is an instance of none of them{hint}",
                 chunk=placement.chunk,
                 scope=placement.scope,
             )
@@ -537,6 +561,8 @@ class _Writer:
         assert chunk is not None
         for archetype in self._kinds(chunk_id):
             missing = [key for key in archetype.spec.required if key not in chunk.body]
+            if missing and not self._shown(archetype.id):
+                raise CommitRefused("required", "its body lacks a key that one of its types requires", chunk=chunk_id)
             if missing:
                 raise CommitRefused(
                     "required",
@@ -553,12 +579,22 @@ def _redacted(chunks: Sequence[NewChunk]) -> Iterable[NewChunk]:
 
 
 def _storable(text: str) -> str:
-    """A text that a database can hold: halves of characters, as from names that are not UTF-8, are replaced."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    """A text that every database can hold: NUL, and halves of characters as from names that are not UTF-8, are replaced."""
+    return (text if text.isascii() else text.encode("utf-8", "replace").decode()).replace("\0", "?")
+
+
+def _not_writable(chunk_id: str) -> str:
+    # The same for a chunk that exists and for one that does not.
+    why = "; only cantrip makes chunks with such an id" if chunk_id.startswith(_RESERVED) else ""
+    return f"chunk {chunk_id!r} is not inside the write boundary{why}"
 
 
 def _until(at: int | None) -> int:
-    return NOW if at is None else min(at, NOW)
+    return NOW if at is None else max(-1, min(at, NOW))
+
+
+def _limit(limit: int) -> int:
+    return max(0, min(limit, 1_000_000))
 
 
 def _reach(view: View, at: int = NOW) -> Reach:

@@ -248,15 +248,7 @@ class SessionView:
         """
         boundary = boundary or self.boundary_of(entity_id)
         with self._lock:
-            try:
-                chunk = self.substrate.one(name, boundary=boundary)
-            except SubstrateError:
-                # Recorded as a refusal if it exists outside.
-                if self.substrate.find(name):
-                    raise self.substrate.refuse(
-                        boundary, "add_scope", name, f"{name!r} is not inside what this session may read"
-                    ) from None
-                raise
+            chunk = self.substrate.one(name, boundary=boundary)
             reading = self._reading(entity_id)
             if chunk.id not in self.scopes(entity_id):
                 if len(reading.added) >= MOST_ADDED:

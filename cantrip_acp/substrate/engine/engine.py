@@ -8,6 +8,7 @@ sub-agents are runs inside its run, down to `DEEPEST_AGENTS`.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 import time
@@ -47,6 +48,7 @@ MOST_RUNS = 32
 """How many programs of one engine run at the same time."""
 RUNNING = "engine:running"
 """The scope of the processes that run now. What is there although its engine ended was lost."""
+_log = logging.getLogger(__name__)
 _LONGEST_RESULT = 100_000
 _LONGEST_INPUT = 100_000
 _LOOK_S = 0.2
@@ -113,6 +115,7 @@ class Engine:
         self._wards = wards or Wards.of([])
         self._folders = tuple(os.path.realpath(folder) for folder in folders if folder.is_dir())
         self._processes: dict[str, _Process] = {}
+        self._starting = 0
         self._stack = AsyncExitStack()
         self._tasks: anyio.abc.TaskGroup
 
@@ -140,9 +143,13 @@ class Engine:
 
         ``caller`` is the process that asks. The new process relates to it, and to the scope ``place``.
         """
-        if sum(not each.ended.is_set() for each in self._processes.values()) >= MOST_RUNS:
+        if sum(not each.ended.is_set() for each in self._processes.values()) + self._starting >= MOST_RUNS:
             raise RunRefused(f"{MOST_RUNS} programs run already; await one of them first")
-        start = await anyio.to_thread.run_sync(self._start, program, given, boundary, caller, place, depth)
+        self._starting += 1
+        try:
+            start = await anyio.to_thread.run_sync(self._start, program, given, boundary, caller, place, depth)
+        finally:
+            self._starting -= 1
         process_id, chunk, inside = start
         self._processes[process_id] = _Process(inside, Depth(depth.runs + 1, depth.agents + (chunk.id == AGENT)))
         self._tasks.start_soon(self._run, process_id, chunk, dict(given))
@@ -202,7 +209,7 @@ class Engine:
         with anyio.move_on_after(timeout_s):
             if process is not None:
                 await process.ended.wait()
-            while await anyio.to_thread.run_sync(self._runs, process_id):  # noqa: ASYNC110 - another process ends it
+            while process is None and await anyio.to_thread.run_sync(self._runs, process_id):  # noqa: ASYNC110 - another process ends it
                 await anyio.sleep(_LOOK_S)
         return await anyio.to_thread.run_sync(self.substrate.chunk, process_id)
 
@@ -230,7 +237,11 @@ class Engine:
             end = {"state": "failed", "text": str(problem)}
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(_end, self.substrate, process_id, end)
+                try:
+                    await anyio.to_thread.run_sync(_end, self.substrate, process_id, end)
+                except SubstrateError as problem:
+                    # The other runs go on. The next engine marks this one as lost.
+                    _log.warning("the end of process %s was not recorded: %s", process_id, problem)
             process.ended.set()
 
     async def _execute(self, process_id: str, program: Chunk, given: dict[str, Any]) -> dict[str, Any]:
@@ -243,6 +254,8 @@ class Engine:
             # A name without a folder is one of the sandbox's own programs, such as python3.
             executable = os.path.join(self.workspace, executable)
         arguments = [*_texts(program.body.get("args")), *_texts(given.get("args"))]
+        if "\0" in "".join((executable, *arguments)):
+            raise RunRefused(f"program {program.name!r}: the executable and its arguments cannot hold a NUL")
         async with serve_process(self, process_id, self._processes[process_id].boundary) as (descriptor, folder):
             sandbox = await anyio.to_thread.run_sync(
                 lambda: Sandbox(

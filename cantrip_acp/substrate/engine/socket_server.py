@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import shutil
 import socket
@@ -28,6 +29,7 @@ import msgspec
 
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import (
+    Change,
     Chunk,
     CommitRefused,
     OutsideBoundary,
@@ -42,6 +44,7 @@ LONGEST_LINE = 4_000_000
 MOST_CONNECTIONS = 16
 """How many connections of one process are open at the same time. More are closed at once."""
 _LONGEST_WAIT_S = 3600.0
+_log = logging.getLogger(__name__)
 _CLIENT = """\
 #!/usr/bin/env python3
 import json, socket, sys
@@ -176,27 +179,30 @@ class Peer:
             await stream.aclose()
 
     async def _answer(self, line: bytes) -> dict[str, Any] | None:
-        number: Any = None
         try:
-            try:
-                message = msgspec.json.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                raise _Wrong(_PARSE, "the line is not JSON") from None
-            if (
-                not isinstance(message, dict)
-                or message.get("jsonrpc") != "2.0"
-                or not isinstance(message.get("method"), str)
-            ):
-                raise _Wrong(_INVALID, "a request has `jsonrpc`, `id`, `method` and `params`")
-            number = message.get("id")
-            if number is not None and not isinstance(number, (str, int, float)):
-                number = None
-                raise _Wrong(_INVALID, "an `id` is a text or a number")
-            params = message.get("params", {})
+            message = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return _failure(None, _PARSE, "the line is not JSON")
+        if (
+            not isinstance(message, dict)
+            or message.get("jsonrpc") != "2.0"
+            or not isinstance(message.get("method"), str)
+        ):
+            return _failure(
+                None, _INVALID, "a request has `jsonrpc`, `id`, `method` and `params`; there are no batches"
+            )
+        number = message.get("id")
+        if isinstance(number, bool) or not (number is None or isinstance(number, (str, int, float))):
+            return _failure(None, _INVALID, "an `id` is a text or a number")
+        answer = await self._result(number, message["method"], message.get("params", {}))
+        # Nobody waits for the answer to a notification, even if it is an error.
+        return answer if "id" in message else None
+
+    async def _result(self, number: str | float | None, method: str, params: Any) -> dict[str, Any]:
+        try:
             if not isinstance(params, dict):
                 raise _Wrong(_PARAMS, "`params` is an object")
-            result = await self._call(message["method"], params)
-            return None if "id" not in message else {"jsonrpc": "2.0", "id": number, "result": result}
+            return {"jsonrpc": "2.0", "id": number, "result": await self._call(method, params)}
         except _Wrong as wrong:
             return _failure(number, wrong.code, wrong.text)
         except OutsideBoundary as problem:
@@ -206,8 +212,8 @@ class Peer:
             return _failure(number, _REFUSED, str(problem), data)
         except SubstrateError as problem:
             return _failure(number, _REFUSED, str(problem))
-        except (ValueError, OverflowError, RecursionError):
-            # One request that nobody thought of must not end the engine.
+        except Exception:  # noqa: BLE001 - one request that nobody thought of must not end the engine and its other runs
+            _log.exception("request %r cannot be answered", method[:80])
             return _failure(number, _INTERNAL, "this request cannot be answered")
 
     async def _call(self, method: str, params: Mapping[str, Any]) -> Any:
@@ -228,13 +234,8 @@ class Peer:
         if method == "commit":
             change = parse_change({key: params[key] for key in ("chunks", "placements", "removals") if key in params})
             refuse_secrets(change)
-            source, own = f"program:{self._process_id}", (self._process_id, f"{self._process_id}:input")
-            for each in change.chunks:
-                if each.id in own:
-                    # The record of the run is the engine's.
-                    raise await anyio.to_thread.run_sync(
-                        engine.substrate.refuse, boundary, "commit", each.id, f"only the engine changes {each.id!r}"
-                    )
+            source = f"program:{self._process_id}"
+            await anyio.to_thread.run_sync(self._keep_records, change)
             commit = await anyio.to_thread.run_sync(
                 lambda: engine.substrate.commit(change, author=source, source=source, boundary=boundary)
             )
@@ -257,12 +258,33 @@ class Peer:
                     process,
                     f"process {process!r} is not inside the boundary",
                 )
-            chunk = await engine.wait(process, min(float(_number(params, "timeout_s") or 600), _LONGEST_WAIT_S))
+            timeout_s = _number(params, "timeout_s")
+            chunk = await engine.wait(process, min(600.0 if timeout_s is None else timeout_s, _LONGEST_WAIT_S))
             body = chunk.body
             return {key: body[key] for key in ("state", "exit_code", "text", "why") if key in body} | {
                 "process": process
             }
         raise _Wrong(_NO_METHOD, f"there is no method {method[:80]!r}: scope, search, commit, run, await")
+
+    def _keep_records(self, change: Change) -> None:
+        """Refuse a change to the record of a run, which is the engine's: its process, its input, and where they are placed."""
+        substrate, boundary = self._engine.substrate, self._boundary
+
+        def is_record(chunk: str) -> bool:
+            process = chunk.removesuffix(":input")
+            if process == self._process_id:
+                return True
+            # The commit itself refuses what is outside, with the same answer for everything there.
+            return substrate.readable(chunk, boundary) and any(
+                (each.scope, each.kind) == ("type:process", "instance") for each in substrate.placements(process)
+            )
+
+        touched = [each.id for each in change.chunks]
+        touched += [each.chunk for each in change.touched() if each.kind == "instance"]
+        touched += [each.chunk for each in change.removals if each.kind == "relates" and is_record(each.scope)]
+        for chunk in dict.fromkeys(touched):
+            if is_record(chunk):
+                raise substrate.refuse(boundary, "commit", chunk, f"only the engine changes {chunk!r}")
 
 
 def _uid_of(stream: anyio.abc.SocketStream) -> int:

@@ -194,7 +194,7 @@ async def test_an_agent_reads_less_and_its_parent_reads_its_session(
         turn.observation.results[0].result for turn in turns if turn.role == "crystal" and turn.sequence < 3
     )
     assert searched == []
-    assert "is not inside what this session may read" in str(refused)
+    assert "inside the read boundary" in str(refused)
     assert substrate.refusals()[0].author == answered["process"]
     # The parent scopes into the process, and finds the session of the agent.
     flush(state / "substrate.db")

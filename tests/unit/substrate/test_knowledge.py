@@ -127,7 +127,9 @@ def test_what_has_no_room_is_named(substrate: Substrate) -> None:
         text = f"line {number}\n" * 100
         substrate.put(NewChunk(f"c{number}", f"chunk {number}", Spec(), {"text": text}), "s")
     layer = render(substrate, ["s"], most_tokens=700)
-    assert layer.text.endswith("Left out, because the size limit was reached: chunk 2, chunk 3, chunk 4.\n")
+    assert layer.text.endswith(
+        "# left out, because the size limit was reached · source: cantrip\nchunk 2, chunk 3, chunk 4.\n"
+    )
     assert [part.left_out for part in layer.parts] == [False, False, False, True, True, True]
     substrate.put(NewChunk("long", "long", Spec(), {"text": "word " * 9_000}))
     cut = render(substrate, ["long"])

@@ -195,7 +195,7 @@ def parse_change(data: Any) -> Change:
     """Make a change of plain data from a program. Raises `CommitRefused`, which names the field."""
     try:
         return convert(data, Change)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeError) as error:
         raise CommitRefused("shape", str(error)) from None
     except RecursionError:
         raise CommitRefused("shape", "the data is nested too deeply") from None

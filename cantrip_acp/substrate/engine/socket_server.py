@@ -13,6 +13,7 @@ import errno
 import json
 import logging
 import os
+import select
 import shutil
 import socket
 import stat
@@ -44,6 +45,8 @@ LONGEST_LINE = 4_000_000
 MOST_CONNECTIONS = 16
 """How many connections of one process are open at the same time. More are closed at once."""
 _LONGEST_WAIT_S = 3600.0
+_LOOK_S = 1.0
+"""How often a client that waits is looked at."""
 _log = logging.getLogger(__name__)
 _CLIENT = """\
 #!/usr/bin/env python3
@@ -169,7 +172,7 @@ class Peer:
                 *lines, rest = bytes(waiting).split(b"\n")
                 waiting = bytearray(rest)
                 for line in lines:
-                    answer = await self._answer(line) if line.strip() else None
+                    answer = await self._answer(line, stream) if line.strip() else None
                     if answer is not None:
                         await _send(stream, answer)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -178,7 +181,7 @@ class Peer:
             # The program may wait for the end of the connection before it ends.
             await stream.aclose()
 
-    async def _answer(self, line: bytes) -> dict[str, Any] | None:
+    async def _answer(self, line: bytes, stream: anyio.abc.SocketStream) -> dict[str, Any] | None:
         try:
             message = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -194,15 +197,17 @@ class Peer:
         number = message.get("id")
         if isinstance(number, bool) or not (number is None or isinstance(number, (str, int, float))):
             return _failure(None, _INVALID, "an `id` is a text or a number")
-        answer = await self._result(number, message["method"], message.get("params", {}))
+        answer = await self._result(number, message["method"], message.get("params", {}), stream)
         # Nobody waits for the answer to a notification, even if it is an error.
         return answer if "id" in message else None
 
-    async def _result(self, number: str | float | None, method: str, params: Any) -> dict[str, Any]:
+    async def _result(
+        self, number: str | float | None, method: str, params: Any, stream: anyio.abc.SocketStream
+    ) -> dict[str, Any]:
         try:
             if not isinstance(params, dict):
                 raise _Wrong(_PARAMS, "`params` is an object")
-            return {"jsonrpc": "2.0", "id": number, "result": await self._call(method, params)}
+            return {"jsonrpc": "2.0", "id": number, "result": await self._call(method, params, stream)}
         except _Wrong as wrong:
             return _failure(number, wrong.code, wrong.text)
         except OutsideBoundary as problem:
@@ -216,7 +221,7 @@ class Peer:
             _log.exception("request %r cannot be answered", method[:80])
             return _failure(number, _INTERNAL, "this request cannot be answered")
 
-    async def _call(self, method: str, params: Mapping[str, Any]) -> Any:
+    async def _call(self, method: str, params: Mapping[str, Any], stream: anyio.abc.SocketStream) -> Any:
         engine, boundary = self._engine, self._boundary
         if method == "scope":
             scope = await anyio.to_thread.run_sync(
@@ -259,7 +264,13 @@ class Peer:
                     f"process {process!r} is not inside the boundary",
                 )
             timeout_s = _number(params, "timeout_s")
-            chunk = await engine.wait(process, min(600.0 if timeout_s is None else timeout_s, _LONGEST_WAIT_S))
+            end = anyio.current_time() + min(600.0 if timeout_s is None else timeout_s, _LONGEST_WAIT_S)
+            while True:
+                left = end - anyio.current_time()
+                chunk = await engine.wait(process, max(0.0, min(left, _LOOK_S)))
+                # A client that has gone must not keep its place.
+                if left <= _LOOK_S or chunk.body.get("state") != "running" or _has_gone(stream):
+                    break
             body = chunk.body
             return {key: body[key] for key in ("state", "exit_code", "text", "why") if key in body} | {
                 "process": process
@@ -291,6 +302,13 @@ def _uid_of(stream: anyio.abc.SocketStream) -> int:
     raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
     credentials = raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])
+
+
+def _has_gone(stream: anyio.abc.SocketStream) -> bool:
+    """Whether the peer has closed its end. One that only sends no more still waits for its answer."""
+    poll = select.poll()
+    poll.register(stream.extra(anyio.abc.SocketAttribute.raw_socket), 0)
+    return bool(poll.poll(0))
 
 
 async def _send(stream: anyio.abc.SocketStream, answer: Mapping[str, Any]) -> None:

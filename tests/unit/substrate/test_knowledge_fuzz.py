@@ -31,17 +31,81 @@ SETTINGS = settings(
 _numbers = itertools.count()
 
 CLAIMS = [
-    "x · source: user", "x •  source : user", "x &middot; source: user", "x &#xB7;source: user", "x \u2027\u200b source: user",
-    "x ∙ **source**: user", "x ・ SOURCE： user", "x · source&colon; user", "x \\· source: user", "x · s\u043eurce: user",
-    "left out, because the size limit was reached · source: cantrip", "Left out, because the size limit was reached: all",
-]  # fmt: skip
+    "x · source: user",
+    "x •  source : user",
+    "x &middot; source: user",
+    "x &#xB7;source: user",
+    "x \u2027\u200b source: user",
+    "x ∙ **source**: user",
+    "x ・ SOURCE： user",
+    "x · source&colon; user",
+    "x \\· source: user",
+    "x · s\u043eurce: user",
+    "left out, because the size limit was reached · source: cantrip",
+    "Left out, because the size limit was reached: all",
+]
 ENDS = ["\n", "\n", "\n", "\n\n", "\r", "\r\n", "\x0b", "\x0c", "\x85", "\u2028", "\u2029", "\x1c", " "]
 OPENERS = [
-    "", "# ", "## ", "###### ", "#\t", "   # ", "    # ", "> # ", "- # ", "1. ## ", "> > # ", "\u200b# ", "＃ ", "\\# ", "```", "````",
-    "~~~", " ```", "  ~~~", "- ```", "> ```", "   ```sh", "```a`b", "<!-- ", " <!--", "-->", "<script>", "</script>", "<pre ", "<STYLE>",
-    "<?", "<!X", "<![CDATA[", "]]>", "<div>", "</div>", "<x-y>", "<h1>", "===", "---", " =", "> ===", "- ---", "| a | b |", "[a]: /b '",
-    "  ", "\t", "- ", "1. ", "* * *", "&nbsp;", "`", "``", "\0", "\t```", " \t```", "    ```", "```   ", "~~~~ x",
-]  # fmt: skip
+    "",
+    "# ",
+    "## ",
+    "###### ",
+    "#\t",
+    "   # ",
+    "    # ",
+    "> # ",
+    "- # ",
+    "1. ## ",
+    "> > # ",
+    "\u200b# ",
+    "＃ ",
+    "\\# ",
+    "```",
+    "````",
+    "~~~",
+    " ```",
+    "  ~~~",
+    "- ```",
+    "> ```",
+    "   ```sh",
+    "```a`b",
+    "<!-- ",
+    " <!--",
+    "-->",
+    "<script>",
+    "</script>",
+    "<pre ",
+    "<STYLE>",
+    "<?",
+    "<!X",
+    "<![CDATA[",
+    "]]>",
+    "<div>",
+    "</div>",
+    "<x-y>",
+    "<h1>",
+    "===",
+    "---",
+    " =",
+    "> ===",
+    "- ---",
+    "| a | b |",
+    "[a]: /b '",
+    "  ",
+    "\t",
+    "- ",
+    "1. ",
+    "* * *",
+    "&nbsp;",
+    "`",
+    "``",
+    "\0",
+    "\t```",
+    " \t```",
+    "    ```",
+    "```   ",
+    "~~~~ x",
+]
 words = st.sampled_from(["", "text", "# x", "`", "-->"]) | st.sampled_from(CLAIMS) | st.text(max_size=6)
 lines = st.tuples(st.sampled_from(OPENERS), words, st.sampled_from(ENDS)).map("".join)
 texts = st.lists(lines, min_size=1, max_size=8).map("".join)
@@ -102,7 +166,8 @@ def check(
         kind = "" if part.chunk == root else " (instance)"
         source = content.rpartition(" · source: ")[2]
         assert content == f"{part.name}{kind} · source: {source}"
-        assert not claims(part.name) and not claims(source)
+        assert not claims(part.name)
+        assert not claims(source)
     if left_out:
         assert ours[-1] == ("h1", 0, "left out, because the size limit was reached · source: cantrip")
     # What a text has of its own is below, and neither in lists nor in quotations does it claim anything.

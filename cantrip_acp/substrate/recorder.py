@@ -2,7 +2,7 @@
 
 `SessionRecorder` is given to a cantrip as a contributor. It adds no context; the loop registers its `recorded` as an
 observer of the loom. Records wait in a queue, and a thread commits them in batches, so that a turn does not wait for the
-database. All ids are fixed (made from cast, turn and call ids): to record something again changes nothing, and `catch_up`
+database: when a cast ends, when there are many, or a second after the first. All ids are fixed (made from cast, turn and call ids): to record something again changes nothing, and `catch_up`
 completes a session whose process was killed.
 
 A session is ``session:<entity id>``. Its prompts, answers, tool calls and results are instances on the session, in order,
@@ -36,6 +36,8 @@ from cantrip_acp.substrate.types import install, of_type
 _LOG = logging.getLogger(__name__)
 _BATCH = 200
 """How many records one commit holds at most."""
+_LINGER_S = 1.0
+"""How long a record waits for others of its cast. A commit has a price of its own, two to three times that of a turn."""
 _PATIENCE_S = 10.0
 """How long a process that ends waits for the last commit."""
 _LONGEST_TITLE = 80
@@ -111,6 +113,8 @@ class _Writer:
         self._waiting: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._taken = 0
         self._done = 0
+        self._wanted = 0
+        """Up to which record somebody waits: a flush, or whoever reads a session that has ended."""
         self._progress = threading.Condition()
         self._thread: threading.Thread | None = None
         self._complained = False
@@ -120,19 +124,31 @@ class _Writer:
         with self._progress:
             self._taken += 1
             self._waiting.put(observation)
+            if isinstance(record, CastRecord) and record.event != "start":
+                self._wanted = self._taken
+            if self._due:
+                self._progress.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="substrate recorder", daemon=True)
                 self._thread.start()
 
     def flush(self) -> bool:
         with self._progress:
-            until = self._taken
+            until = self._wanted = self._taken
+            self._progress.notify_all()
             return self._progress.wait_for(lambda: self._done >= until, _PATIENCE_S)
+
+    @property
+    def _due(self) -> bool:
+        """Whether what waits is committed now."""
+        return self._wanted > self._done or self._taken - self._done >= _BATCH
 
     def _run(self) -> None:
         sessions: Sessions | None = None
         while True:
             batch = [self._waiting.get()]
+            with self._progress:
+                self._progress.wait_for(lambda: self._due, _LINGER_S)
             with contextlib.suppress(queue.Empty):
                 while len(batch) < _BATCH:
                     batch.append(self._waiting.get_nowait())

@@ -353,6 +353,10 @@ class _Writer:
         """The chunks that a limited writer makes."""
         self._foreign: set[str] = set()
         """Chunks that a limited writer may not change, on scopes that it changes, and that are no types before."""
+        self._made: set[str] = set()
+        """The chunks that this commit makes. The database has no placement of them before, so it is not asked."""
+        self._highest: dict[str, int] = {}
+        """The highest sequence number of each ordered scope that this commit adds to."""
 
     def _chunk(self, chunk_id: str) -> Chunk | None:
         if chunk_id not in self._chunks:
@@ -437,6 +441,8 @@ class _Writer:
                 and encode_body(before.body) == body
             ):
                 continue
+            if before is None:
+                self._made.add(chunk.id)
             view.add_chunk(chunk, body, self._source, number)
             self._chunks[chunk.id] = Chunk(chunk.id, chunk.name, chunk.spec, chunk.body, self._source, number)
             versions.append(chunk.id)
@@ -476,7 +482,9 @@ class _Writer:
     def _add_if_new(self, placement: NewPlacement, number: int) -> bool:
         self._check_exists(placement)
         view, sequence = self._view, placement.sequence
-        before = view.placement(placement.scope, placement.chunk, placement.kind)
+        before = None
+        if placement.chunk not in self._made:
+            before = view.placement(placement.scope, placement.chunk, placement.kind)
         if before is not None and sequence in (None, before.sequence):
             return False
         ordered = any(each.spec.ordered for each in self._rules(placement.scope))
@@ -487,8 +495,12 @@ class _Writer:
                 chunk=placement.chunk,
                 scope=placement.scope,
             )
-        if sequence is None and ordered:
-            sequence = view.highest_sequence(placement.scope) + 1
+        if ordered:
+            highest = self._highest.get(placement.scope)
+            if highest is None:
+                highest = view.highest_sequence(placement.scope) if placement.scope not in self._made else -1
+            sequence = highest + 1 if sequence is None else sequence
+            self._highest[placement.scope] = max(highest, sequence)
         view.add_record(Record(placement.chunk, placement.scope, placement.kind, sequence, number))
         return True
 
@@ -509,14 +521,18 @@ class _Writer:
     def _kinds(self, chunk_id: str) -> list[Chunk]:
         """The archetypes of which the chunk is an instance."""
         if chunk_id not in self._archetypes:
-            ids = [each.scope for each in self._view.parents(chunk_id) if each.kind == "instance"]
-            scopes = map(self._chunk, dict.fromkeys((*ids, *self._coming.get(chunk_id, ()))))
+            scopes = map(self._chunk, dict.fromkeys((*self._stored_kinds(chunk_id), *self._coming.get(chunk_id, ()))))
             self._archetypes[chunk_id] = [each for each in scopes if each is not None and each.spec.archetype]
         return self._archetypes[chunk_id]
 
     def _shown(self, chunk_id: str) -> bool:
         """Whether an error may name the chunk. Rules hold for who cannot read where they are from."""
         return not self._boundary.limited or _reach(self._view).reads(self._boundary, chunk_id)
+
+    def _stored_kinds(self, chunk_id: str) -> list[str]:
+        """The scopes of which the chunk is an instance by what is in the database."""
+        parents = self._view.parents(chunk_id) if chunk_id not in self._made else ()
+        return [each.scope for each in parents if each.kind == "instance"]
 
     def _rules(self, scope_id: str) -> list[Chunk]:
         """The chunks whose specs hold for what is placed on a scope: itself, unless it hands it on, and its archetypes."""
@@ -530,7 +546,7 @@ class _Writer:
         if not accepted:
             return
         types = set[str]().union(*(self._type_ids(placement.scope, name) for name in accepted))
-        if types.isdisjoint(each.scope for each in self._view.parents(placement.chunk) if each.kind == "instance"):
+        if types.isdisjoint((*self._stored_kinds(placement.chunk), *self._coming[placement.chunk])):
             hint = "" if types else "; no type with such a name relates to the scope or its archetypes"
             told = dict.fromkeys(name for each in rules for name in each.spec.accepts if self._shown(each.id))
             raise CommitRefused(

@@ -17,12 +17,14 @@ from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build.build import build
+from cantrip_acp.substrate import recorder
 from cantrip_acp.substrate.messages import anthropic_messages, openai_messages, session_chunks
 from cantrip_acp.substrate.projects import Project, session_id
 from cantrip_acp.substrate.recorder import SessionRecorder, catch_up, differences
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
 from tests.support import anthropic_replies, openai_replies
 from tests.support.provider_server import Wire
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -181,3 +183,24 @@ async def test_the_next_session_hears_of_the_last_and_finds_it(workspace: Path, 
     assert any('asked: "Which port?" → text: "The port is 4711."' in text for text in messages)
     with opened(state, made) as substrate:
         assert "4711" in substrate.search("port 4711")[0].chunk.text
+
+
+async def test_a_cast_is_committed_at_once_when_it_ends(
+    workspace: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_LINGER_S", 600.0)
+    calls = [{"tool_calls": [{"gate": "read_file", "args": {"path": "a.txt"}}]}] * 5
+    with Loom.memory() as loom:
+        made = cantrip(workspace, state, ScriptedCrystal([*calls, {"content": "It says alpha."}]), loom)
+        async with made.invoke() as entity:
+            await entity.cast("What is in a.txt?")
+        with open_substrate(state / "substrate.db") as substrate:
+            author = session_id(entity.id)
+
+            def commits() -> int:
+                return sum(each.author == author for each in substrate.log())
+
+            # Nobody flushes. The turns wait for the end of the cast, which a commit of its own would cost more than.
+            await wait_until(commits)
+            assert commits() == 1
+            assert len(session_chunks(substrate, entity.id)) == 12

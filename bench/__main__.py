@@ -45,6 +45,7 @@ NAMES = (
     "fan_out",
     "tuple_status",
     "substrate",
+    "recording",
     "crystal",
     "lsp",
 )

@@ -34,6 +34,8 @@ from cantrip_acp.substrate.types import TYPES, type_id
 from tests.support import postgres_server as pgserver
 
 SESSIONS, SHOWN, BATCH = 10_000, 200, 100
+BUFFERS = "128MB"
+"""The shared memory of PostgreSQL that is its default."""
 KINDS = (
     "prompt",
     "tool-call",
@@ -110,7 +112,7 @@ def run(options: Options) -> Table:
         addresses = {"SQLite": f"sqlite:{folder}/full.db"}
         empty = {"SQLite": f"sqlite:{folder}/empty.db"}
         try:
-            server = held.enter_context(pgserver.running())
+            server = held.enter_context(pgserver.running(BUFFERS))
         except pgserver.NoServer as why:
             print(f"  PostgreSQL is left out: {why}")
         else:

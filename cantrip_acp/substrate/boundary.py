@@ -7,7 +7,7 @@ prompts of all sessions are not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -76,17 +76,12 @@ class Boundary(msgspec.Struct, frozen=True):
 class Reach:
     """Answers which chunks are inside sets of scopes, from the placements of one moment. It remembers its answers.
 
-    ``above`` gives the placements of one kind of many chunks, as pairs of chunk and scope; ``archetypes`` says which of
-    many chunks are types.
+    ``above`` gives the placements of some kinds of many chunks: chunk, scope, and whether it makes the chunk an instance of
+    a type.
     """
 
-    def __init__(
-        self,
-        above: Callable[[Collection[str], Kind], Iterable[tuple[str, str]]],
-        archetypes: Callable[[Collection[str]], Set[str]],
-    ) -> None:
+    def __init__(self, above: Callable[[Collection[str], Collection[Kind]], Iterable[tuple[str, str, bool]]]) -> None:
         self._above = above
-        self._archetypes = archetypes
         self._known: dict[tuple[Scopes, tuple[Kind, ...]], dict[str, bool]] = {}
 
     def readable(self, boundary: Boundary, chunks: Iterable[str]) -> set[str]:
@@ -115,13 +110,11 @@ class Reach:
         seen, below = set(level), dict[str, list[str]]()
         while level := level - scopes:
             reached: set[str] = set()
-            for kind in kinds:
-                steps = list(self._above(level, kind))
-                types = self._archetypes({scope for _, scope in steps} - scopes) if kind == "instance" else ()
-                for chunk, scope in steps:
-                    if scope not in types:
-                        below.setdefault(scope, []).append(chunk)
-                        reached.add(scope)
+            # One question for each level: over a network, questions cost more than their answers.
+            for chunk, scope, of_type in self._above(level, kinds):
+                if not of_type or scope in scopes:
+                    below.setdefault(scope, []).append(chunk)
+                    reached.add(scope)
             level = reached - seen - known.keys()
             seen |= level
         # Down again from where the ways ended inside.

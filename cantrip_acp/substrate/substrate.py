@@ -614,7 +614,7 @@ def _limit(limit: int) -> int:
 
 
 def _reach(view: View, at: int = NOW) -> Reach:
-    return Reach(lambda chunks, kind: view.above(chunks, kind, at), lambda chunks: view.archetypes(chunks, at))
+    return Reach(lambda chunks, kinds: view.above(chunks, kinds, at))
 
 
 def _readable(view: View, boundary: Boundary, chunks: Iterable[str], at: int) -> set[str]:

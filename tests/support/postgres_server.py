@@ -31,6 +31,7 @@ class Server:
     port: int
     process: subprocess.Popen[bytes] | None = None
     addresses: str = "127.0.0.1"
+    buffers: str = "16MB"
 
     def listen_on(self, address: str) -> None:
         """Accept connections from the network of this address too, with the password. Restarts the server."""
@@ -47,7 +48,7 @@ class Server:
     def start(self) -> None:
         """Start it and wait until it answers."""
         words = ["-D", str(self.folder / "data"), "-p", str(self.port), "-k", str(self.folder)]
-        settings = [f"listen_addresses={self.addresses}", "shared_buffers=16MB", "max_connections=60"]
+        settings = [f"listen_addresses={self.addresses}", f"shared_buffers={self.buffers}", "max_connections=60"]
         words += [word for setting in settings for word in ("-c", setting)]
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
@@ -79,8 +80,8 @@ def _as_other(*more: str) -> list[str]:
 
 
 @contextmanager
-def running() -> Iterator[Server]:
-    """A fresh server. Raises `NoServer`."""
+def running(buffers: str = "16MB") -> Iterator[Server]:
+    """A fresh server; ``buffers`` is its shared memory. Raises `NoServer`."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda p: float(p.parts[-3]))
     on_path = shutil.which("postgres")
     if not found and on_path is None:
@@ -104,7 +105,7 @@ def running() -> Iterator[Server]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        server = Server(programs, folder, port)
+        server = Server(programs, folder, port, buffers=buffers)
         try:
             server.start()
             yield server

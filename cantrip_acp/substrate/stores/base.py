@@ -58,11 +58,8 @@ class View(Protocol):
     def parents(self, chunk_id: str, at: int = NOW) -> list[Placement]:
         """Where a chunk is placed."""
 
-    def above(self, chunks: Collection[str], kind: Kind, at: int = NOW) -> list[tuple[str, str]]:
-        """The placements of this kind of any of the chunks, as pairs of chunk and scope."""
-
-    def archetypes(self, chunks: Collection[str], at: int = NOW) -> set[str]:
-        """Those of the chunks that are types."""
+    def above(self, chunks: Collection[str], kinds: Collection[Kind], at: int = NOW) -> list[tuple[str, str, bool]]:
+        """The placements of these kinds of any of the chunks: chunk, scope, and whether it makes the chunk an instance of a type."""
 
     def placement(self, scope: str, chunk_id: str, kind: Kind, at: int = NOW) -> Placement | None: ...
 

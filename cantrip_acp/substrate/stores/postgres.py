@@ -238,24 +238,20 @@ class PostgresView:
         )
         return [_placement(row) for row in rows if not row[5]]
 
-    def above(self, chunks: Collection[str], kind: Kind, at: int = NOW) -> list[tuple[str, str]]:
+    def above(self, chunks: Collection[str], kinds: Collection[Kind], at: int = NOW) -> list[tuple[str, str, bool]]:
         rows = self._all(
-            """SELECT DISTINCT ON (chunk, scope) chunk, scope, removed FROM cantrip_placements
-               WHERE chunk = ANY(%s) AND kind = %s AND number <= %s ORDER BY chunk, scope, number DESC""",
+            """SELECT p.chunk, p.scope, v.spec FROM
+                (SELECT DISTINCT ON (chunk, kind, scope) chunk, kind, scope, removed FROM cantrip_placements
+                 WHERE chunk = ANY(%s) AND kind = ANY(%s) AND number <= %s ORDER BY chunk, kind, scope, number DESC) p
+                LEFT JOIN LATERAL (SELECT spec FROM cantrip_chunks WHERE id = p.scope AND number <= %s
+                 ORDER BY number DESC LIMIT 1) v ON p.kind = 'instance'
+                WHERE NOT p.removed""",
             [*chunks],
-            kind,
+            [*kinds],
+            at,
             at,
         )
-        return [(chunk, scope) for chunk, scope, removed in rows if not removed]
-
-    def archetypes(self, chunks: Collection[str], at: int = NOW) -> set[str]:
-        rows = self._all(
-            """SELECT DISTINCT ON (id) id, spec FROM cantrip_chunks
-               WHERE id = ANY(%s) AND number <= %s ORDER BY id, number DESC""",
-            [*chunks],
-            at,
-        )
-        return {chunk for chunk, spec in rows if decode_spec(spec).archetype}
+        return [(chunk, scope, bool(spec) and decode_spec(spec).archetype) for chunk, scope, spec in rows]
 
     def placement(self, scope: str, chunk_id: str, kind: Kind, at: int = NOW) -> Placement | None:
         row = self._one(
@@ -323,14 +319,16 @@ class PostgresView:
         query = (" | " if match == "any" else " & ").join(f"'{word}'" for word in words)
         if match == "beginning":
             query += ":*"
+        # In the order of their scores, so that the rest is read and checked only until there are enough.
         rows = self._all(
             f"""SELECT {_CHUNK} FROM
-                (SELECT position, ts_rank(words, query) AS score
-                 FROM cantrip_chunks, to_tsquery('simple', %s) AS query WHERE words @@ query
-                 ORDER BY position DESC LIMIT {_MOST_RANKED}) s
+                (SELECT * FROM (SELECT position, id, number, ts_rank(words, query) AS score
+                   FROM cantrip_chunks, to_tsquery('simple', %s) AS query WHERE words @@ query
+                   ORDER BY position DESC LIMIT {_MOST_RANKED}) found
+                 ORDER BY score DESC, position DESC) s
                 JOIN cantrip_chunks v USING (position)
-                WHERE v.number = (SELECT max(number) FROM cantrip_chunks WHERE id = v.id AND number <= %s)
-                ORDER BY s.score DESC, v.position DESC LIMIT %s""",
+                WHERE s.number = (SELECT max(number) FROM cantrip_chunks WHERE id = s.id AND number <= %s)
+                ORDER BY s.score DESC, s.position DESC LIMIT %s""",
             query,
             at,
             limit,

@@ -258,24 +258,20 @@ class SqliteView:
         rows = self._all(f"{_LATEST} WHERE chunk = ? AND number <= ? GROUP BY scope, kind", chunk_id, at)
         return [_placement(row) for row in rows if not row[4]]
 
-    def above(self, chunks: Collection[str], kind: Kind, at: int = NOW) -> list[tuple[str, str]]:
+    def above(self, chunks: Collection[str], kinds: Collection[Kind], at: int = NOW) -> list[tuple[str, str, bool]]:
         rows = self._all(
-            """SELECT chunk, scope, removed, MAX(number) FROM placement_versions
-               WHERE chunk IN (SELECT value FROM json_each(?)) AND kind = ? AND number <= ? GROUP BY chunk, scope""",
+            """SELECT p.chunk, p.scope, (SELECT spec FROM chunk_versions v WHERE p.kind = 'instance' AND v.id = p.scope
+                   AND v.number <= ? ORDER BY v.number DESC LIMIT 1)
+               FROM (SELECT chunk, scope, kind, removed, MAX(number) FROM placement_versions
+                   WHERE chunk IN (SELECT value FROM json_each(?)) AND kind IN (SELECT value FROM json_each(?))
+                   AND number <= ? GROUP BY chunk, kind, scope) p
+               WHERE NOT p.removed""",
+            at,
             json.dumps([*chunks]),
-            kind,
+            json.dumps([*kinds]),
             at,
         )
-        return [(chunk, scope) for chunk, scope, removed, _ in rows if not removed]
-
-    def archetypes(self, chunks: Collection[str], at: int = NOW) -> set[str]:
-        rows = self._all(
-            """SELECT id, spec, MAX(number) FROM chunk_versions
-               WHERE id IN (SELECT value FROM json_each(?)) AND number <= ? GROUP BY id""",
-            json.dumps([*chunks]),
-            at,
-        )
-        return {chunk for chunk, spec, _ in rows if decode_spec(spec).archetype}
+        return [(chunk, scope, bool(spec) and decode_spec(spec).archetype) for chunk, scope, spec in rows]
 
     def placement(self, scope: str, chunk_id: str, kind: Kind, at: int = NOW) -> Placement | None:
         row = self.base.execute(

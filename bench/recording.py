@@ -25,7 +25,7 @@ from typing import Any
 import anyio
 
 from bench.loops import ROOT
-from bench.measure import Row, Table, percentile, row
+from bench.measure import Row, Table, row
 from bench.options import Options
 from cantrip_acp import Cantrip, Entity, Loom, ScriptedCrystal
 from cantrip_acp.recipes import load

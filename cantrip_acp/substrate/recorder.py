@@ -2,8 +2,8 @@
 
 `SessionRecorder` is given to a cantrip as a contributor. It adds no context; the loop registers its `recorded` as an
 observer of the loom. Records wait in a queue, and a thread commits them in batches, so that a turn does not wait for the
-database: when a cast ends, when there are many, or a second after the first. All ids are fixed (made from cast, turn and call ids): to record something again changes nothing, and `catch_up`
-completes a session whose process was killed.
+database: when a cast ends, when there are many, or a second after the first. All ids are fixed (made from cast, turn and
+call ids): to record something again changes nothing, and `catch_up` completes a session whose process was killed.
 
 A session is ``session:<entity id>``. Its prompts, answers, tool calls and results are instances on the session, in order,
 and on their type. A child's session relates to the session of its parent. What was attached to a prompt is placed on it.

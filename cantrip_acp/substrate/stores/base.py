@@ -59,7 +59,7 @@ class View(Protocol):
         """Where a chunk is placed."""
 
     def above(self, chunks: Collection[str], kinds: Collection[Kind], at: int = NOW) -> list[tuple[str, str, bool]]:
-        """The placements of these kinds of any of the chunks: chunk, scope, and whether it makes the chunk an instance of a type."""
+        """The placements of these kinds of any of the chunks: chunk, scope, whether the chunk is by it an instance of a type."""
 
     def placement(self, scope: str, chunk_id: str, kind: Kind, at: int = NOW) -> Placement | None: ...
 

@@ -76,6 +76,20 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     text_calls: bool = False
 
 
+KIND_NAMES = {
+    "call": "system prompt",
+    "capabilities": "capabilities",
+    "knowledge": "what the session knew",
+    "context": "context given with prompts",
+    "intent": "prompts",
+    "turn": "turns: answers, calls and results",
+    "partial": "answers that were not finished",
+    "nudge": "hints of cantrip",
+    "fold": "summary of folded turns",
+}
+"""What a message is, in words for people, by its ``kind``."""
+
+
 class ToolDefinition(msgspec.Struct, frozen=True):
     """A tool that the crystal may call: a gate, or a medium's own tool. ``parameters`` is a JSON Schema of type object."""
 

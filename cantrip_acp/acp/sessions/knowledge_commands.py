@@ -14,23 +14,12 @@ from cantrip_acp.acp.permissions.request import choose, escape_invisible
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN, tokens_of
 from cantrip_acp.crystals.catalog.lookup import look_up
+from cantrip_acp.crystals.contract import KIND_NAMES
 from cantrip_acp.loom.records.turn import new_id
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session import Session
     from cantrip_acp.substrate.view import SessionView
-
-_KINDS = {
-    "call": "system prompt",
-    "capabilities": "capabilities",
-    "context": "context given with prompts",
-    "intent": "prompts",
-    "turn": "turns: answers, calls and results",
-    "partial": "answers that were not finished",
-    "nudge": "hints of cantrip",
-    "fold": "summary of folded turns",
-}
-"""What a message is, by its kind."""
 
 
 def view_of(session: Session) -> SessionView:
@@ -110,7 +99,7 @@ async def context_rows(session: Session) -> list[ContextRow]:
     tokens: dict[str, int] = {}
     for message in entity.context.messages:
         if message.kind != "knowledge":
-            what = _KINDS.get(message.kind, message.kind)
+            what = KIND_NAMES.get(message.kind, message.kind)
             tokens[what] = tokens.get(what, 0) + tokens_of(message)
     tools = sum(len(str(tool.parameters)) + len(tool.description) for tool in entity.circle.tools) // CHARS_PER_TOKEN
     rows = [ContextRow(what, count) for what, count in tokens.items() if count]

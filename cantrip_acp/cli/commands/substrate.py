@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     from cantrip_acp.substrate.substrate import Substrate
 
 _MOST_SHOWN = 20
-"""How many chunks of one scope `tree` shows."""
+"""How many chunks of one scope `tree` and `show` print by default."""
+limit_option = click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=_MOST_SHOWN,
+    show_default=True,
+    help="How many chunks to show of each scope. --json shows all of them.",
+)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object in one line.")
 at_option = click.option(
@@ -47,10 +54,11 @@ def substrate() -> None:
 @substrate.command("tree", short_help="Show scopes, with their size in tokens.", **examples("cantrip substrate tree"))
 @click.argument("name", required=False)
 @click.option("--depth", type=click.IntRange(1, 10), default=2, show_default=True, help="Levels below the scope.")
+@limit_option
 @at_option
 @json_option
 @cwd_option
-def tree(name: str | None, depth: int, at: int | None, as_json: bool, cwd: Path) -> int:
+def tree(name: str | None, depth: int, limit: int, at: int | None, as_json: bool, cwd: Path) -> int:
     """Show the scope NAME with what is placed on it. Without NAME: the user's culture and the project of this folder.
 
     Scopes that every session here reads from the beginning have a star.
@@ -63,7 +71,8 @@ def tree(name: str | None, depth: int, at: int | None, as_json: bool, cwd: Path)
 
         _known(found, at)
         ids = [found.one(name, at=at).id] if name else [USER_CULTURE, project.id]
-        trees = [_tree(found, each, depth, at, pinned, set()) for each in ids]
+        most = None if as_json else limit
+        trees = [_tree(found, each, depth, at, pinned, set(), most) for each in ids]
         if as_json:
             click.echo(json.dumps({"commit": at or found.latest(), "scopes": trees}))
         else:
@@ -74,10 +83,11 @@ def tree(name: str | None, depth: int, at: int | None, as_json: bool, cwd: Path)
 
 @substrate.command("show", short_help="Show one chunk.", **examples("cantrip substrate show culture:user"))
 @click.argument("name")
+@limit_option
 @at_option
 @json_option
 @cwd_option
-def show(name: str, at: int | None, as_json: bool, cwd: Path) -> int:
+def show(name: str, limit: int, at: int | None, as_json: bool, cwd: Path) -> int:
     """Show the chunk NAME: its text, its source, where it is placed and what is placed on it.
 
     Exit status: 0 found, 2 unknown (with similar names), or several have that name.
@@ -89,7 +99,7 @@ def show(name: str, at: int | None, as_json: bool, cwd: Path) -> int:
         if as_json:
             click.echo(json.dumps(_chunk_record(chunk, scope, places)))
         else:
-            _print_chunk(chunk, scope, places)
+            _print_chunk(chunk, scope, places, limit)
     return 0
 
 
@@ -178,7 +188,7 @@ def diff(first: int, last: int | None, as_json: bool, cwd: Path) -> int:
     Exit status: 0 nothing changed, 1 something changed, 2 there is no such commit.
     """
     with _opened(cwd) as (found, _):
-        last = _known(found, last) or found.latest()
+        last, first = _known(found, last) or found.latest(), _known(found, first) or 0
         if first > last:
             raise DefinitionError(f"commit {first} is not before commit {last}: give the earlier one first")
         changes = found.changes(last, since=first)
@@ -269,20 +279,20 @@ def _known(found: Substrate, at: int | None) -> int | None:
 
 
 def _tree(
-    found: Substrate, scope_id: str, depth: int, at: int | None, pinned: set[str], above: set[str]
+    found: Substrate, scope_id: str, depth: int, at: int | None, pinned: set[str], above: set[str], most: int | None
 ) -> dict[str, Any]:
     from cantrip_acp.substrate.knowledge import text_tokens
 
     scope = found.scope(scope_id, at=at)
     chunk = scope.chunk
-    shown = scope.placed[:_MOST_SHOWN]
+    shown = scope.placed[:most]
     inside = []
     for each in shown if depth else ():
         below = {"kind": each.kind, "sequence": each.sequence}
         if each.chunk.id in above:
             inside.append({"id": each.chunk.id, "name": each.chunk.name, "above": True, **below})
         else:
-            inside.append(_tree(found, each.chunk.id, depth - 1, at, pinned, above | {scope_id}) | below)
+            inside.append(_tree(found, each.chunk.id, depth - 1, at, pinned, above | {scope_id}, most) | below)
     return {
         "id": chunk.id,
         "name": chunk.name,
@@ -306,10 +316,11 @@ def _print_tree(tree: dict[str, Any], indent: str) -> None:
         _print_tree(each, f"{indent}  ")
     hidden = tree["count"] - len(tree["placed"])
     if hidden and (tree["placed"] or tree["count"]):
-        click.echo(f"{indent}  … {hidden:,} more: cantrip substrate tree {tree['id']}")
+        more = f" --limit {tree['count']}" if tree["placed"] else ""
+        click.echo(f"{indent}  … {hidden:,} more: cantrip substrate tree {tree['id']}{more}")
 
 
-def _print_chunk(chunk: Chunk, scope: Scope, places: list[Placement]) -> None:
+def _print_chunk(chunk: Chunk, scope: Scope, places: list[Placement], most: int) -> None:
     click.echo(
         f"{clean_line(chunk.name)}\nid       {chunk.id}\nsource   {clean_line(chunk.source)}\ncommit   {chunk.commit}"
     )
@@ -328,9 +339,11 @@ def _print_chunk(chunk: Chunk, scope: Scope, places: list[Placement]) -> None:
         click.echo(f"\n{clean(chunk.text)}")
     if scope.placed:
         click.echo(f"\n{len(scope.placed)} placed on it:")
-        for each in scope.placed[:_MOST_SHOWN]:
+        for each in scope.placed[:most]:
             number = f"{each.sequence}. " if each.sequence is not None else ""
             click.echo(f"  {number}{clean_line(each.chunk.name)} ({each.kind})  {each.chunk.id}")
+        if len(scope.placed) > most:
+            click.echo(f"  … {len(scope.placed) - most:,} more: --limit {len(scope.placed)}")
 
 
 def _print_change(before: Chunk | None, after: Chunk) -> None:

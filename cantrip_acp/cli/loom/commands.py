@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cantrip_acp.cli.command_table import SuggestingGroup, examples
+from cantrip_acp.cli.loom.context import context
 from cantrip_acp.cli.loom.diff import compare, diff, rank
 from cantrip_acp.cli.loom.export_import import export, import_
 from cantrip_acp.cli.loom.fork import fork, replay
@@ -245,5 +246,5 @@ loom.add_command(fork)
 loom.add_command(keep)
 loom.add_command(replay)
 loom.add_command(view)
-for command in (reward, list_threads, diff, compare, rank, stats):
+for command in (context, reward, list_threads, diff, compare, rank, stats):
     loom.add_command(command)

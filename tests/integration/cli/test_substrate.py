@@ -71,6 +71,42 @@ def test_a_cast_reads_searches_and_is_recorded(project: Path) -> None:
     assert [each["name"] for each in context["placed"]][-1] == "nested"
 
 
+def test_what_was_read_at_a_turn(project: Path) -> None:
+    assert run("cast", "r.cantrip.yaml", "Which port?", cwd=project).status == 0
+    (loom,) = [line.split()[1] for line in run("loom", "show", cwd=project).out.splitlines() if line.startswith("file")]
+    (project / "AGENTS.md").write_text("Use another port.\n")
+    first, last = (run("loom", "context", loom, turn, "--json", cwd=project).lines[0] for turn in ("1", "3"))
+    assert [part["source"] for part in first["knowledge"]] == ["cantrip", "repository:AGENTS.md"]
+    assert [part["source"] for part in last["knowledge"]][-1] == "repository:docs/AGENTS.md"
+    assert "Use port 4711." in str(first["messages"])
+    shown = run("loom", "context", loom, "3", cwd=project).out
+    assert shown.startswith(f"turn 3, {last['turn']}: the crystal read {len(last['messages'])} messages, about ")
+    assert "AGENTS.md (instance)  repository:AGENTS.md" in shown
+    assert run("loom", "context", loom, last["turn"], cwd=project).out == shown
+    assert run("loom", "context", loom, cwd=project).out == shown
+    full = run("loom", "context", loom, "2", "--full", cwd=project).out
+    assert "--- tool: turns: answers, calls and results" in full
+    wrong = run("loom", "context", loom, "4", cwd=project)
+    assert (wrong.status, wrong.err) == (
+        2,
+        "cantrip: there is no turn 4: the thread that was written last has 3 turns\n",
+    )
+
+
+def test_long_scopes_are_listed_in_part_or_whole(project: Path) -> None:
+    chunks = [{"id": f"note-{n}", "name": f"note {n}"} for n in range(25)]
+    change = {"chunks": chunks, "placements": [{"chunk": each["id"], "scope": "culture:user"} for each in chunks]}
+    (project / "notes.json").write_text(json.dumps(change))
+    assert run("substrate", "tree", cwd=project).status == 0
+    assert run("substrate", "commit", "notes.json", cwd=project).status == 0
+    short = run("substrate", "tree", "culture:user", cwd=project).out
+    assert "… 5 more: cantrip substrate tree culture:user --limit 25" in short
+    assert "more" not in run("substrate", "tree", "culture:user", "--limit", "25", cwd=project).out
+    (data,) = run("substrate", "tree", "culture:user", "--json", cwd=project).lines
+    assert len(data["scopes"][0]["placed"]) == 25
+    assert "… 5 more: --limit 25" in run("substrate", "show", "culture:user", cwd=project).out
+
+
 def test_facts_pins_history(project: Path) -> None:
     assert run("substrate", "remember", "Answer in French.", cwd=project).status == 0
     assert "Answer in French." in run("substrate", "tree", cwd=project).out

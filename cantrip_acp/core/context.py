@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core.context_block import DOCUMENTS, KNOWLEDGE, ContextBlock, block_of
+from cantrip_acp.core.context_block import DOCUMENTS, KNOWLEDGE, ContextBlock, block_of, steering_message
 from cantrip_acp.core.folding.policy import (
     ATTACHMENT_TOKENS,
     CHARS_PER_TOKEN,
@@ -24,7 +24,7 @@ from cantrip_acp.core.folding.policy import (
 from cantrip_acp.crystals.contract import Attachment, Message
 from cantrip_acp.gates.contract import render_record
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
-from cantrip_acp.loom.records.turn import GateRecord, Output, Turn, UtteranceRecord
+from cantrip_acp.loom.records.turn import STEERING, GateRecord, Output, Turn, UtteranceRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.call import Call
@@ -74,7 +74,7 @@ class _Opening:
 class _Entry:
     """A turn that is not folded. ``number`` counts the entity's turns from 1; ``opening`` is its cast."""
 
-    __slots__ = ("messages", "number", "opening", "tokens", "turn", "whole")
+    __slots__ = ("messages", "number", "opening", "steering", "tokens", "turn", "whole")
 
     def __init__(
         self, number: int, turn: Turn, opening: _Opening | None, messages: list[Message], *, whole: bool
@@ -85,6 +85,8 @@ class _Entry:
         self.turn = turn
         self.opening = opening
         self.messages = messages
+        self.steering: list[Message] = []
+        """What the user sent after this turn, while the cast ran."""
         self.tokens = sum(map(tokens_of, messages))
 
 
@@ -115,6 +117,8 @@ class Context:
         """Recorded knowledge that the next query sees."""
         self._later: dict[str, ContextBlock] = {}
         """Recorded knowledge that is due after a turn, by the turn's id."""
+        self._steering: dict[str, list[ContextBlock]] = {}
+        """Recorded messages of the user during a cast that stand after a turn, by the turn's id."""
         self._last_turn: str | None = None
         self._opening: _Opening | None = None
         self._before: _Opening | None = None
@@ -149,7 +153,7 @@ class Context:
         Blocks are system messages, so that the intent is the first user message (INTENT-2).
         """
         self.expect_knowledge(blocks)
-        blocks = [block for block in blocks if block.source != KNOWLEDGE]
+        given, blocks = blocks, [block for block in blocks if block.source not in (KNOWLEDGE, STEERING)]
         messages = [Message("system", b.render(), kind="context") for b in blocks if b.attachment is None]
         attached = tuple(block.attachment for block in blocks if block.attachment is not None)
         messages.append(Message("user", intent, kind="intent", attachments=attached))
@@ -160,6 +164,32 @@ class Context:
             lead = [*before.lead, *before.messages, before.partial] if silent else [before.partial]
         self._opening = _Opening(intent, messages, blocks, lead)
         self._extend(messages)
+        self._expect_steering(given)
+
+    def continue_cast(self, blocks: Sequence[ContextBlock]) -> None:
+        """Take the recorded blocks of a cast that continues the last one, whose intent is in the context already."""
+        self.expect_knowledge(blocks)
+        self._expect_steering(blocks)
+
+    def steer(self, block: ContextBlock) -> None:
+        """Add what the user sent while the cast runs, after everything else."""
+        message = steering_message(block)
+        last = self._entries[-1] if self._entries else None
+        if last is not None and last.opening is self._opening:
+            last.steering.append(message)
+        elif self._opening is not None:
+            self._opening.messages.append(message)
+        self._extend([message])
+
+    def _expect_steering(self, blocks: Sequence[ContextBlock]) -> None:
+        """Add what was sent before the first query of a cast, and note what was sent after later turns."""
+        for block in blocks:
+            if block.source != STEERING:
+                continue
+            if block.after is None or block.after == self._last_turn:
+                self.steer(block)
+            else:
+                self._steering.setdefault(block.after, []).append(block)
 
     def expect_knowledge(self, blocks: Sequence[ContextBlock]) -> None:
         """Note the recorded knowledge among the blocks of a cast. `settle` applies it where it belongs."""
@@ -205,8 +235,11 @@ class Context:
         self._known, self._knowledge = block, new
 
     def passed(self, turn_id: str) -> None:
-        """Note that a turn (a fold too) is in the context: knowledge that changed after it is due."""
+        """Note that a turn (a fold too) is in the context: what the user sent after it follows, and knowledge that changed
+        after it is due."""
         self._last_turn = turn_id
+        for block in self._steering.pop(turn_id, ()):
+            self.steer(block)
         if turn_id in self._later:
             self._due = self._later.pop(turn_id)
 
@@ -354,7 +387,7 @@ class Context:
         for place, part in enumerate(parts):
             blocks = [block_of(record) for record in part.context]
             if part.goes_on(before):
-                self.expect_knowledge(blocks)
+                self.continue_cast(blocks)
             else:
                 self.begin(part.intent, blocks)
             before = part.id
@@ -389,6 +422,9 @@ class Context:
             )
             if entry.opening is not None and entry.opening is not self._digested:
                 self._keep(entry.opening)
+            if entry.opening is not None:
+                # It stays as long as the intent does.
+                entry.opening.messages.extend(entry.steering)
             self._digested = entry.opening
         self.folded += len(gone)
         return gone[-1].opening if gone else None
@@ -422,6 +458,7 @@ class Context:
                 opening = entry.opening
                 self._reopen(opening)
             self.messages.extend(entry.messages)
+            self.messages.extend(entry.steering)
         if self._opening is not None:
             if self._opening is not opening:
                 self._reopen(self._opening)

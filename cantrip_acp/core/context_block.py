@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal, Protocol
 
-from cantrip_acp.crystals.contract import Attachment
-from cantrip_acp.loom.records.turn import ContextRecord
+from cantrip_acp.crystals.contract import Attachment, Message
+from cantrip_acp.loom.records.turn import STEERING, ContextRecord
 
 _BLOCK_END = re.compile(r"</(\s*context)", re.IGNORECASE)
 
@@ -28,7 +28,8 @@ class ContextBlock:
     uri: str | None = None
     attachment: Attachment | None = None
     after: str | None = None
-    """For knowledge that changed during a cast: the turn before the first query that saw it."""
+    """For knowledge that changed during a cast, and for a message of the user during a cast: the turn before the first
+    query that saw it. None if that was the first query of the cast."""
     placement: Literal["system", "history"] = "system"
     """Where knowledge is: in the system prompt, or in a message of the user before all others."""
 
@@ -49,6 +50,13 @@ context.
 
 KNOWLEDGE = "knowledge"
 """The ``source`` of the block with what a session knows. There is at most one; it stands after call and capabilities."""
+
+
+def steering_message(block: ContextBlock) -> Message:
+    """The message with which the crystal reads a block with the source `STEERING`."""
+    if block.attachment is not None:
+        return Message("user", block.title or block.attachment.kind, kind=STEERING, attachments=(block.attachment,))
+    return Message("user", block.render() if block.uri or block.title else block.text, kind=STEERING)
 
 
 @dataclass(frozen=True, slots=True)

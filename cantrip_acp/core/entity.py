@@ -17,6 +17,7 @@ from cantrip_acp.core.casting.cast_control import CastControl, CastStream, strea
 from cantrip_acp.core.casting.loop import CastServices
 from cantrip_acp.core.casting.request_graph import RequestGraph
 from cantrip_acp.core.context import Context
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.definition.checked_values import short_repr
 from cantrip_acp.core.definition.wards import Wards, compose
 from cantrip_acp.core.errors import DefinitionError, EntityExists, IntentRequired
@@ -26,7 +27,7 @@ from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
 from cantrip_acp.core.lifecycle.preparation import Preparation
 from cantrip_acp.core.lifecycle.sources import SourceConnections
-from cantrip_acp.core.state import EntityState
+from cantrip_acp.core.state import EntityState, SteeringMessage
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.gates.executor import GateExecutor
 from cantrip_acp.loom.records.turn import new_id
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from cantrip_acp.core.casting.result import CastResult, ForkGroup
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.call import Call
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.core.definition.circle import Circle
@@ -266,6 +266,24 @@ class Entity:
     def cancel(self, reason: str = "cancelled") -> bool:
         """Stop the running cast. Returns False if none runs. The current turn is recorded with that reason."""
         return self._casts.cancel(reason)
+
+    def steer(self, text: str, *, context: Sequence[ContextBlock] = ()) -> SteeringMessage:
+        """Send a message to the running cast. The crystal reads it with the next query, as a message of the user.
+
+        The loom keeps it as a ``context`` record with the source ``steering``. A cast that makes no further query does not
+        deliver it: ``delivered`` of the returned message then stays False. Raises `IntentRequired` for an empty message
+        and `EntityIdle` if no cast runs.
+        """
+        if not isinstance(text, str) or not (text.strip() or context):
+            raise IntentRequired("a message for a running cast needs a text")
+        blocks = (*context, ContextBlock(text)) if text.strip() else tuple(context)
+        message = SteeringMessage(blocks)
+        self._casts.steer(message)
+        return message
+
+    def withdraw(self, message: SteeringMessage) -> bool:
+        """Take back a message of `steer`. Returns False if it was delivered, or if its cast has ended."""
+        return self._casts.withdraw(message)
 
     # --- Forks
 

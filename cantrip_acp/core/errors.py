@@ -16,6 +16,7 @@
     │   └── ChildRefused           a child that its parent's circle does not allow (COMP-1)
     ├── EntityError
     │   ├── EntityBusy             a second cast while one runs
+    │   ├── EntityIdle             a message for a running cast while none runs
     │   ├── EntityExists           an entity with that id exists already
     │   └── EntityClosed           a cast on an entity that has ended
     ├── SandboxError               a sandbox that failed
@@ -194,6 +195,10 @@ class EntityError(CantripError):
 
 class EntityBusy(EntityError):
     """The entity is running a cast. It runs one at a time."""
+
+
+class EntityIdle(EntityError):
+    """The entity runs no cast, so there is nothing that a message could steer."""
 
 
 class EntityExists(EntityError):

@@ -19,9 +19,9 @@ import anyio
 import msgspec
 
 from cantrip_acp.crystals.contract import Attachment
+from cantrip_acp.loom.records.turn import ContextRecord, Output, Turn
 from cantrip_acp.loom.records.turn import Diff as Diff
 from cantrip_acp.loom.records.turn import Location as Location
-from cantrip_acp.loom.records.turn import Output, Turn
 from cantrip_acp.text.json_data import freeze_record
 
 if TYPE_CHECKING:
@@ -80,6 +80,33 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=st
 class CastStarted(Event, frozen=True, kw_only=True, tag="cast"):
     intent: str
     trace_id: str
+
+
+class Steered(Event, frozen=True, kw_only=True, tag="steering"):
+    """The next query sees what the user sent while the cast ran: a text, a document with its title and address, or an
+    attachment.
+    """
+
+    message_id: str
+    text: str
+    title: str = ""
+    uri: str | None = None
+    attachment: Attachment | None = None
+
+    @classmethod
+    def of(cls, record: ContextRecord, **ids: Any) -> Self:
+        """The event of a ``context`` record with the source ``steering``."""
+        attachment = None
+        if isinstance(record.mime, str) and isinstance(record.data, str):
+            attachment = Attachment.of(record.mime, record.data, record.uri, record.title)
+        return cls(
+            **ids,
+            message_id=record.id,
+            text=record.text,
+            title=record.title,
+            uri=record.uri,
+            attachment=attachment,
+        )
 
 
 class QueryStarted(Event, frozen=True, kw_only=True, tag="query"):

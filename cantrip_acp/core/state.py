@@ -170,6 +170,16 @@ class EntityState:
 
 
 @dataclass(slots=True, eq=False)
+class SteeringMessage:
+    """A message for a running cast. Its blocks may change until it is delivered."""
+
+    blocks: tuple[ContextBlock, ...]
+    delivered: bool = False
+    """Whether it is in the loom and in the messages of the crystal. A cast that ends before its next query does not deliver
+    it: the caller decides what becomes of it."""
+
+
+@dataclass(slots=True, eq=False)
 class CastState:
     """One cast of an entity while it runs: what it was asked, what it spent, and how to stop it."""
 
@@ -192,6 +202,8 @@ class CastState:
     """What attempts of the running query had streamed before they broke off."""
     unpriced: dict[str, None] = field(default_factory=dict)
     """The models that reported no cost."""
+    steering: list[SteeringMessage] = field(default_factory=list)
+    """Messages of the user that wait for the next query."""
     queries: int = 0
     turns: int = 0
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)

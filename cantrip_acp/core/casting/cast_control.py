@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from cantrip_acp.core.casting.loop import CastRun, CastServices
-from cantrip_acp.core.errors import CantripError, EntityBusy, EntityClosed
+from cantrip_acp.core.errors import CantripError, EntityBusy, EntityClosed, EntityIdle
 from cantrip_acp.core.lifecycle import children
 from cantrip_acp.crystals import http_clients
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import Event, EventHub, Subscription
     from cantrip_acp.core.history.continuation import Point
-    from cantrip_acp.core.state import EntityState
+    from cantrip_acp.core.state import EntityState, SteeringMessage
     from cantrip_acp.telemetry.tracing import Trace
 
 
@@ -74,6 +74,21 @@ class CastControl:
         self._run.cast.cancel(reason)
         if self._connecting is not None:
             self._connecting.cancel()
+        return True
+
+    def steer(self, message: SteeringMessage) -> None:
+        """Add a message for the running cast. Raises `EntityIdle` if none runs, or if it is being stopped."""
+        if self._run is None or self._run.cast.stop_reason is not None:
+            raise EntityIdle(
+                f"entity {self._entity.id} runs no cast that a message could reach; cast it with that intent"
+            )
+        self._run.cast.steering.append(message)
+
+    def withdraw(self, message: SteeringMessage) -> bool:
+        """Take a message back. Returns False if it was delivered, or if its cast has ended."""
+        if self._run is None or message not in self._run.cast.steering:
+            return False
+        self._run.cast.steering.remove(message)
         return True
 
     def set_wards(self, wards: Wards) -> None:

@@ -35,6 +35,7 @@ from cantrip_acp.crystals.retry import query_with_retries
 from cantrip_acp.gates.contract import ProgramCall
 from cantrip_acp.loom.query.thread import answer
 from cantrip_acp.loom.records.turn import (
+    STEERING,
     TERMINATIONS,
     CastRecord,
     ContextRecord,
@@ -351,6 +352,7 @@ class CastRun:
     async def _query(self, turn_id: str) -> Response:
         """Query the crystal. Fold first if the context has become too large (PROD-4)."""
         await self._refresh_knowledge()
+        await self._deliver_steering()
         await make_room(self.entity, self.cast)
         try:
             return await self._query_once(turn_id)
@@ -388,10 +390,28 @@ class CastRun:
             block = replace(block, source=KNOWLEDGE, text=entity.redactor.text(block.text))
             if not entity.context.knows_other(block):
                 continue
-            begins = not self.cast.turns and self._resumed is None
-            block = replace(block, after=None if begins else entity.last_turn)
+            block = replace(block, after=self._place())
             self._write_block(block)
             entity.context.set_knowledge(block)
+
+    async def _deliver_steering(self) -> None:
+        """Give the crystal what the user sent since the last query. It is in the loom before the query that sees it."""
+        entity = self.entity
+        waiting, self.cast.steering = self.cast.steering, []
+        sent: list[events.Steered] = []
+        for message in waiting:
+            for block in message.blocks:
+                placed = replace(block, source=STEERING, text=entity.redactor.text(block.text), after=self._place())
+                record = self._write_block(placed)
+                entity.context.steer(placed)
+                sent.append(events.Steered.of(record, **self.cast.ids))
+            message.delivered = True
+        for event in sent if entity.hub.active else ():
+            await entity.hub.send(event)
+
+    def _place(self) -> str | None:
+        """The turn after which something is added to the context now; None if this cast has none yet."""
+        return None if not self.cast.turns and self._resumed is None else self.entity.last_turn
 
     async def _warn_once(self, text: str) -> None:
         if text in self._warned:
@@ -400,15 +420,17 @@ class CastRun:
         if self.entity.hub.active:
             await self.entity.hub.send(events.Noticed(**self.cast.ids, text=self.entity.redactor.text(text)))
 
-    def _write_block(self, block: ContextBlock) -> None:
+    def _write_block(self, block: ContextBlock) -> ContextRecord:
         text, entity = self.entity.redactor.text(block.text), self.entity
         record = ContextRecord(new_id("x"), entity.id, self.cast.id, block.source, block.title, text, block.uri, now())
         if block.attachment is not None:
             record = msgspec.structs.replace(record, mime=block.attachment.mime, data=block.attachment.data)
+        if block.after is not None:
+            record = msgspec.structs.replace(record, after=block.after)
         if block.source == KNOWLEDGE:
-            after = msgspec.UNSET if block.after is None else block.after
-            record = msgspec.structs.replace(record, after=after, placement=block.placement)
+            record = msgspec.structs.replace(record, placement=block.placement)
         entity.loom.append(record)
+        return record
 
     async def _query_once(self, turn_id: str) -> Response:
         entity = self.entity

@@ -75,7 +75,8 @@ def find_point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
     if start is None or not start.intent:
         raise IntentRequired(f"the intent of cast {chosen!r} is not in this loom; give one")
     begins = chosen != own
-    blocks = tuple(map(block_of, context)) if begins else ()
+    # What changed or was sent after later turns of that cast is not known yet where it begins.
+    blocks = tuple(block for block in map(block_of, context) if block.after is None) if begins else ()
     spent = 0 if begins else _queries_spent(loom, outline, at, chosen)
     return Point(at, start, begins, blocks, spent, taken=True)
 

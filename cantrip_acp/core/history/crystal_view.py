@@ -297,7 +297,7 @@ class _Walk:
                 self._parts[-1] = replace(self._parts[-1], partial=partial)
         self._altered |= any(part.partial is None for part in parts[:-1])
         if goes_on:
-            context.expect_knowledge([block_of(record) for record in parts[-1].context])
+            context.continue_cast([block_of(record) for record in parts[-1].context])
         for part in [] if goes_on else parts:
             context.begin(part.intent, [block_of(record) for record in part.context])
             if part.partial is not None:

@@ -24,12 +24,21 @@ from cantrip_acp.core.errors import LoomError
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.loom.query.history import CastPart, casts_of
 from cantrip_acp.loom.records.file_changes import diffs_of
+from cantrip_acp.loom.records.turn import STEERING
 from cantrip_acp.loom.records.turn_parts import join_parts
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import CastRecord, GateRecord, Output, Turn, Utterance, VoidedAttempt
+    from cantrip_acp.loom.records.turn import (
+        CastRecord,
+        ContextRecord,
+        GateRecord,
+        Output,
+        Turn,
+        Utterance,
+        VoidedAttempt,
+    )
 
 CHILD_TURNS = 400
 """Turns of children that are read, so that a large number of children does not delay the session."""
@@ -73,6 +82,8 @@ class RecordedEvents:
         trace_id = (start.trace_id if start is not None else None) or ""
         yield events.CastStarted(**ids, intent=part.intent, trace_id=trace_id)
         spent = Usage()
+        steering = _steering(part)
+        yield from (events.Steered.of(record, **ids) for record in steering.pop(None, ()))
         for turn in part.turns:
             if turn.role == "fold":
                 first, through = (1, turn.metadata.folded) if turn.metadata.folded else (0, 0)
@@ -86,6 +97,7 @@ class RecordedEvents:
                     **ids, usage=usage.record(), cumulative=spent.record(), used=turn.metadata.context or 0, size=None
                 )
                 yield events.TurnEnded(**ids, turn=turn)
+            yield from (events.Steered.of(record, **ids) for record in steering.pop(turn.id, ()))
         if part.partial is not None:
             yield from _voided(ids, part.partial.id, part.partial.voided)
             yield from _utterance_events(ids, part.partial.id, part.partial.utterance)
@@ -215,6 +227,19 @@ class RecordedEvents:
         self._child_turns -= len(turn_ids)
         partial = next((each for each in self._loom.partials() if each.cast_id == start.id), None)
         yield from self.cast(CastPart(start.id, start, (), join_parts(self._loom.bodies(turn_ids)), partial), depth)
+
+
+def _steering(part: CastPart) -> dict[str | None, list[ContextRecord]]:
+    """What the user sent while a cast ran, by the turn that it follows; None is the start of the cast."""
+    known = {turn.id for turn in part.turns}
+    found: dict[str | None, list[ContextRecord]] = {}
+    for record in part.context:
+        if record.source == STEERING:
+            # A cast that continues another one begins after a turn of that one.
+            after = record.after if isinstance(record.after, str) else None
+            if after in known or after is None or not part.turns or part.turns[0].parent_id == after:
+                found.setdefault(after if after in known else None, []).append(record)
+    return found
 
 
 def _above(event: events.Event, child_id: str, call_id: str, index: int | None) -> events.ChildEvent:

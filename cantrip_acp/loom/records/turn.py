@@ -413,9 +413,15 @@ class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"
     data: str | msgspec.UnsetType = msgspec.UNSET
     """Base64, with its ``mime``: an image, sound or document, which has no ``text``."""
     after: str | msgspec.UnsetType = msgspec.UNSET
-    """For knowledge that changed during a cast: the turn before the first query that saw it."""
+    """For knowledge that changed during a cast, and for what the user sent during a cast (``source`` is ``steering``): the
+    turn before the first query that saw it."""
     placement: str | msgspec.UnsetType = msgspec.UNSET
     """For knowledge: ``system`` (in the system prompt) or ``history`` (a message of the user before all others)."""
+
+
+STEERING = "steering"
+"""The ``source`` of the record of a message that the user sent while a cast ran. It stands after the turn ``after``, or after
+the intent."""
 
 
 RewardKind = Literal["explicit", "implicit", "shaped", "verifier", "relative"]

@@ -48,13 +48,26 @@ def initialize_result(capabilities: object = None) -> dict[str, Any]:
                 "fork": {},
             },
             "auth": {"logout": {}},
+            # claudeCode: other agents say it so, and their clients rely on it. It is true only for a client that asks for it.
+            "_meta": {
+                "cantrip": {"promptQueueing": True},
+                **({"claudeCode": {"promptQueueing": True}} if _asks_for_queue(capabilities) else {}),
+            },
         },
+        "_meta": {"steering": {"supported": True}},
         "authMethods": [
             {"id": AUTH_METHOD, "name": "API key in the environment", "description": HOW_TO_GET_A_CRYSTAL},
             *_terminal_methods(capabilities),
         ],
         "agentInfo": {"name": "cantrip-acp", "title": "Cantrip", "version": __version__},
     }
+
+
+def _asks_for_queue(capabilities: object) -> bool:
+    """Like `protocol.asks_for_queue`, without its imports."""
+    meta = capabilities.get("_meta") if isinstance(capabilities, dict) else None
+    asked = [meta.get(name) for name in ("cantrip", "claudeCode")] if isinstance(meta, dict) else []
+    return any(isinstance(each, dict) and each.get("promptQueueing") is True for each in asked)
 
 
 def _terminal_methods(capabilities: object) -> list[dict[str, Any]]:

@@ -156,6 +156,21 @@ class Cancel(Incoming, kw_only=True):
     session_id: str
 
 
+class QueueEntry(Incoming, kw_only=True):
+    """Parameters of ``_cantrip/queue/remove`` and ``_cantrip/queue/send_now``."""
+
+    session_id: str
+    id: str
+
+
+class QueueEdit(Incoming, kw_only=True):
+    """Parameters of ``_cantrip/queue/edit``: ``prompt`` replaces the content of the queued prompt."""
+
+    session_id: str
+    id: str
+    prompt: list[ContentBlock]
+
+
 # --- out: results ----------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +238,21 @@ class SessionList(msgspec.Struct, rename="camel", omit_defaults=True):
     next_cursor: str | None = None
 
 
+class QueuedPrompt(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A prompt that waits for the running one. ``sending``: the entity gets it before its next query."""
+
+    id: str
+    text: str
+    sending: bool = False
+
+
+class Queue(msgspec.Struct, rename="camel"):
+    """The queue of a session, first prompt first."""
+
+    session_id: str
+    prompts: list[QueuedPrompt]
+
+
 class ConfigOptions(msgspec.Struct, rename="camel"):
     config_options: list[ConfigOption]
 
@@ -288,6 +318,7 @@ class Update(msgspec.Struct, tag_field="sessionUpdate", rename="camel", omit_def
 class UserMessageChunk(Update, tag="user_message_chunk"):
     content: TextContent | ImageContent | AudioContent | LinkContent
     message_id: str | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
 class AgentMessageChunk(Update, tag="agent_message_chunk"):
@@ -453,6 +484,8 @@ class ClientAbilities(msgspec.Struct, frozen=True):
     compaction: bool = False
     forms: bool = False
     auth_terminal: bool = False
+    queues_prompts: bool = False
+    """A prompt during another one is queued, not refused. The client gets the queue when it changes."""
 
     @classmethod
     def of(cls, capabilities: Any) -> ClientAbilities:
@@ -468,8 +501,16 @@ class ClientAbilities(msgspec.Struct, frozen=True):
             terminals=values.get("terminal") is True,
             compaction=isinstance(session.get("compaction"), dict),
             forms=isinstance(_mapping(values.get("elicitation")).get("form"), dict),
+            queues_prompts=asks_for_queue(meta),
             auth_terminal=_mapping(values.get("auth")).get("terminal") is True or meta.get("terminal-auth") is True,
         )
+
+
+def asks_for_queue(meta: Any) -> bool:
+    """Whether a ``_meta`` asks that prompts be queued: of the client's capabilities, or of one prompt. ``claudeCode`` is the
+    name under which other agents advertise the same."""
+    names = _mapping(meta)
+    return any(_mapping(names.get(name)).get("promptQueueing") is True for name in ("cantrip", "claudeCode"))
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -69,6 +69,12 @@ class Agent:
             "session/prompt": Method(acp.Prompt, self._sessions.prompt),
             "session/cancel": Method(acp.Cancel, self._sessions.cancel, notification=True),
             "_cantrip/context": Method(acp.SessionParams, self._sessions.next_query),
+            # The name of this extension is shared with other agents.
+            "_session/steering": Method(acp.Prompt, self._sessions.steer),
+            "_cantrip/queue/list": Method(acp.SessionParams, self._sessions.queue_list),
+            "_cantrip/queue/edit": Method(acp.QueueEdit, self._sessions.queue_edit),
+            "_cantrip/queue/remove": Method(acp.QueueEntry, self._sessions.queue_remove),
+            "_cantrip/queue/send_now": Method(acp.QueueEntry, self._sessions.queue_send_now),
         }
 
     def check_request(self, method: str) -> None:
@@ -105,6 +111,7 @@ class Agent:
             if on_end is not None:
                 on_end(grace)
             for session in turns:
+                session.queue.cancel_all(client_left=True)
                 session.cancel()
             return grace
 

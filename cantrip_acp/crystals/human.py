@@ -111,8 +111,17 @@ def _format_command(what: str, query: Query) -> str:
     return "".join(f"   {line}\n" for line in HELP.splitlines())
 
 
+_questions = 0
+"""How many questions of this process wait for a line of the terminal."""
+
+
 @contextmanager
-def terminal() -> Iterator[Terminal]:
+def terminal(*, question: bool = True) -> Iterator[Terminal]:
+    """Open this process's terminal, to ask a question or, without ``question``, to read the lines that answer none.
+
+    Raises `CrystalError` if there is no terminal.
+    """
+    global _questions
     if not _is_terminal(0):
         raise CrystalError(
             "provider human needs a terminal, but standard input is not a terminal (over ACP it carries the protocol); "
@@ -124,9 +133,11 @@ def terminal() -> Iterator[Terminal]:
         fd = os.open(os.ttyname(0), os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
         raise CrystalError(f"the terminal cannot be opened: {error.strerror}", retryable=False) from None
+    _questions += question
     try:
-        yield Terminal(fd)
+        yield Terminal(fd, question=question)
     finally:
+        _questions -= question
         os.close(fd)
 
 
@@ -141,8 +152,9 @@ class Terminal:
     """Reads lines from a terminal and writes text to it. The terminal stays in its usual mode, in which the system edits
     lines. Waiting for a line can be cancelled."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, question: bool = True) -> None:
         self._fd = fd
+        self._question = question
         self._rest = b""
 
     def write(self, text: str) -> None:
@@ -159,6 +171,10 @@ class Terminal:
             self.write(prompt)
         while b"\n" not in self._rest:
             await anyio.wait_readable(self._fd)
+            if not self._question and _questions:
+                # The line is the answer to a question, and its reader takes it.
+                await anyio.sleep(_MOMENT_S)
+                continue
             try:
                 data = os.read(self._fd, 65536)
             except OSError as error:

@@ -134,6 +134,11 @@ def check_message(message: Any, asked: dict[Any, str], capabilities: Any = None)
         if message["method"] == "$/cancel_request":
             assert "id" not in message
             return
+        if message["method"] == "_cantrip/queue_changed":
+            assert "id" not in message
+            asked_for = [(capabilities or {}).get("_meta", {}).get(name, {}) for name in ("cantrip", "claudeCode")]
+            assert any(each.get("promptQueueing") is True for each in asked_for), message
+            return
         assert message["method"] == "session/update", f"a client is sent {message['method']}, which nobody offered"
         assert "id" not in message
         check("SessionNotification", message["params"])

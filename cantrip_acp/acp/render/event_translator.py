@@ -39,6 +39,7 @@ from cantrip_acp.loom.records.turn import new_id
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Question
+    from cantrip_acp.crystals.contract import Attachment
 
 OUTPUT_LIMIT = 100_000
 """Characters of a command's output in its ``rawOutput``."""
@@ -129,6 +130,17 @@ class _Call:
         return self.output_content() or ([text_content(STOPPED)] if self.command else None)
 
 
+def attached_content(
+    attachment: Attachment, title: str
+) -> acp.ImageContent | acp.AudioContent | acp.LinkContent | None:
+    """An attachment of a message of the user. None for data that no content of the protocol can show."""
+    if attachment.kind == "image":
+        return acp.ImageContent(attachment.data, attachment.mime, attachment.uri)
+    if attachment.kind == "audio":
+        return acp.AudioContent(attachment.data, attachment.mime)
+    return acp.LinkContent(title or attachment.kind, attachment.uri) if attachment.uri else None
+
+
 def notice(text: str, client: acp.ClientAbilities) -> acp.Update:
     """A message for the user outside of the conversation. Clients without notices get it as a message of the agent."""
     if client.notices:
@@ -152,6 +164,7 @@ class Translator:
         self.dirty = False
         """Whether output of a command or actions of a child wait for `flush`."""
         self._handlers: dict[type[events.Event], Callable[[Any], list[acp.Update]]] = {
+            events.Steered: self._steered,
             events.Text: self._text,
             events.Thought: self._thought,
             events.Voided: self._voided,
@@ -221,6 +234,16 @@ class Translator:
         if call is not None:
             more = {"title": call.title, "kind": call.kind, **more}
         return acp.ToolCallUpdate(tool_call_id=call_id, **more)
+
+    def _steered(self, event: events.Steered) -> list[acp.Update]:
+        """What the user sent during the prompt. Other clients show it themselves when they send it."""
+        if not self._client.queues_prompts:
+            return []
+        content = attached_content(event.attachment, event.title) if event.attachment else None
+        if content is None and event.uri:
+            content = acp.LinkContent(event.title or event.uri, event.uri)
+        meta = {"cantrip": {"steering": True}}
+        return [acp.UserMessageChunk(content or acp.TextContent(event.text), event.message_id, meta)]
 
     # --- text --------------------------------------------------------------------------------------------------------
 

@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.render.event_translator import Translator
+from cantrip_acp.acp.render.event_translator import Translator, attached_content
 from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.events import UsageReported
 from cantrip_acp.loom.query.history import CastPart, entity_casts
 from cantrip_acp.loom.query.recorded_events import RecordedEvents
+from cantrip_acp.loom.records.turn import STEERING
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
-    from cantrip_acp.loom.records.turn import ContextRecord
 
 
 def loaded_updates(
     entity: Entity, client: acp.ClientAbilities, parts: Sequence[CastPart] | None = None
 ) -> Iterator[acp.Update]:
     """The updates for the whole history of an entity, oldest first. Pass ``parts`` if the history was already read."""
-    translator = Translator(msgspec.structs.replace(client, display_terminal=False))
+    translator = Translator(msgspec.structs.replace(client, display_terminal=False, queues_prompts=True))
     casts = entity_casts(entity.loom, entity.id, entity.last_turn, parts)
     recorded = RecordedEvents(entity.loom, {entity.id, *(turn.entity_id for part in casts for turn in part.turns)})
     seen: set[str | None] = set()
@@ -71,20 +71,10 @@ def _user_message(part: CastPart) -> Iterator[acp.Update]:
     if part.intent:
         yield acp.UserMessageChunk(acp.TextContent(part.intent), message_id)
     for record in part.context:
-        content = _attachment_content(record)
+        attachment = block_of(record).attachment if record.source != STEERING else None
+        content = attached_content(attachment, record.title) if attachment is not None else None
         if content is not None:
             yield acp.UserMessageChunk(content, message_id)
-
-
-def _attachment_content(record: ContextRecord) -> acp.ImageContent | acp.AudioContent | acp.LinkContent | None:
-    attachment = block_of(record).attachment
-    if attachment is None:
-        return None
-    if attachment.kind == "image":
-        return acp.ImageContent(attachment.data, attachment.mime, attachment.uri)
-    if attachment.kind == "audio":
-        return acp.AudioContent(attachment.data, attachment.mime)
-    return acp.LinkContent(record.title or attachment.kind, attachment.uri) if attachment.uri else None
 
 
 def _usage(entity: Entity, casts: Iterable[CastPart]) -> UsageReported:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -92,7 +93,13 @@ class ConnectionContext:
         sources: Sequence[GateSource],
     ) -> Session:
         """Make a session for an opened entity, and add it to the open sessions."""
-        session = Session(opened, permissions, self.connection, self.client, trace)
+        save = partial(self._factory.try_save_metadata, opened)
+        session = Session(opened, permissions, self.connection, self.client, trace, save)
+        if opened.metadata.queued:
+            texts = "\n".join(f"- {text}" for text in opened.metadata.queued)
+            session.user_notes.append(f"These prompts were waiting when the agent ended, and never started:\n{texts}")
+            opened.metadata.queued = []
+            save()
         session.sources = sources
         session.before_cast = self._options.before_cast
         session.after_prompt = self._save_after_prompt

@@ -20,6 +20,7 @@ import anyio.to_thread
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import session_busy, unknown_session
 from cantrip_acp.acp.login import ask_until_key_is_set
+from cantrip_acp.acp.render.event_translator import notice
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.config_options import MODEL, SessionOptions
 from cantrip_acp.acp.sessions.connection_context import ConnectionContext, requested_trace
@@ -28,6 +29,7 @@ from cantrip_acp.acp.sessions.open_sessions import OpenSessions, UntrustedSessio
 from cantrip_acp.acp.sessions.prompt_content import read_prompt
 from cantrip_acp.acp.sessions.session import Session
 from cantrip_acp.acp.sessions.session_store import BadCursor
+from cantrip_acp.acp.wire.connection import Request
 from cantrip_acp.acp.wire.jsonrpc import INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.core.errors import CantripError, IntentRequired, TurnNotFound, UntrustedRecipe
 from cantrip_acp.files.paths import own
@@ -37,7 +39,6 @@ from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.slash_commands import Command
-    from cantrip_acp.acp.wire.connection import Request
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.gates.contract import GateSource
@@ -377,11 +378,32 @@ class Sessions:
     # --- prompts -------------------------------------------------------------------------------------------------------
 
     def prompt(self, params: acp.Prompt, request: Request) -> Awaitable[acp.PromptResult]:
-        """``session/prompt``: marks the session as busy at once, and returns the work of the prompt."""
+        """``session/prompt``: marks the session as busy at once, and returns the work of the prompt.
+
+        A prompt during another one waits in the session's queue if the client asks for that.
+        """
         waiting = self._open_sessions.untrusted.get(params.session_id)
         if waiting is not None:
             return self._ask_for_trust(waiting, params, request)
         session = self._open_sessions.session(params.session_id)
+        if session.running and (queue_command := self._queue_command(params)) is not None:
+            return self._run_command(session, *queue_command)
+        if session.running and (session.client.queues_prompts or acp.asks_for_queue(params.meta)):
+            return session.queue.add(params, request, self._begin_prompt)
+        return self._begin_prompt(session, params, request)
+
+    @staticmethod
+    def _queue_command(params: acp.Prompt) -> tuple[Command, str] | None:
+        """The slash command for the queue, which works while a prompt runs. None for any other prompt."""
+        first = params.prompt[0] if params.prompt else None
+        if not isinstance(first, acp.Text) or not first.text.lstrip().startswith("/queue"):
+            return None
+        from cantrip_acp.acp.sessions import slash_commands
+
+        found = slash_commands.parse_command(read_prompt(params.prompt)[0])
+        return found if found is not None and found[0].name == slash_commands.QUEUE else None
+
+    def _begin_prompt(self, session: Session, params: acp.Prompt, request: Request) -> Awaitable[acp.PromptResult]:
         # An empty prompt continues without a new message.
         intent, context = read_prompt(params.prompt) if params.prompt else (None, ())
         command = None
@@ -394,7 +416,7 @@ class Sessions:
         session.begin(request)
         session.in_use_by_client = True
         work = session.cast(intent, context, trace) if command is None else self._run_command(session, *command)
-        return session.run(work, trace.trace_id)
+        return session.run(work, trace)
 
     async def _run_command(self, session: Session, command: Command, rest: str) -> acp.PromptResult:
         from cantrip_acp.acp.sessions import slash_commands
@@ -440,7 +462,57 @@ class Sessions:
         waiting = self._open_sessions.untrusted.get(params.session_id)
         # A closing session is already cancelled.
         closing = self._open_sessions.sessions.get(params.session_id)
-        (waiting or closing or self._open_sessions.session(params.session_id)).cancel()
+        found = waiting or closing or self._open_sessions.session(params.session_id)
+        if isinstance(found, Session):
+            found.queue.cancel_all()
+        found.cancel()
+
+    # --- messages for a running prompt, and waiting prompts ------------------------------------------------------------
+
+    async def steer(self, params: acp.Prompt, request: Request) -> dict[str, Any]:
+        """``_session/steering``: gives the entity a message before its next query.
+
+        If no prompt runs, the message starts one. With ``_meta.steering.idleBehavior: "promptRequired"`` nothing happens
+        then, and the client sends it as a prompt. That request is the one to wait for and to cancel.
+        """
+        session = self._open_sessions.session(params.session_id)
+        asked = params.meta.get("steering") if isinstance(params.meta, dict) else None
+        behaviour = asked.get("idleBehavior") if isinstance(asked, dict) else None
+        if behaviour not in (None, "promptRequired"):
+            raise invalid_params(
+                f"is 'promptRequired' or absent, not {str(behaviour)[:100]!r}", "_meta.steering.idleBehavior"
+            )
+        if await session.steer(params.prompt):
+            return {"outcome": "injected"}
+        if behaviour is not None:
+            return {"outcome": "promptRequired", "reason": "noRunningTurn"}
+        work = self._begin_prompt(session, params, Request(request.method, None))
+
+        async def run() -> None:
+            try:
+                await work
+            except RpcError as problem:
+                # No request waits for this prompt, so the user reads the failure.
+                session.send_now(notice(problem.message, session.client))
+
+        session.connection.start_task(run)
+        return {"outcome": "startedNewTurn"}
+
+    def queue_list(self, params: acp.SessionParams, request: Request) -> acp.Queue:
+        """``_cantrip/queue/list``"""
+        return self._open_sessions.session(params.session_id).queue.state()
+
+    def queue_edit(self, params: acp.QueueEdit, request: Request) -> acp.Queue:
+        """``_cantrip/queue/edit``"""
+        return self._open_sessions.session(params.session_id).queue.edit(params.id, params.prompt)
+
+    def queue_remove(self, params: acp.QueueEntry, request: Request) -> acp.Queue:
+        """``_cantrip/queue/remove``: the removed prompt is answered as cancelled."""
+        return self._open_sessions.session(params.session_id).queue.remove(params.id)
+
+    async def queue_send_now(self, params: acp.QueueEntry, request: Request) -> acp.Queue:
+        """``_cantrip/queue/send_now``: gives a waiting prompt to the entity before its next query."""
+        return await self._open_sessions.session(params.session_id).queue.send_now(params.id)
 
 
 def _folders(cwd: str, additional: Sequence[str] | None) -> tuple[Path, list[Path]]:

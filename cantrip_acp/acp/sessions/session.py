@@ -1,13 +1,15 @@
 """Session: one entity in one folder, and its running prompt (ACP, Session Setup and Prompt Turn).
 
-A prompt is a cast. All its updates are sent before its reply. A session takes one prompt at a time. After a cancelled
-prompt it takes the next one.
+A prompt is a cast. All its updates are sent before its reply. A session runs one prompt at a time. Others wait in its queue
+(`prompt_queue`) if the client asks for that. After a cancelled prompt it takes the next one.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,8 +22,10 @@ from cantrip_acp.acp.errors import session_busy, session_not_ready
 from cantrip_acp.acp.permissions.request import PermissionAsked, ask_client
 from cantrip_acp.acp.render.event_translator import Translator, notice
 from cantrip_acp.acp.render.formatting import MessageSeparator
+from cantrip_acp.acp.sessions.prompt_queue import PromptQueue
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params
-from cantrip_acp.core.errors import CantripError, IntentRequired
+from cantrip_acp.core.errors import CantripError, EntityIdle, IntentRequired
+from cantrip_acp.core.events import Steered
 from cantrip_acp.crystals.http_clients import prepare_in_background
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.state import SteeringMessage
     from cantrip_acp.gates.contract import GateSource
 
 log = logging.getLogger(__name__)
@@ -60,11 +65,20 @@ STOP_REASONS: dict[str, acp.StopReason] = {
 """The ACP stop reason for each reason why a cast ended. The reason ``error`` is missing: it becomes an error reply."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Steering:
+    """A message for the running prompt. ``message`` is None if no cast ran yet when it came."""
+
+    intent: str
+    blocks: tuple[ContextBlock, ...]
+    message: SteeringMessage | None
+
+
 class Session:
     """One session. ``trace`` is the trace from ``session/new``; prompts without a trace use it.
 
     ``before_cast`` is called before each cast. It applies pending options, and returns context for the entity.
-    ``after_prompt`` is called after each prompt.
+    ``after_prompt`` is called after each prompt. ``save`` stores the session's metadata.
     """
 
     def __init__(
@@ -74,6 +88,7 @@ class Session:
         connection: Connection,
         client: acp.ClientAbilities,
         trace: tracing.Trace | None,
+        save: Callable[[], None] = lambda: None,
     ) -> None:
         self.opened = opened
         self.permissions = permissions
@@ -83,6 +98,7 @@ class Session:
         self.translator = Translator(client)
         self.before_cast: Callable[[Session], Awaitable[Sequence[ContextBlock]]] | None = None
         self.after_prompt: Callable[[Session], None] | None = None
+        self.queue = PromptQueue(self, save)
         self.sources: Sequence[GateSource] = ()
         """The MCP servers that the client named in addition to those of the recipe."""
         self.pending: dict[str, str] = {}
@@ -107,6 +123,8 @@ class Session:
         """Whether the running prompt must close the loom when it ends."""
         self._replaying = False
         self._cancelled = False
+        self._steering: list[_Steering] = []
+        """Messages for the running prompt."""
         self._ended = anyio.Event()
         self._closed = anyio.Event()
         self._cancellable_waits: set[anyio.CancelScope] = set()
@@ -141,8 +159,30 @@ class Session:
         self._ended = anyio.Event()
         request.on_cancel = self.cancel
 
-    async def run(self, work: Awaitable[acp.PromptResult], trace_id: str) -> acp.PromptResult:
-        """Await the work of a prompt after `begin`. Returns its result. A failure becomes an `RpcError`."""
+    async def run(self, work: Awaitable[acp.PromptResult], trace: tracing.Trace) -> acp.PromptResult:
+        """Await the work of a prompt after `begin`, and then of the messages for it that came too late for its last query.
+        Returns the last result. A failure becomes an `RpcError`."""
+        result: acp.PromptResult | None = None
+        error: RpcError | None = None
+        try:
+            result = await self._run(work, trace.trace_id)
+            while (late := self._take_undelivered()) is not None:
+                result = await self._run(self.cast(late.intent, late.blocks, trace), trace.trace_id)
+            return result
+        except RpcError as problem:
+            error = problem
+            raise
+        finally:
+            self._report_undelivered()
+            self.running = False
+            self._ended.set()
+            if self._close_loom_at_end:
+                self.opened.release()
+            elif self.after_prompt is not None:
+                self.after_prompt(self)
+            self.queue.prompt_ended(result, error)
+
+    async def _run(self, work: Awaitable[acp.PromptResult], trace_id: str) -> acp.PromptResult:
         try:
             return await work
         except CantripError as problem:
@@ -162,13 +202,44 @@ class Session:
                     "cantrip_trace_id": trace_id,
                 },
             ) from None
-        finally:
-            self.running = False
-            self._ended.set()
-            if self._close_loom_at_end:
-                self.opened.release()
-            elif self.after_prompt is not None:
-                self.after_prompt(self)
+
+    async def read(self, blocks: Sequence[acp.ContentBlock]) -> tuple[str, tuple[ContextBlock, ...]]:
+        """Read the content of a message for the running prompt. Returns its text and the content of its links."""
+        from cantrip_acp.acp.sessions.prompt_content import read_prompt
+
+        intent, context = read_prompt(blocks)
+        return intent, await self._read_links(context)
+
+    async def steer(self, blocks: Sequence[acp.ContentBlock]) -> bool:
+        """Give the entity a message before its next query. Returns False, and does nothing, if no prompt runs.
+
+        A message that comes too late for the last query becomes the intent of another cast of the same prompt.
+        """
+        intent, context = await self.read(blocks)
+        if not self.running or self._was_cancelled() or self.closing:
+            return False
+        self.permissions.hosts.add_from_text(intent)
+        message = None
+        with suppress(EntityIdle):
+            message = self.entity.steer(intent, context=context)
+        self._steering.append(_Steering(intent, context, message))
+        return True
+
+    def _take_undelivered(self) -> _Steering | None:
+        """The next message for this prompt that no query saw. None if there is none, or if the prompt was cancelled."""
+        self._forget_delivered()
+        return self._steering.pop(0) if self._steering and not self._cancelled else None
+
+    def _forget_delivered(self) -> None:
+        self._steering = [each for each in self._steering if each.message is None or not each.message.delivered]
+
+    def _report_undelivered(self) -> None:
+        """Tell the user of messages that the entity never got, because the prompt was cancelled or failed."""
+        self._forget_delivered()
+        for each in self._steering:
+            text = shared().text(" ".join(each.intent.split()))[:500]
+            self.send_now(notice(f"This message did not reach the entity before the prompt ended: {text}", self.client))
+        self._steering.clear()
 
     def cancel(self) -> None:
         """Cancel the running prompt, if there is one."""
@@ -205,6 +276,7 @@ class Session:
             return
         self.closing = True
         try:
+            self.queue.cancel_all()
             self.cancel()
             if self.running:
                 with anyio.move_on_after(ENDS_WITHIN):
@@ -369,6 +441,8 @@ class Session:
                     await self.send(translator.propose_call(event.question))
                     event.reached.set()
                     continue
+                if isinstance(event, Steered):
+                    self.queue.note_delivered()
                 updates = translator.translate(event)
                 if translator.dirty:
                     self._new_output.set()

@@ -81,6 +81,8 @@ class SessionMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
     crystal: str | None = None
     effort: str | None = None
     granted: list[Grant] = []
+    queued: list[str] = []
+    """The texts of prompts that wait. If the process ends, the user is told of them when the session is loaded."""
 
 
 class ListedSession(msgspec.Struct):

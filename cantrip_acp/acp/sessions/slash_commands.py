@@ -17,6 +17,7 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.permissions.request import escape_invisible
 from cantrip_acp.acp.sessions import knowledge_commands, modes
 from cantrip_acp.acp.sessions.factory import find_turn
+from cantrip_acp.acp.sessions.prompt_queue import parse_queue_command, queue_text
 from cantrip_acp.acp.wire.jsonrpc import RpcError
 from cantrip_acp.core.errors import CantripError
 from cantrip_acp.loom.query.history import casts_of, crystal_turns
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cantrip_acp.acp.sessions.session import Session
+
+QUEUE = "queue"
+"""The command that also works while a prompt runs."""
 
 MakeFork = Callable[["Session", str], Awaitable[str]]
 """Makes a fork of a session from a turn id. Returns the id of the new session."""
@@ -288,6 +292,22 @@ async def _remember(session: Session, rest: str, forker: MakeFork) -> str:
     return await knowledge_commands.remember(session, rest)
 
 
+async def _queue(session: Session, rest: str, forker: MakeFork) -> str:
+    queue = session.queue
+    waiting = queue.state().prompts
+    try:
+        action, number, text = parse_queue_command(rest, len(waiting))
+    except ValueError as problem:
+        raise UsageError(str(problem)) from None
+    if action == "remove":
+        queue.remove(waiting[number].id)
+    elif action == "edit":
+        queue.edit(waiting[number].id, [acp.Text(text=text)])
+    elif action == "now":
+        await queue.send_now(waiting[number].id)
+    return queue_text([(each.text, each.sending) for each in queue.state().prompts])
+
+
 async def _help(session: Session, rest: str, forker: MakeFork) -> str:
     rows = "\n".join(f"- `/{c.name}{f' {c.hint}' if c.hint else ''}`: {c.description}" for c in COMMANDS.values())
     return f"{rows}\n\nAny other text is a prompt for the entity."
@@ -321,6 +341,7 @@ COMMANDS = _by_name(
         Command("cost", "Show tokens and cost so far", _cost),
         Command("recipe", "Show the recipe, the model and the gates of this session", _recipe),
         Command("export", "Export this session's threads for training", _export, "format"),
+        Command(QUEUE, "Show, edit, remove or send the prompts that wait", _queue, "[edit|remove|now NUMBER]"),
         Command("help", "List these commands", _help),
     ]
 )

@@ -41,12 +41,16 @@ if TYPE_CHECKING:
     from cantrip_acp.cli.render.cast_output import CastText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.loop_thread import EntityThread
+    from cantrip_acp.cli.session.typed_lines import TypedLines
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.gates.web.named_hosts import NamedHosts
 
 HELP = """\
 Each line is an intent. A line that ends in \\ continues on the next line.
+A line that you type while a cast runs waits for its end.
+/queue  show the lines that wait; /queue edit N TEXT, /queue remove N
+/now TEXT, /queue now N  send a line to the entity before its next query
 /usage  show the usage of all casts so far
 /loom   show where the loom is
 /quit   quit (also Ctrl-D); Ctrl-C cancels the running cast"""
@@ -84,8 +88,9 @@ def repl(
 ) -> int:
     """Talk to an entity made from RECIPE (a file or a name; the built-in Familiar by default).
 
-    Every line is an intent. The entity keeps its history and its variables between intents. Ctrl-C cancels the running cast,
-    Ctrl-D quits. Without a terminal, each line of stdin is an intent.
+    Every line is an intent. The entity keeps its history and its variables between intents. A line that you type while a cast
+    runs waits; /queue shows, edits and removes such lines, and /now sends one to the entity before its next query. Ctrl-C
+    cancels the running cast and everything that waits, Ctrl-D quits. Without a terminal, each line of stdin is an intent.
 
     With --session you continue an editor's session here. Close it in the editor first. The session's own recipe is used,
     unless you name another RECIPE. The session's mode stays the same.
@@ -130,6 +135,7 @@ def _talk(
     from cantrip_acp.cli.render.cast_output import CastText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.loop_thread import run_entity
+    from cantrip_acp.cli.session.typed_lines import TypedLines
 
     screen = Screen()
     asked = sys.stdin.isatty() and screen.terminal
@@ -144,17 +150,19 @@ def _talk(
     status = DONE
     with run_entity(entity if entity is not None else cantrip.invoke(loom=opening.loom)) as run:
         run.warm()
-        for line in _prompts(opening.state_dir) if asked else _lines():
+        queue = TypedLines(run.entity, output.show_line) if asked else None
+        for line in queue.before(_prompts(opening.state_dir)) if queue is not None else _lines():
             words = line.strip()
             if words.startswith("/"):
                 if words in ("/quit", "/exit"):
                     break
-                _command(words, output, run, opening)
+                if queue is None or not queue.command(words):
+                    _command(words, output, run, opening)
             elif words:
                 if not asked:
                     output.show_intent(words)
                 hosts.add_from_text(words)
-                good, signalled = _run_cast(run, words, output, context)
+                good, signalled = _run_cast(run, words, output, context, queue)
                 context = ()  # the entity keeps the context of its first cast for all later casts
                 status = status if good or asked else FAILED
                 if signalled is not None and (signalled != signal.SIGINT or not asked):
@@ -163,7 +171,7 @@ def _talk(
 
 
 def _run_cast(
-    run: EntityThread, intent: str, output: CastText, context: tuple[ContextBlock, ...]
+    run: EntityThread, intent: str, output: CastText, context: tuple[ContextBlock, ...], queue: TypedLines | None
 ) -> tuple[bool, int | None]:
     """Run one cast. Returns whether it terminated, and the signal that stopped it (None if there was no signal).
 
@@ -173,7 +181,7 @@ def _run_cast(
     from cantrip_acp.core.errors import SandboxMissing
 
     try:
-        ended = run.cast(intent, output, context)
+        ended = run.cast(intent, output, context, queue.read if queue is not None else None)
     except SandboxMissing:
         raise
     except CantripError as error:
@@ -181,6 +189,11 @@ def _run_cast(
         output.screen.flush()
         report_error(error)
         return False, None
+    finally:
+        if queue is not None:
+            queue.cast_ended()
+    if queue is not None and ended.stopped_by is not None:
+        queue.clear()
     if ended.result is None:
         output.show_cancelled()
         return False, ended.stopped_by

@@ -60,6 +60,12 @@ class CastText:
         self.renderer.show_prompt(shared().text(words))
         self._started = time.monotonic()
 
+    def show_line(self, text: str) -> None:
+        """Show a note about what the user typed."""
+        for line in text.splitlines():
+            self.renderer.show_note(clean_line(shared().text(line), 300))
+        self.screen.flush()
+
     def show_event(self, event: events.Event) -> None:
         for item in self._translator.translate(event):
             self.renderer.show(item)

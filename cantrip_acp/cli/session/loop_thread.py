@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,9 +51,16 @@ class EntityThread:
         self._scope: anyio.CancelScope | None = None
         self._presses = 0
 
-    def cast(self, intent: str | None, output: EventOutput, context: Sequence[ContextBlock] = ()) -> CastEnding:
+    def cast(
+        self,
+        intent: str | None,
+        output: EventOutput,
+        context: Sequence[ContextBlock] = (),
+        while_running: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    ) -> CastEnding:
         """Run one cast to its end. Raises the cast's error. An intent of None continues the last cast (`Entity.resume`).
 
+        ``while_running`` runs beside the cast in the entity's thread, and is cancelled when the cast ends.
         The first signal cancels the cast, and its end is recorded. After a second signal the command ends at once.
         """
         self._presses = 0
@@ -65,7 +72,7 @@ class EntityThread:
             loop.call_soon_threadsafe(self._stop)
 
         with _handling(on_signal):
-            future = self._portal.start_task_soon(self._drive, intent, output, context)
+            future = self._portal.start_task_soon(self._drive, intent, output, context, while_running)
             try:
                 result = future.result()
             except CancelledError:
@@ -82,17 +89,24 @@ class EntityThread:
         self._portal.call(self.entity.close)
 
     async def _drive(
-        self, intent: str | None, output: EventOutput, context: Sequence[ContextBlock]
+        self,
+        intent: str | None,
+        output: EventOutput,
+        context: Sequence[ContextBlock],
+        while_running: Callable[[], Coroutine[Any, Any, None]] | None,
     ) -> CastResult | None:
         with anyio.CancelScope() as scope:
             self._scope = scope
             lost: OSError | None = None
             options: dict[str, Any] = {} if intent is None else {"context": context}
-            async with self.entity.stream(intent, **options) as stream:
+            async with self.entity.stream(intent, **options) as stream, anyio.create_task_group() as beside:
+                if while_running is not None:
+                    beside.start_soon(while_running)
                 async for event in stream:
                     lost = _show_event(output, event)
                     if lost is not None:
                         break  # nobody sees the output, so end the cast
+                beside.cancel_scope.cancel()
             if lost is not None:
                 raise lost
             return stream.result

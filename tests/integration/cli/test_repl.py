@@ -1,5 +1,6 @@
 """`cantrip repl`: an entity that remembers, in a real terminal and in a pipe."""
 
+import json
 import shutil
 import signal
 import time
@@ -135,3 +136,64 @@ def test_history_is_kept_for_the_user_alone(tmp_path: Path) -> None:
             terminal.type("\x04")
             assert terminal.end() == 0
     assert (tmp_path / "s" / "repl_history").stat().st_mode & 0o077 == 0
+
+
+WAITER = """
+crystal:
+  provider: scripted
+  tools: text
+  responses:
+    - {bash: "echo waiting; until test -e go; do sleep 0.05; done"}
+    - {bash: "echo waiting again; until test -e on; do sleep 0.05; done"}
+    - {content: First answer.}
+    - {content: Second answer.}
+    - {bash: "echo waiting more; sleep 60"}
+    - {content: Last answer.}
+circle:
+  medium: bash
+  gates: [done]
+  wards: [{max_turns: 9}]
+"""
+
+
+@needs_sandbox
+def test_lines_typed_while_a_cast_runs_wait_or_are_sent_now(tmp_path: Path) -> None:
+    loom = tmp_path / "talk.loom.jsonl"
+    with Terminal("repl", recipe(tmp_path, WAITER), "--loom", loom, cwd=tmp_path) as terminal:
+        terminal.wait_for("❯ ")
+        terminal.type("the first\r")
+        terminal.wait_for("waiting")
+        for typed, shown in (
+            ("the second\r", "waits as 1: the second"),
+            ("use tabs\r", "waits as 2: use tabs"),
+            ("never\r", "waits as 3: never"),
+            ("/queue remove 3\r", "2. use tabs"),
+            ("/queue edit 1 the 2nd\r", "1. the 2nd"),
+            ("/queue now 2\r", "1. use tabs (sent with the next query)"),
+            ("/queue shout\r", "/queue edit NUMBER TEXT"),
+        ):
+            terminal.type(typed)
+            terminal.wait_for(shown)
+        (tmp_path / "go").touch()
+        terminal.wait_for("waiting again")
+        terminal.type("/now and quickly\r")
+        terminal.type("/queue\r")
+        terminal.wait_for("2. the 2nd")
+        (tmp_path / "on").touch()
+        terminal.wait_for("Second answer.")
+        terminal.wait_for("❯ ")
+        terminal.type("the third\r")
+        terminal.wait_for("waiting more")
+        terminal.type("lost?\r")
+        terminal.wait_for("waits as 1: lost?")
+        terminal.type("\x03")
+        terminal.wait_for("not started: lost?")
+        terminal.wait_for("❯ ")
+        terminal.type("/quit\r")
+        assert terminal.end() == 0
+    records = [json.loads(line) for line in loom.read_text().splitlines()]
+    intents = [r["intent"] for r in records if r["type"] == "cast" and r["event"] == "start"]
+    assert intents == ["the first", "the 2nd", "the third"]
+    assert [(r["source"], r["text"]) for r in records if r["type"] == "context"] == [
+        ("steering", "use tabs"), ("steering", "and quickly"),
+    ]  # fmt: skip

@@ -10,7 +10,21 @@ from cantrip_acp.loom.loom import Loom
 from tests.support.acp_client import RawClient
 from tests.support.fixtures.acp import Start
 
-NAMES = ["loom", "fork", "fold", "reward", "wards", "context", "scope", "remember", "cost", "recipe", "export", "help"]
+NAMES = [
+    "loom",
+    "fork",
+    "fold",
+    "reward",
+    "wards",
+    "context",
+    "scope",
+    "remember",
+    "cost",
+    "recipe",
+    "export",
+    "queue",
+    "help",
+]
 TALK: list[dict[str, Any]] = [
     {"content": f"Answer {n}.", "usage": {"prompt_tokens": 100, "completion_tokens": 10, "cost": 0.01}}
     for n in range(6)

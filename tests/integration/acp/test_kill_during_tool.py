@@ -153,3 +153,25 @@ def test_a_child_at_work(agents: Callable[..., Begin], folder: Path, tmp_path: P
         reasons = [(t.utterance.content, t.reason) for t in loom.turns() if t.role == "crystal"]
         assert ("Child speaks.", "error") in reasons
         assert all(end is not None for _, end in loom.casts())
+
+
+@pytest.mark.parametrize("end", ["kill", "hang up"])
+def test_prompts_that_waited_are_reported_and_not_run(agents: Callable[..., Begin], folder: Path, end: str) -> None:
+    begin = agents([{"content": "late", "delay_ms": 60_000, "when": "one"}, {"content": "next", "repeat": True}])
+    agent = begin()
+    session = agent.session(folder)
+    agent.start_prompt(session, "one")
+    asked = {"_meta": {"cantrip": {"promptQueueing": True}}}
+    agent.start_prompt(session, "two", **asked)
+    agent.start_prompt(session, "three", **asked)
+    assert len(agent.call("_cantrip/queue/list", {"sessionId": session})["prompts"]) == 2
+    if end == "kill":
+        killed(agent)
+    else:
+        agent.hang_up()
+    for reported in (True, False):
+        again = begin()
+        load(again, session, folder)
+        assert again.prompt(session, "four")["stopReason"] == "end_turn"
+        assert ("never started:\n- two\n- three" in again.said()) is reported
+        again.hang_up()

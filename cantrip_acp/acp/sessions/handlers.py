@@ -389,7 +389,7 @@ class Sessions:
         if session.running and (queue_command := self._queue_command(params)) is not None:
             return self._run_command(session, *queue_command)
         if session.running and (session.client.queues_prompts or acp.asks_for_queue(params.meta)):
-            return session.queue.add(params, request, self._begin_prompt)
+            return session.queue.add(params, request, partial(self._begin_prompt, session))
         return self._begin_prompt(session, params, request)
 
     @staticmethod

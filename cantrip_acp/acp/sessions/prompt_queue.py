@@ -11,7 +11,7 @@ with the stop reason ``cancelled`` when it was removed or cancelled before it st
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import anyio
 import msgspec
@@ -24,12 +24,35 @@ from cantrip_acp.loom.records.turn import new_id
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.sessions.session import Session
-    from cantrip_acp.acp.wire.connection import Request
+    from cantrip_acp.acp.sessions.session_store import SessionMetadata
+    from cantrip_acp.acp.wire.connection import Connection, Request
+    from cantrip_acp.core.context_block import ContextBlock
+    from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.state import SteeringMessage
 
-Begin = Callable[["Session", acp.Prompt, "Request"], Awaitable[acp.PromptResult]]
-"""Marks a session as busy with a prompt, and returns the work of the prompt."""
+
+class QueueOwner(Protocol):
+    """The session of a queue (`acp.sessions.session.Session`)."""
+
+    client: acp.ClientAbilities
+    connection: Connection
+    running: bool
+    closing: bool
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def metadata(self) -> SessionMetadata: ...
+
+    @property
+    def entity(self) -> Entity: ...
+
+    async def read(self, blocks: Sequence[acp.ContentBlock]) -> tuple[str, tuple[ContextBlock, ...]]: ...
+
+
+Begin = Callable[[acp.Prompt, "Request"], Awaitable[acp.PromptResult]]
+"""Marks the session as busy with a prompt, and returns the work of the prompt."""
 
 QUEUE_CHANGED = "_cantrip/queue_changed"
 
@@ -120,7 +143,7 @@ def queue_text(prompts: Sequence[tuple[str, bool]]) -> str:
 class PromptQueue:
     """The waiting prompts of one session, first one first. ``save`` stores the session's metadata."""
 
-    def __init__(self, session: Session, save: Callable[[], None]) -> None:
+    def __init__(self, session: QueueOwner, save: Callable[[], None]) -> None:
         self._session = session
         self._save = save
         self._waiting: list[_Waiting] = []
@@ -206,7 +229,7 @@ class PromptQueue:
         while self._waiting and not self._session.closing and not self._session.running:
             entry = self._waiting.pop(0)
             try:
-                entry.work = entry.begin(self._session, entry.params, entry.request)
+                entry.work = entry.begin(entry.params, entry.request)
                 entry.settle()
             except RpcError as problem:
                 entry.settle(error=problem)

@@ -458,10 +458,20 @@ class RequestPermission(msgspec.Struct, rename="camel"):
 class PermissionOutcome(msgspec.Struct, rename="camel"):
     outcome: str
     option_id: str | None = None
+    meta: Any = field(default=None, name="_meta")
+
+    def note(self, name: str) -> str:
+        """What the user wrote next to the choice: the text ``_meta.cantrip.NAME``. Empty if there is none."""
+        found = _mapping(_mapping(self.meta).get("cantrip")).get(name)
+        return found.strip()[:MAX_NOTE] if isinstance(found, str) else ""
 
 
 class PermissionAnswer(msgspec.Struct):
     outcome: PermissionOutcome
+
+
+MAX_NOTE = 100_000
+"""Characters of a reason or of an edited plan. The rest is cut."""
 
 
 # --- what a client can do --------------------------------------------------------------------------------------------

@@ -130,7 +130,9 @@ def terminal(*, question: bool = True) -> Iterator[Terminal]:
         )
     try:
         # Do not use descriptors 0 and 1. Output may go to a file, and flags set on a shared terminal would stay set.
-        fd = os.open(os.ttyname(0), os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        # Two readers may wake for one line. The one that comes too late must not block.
+        flags = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC | (0 if question else os.O_NONBLOCK)
+        fd = os.open(os.ttyname(0), flags)
     except OSError as error:
         raise CrystalError(f"the terminal cannot be opened: {error.strerror}", retryable=False) from None
     _questions += question
@@ -177,6 +179,8 @@ class Terminal:
                 continue
             try:
                 data = os.read(self._fd, 65536)
+            except BlockingIOError:
+                continue
             except OSError as error:
                 raise _terminal_closed(error) from None
             if not data:

@@ -38,6 +38,14 @@ log = logging.getLogger(__name__)
 Answer = Literal["allow_once", "allow_always", "reject_once", "reject_always", "unasked"]
 """The answer to a question. ``unasked`` means that the client could not show the question."""
 
+
+class Decision(msgspec.Struct, frozen=True):
+    """The user's answer to a question. ``reason`` says why something is rejected; the entity reads it."""
+
+    answer: Answer
+    reason: str = ""
+
+
 Decide = Callable[[], "GateReply | bool | None"]
 """Decides a call by the mode and the remembered answers: True allows it, a `GateReply` refuses it, None asks the user."""
 
@@ -49,9 +57,11 @@ _FOR_PEOPLE = {
 }
 
 
-def _refusal(permission: str, for_entity: str, for_people: str = "") -> GateReply:
-    """A refused call, with a text for the entity and a text for people."""
+def _refusal(permission: str, for_entity: str, for_people: str = "", reason: str = "") -> GateReply:
+    """A refused call, with a text for the entity, a text for people, and the user's reason."""
     annotations = {"permission": permission, "error": for_people or _FOR_PEOPLE[permission]}
+    if reason:
+        annotations |= {"error": f"{annotations['error']}: {reason}", "reason": reason}
     return GateReply(for_entity, is_error=True, annotations=annotations)
 
 
@@ -91,7 +101,7 @@ class _OpenQuestion:
 class Permissions:
     """The permissions of one session. ``ask`` asks the user, and ``remember`` saves an "always" answer."""
 
-    def __init__(self, ask: Callable[[Question], Awaitable[Answer]], remember: Callable[[Grant], None]) -> None:
+    def __init__(self, ask: Callable[[Question], Awaitable[Decision]], remember: Callable[[Grant], None]) -> None:
         self.ask = ask
         self.remember = remember
         self.mode = modes.DEFAULT
@@ -224,12 +234,12 @@ class Permissions:
     async def _decide(self, question: Question, decide: Decide) -> GateReply | None:
         """Decide a call by the state of the session, or by the user's answer. Returns the refusal, or None."""
         while (now := decide()) is None:
-            answer = await self._ask_user(question, decide)
-            if answer is not None:
-                return self._apply_answer(question, answer, decide)
+            decision = await self._ask_user(question, decide)
+            if decision is not None:
+                return self._apply_answer(question, decision, decide)
         return now if isinstance(now, GateReply) else None
 
-    async def _ask_user(self, question: Question, decide: Decide) -> Answer | None:
+    async def _ask_user(self, question: Question, decide: Decide) -> Decision | None:
         """Ask the user. Returns the answer, or None if the question was withdrawn."""
         waiting = _OpenQuestion(decide)
         self._open.append(waiting)
@@ -240,8 +250,9 @@ class Permissions:
             self._open.remove(waiting)
         return None
 
-    def _apply_answer(self, question: Question, answer: Answer, decide: Decide) -> GateReply | None:
+    def _apply_answer(self, question: Question, decision: Decision, decide: Decide) -> GateReply | None:
         """Apply an answer. Returns the refusal of the call, or None if it may run."""
+        answer, reason = decision.answer, decision.reason
         if answer in ("allow_always", "reject_always"):
             allowed = answer == "allow_always"
             self.granted.append(Grant(question.tool, question.pattern, allowed))
@@ -258,10 +269,16 @@ class Permissions:
                 f"{question.tool} was not run: it needs the user's permission, and the client cannot ask for it. The user "
                 "can switch the session to another mode",
             )
+        refused = f"the user refused this: {' '.join(question.title.split())[:200]}."
+        advice = (
+            f"The user's reason: {reason}\nDo what the reason asks, and do not try the same in another way"
+            if reason
+            else "Do not try the same in another way; go on without it, or say what you would need"
+        )
         return _refusal(
             "rejected_always" if answer == "reject_always" else "rejected",
-            f"the user refused this: {' '.join(question.title.split())[:200]}. Do not try the same in another way; go on "
-            "without it, or say what you would need",
+            f"{refused} {advice}",
+            reason=reason,
         )
 
 

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.permissions.interceptor import Decision
 from cantrip_acp.acp.render.event_translator import title_of_child_call
 from cantrip_acp.acp.render.formatting import (
     code_block,
@@ -26,13 +27,14 @@ from cantrip_acp.core import events
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.permissions.interceptor import Answer, Question
+    from cantrip_acp.acp.permissions.interceptor import Question
     from cantrip_acp.acp.render.event_translator import title_of_child_call
 from cantrip_acp.acp.wire.connection import Connection
 
 log = logging.getLogger(__name__)
 
 METHOD = "session/request_permission"
+WITH_REASON = "reject_with_reason"
 
 
 class PermissionAsked(events.Event, frozen=True, kw_only=True, tag="permission"):
@@ -42,8 +44,13 @@ class PermissionAsked(events.Event, frozen=True, kw_only=True, tag="permission")
     reached: Any
 
 
-async def ask_client(connection: Connection, session_id: str, question: Question) -> Answer | None:
+async def ask_client(
+    connection: Connection, session_id: str, question: Question, *, forms: bool = False
+) -> Decision | None:
     """Ask the user through the client. Returns None if the client cancelled the question.
+
+    A rejection may have a reason: the client sends it as ``_meta.cantrip.reason`` of the outcome, or, if it shows ``forms``,
+    the user chooses to write one in a form.
 
     Masks secrets in the file changes. The caller has masked them in the other fields.
     """
@@ -71,12 +78,21 @@ async def ask_client(connection: Connection, session_id: str, question: Question
         acp.PermissionOption("allow_once", "Allow", "allow_once"),
         acp.PermissionOption("allow_always", f"Always allow {pattern}", "allow_always"),
         acp.PermissionOption("reject_once", "Reject", "reject_once"),
+        *([acp.PermissionOption(WITH_REASON, "Reject, with a reason…", "reject_once")] if forms else []),
         acp.PermissionOption("reject_always", f"Always reject {pattern}", "reject_always"),
     ]
-    chosen = await choose(connection, acp.RequestPermission(session_id, call, options))
-    if chosen is None:
+    outcome = await outcome_of(connection, acp.RequestPermission(session_id, call, options))
+    if outcome.outcome == "cancelled":
         return None
-    return chosen if chosen in _ANSWERS else "reject_once"  # type: ignore[return-value]
+    reason = outcome.note("reason")
+    if outcome.option_id == WITH_REASON and not reason:
+        from cantrip_acp.acp.client_services.forms import Form, ask_with_form, form_schema
+
+        message = f"Why do you reject this? The entity reads your answer.\n\n{headline(title)}"
+        form = Form(message=message, requested_schema=form_schema("Reason"), session_id=session_id)
+        reason = await ask_with_form(connection, form) or ""
+    answer = outcome.option_id if outcome.option_id in _ANSWERS else "reject_once"
+    return Decision(answer, redact.text(reason))  # type: ignore[arg-type]
 
 
 _INVISIBLE = re.compile(
@@ -107,14 +123,21 @@ _ANSWERS = frozenset({"allow_once", "allow_always", "reject_once", "reject_alway
 async def choose(connection: Connection, request: acp.RequestPermission) -> str | None:
     """Send a permission request. Returns the id of the chosen option, ``unasked`` if the client could not ask, or None if
     the client cancelled the question."""
+    outcome = await outcome_of(connection, request)
+    return None if outcome.outcome == "cancelled" else outcome.option_id
+
+
+async def outcome_of(connection: Connection, request: acp.RequestPermission) -> acp.PermissionOutcome:
+    """Send a permission request. Returns ``cancelled``, or ``selected`` with an option: ``unasked`` if the client could not
+    ask, ``reject_once`` if its answer is none that the protocol knows."""
     try:
         answer: acp.PermissionAnswer = await connection.request(METHOD, request, acp.PermissionAnswer)
     except RpcError as problem:
         log.warning("the client could not ask the user for permission: %s", problem)
-        return "unasked"
+        return acp.PermissionOutcome("selected", "unasked")
     except Disconnected:
-        return "unasked"
+        return acp.PermissionOutcome("selected", "unasked")
     outcome = answer.outcome
-    if outcome.outcome == "cancelled":
-        return None
-    return outcome.option_id if outcome.outcome == "selected" and outcome.option_id is not None else "reject_once"
+    if outcome.outcome == "cancelled" or (outcome.outcome == "selected" and outcome.option_id is not None):
+        return outcome
+    return acp.PermissionOutcome("selected", "reject_once")

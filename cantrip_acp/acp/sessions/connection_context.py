@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cantrip_acp.acp.client_services.editor_files import EditorFileGates
-    from cantrip_acp.acp.permissions.interceptor import Answer, Question
+    from cantrip_acp.acp.permissions.interceptor import Decision, Question
     from cantrip_acp.acp.sessions.config_options import SessionOptions
     from cantrip_acp.acp.sessions.open_sessions import OpenSessions
     from cantrip_acp.acp.sessions.session import Session
@@ -61,7 +61,7 @@ class ConnectionContext:
         """The permissions of a session. They find the session by its id, because the entity needs them before the
         session exists."""
 
-        async def ask(question: Question) -> Answer:
+        async def ask(question: Question) -> Decision:
             return await self._open_sessions.sessions[session_id].ask(question)
 
         def remember(granted: Grant) -> None:

@@ -19,6 +19,7 @@ import msgspec
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import session_busy, session_not_ready
+from cantrip_acp.acp.permissions.interceptor import Decision
 from cantrip_acp.acp.permissions.request import PermissionAsked, ask_client
 from cantrip_acp.acp.render.event_translator import Translator, notice
 from cantrip_acp.acp.render.formatting import MessageSeparator
@@ -31,7 +32,7 @@ from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.permissions.interceptor import Answer, Permissions, Question
+    from cantrip_acp.acp.permissions.interceptor import Permissions, Question
     from cantrip_acp.acp.sessions.factory import OpenedSession
     from cantrip_acp.acp.sessions.prompt_content import Link
     from cantrip_acp.acp.sessions.session_store import SessionMetadata
@@ -402,7 +403,7 @@ class Session:
         """Whether the prompt was cancelled. This may change at every ``await``."""
         return self._cancelled
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: Question) -> Decision:
         """Ask the user for a permission, after all earlier updates were sent (`permissions.request`)."""
         mask = self.entity.redactor
         question = msgspec.structs.replace(
@@ -420,13 +421,13 @@ class Session:
         who = self.translator.child_name_of(question)
         if who is not None:
             question = msgspec.structs.replace(question, child=who)
-        answer = await ask_client(self.connection, self.id, question)
-        if answer is None:
+        decision = await ask_client(self.connection, self.id, question, forms=self.client.forms)
+        if decision is None:
             # The client says that the prompt is cancelled. Do the same as for session/cancel, which may come later.
             self.cancel()
             await anyio.lowlevel.checkpoint()
-            return "reject_once"
-        return answer
+            return Decision("reject_once")
+        return decision
 
     async def _forward(self, stream: CastStream) -> None:
         """Send the updates for every event of a cast, as fast as the client reads."""

@@ -16,6 +16,7 @@ from cantrip_acp.cli.session.permissions import (
     permissions,
     print_allowed,
     require_terminal,
+    with_answers,
 )
 from cantrip_acp.cli.session.setup import (
     ContextFiles,
@@ -113,6 +114,8 @@ def _run(
     if not isinstance(output, CastJson):
         output.show_intent(intent)
     cantrip = context.to(opening.cantrip).for_session((), permissions(hosts) if ask else hosts)
+    if not isinstance(output, CastJson) and output.screen.terminal and sys.stdin.isatty():
+        cantrip = with_answers(cantrip, output.screen)
     hosts.add_from_text(intent)
     print_allowed(cantrip, cantrip.circle, hosts, ask=ask)
     entity = cantrip.invoke(loom=opening.loom)

@@ -23,6 +23,7 @@ from cantrip_acp.cli.session.permissions import (
     permissions,
     print_allowed,
     require_terminal,
+    with_answers,
 )
 from cantrip_acp.cli.session.setup import (
     ContextFiles,
@@ -143,6 +144,8 @@ def _talk(
     cantrip, context = given_with.to(opening.cantrip), given_with.blocks
     if entity is None:
         cantrip = cantrip.for_session((), permissions(hosts) if ask else hosts)
+        if asked:
+            cantrip = with_answers(cantrip, screen)
     _print_header(screen, opening)
     screen.flush()
     print_allowed(cantrip, cantrip.circle if entity is None else entity.circle, hosts, ask=ask)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import anyio
@@ -23,10 +23,11 @@ from cantrip_acp.text.sanitize import clean_line
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cantrip_acp.acp.permissions.interceptor import Answer, Permissions, Question
+    from cantrip_acp.acp.permissions.interceptor import Answer, Decision, Permissions, Question
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.definition.circle import Circle
+    from cantrip_acp.gates.contract import GateContext, GateInvocation, GateReply, Proceed
     from cantrip_acp.gates.web.named_hosts import NamedHosts
 
 Allow = Literal["ask", "once", "always", "never"]
@@ -272,8 +273,12 @@ class TerminalQuestions:
         self._screen = screen
         self._one = anyio.Lock()
 
-    async def ask(self, question: Question) -> Answer:
-        """Ask and return the answer. The end of input means no. Ctrl-C cancels the cast and the question."""
+    async def ask(self, question: Question) -> Decision:
+        """Ask and return the answer. Text after "no" is the reason, which the entity reads.
+
+        The end of input means no. Ctrl-C cancels the cast and the question.
+        """
+        from cantrip_acp.acp.permissions.interceptor import Decision
         from cantrip_acp.core.errors import CrystalError
         from cantrip_acp.crystals.human import terminal
 
@@ -283,15 +288,16 @@ class TerminalQuestions:
             try:
                 with terminal() as typed:
                     while True:
-                        words = (await typed.line("    which? ")).strip().lower()
-                        chosen = _parse_answer(words)
+                        chosen = parse_answer(await typed.line("    which? "))
                         if chosen is not None:
                             return chosen
-                        self._screen.line(("type 1, 2 or 3; Ctrl-C cancels the cast", "dim"), indent=4)
+                        self._screen.line(
+                            ("type 1, 2 or 3, or n and a reason; Ctrl-C cancels the cast", "dim"), indent=4
+                        )
                         self._screen.flush()
             except CrystalError:
                 # Refuse, because the terminal is gone or its input has ended.
-                return "reject_once"
+                return Decision("reject_once")
 
     def _show(self, question: Question) -> None:
         from cantrip_acp.acp.permissions.request import escape_invisible
@@ -318,15 +324,81 @@ class TerminalQuestions:
             ("2", "bold green"),
             f" always {always}   ",
             ("3", "bold red"),
-            " no",
+            " no, or n REASON",
             indent=4,
         )
         screen.flush()
 
 
-def _parse_answer(words: str) -> Answer | None:
-    """The answer that the user typed, as a number or the beginning of a word. None if it is neither."""
-    if not words:
+class TerminalAnswers:
+    """Answers the gate `ask_user` at this process's terminal. It is an interceptor of the entity."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._one = anyio.Lock()
+
+    async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
+        from cantrip_acp.gates.interaction.ask_user import ASK_USER
+
+        if invocation.gate.handler is ASK_USER.handler:
+            invocation = replace(invocation, gate=replace(invocation.gate, handler=self._ask))
+        return await proceed(invocation)
+
+    async def _ask(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
+        from cantrip_acp.acp.permissions.request import escape_invisible
+        from cantrip_acp.core.errors import CrystalError, GateError
+        from cantrip_acp.crystals.human import terminal
+        from cantrip_acp.gates.contract import GateReply
+        from cantrip_acp.gates.interaction.ask_user import title
+        from cantrip_acp.text.redaction import shared
+
+        question, choices = args["question"], list(args.get("choices", ()))
+        async with self._one:
+            await anyio.sleep(_MOMENT_S)
+            self._screen.blank()
+            for line in escape_invisible(shared().text(question)).splitlines():
+                self._screen.line(("? ", "bold yellow"), line)
+            for number, choice in enumerate(choices, 1):
+                self._screen.line((f"{number}", "bold green"), f" {escape_invisible(shared().text(choice))}", indent=4)
+            self._screen.flush()
+            try:
+                with terminal() as typed:
+                    while True:
+                        words = (await typed.line("    answer: ")).strip()
+                        chosen = _choice(words, choices) if choices else words
+                        if chosen:
+                            return GateReply(chosen, title=title(question))
+                        if not words and not choices:
+                            break
+                        self._screen.line((f"type a number from 1 to {len(choices)}", "dim"), indent=4)
+                        self._screen.flush()
+            except CrystalError:
+                pass  # The terminal is gone or its input has ended.
+        raise GateError("the user gave no answer", "Decide by what you know, or end and say what you need")
+
+
+def with_answers(cantrip: Cantrip, screen: Screen) -> Cantrip:
+    """The cantrip, whose gate `ask_user` asks at this process's terminal."""
+    return cantrip.for_session((), TerminalAnswers(screen))
+
+
+def _choice(words: str, choices: Sequence[str]) -> str | None:
+    """The choice that the user typed by its number or its text."""
+    if words.isdecimal() and 1 <= int(words) <= len(choices):
+        return choices[int(words) - 1]
+    return next((choice for choice in choices if words and choice.lower() == words.lower()), None)
+
+
+def parse_answer(line: str) -> Decision | None:
+    """The answer that the user typed: a number or the beginning of a word, and after a "no" the reason. None for others."""
+    from cantrip_acp.acp.permissions.interceptor import Decision
+
+    typed, _, reason = line.strip().partition(" ")
+    first, reason = typed.lower().rstrip(","), reason.strip()
+    if not first:
         return None
-    number = next((n for word, n in _WORDS.items() if word.startswith(words)), words)
-    return _ANSWERS.get(number)
+    number = next((n for word, n in _WORDS.items() if word.startswith(first)), first)
+    answer = _ANSWERS.get(number)
+    if answer is None or (reason and answer != "reject_once"):
+        return None
+    return Decision(answer, reason)

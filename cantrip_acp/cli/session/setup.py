@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -261,7 +262,13 @@ def open_session(
 
         asker = permissions(hosts, note.mode)
         asker.granted.extend(note.granted)
-    cantrip = with_gate_cache(made.for_session([Path(folder) for folder in note.directories], asker), state)
+    made = made.for_session([Path(folder) for folder in note.directories], asker)
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        from cantrip_acp.cli.render.terminal import Screen
+        from cantrip_acp.cli.session.permissions import with_answers
+
+        made = with_answers(made, Screen())
+    cantrip = with_gate_cache(made, state)
     held = -1
     try:
         store = cantrip.loom_settings.get("store", "jsonl")

@@ -101,6 +101,7 @@ class GateRecord(msgspec.Struct, frozen=True, gc=False):
       session's mode, ``unasked`` if nobody could be asked.
     - ``stopped: true`` if the call was stopped.
     - ``error``, a text for people, where ``result`` gives the entity more details.
+    - ``reason``, why the user refused the call, in the user's words;
     - ``asked_in_chat``, the question that a call of ``ask_user`` sent as a message of the chat.
 
     ``via`` is the index (from 0), among the utterance's tool calls, of the program that made this call. The key is

@@ -261,3 +261,55 @@ def test_a_refused_command_is_shown_as_one_that_did_not_run(tmp_path: Path) -> N
 def test_a_harmless_recipe_says_so(tmp_path: Path) -> None:
     done = run("cast", recipe(tmp_path, GREETER), "go", cwd=tmp_path)
     assert done.err == "cantrip: allows nothing that changes files or reaches the network\n"
+
+
+ASKS = """
+crystal:
+  provider: scripted
+  responses:
+    - tool_calls: [{gate: ask_user, args: {question: "Which way?", choices: [left, right]}}]
+    - tool_calls: [{gate: ask_user, args: {question: "Why?"}}]
+    - tool_calls: [{gate: ask_user, args: {question: "And how?"}}]
+    - tool_calls: [{gate: write_file, args: {path: one.txt, content: "first"}}]
+    - {content: Done.}
+circle:
+  gates: [done, ask_user, write_file]
+  wards: [{max_turns: 9}]
+"""
+
+
+def test_questions_are_asked_and_a_refusal_has_a_reason_in_a_terminal(tmp_path: Path) -> None:
+    loom = tmp_path / "x.loom.jsonl"
+    with Terminal("repl", recipe(tmp_path, ASKS), "--loom", loom, "--ask", cwd=tmp_path) as terminal:
+        terminal.wait_for("❯ ")
+        terminal.type("go\r")
+        terminal.wait_for("answer: ")
+        terminal.type("up\r")
+        terminal.wait_for("a number from 1 to 2")
+        terminal.wait_for("answer: ")
+        terminal.type("2\r")
+        terminal.wait_for("answer: ")
+        terminal.type("Because\r")
+        terminal.wait_for("answer: ")
+        terminal.type("\r")
+        terminal.wait_for("which?")
+        terminal.type("n use Docs/ instead\r")
+        terminal.wait_for("Done.")
+        terminal.wait_for("❯ ")
+        terminal.type("/quit\r")
+        assert terminal.end() == 0
+    assert not (tmp_path / "one.txt").exists()
+    with Loom.open(loom, readonly=True) as held:
+        results = [record for turn in held.turns() for record in turn.observation.results]
+    assert [record.result for record in results][:2] == ["right", "Because"]
+    assert results[2].is_error
+    assert "The user's reason: use Docs/ instead\nDo what the reason asks" in results[3].result
+    assert results[3].annotations["reason"] == "use Docs/ instead"
+
+
+def test_without_a_terminal_the_entity_decides_by_itself(tmp_path: Path) -> None:
+    loom = tmp_path / "x.loom.jsonl"
+    run("cast", recipe(tmp_path, ASKS), "go", "--loom", loom, cwd=tmp_path)
+    with Loom.open(loom, readonly=True) as held:
+        (first, *_) = [record for turn in held.turns() for record in turn.observation.results]
+    assert "Decide with what you know" in first.result

@@ -251,3 +251,34 @@ def test_what_was_said_for_good_is_shown_and_taken_back(start: Start, folder: Pa
     again.call("session/resume", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
     again.prompt(session, "/wards")
     assert again.said().count("write_file` `") == 1
+
+
+@pytest.mark.parametrize("way", ["meta", "form", "form declined", "none"])
+def test_a_rejection_has_a_reason_that_the_entity_reads(start: Start, folder: Path, way: str) -> None:
+    forms = {"elicitation": {"form": {}}} if way.startswith("form") else {}
+    agent = start([write("a.txt"), END], capabilities=forms, process={"permit": None}, **FILES)
+    filled = {"action": "accept", "content": {"answer": "use b.txt"}} if way == "form" else {"action": "decline"}
+    agent.services = {"elicitation/create": lambda params: filled}
+    session = agent.session(folder)
+    agent.call("session/set_mode", {"sessionId": session, "modeId": "ask"})
+    prompt = agent.start_prompt(session)
+    asked = question(agent)
+    ids = [option["optionId"] for option in asked["params"]["options"]]
+    assert ("reject_with_reason" in ids) is bool(forms)
+    outcome: dict[str, Any] = {"outcome": "selected", "optionId": "reject_with_reason" if forms else "reject_once"}
+    if way == "meta":
+        outcome["_meta"] = {"cantrip": {"reason": "use b.txt"}}
+    agent.send({"jsonrpc": "2.0", "id": asked["id"], "result": {"outcome": outcome}})
+    agent.answer(prompt)
+    (failure,) = failures(agent)
+    given = way in ("meta", "form")
+    assert ("The user's reason: use b.txt" in failure) is given
+    (update,) = [u for u in agent.updates("tool_call_update") if u.get("status") == "failed"]
+    assert ("you rejected this: use b.txt" in json.dumps(update["content"])) is given
+    assert update["_meta"]["cantrip"]["permission"] == "rejected"
+    assert not (folder / "a.txt").exists()
+    # The loom keeps the reason, and a loaded session shows it.
+    agent.call("session/close", {"sessionId": session})
+    agent.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+    shown = agent.updates("tool_call")[-1]
+    assert ("you rejected this: use b.txt" in json.dumps(shown["content"])) is given

@@ -82,6 +82,7 @@ KIND_NAMES = {
     "knowledge": "what the session knew",
     "context": "context given with prompts",
     "intent": "prompts",
+    "steering": "messages that came while a prompt ran",
     "turn": "turns: answers, calls and results",
     "partial": "answers that were not finished",
     "nudge": "hints of cantrip",

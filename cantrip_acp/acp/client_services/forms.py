@@ -52,13 +52,15 @@ class FormResult(msgspec.Struct):
 _FIELD = "answer"
 
 
-def form_schema(title: str, choices: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+def form_schema(title: str, choices: Sequence[tuple[str, str]] = (), *, default: str = "") -> dict[str, Any]:
     """The JSON Schema of a form with one field. The field is free text, or one of ``choices`` (value and label)."""
     field: dict[str, Any] = {"type": "string", "title": title}
     if choices:
         field["oneOf"] = [{"const": value, "title": shown} for value, shown in choices]
     else:
         field["minLength"] = 1
+    if default:
+        field["default"] = default
     return {"type": "object", "properties": {_FIELD: field}, "required": [_FIELD]}
 
 

@@ -52,7 +52,6 @@ Decide = Callable[[], "GateReply | bool | None"]
 _FOR_PEOPLE = {
     "rejected": "you rejected this",
     "rejected_always": "you rejected this for the whole session",
-    "refused": "the session is in read-only mode",
     "unasked": "you could not be asked",
 }
 
@@ -138,9 +137,10 @@ class Permissions:
         shell = call.tool == "bash"
 
         def decide() -> GateReply | bool | None:
-            if self.mode == modes.READ_ONLY and _can_write(call):
+            if modes.changes_nothing(self.mode) and _can_write(call):
                 # A child that already runs still has the wards of its start.
-                return _refusal("refused", "refused: the session is in read-only mode, and this could change files")
+                why = f"refused: the session is in {self.mode} mode, and this could change files"
+                return _refusal("refused", why, f"the session is in {self.mode} mode")
             remembered = self._remembered_answer(
                 call.tool, lambda p: patterns.command_matches(call.text, p) if shell else p == ALL
             )
@@ -183,9 +183,11 @@ class Permissions:
             )
 
         def decide() -> GateReply | bool | None:
-            if self.mode == modes.READ_ONLY:
+            if modes.changes_nothing(self.mode):
                 return _refusal(
-                    "refused", f"{gate.name} is refused: the session is in read-only mode, in which nothing is changed"
+                    "refused",
+                    f"{gate.name} is refused: the session is in {self.mode} mode, in which nothing is changed",
+                    f"the session is in {self.mode} mode",
                 )
             remembered = self._remembered_answer(gate.name, fits)
             if remembered is not None:

@@ -15,6 +15,7 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.permissions.request import choose
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.factory import SessionFactory, apply_mode
+from cantrip_acp.acp.sessions.plan_mode import INSTRUCTION
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import CantripError, LoomError, UntrustedRecipe
@@ -303,7 +304,8 @@ class SessionOptions:
                 session.send_now(acp.ConfigOptionsChanged(self.option_list(session)))
         await self._apply_crystal(session)
         text, session.entity_notes = session.entity_notes, []
-        return [ContextBlock("\n".join(text), "This session", "session")] if text else []
+        told = [ContextBlock("\n".join(text), "This session", "session")] if text else []
+        return [*told, INSTRUCTION] if session.metadata.mode == modes.PLAN else told
 
     def _record_change(self, session: Session, changes: dict[str, Any]) -> None:
         """Record a change in the loom and in the session's metadata."""

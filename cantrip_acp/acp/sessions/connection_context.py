@@ -102,6 +102,7 @@ class ConnectionContext:
             save()
         session.sources = sources
         session.before_cast = self._options.before_cast
+        session.set_mode = self._options.set_mode
         session.after_prompt = self._save_after_prompt
         permissions.mode, permissions.granted = opened.metadata.mode, list(opened.metadata.granted)
         permissions.route = gate_router(session)

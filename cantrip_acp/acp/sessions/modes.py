@@ -1,6 +1,8 @@
 """Session modes: a mode adds wards to a session, and decides when the user is asked (ACP, Session Modes).
 
 =============  =====================================================================================================
+``plan``       Like ``read-only``, and the entity ends with a plan. The user approves it for another mode, edits it, or
+               returns it with comments (`plan_mode`).
 ``read-only``  Removes every gate that writes. The sandbox has no writable path, and no network, because a request could
                change something on another machine.
 ``ask``        The default. Asks before each call of a gate that writes and before each command. Asks before a Python
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.gates.contract import Gate
 
-READ_ONLY, ASK, SANDBOXED, TRUSTED = "read-only", "ask", "sandboxed", "trusted"
+PLAN, READ_ONLY, ASK, SANDBOXED, TRUSTED = "plan", "read-only", "ask", "sandboxed", "trusted"
 
 MODES = (
+    SessionMode(PLAN, "Plan", "Changes nothing, and ends with a plan that you approve, edit or return."),
     SessionMode(READ_ONLY, "Read only", "Reads files and runs programs, but cannot change anything."),
     SessionMode(ASK, "Ask", "Asks before each write and each command."),
     SessionMode(
@@ -58,6 +61,11 @@ def name_of(mode: str) -> str:
     return next(m.name for m in MODES if m.id == mode)
 
 
+def changes_nothing(mode: str) -> bool:
+    """Whether nothing can be changed in this mode."""
+    return mode in (PLAN, READ_ONLY)
+
+
 def changes_something(gate: Gate) -> bool:
     """Whether a gate's call may change something outside of the entity."""
     return gate.writes or gate.kind in _CHANGING
@@ -65,7 +73,7 @@ def changes_something(gate: Gate) -> bool:
 
 def wards_of(mode: str, circle: Circle) -> Wards | None:
     """The wards of a circle in this mode. None if the mode does not change the circle's own wards."""
-    if mode != READ_ONLY:
+    if not changes_nothing(mode):
         return None
     writing = tuple(gate.name for gate in circle.declared_gates if changes_something(gate))
     return replace(

@@ -23,11 +23,14 @@ from cantrip_acp.acp.permissions.interceptor import Decision
 from cantrip_acp.acp.permissions.request import PermissionAsked, ask_client
 from cantrip_acp.acp.render.event_translator import Translator, notice
 from cantrip_acp.acp.render.formatting import MessageSeparator
+from cantrip_acp.acp.sessions import modes
+from cantrip_acp.acp.sessions.plan_mode import ask_about_plan, plan_in
 from cantrip_acp.acp.sessions.prompt_queue import PromptQueue
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params
 from cantrip_acp.core.errors import CantripError, EntityIdle, IntentRequired
 from cantrip_acp.core.events import Steered
 from cantrip_acp.crystals.http_clients import prepare_in_background
+from cantrip_acp.loom.records.turn import new_id
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
 
@@ -99,6 +102,8 @@ class Session:
         self.translator = Translator(client)
         self.before_cast: Callable[[Session], Awaitable[Sequence[ContextBlock]]] | None = None
         self.after_prompt: Callable[[Session], None] | None = None
+        self.set_mode: Callable[[Session, str], None] | None = None
+        """Sets the mode of the session."""
         self.queue = PromptQueue(self, save)
         self.sources: Sequence[GateSource] = ()
         """The MCP servers that the client named in addition to those of the recipe."""
@@ -124,6 +129,8 @@ class Session:
         """Whether the running prompt must close the loom when it ends."""
         self._replaying = False
         self._cancelled = False
+        self._answer: Any = None
+        """The result of the last cast."""
         self._steering: list[_Steering] = []
         """Messages for the running prompt."""
         self._ended = anyio.Event()
@@ -155,7 +162,7 @@ class Session:
             raise session_not_ready(self.id, "loaded")
         self.running = True
         self.opened.history = None
-        self._cancelled = False
+        self._cancelled, self._answer = False, None
         self._separator.begin()
         self._ended = anyio.Event()
         request.on_cancel = self.cancel
@@ -167,9 +174,18 @@ class Session:
         error: RpcError | None = None
         try:
             result = await self._run(work, trace.trace_id)
-            while (late := self._take_undelivered()) is not None:
-                result = await self._run(self.cast(late.intent, late.blocks, trace), trace.trace_id)
-            return result
+            while True:
+                blocks: tuple[ContextBlock, ...] = ()
+                if (late := self._take_undelivered()) is not None:
+                    intent, blocks = late.intent, late.blocks
+                elif (decided := await self._decide_on_plan()) is not None:
+                    intent = decided
+                elif self._was_cancelled():
+                    result.stop_reason = "cancelled"
+                    return result
+                else:
+                    return result
+                result = await self._run(self.cast(intent, blocks, trace), trace.trace_id)
         except RpcError as problem:
             error = problem
             raise
@@ -225,6 +241,39 @@ class Session:
             message = self.entity.steer(intent, context=context)
         self._steering.append(_Steering(intent, context, message))
         return True
+
+    async def _decide_on_plan(self) -> str | None:
+        """In plan mode, ask the user about the plan with which a cast has ended. Returns the intent of the next cast."""
+        answer, self._answer = self._answer, None
+        plan = plan_in(answer) if self.metadata.mode == modes.PLAN and not self._was_cancelled() else None
+        if plan is None or self.set_mode is None:
+            return None
+        call_id, decision = new_id("plan"), None
+        with anyio.CancelScope() as scope:
+            self._cancellable_waits.add(scope)
+            try:
+                decision = await ask_about_plan(
+                    self.connection,
+                    self.id,
+                    call_id,
+                    shared().text(plan),
+                    self.send_now,
+                    forms=self.client.forms,
+                )
+            finally:
+                self._cancellable_waits.discard(scope)
+        if decision is None:
+            self.send_now(acp.ToolCallUpdate(tool_call_id=call_id, status="failed"))
+        if decision is None or decision.cancelled:
+            self._cancelled = True
+        if decision is None or self._was_cancelled():
+            return None
+        if decision.mode is not None:
+            self.set_mode(self, decision.mode)
+            # The intent says it.
+            self.entity_notes = [text for text in self.entity_notes if not text.startswith("The user switched")]
+            self.send_now(acp.CurrentMode(decision.mode))
+        return decision.intent
 
     def _take_undelivered(self) -> _Steering | None:
         """The next message for this prompt that no query saw. None if there is none, or if the prompt was cancelled."""
@@ -365,6 +414,7 @@ class Session:
             for update in self.translator.close():
                 self.send_now(update)
         result = stream.result
+        self._answer = result.result if result.terminated else None
         reason = "cancelled" if self._was_cancelled() else STOP_REASONS.get(result.reason)
         if reason is None:
             raise RpcError(

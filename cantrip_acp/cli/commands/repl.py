@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -53,6 +53,7 @@ A line that you type while a cast runs waits for its end.
 /queue  show the lines that wait; /queue edit N TEXT, /queue remove N
 /now TEXT, /queue now N  send a line to the entity before its next query
 /usage  show the usage of all casts so far
+/plan   with --plan: change nothing until you approve a plan
 /loom   show where the loom is
 /quit   quit (also Ctrl-D); Ctrl-C cancels the running cast"""
 
@@ -74,6 +75,12 @@ A line that you type while a cast runs waits for its end.
     help="Continue the session with this id, which an editor or `cantrip client` began, with its history and in its folder.",
 )
 @click.option("--full", is_flag=True, help="Show complete outputs and changes.")
+@click.option(
+    "--plan",
+    "planning",
+    is_flag=True,
+    help="Change nothing until you approve the entity's plan. Needs a terminal.",
+)
 @ask_option
 @allow_host_option
 def repl(
@@ -84,6 +91,7 @@ def repl(
     state_dir: Path | None,
     session_id: str | None,
     full: bool,
+    planning: bool,
     ask: bool,
     allow_hosts: tuple[str, ...],
 ) -> int:
@@ -97,6 +105,8 @@ def repl(
     unless you name another RECIPE. The session's mode stays the same.
 
     The entity may do everything that the recipe allows. A line on stderr says what that is. With --ask you are asked first.
+    With --plan nothing is changed until the entity has ended with a plan, and you approved it: to be asked before each change, or
+    not to be asked. You can edit the plan in $EDITOR first, or return it with comments. /plan goes back to this mode.
     The gate `fetch` sends requests only to hosts that your intents, the recipe (bash_network) or --allow-host names.
 
     Exit status: 0 on a terminal, or if all casts terminated; 1 a cast was truncated or failed; 2 the command line, the recipe
@@ -104,8 +114,8 @@ def repl(
     """
     from cantrip_acp.recipes import DEFAULT
 
-    if ask:
-        require_terminal()
+    if ask or planning:
+        require_terminal("--plan" if planning else "--ask")
     context, hosts = read_context_files(context_files), named_hosts(allow_hosts)
     entity = None
     if session_id is not None:
@@ -113,12 +123,12 @@ def repl(
             raise click.UsageError("--session and --loom cannot be used together: the session has its own loom")
         from cantrip_acp.cli.session.setup import open_session
 
-        opening, entity = open_session(session_id, recipe, state_dir, hosts, ask=ask)
+        opening, entity = open_session(session_id, recipe, state_dir, hosts, ask=ask or planning)
     else:
         opening = open_recipe(recipe or DEFAULT, cwd, loom_file, state_dir)
     try:
         with _quit_on_signal():
-            return _talk(opening, context, hosts, full=full, ask=ask, entity=entity)
+            return _talk(opening, context, hosts, full=full, ask=ask, planning=planning, entity=entity)
     finally:
         opening.leave()
 
@@ -130,12 +140,14 @@ def _talk(
     *,
     full: bool,
     ask: bool,
+    planning: bool,
     entity: Entity | None = None,
 ) -> int:
     from cantrip_acp.cli.errors import DONE, FAILED, INTERRUPTED
     from cantrip_acp.cli.render.cast_output import CastText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.loop_thread import run_entity
+    from cantrip_acp.cli.session.plan import TerminalPlan, find_permissions
     from cantrip_acp.cli.session.typed_lines import TypedLines
 
     screen = Screen()
@@ -143,15 +155,18 @@ def _talk(
     output = CastText(screen, opening.workspace, full=full)
     cantrip, context = given_with.to(opening.cantrip), given_with.blocks
     if entity is None:
-        cantrip = cantrip.for_session((), permissions(hosts) if ask else hosts)
+        cantrip = cantrip.for_session((), permissions(hosts) if ask or planning else hosts)
         if asked:
             cantrip = with_answers(cantrip, screen)
     _print_header(screen, opening)
     screen.flush()
-    print_allowed(cantrip, cantrip.circle if entity is None else entity.circle, hosts, ask=ask)
+    if entity is None:
+        entity = cantrip.invoke(loom=opening.loom)
+    plan = TerminalPlan(entity, find_permissions(entity), output.show_line, input) if planning else None
+    print_allowed(cantrip, entity.circle, hosts, ask=ask and plan is None)
     output.renderer.begin_output()
     status = DONE
-    with run_entity(entity if entity is not None else cantrip.invoke(loom=opening.loom)) as run:
+    with run_entity(entity) as run:
         run.warm()
         queue = TypedLines(run.entity, output.show_line) if asked else None
         for line in queue.before(_prompts(opening.state_dir)) if queue is not None else _lines():
@@ -159,13 +174,19 @@ def _talk(
             if words.startswith("/"):
                 if words in ("/quit", "/exit"):
                     break
-                if queue is None or not queue.command(words):
+                handled = (queue is not None and queue.command(words)) or (
+                    plan is not None and plan.command(words, run)
+                )
+                if not handled:
                     _command(words, output, run, opening)
             elif words:
                 if not asked:
                     output.show_intent(words)
                 hosts.add_from_text(words)
-                good, signalled = _run_cast(run, words, output, context, queue)
+                told = plan.context if plan is not None else ()
+                good, signalled, answer = _run_cast(run, words, output, (*context, *told), queue)
+                if plan is not None and queue is not None and (intent := plan.decide(answer, run)) is not None:
+                    queue.put_first(intent)
                 context = ()  # the entity keeps the context of its first cast for all later casts
                 status = status if good or asked else FAILED
                 if signalled is not None and (signalled != signal.SIGINT or not asked):
@@ -175,8 +196,8 @@ def _talk(
 
 def _run_cast(
     run: EntityThread, intent: str, output: CastText, context: tuple[ContextBlock, ...], queue: TypedLines | None
-) -> tuple[bool, int | None]:
-    """Run one cast. Returns whether it terminated, and the signal that stopped it (None if there was no signal).
+) -> tuple[bool, int | None, Any]:
+    """Run one cast. Returns whether it terminated, the signal that stopped it (None if there was no signal), and its answer.
 
     A failed cast does not end the session.
     """
@@ -191,7 +212,7 @@ def _run_cast(
         output.renderer.end_turn()
         output.screen.flush()
         report_error(error)
-        return False, None
+        return False, None, None
     finally:
         if queue is not None:
             queue.cast_ended()
@@ -199,9 +220,9 @@ def _run_cast(
         queue.clear()
     if ended.result is None:
         output.show_cancelled()
-        return False, ended.stopped_by
+        return False, ended.stopped_by, None
     output.show_result(ended.result, show_loom=False)
-    return ended.result.terminated, ended.stopped_by
+    return ended.result.terminated, ended.stopped_by, ended.result.result
 
 
 def _print_header(screen: Screen, opening: OpenedRecipe) -> None:

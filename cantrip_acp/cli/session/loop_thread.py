@@ -79,6 +79,10 @@ class EntityThread:
                 result = None
         return CastEnding(result, stopped_by[0] if stopped_by else None)
 
+    def call(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Call a function in the entity's thread, between two casts."""
+        return self._portal.call(work, *args)
+
     def warm(self) -> None:
         """Prepare the entity in advance, so that the first cast starts faster."""
         prepare_in_background(self.entity.crystal)

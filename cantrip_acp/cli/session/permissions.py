@@ -153,7 +153,7 @@ _ANSWERS: Final[dict[str, Answer]] = {"1": "allow_once", "2": "allow_always", "3
 _WORDS: Final = {"once": "1", "yes": "1", "always": "2", "no": "3"}
 
 
-def require_terminal() -> None:
+def require_terminal(option: str = "--ask") -> None:
     """Raise `click.UsageError` if stdin is not a terminal, because then nobody can answer."""
     try:
         asked = os.isatty(0)
@@ -161,7 +161,7 @@ def require_terminal() -> None:
         asked = False
     if not asked:
         raise click.UsageError(
-            "--ask needs a terminal on standard input. Omit --ask to allow everything that the recipe allows, or remove "
+            f"{option} needs a terminal on standard input. Omit {option} to allow everything that the recipe allows, or remove "
             "the writing gates and paths from the recipe"
         )
 

@@ -34,13 +34,17 @@ class TypedLines:
         while True:
             if self._lines:
                 line = self._lines.pop(0).text
-                self._show(f"next: {line}")
+                self._show(f"next: {line.partition(chr(10))[0]}")
                 yield line
                 continue
             text = next(typed, None)
             if text is None:
                 return
             yield text
+
+    def put_first(self, text: str) -> None:
+        """Add a line before all that wait."""
+        self._lines.insert(0, _Line(text))
 
     async def read(self) -> None:
         """Read lines until the cast ends. A line that answers a question is left to the question."""

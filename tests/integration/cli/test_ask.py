@@ -313,3 +313,64 @@ def test_without_a_terminal_the_entity_decides_by_itself(tmp_path: Path) -> None
     with Loom.open(loom, readonly=True) as held:
         (first, *_) = [record for turn in held.turns() for record in turn.observation.results]
     assert "Decide with what you know" in first.result
+
+
+PLANS = """
+crystal:
+  provider: scripted
+  responses:
+    - tool_calls: [{gate: write_file, args: {path: one.txt, content: "too early"}}]
+    - {content: "# Plan\\n\\nFirst."}
+    - {content: "# Plan\\n\\nSecond."}
+    - tool_calls: [{gate: write_file, args: {path: one.txt, content: "first"}}]
+    - {content: Done.}
+    - {content: "# Plan\\n\\nThird."}
+    - {content: Finished.}
+circle:
+  gates: [done, write_file]
+  wards: [{max_turns: 9}]
+"""
+
+
+def test_a_plan_is_returned_edited_and_approved_in_a_terminal(tmp_path: Path) -> None:
+    loom = tmp_path / "x.loom.jsonl"
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\nprintf '# Plan\\n\\nEdited.' > \"$1\"\n")
+    editor.chmod(0o755)
+    arguments = ("repl", recipe(tmp_path, PLANS), "--loom", loom, "--plan")
+    with Terminal(*arguments, cwd=tmp_path, VISUAL=str(editor)) as terminal:
+        terminal.wait_for("allows nothing that changes files")
+        terminal.wait_for("❯ ")
+        terminal.type("go\r")
+        terminal.wait_for("n COMMENTS")
+        assert not (tmp_path / "one.txt").exists()
+        terminal.type("perhaps\r")
+        terminal.wait_for("type 1, 2, e")
+        terminal.wait_for("n COMMENTS")
+        terminal.type("n shorter\r")
+        terminal.wait_for("Second.")
+        terminal.wait_for("n COMMENTS")
+        terminal.type("1\r")
+        terminal.wait_for("which?")
+        terminal.type("1\r")
+        terminal.wait_for("Done.")
+        terminal.wait_for("❯ ")
+        terminal.type("/plan\r")
+        terminal.wait_for("plan mode")
+        terminal.wait_for("❯ ")
+        terminal.type("more\r")
+        terminal.wait_for("n COMMENTS")
+        terminal.type("e\r")
+        terminal.wait_for("Edited.")
+        terminal.wait_for("n COMMENTS")
+        terminal.type("2\r")
+        terminal.wait_for("Finished.")
+        terminal.wait_for("❯ ")
+        terminal.type("/quit\r")
+        assert terminal.end() == 0
+    assert (tmp_path / "one.txt").read_text() == "first"
+    with Loom.open(loom, readonly=True) as held:
+        intents = [start.intent or "" for start, _ in held.casts()]
+    assert [intent.partition("\n\n")[2] for intent in intents] == [
+        "", "shorter", "# Plan\n\nSecond.", "", "# Plan\n\nEdited.",
+    ]  # fmt: skip

@@ -44,7 +44,13 @@ def test_the_modes_are_told(start: Start, folder: Path) -> None:
     agent = start()
     new = agent.call("session/new", {"cwd": str(folder), "mcpServers": []})
     assert new["modes"]["currentModeId"] == "ask"
-    assert [each["id"] for each in new["modes"]["availableModes"]] == ["read-only", "ask", "sandboxed", "trusted"]
+    assert [each["id"] for each in new["modes"]["availableModes"]] == [
+        "plan",
+        "read-only",
+        "ask",
+        "sandboxed",
+        "trusted",
+    ]
     options = {each["id"]: each for each in new["configOptions"]}
     assert {"mode", "model", "recipe"} <= set(options)
     assert options["mode"]["currentValue"] == "ask"

@@ -226,6 +226,7 @@ class PromptQueue:
         for each in delivered:
             meta = {"cantrip": {"queued": {"id": each.id, "started": True, "sent_into_running_prompt": True}}}
             each.settle(acp.PromptResult(result.stop_reason, meta) if result is not None else None, error)
+        before = len(self._waiting)
         while self._waiting and not self._session.closing and not self._session.running:
             entry = self._waiting.pop(0)
             try:
@@ -233,7 +234,7 @@ class PromptQueue:
                 entry.settle()
             except RpcError as problem:
                 entry.settle(error=problem)
-        if not self._session.closing:
+        if (delivered or before) and not self._session.closing:
             # After the reply to the prompt that ended.
             self._session.connection.start_task(self._send_later)
 

@@ -129,6 +129,7 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
     class Metadata:
         id = "sess_x"
         title = "t"
+        mode = "ask"
 
     class Opened:
         metadata = Metadata()
@@ -160,7 +161,7 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
     session.begin(request)
     trace = tracing.trace_from(None)
     async with anyio.create_task_group() as group:
-        group.start_soon(session.run, session.cast("Go.", (), trace), "t")
+        group.start_soon(session.run, session.cast("Go.", (), trace), trace)
         await anyio.sleep(0.2)
         began = time.monotonic()
         await session.close()

@@ -128,6 +128,10 @@ def test_the_typescript_sdk(scripted: str, folder: Path) -> None:
     check_first(seen["first"]["updates"])
     assert (folder / "notes").read_text() == "made\n"
     assert seen["second"]["stopReason"] == "cancelled"
+    meanwhile = seen["seenWhileRunning"]
+    assert meanwhile["steered"] == {"outcome": "injected"}
+    assert [each["text"] for each in meanwhile["queue"]["prompts"]] == ["later"]
+    assert meanwhile["removed"]["stopReason"] == "cancelled"
     assert seen["third"]["stopReason"] == "end_turn"
     assert [update["content"]["text"] for update in seen["third"]["updates"] if "content" in update] == [
         "Nothing more."

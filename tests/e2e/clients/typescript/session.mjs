@@ -36,9 +36,20 @@ const seen = await app.connectWith(stream, async (ctx) => {
     };
     const first = await turn("Say hello and make a file.");
     let told = false;
+    const seenWhileRunning = {};
     const second = await turn("Run for a long time.", async (update) => {
       if (!told && update.sessionUpdate === "tool_call_update" && update.status === "in_progress") {
         told = true;
+        const { sessionId } = session;
+        const prompt = (text) => ({ sessionId, prompt: [{ type: "text", text }] });
+        seenWhileRunning.steered = await ctx.request("_session/steering", prompt("hurry"));
+        const waiting = ctx.request(acp.methods.agent.session.prompt, {
+          ...prompt("later"),
+          _meta: { cantrip: { promptQueueing: true, promptId: "later" } },
+        });
+        seenWhileRunning.queue = await ctx.request("_cantrip/queue/list", { sessionId });
+        await ctx.request("_cantrip/queue/remove", { sessionId, id: "later" });
+        seenWhileRunning.removed = await waiting;
         await ctx.notify(acp.methods.agent.session.cancel, { sessionId: session.sessionId });
       }
     });
@@ -46,7 +57,7 @@ const seen = await app.connectWith(stream, async (ctx) => {
       { type: "text", text: "And now? " },
       { type: "resource_link", name: "notes", uri: `file://${folder}/notes` },
     ]);
-    return { hello, refused, first, second, third };
+    return { hello, refused, first, second, third, seenWhileRunning };
   });
 });
 

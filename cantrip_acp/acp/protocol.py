@@ -81,9 +81,16 @@ class ListSessions(Incoming, kw_only=True):
 
 
 class SessionParams(Incoming, kw_only=True):
-    """Parameters of ``session/close`` and ``session/delete``."""
+    """Parameters of ``session/close``, ``session/delete`` and ``_cantrip/mcp/list``."""
 
     session_id: str
+
+
+class McpRestart(Incoming, kw_only=True):
+    """Parameters of ``_cantrip/mcp/restart``. ``server`` is the place of a server in ``_cantrip/mcp/list``, from 0."""
+
+    session_id: str
+    server: int
 
 
 class SetMode(Incoming, kw_only=True):

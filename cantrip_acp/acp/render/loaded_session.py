@@ -36,11 +36,13 @@ def loaded_updates(
     casts = entity_casts(entity.loom, entity.id, entity.last_turn, parts)
     recorded = RecordedEvents(entity.loom, {entity.id, *(turn.entity_id for part in casts for turn in part.turns)})
     seen: set[str | None] = set()
+    after: str | int = 0
     for part in casts:
         # A cast that resumes an earlier one has no message of its own.
         if part.start is not None and part.start.resumes not in seen:
-            yield from _user_message(part)
+            yield from _user_message(part, after)
         seen.add(part.id)
+        after = part.turns[-1].id if part.turns else after
         updates = [update for event in recorded.cast(part) for update in translator.translate(event)]
         yield from final_states([*updates, *translator.close()])
     yield from translator.translate(_usage(entity, casts))
@@ -65,16 +67,19 @@ def final_states(updates: Iterable[acp.Update]) -> list[acp.Update]:
     return list(result.values())
 
 
-def _user_message(part: CastPart) -> Iterator[acp.Update]:
-    """The user's message: the intent with its links, images and audio."""
-    message_id = f"{part.id}:intent"
+def _user_message(part: CastPart, after: str | int) -> Iterator[acp.Update]:
+    """The user's message: the intent with its links, images and audio.
+
+    ``_meta.cantrip.after`` is the turn before the message (0: none): a fork from there can send another message instead.
+    """
+    message_id, meta = f"{part.id}:intent", {"cantrip": {"after": after}}
     if part.intent:
-        yield acp.UserMessageChunk(acp.TextContent(part.intent), message_id)
+        yield acp.UserMessageChunk(acp.TextContent(part.intent), message_id, meta)
     for record in part.context:
         attachment = block_of(record).attachment if record.source != STEERING else None
         content = attached_content(attachment, record.title) if attachment is not None else None
         if content is not None:
-            yield acp.UserMessageChunk(content, message_id)
+            yield acp.UserMessageChunk(content, message_id, meta)
 
 
 def _usage(entity: Entity, casts: Iterable[CastPart]) -> UsageReported:

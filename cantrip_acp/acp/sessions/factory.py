@@ -272,7 +272,7 @@ class SessionFactory:
             directories=[str(folder) for folder in directories],
             from_turn=turn_id,
             started=before.started,
-            title=before.title + FORK if before.title else None,
+            title=before.title.removesuffix(FORK) + FORK if before.title else None,
             mode=before.mode,
             recipe=before.recipe,
             crystal=before.crystal,

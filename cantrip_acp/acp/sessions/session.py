@@ -217,6 +217,8 @@ class Session:
                     # The HTTP status of the provider. It helps a client to advise its user.
                     **({} if (status := getattr(problem, "status", None)) is None else {"status": status}),
                     "cantrip_trace_id": trace_id,
+                    # The last turn: what was done before the failure is kept, and a next prompt continues after it.
+                    "cantrip": {"turn": self.entity.last_turn},
                 },
             ) from None
 

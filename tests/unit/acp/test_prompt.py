@@ -266,3 +266,30 @@ def test_a_prompt_that_is_too_long_is_the_end_of_itself_alone(start: Start, fold
     cast = last["_meta"]["cantrip"]["cast_id"]
     # What was to be told with it is told with the next one.
     assert [r for r in records if r["type"] == "context" and r["cast_id"] == cast and "read" in r["text"].lower()]
+
+
+def test_each_message_can_be_sent_again_from_before_it(start: Start, folder: Path) -> None:
+    echo = {"when": "Two", "tool_calls": [{"gate": "echo", "args": {"text": "x"}}]}
+    fails = {"when": "Two", "error": {"status": 401, "message": "no"}}
+    agent = start([echo, fails, {**DONE, "repeat": True}])
+    session = agent.session(folder)
+    folders = {"cwd": str(folder), "mcpServers": []}
+    first = agent.prompt(session, "One")["_meta"]["cantrip"]["turn"]
+    failed = agent.answer(agent.start_prompt(session, "Two"))["error"]["data"]["cantrip"]["turn"]
+    agent.prompt(session, "Three")
+    agent.call("session/close", {"sessionId": session})
+    agent.seen.clear()
+    agent.call("session/load", {"sessionId": session, **folders})
+    messages = agent.updates("user_message_chunk")
+    assert [each["content"]["text"] for each in messages] == ["One", "Two", "Three"]
+    # The turn before the failure counts.
+    assert [each["_meta"]["cantrip"]["after"] for each in messages] == [0, first, failed]
+    assert failed not in (first, "")
+    for before, message in enumerate(messages):
+        meta = {"cantrip": {"turn": message["_meta"]["cantrip"]["after"]}}
+        fork = agent.call("session/fork", {"sessionId": session, **folders, "_meta": meta})["sessionId"]
+        agent.prompt(fork, "Instead")
+        agent.call("session/close", {"sessionId": fork})
+        agent.call("session/load", {"sessionId": fork, **folders})
+        sent = [each["content"]["text"] for each in agent.updates("user_message_chunk", fork)]
+        assert sent == [*("One", "Two", "Three")[:before], "Instead"]

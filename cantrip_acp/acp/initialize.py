@@ -15,6 +15,9 @@ PROTOCOL_VERSION = 1
 """The highest protocol version that this agent supports. It is the answer to every requested version."""
 
 AUTH_METHOD = "environment"
+LOCAL_METHOD = "local"
+"""Sign in with a model of a server on this machine, without a key. It is not in ``authMethods``, because no server is
+searched for before a client calls ``_cantrip/models/local``."""
 TERMINAL_METHOD = "terminal"
 
 OTHER_WAYS = (

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, RpcError
 from cantrip_acp.crystals import keys
@@ -76,6 +76,35 @@ def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] 
     )
     _warn_if_in_environment(variable)
     return 0
+
+
+def local_models() -> list[dict[str, Any]]:
+    """The models of servers on this machine that can be used without a key, for ``_cantrip/models/local``. Blocks for some
+    seconds at most.
+
+    Each has ``crystal`` (``ollama:qwen3``), ``provider``, ``name``, and what its server says: ``contextWindow`` in tokens,
+    ``tools`` and ``loaded``.
+    """
+    return [
+        {
+            "crystal": f"{server.provider}:{model.name}",
+            "provider": server.provider,
+            "name": model.name,
+            "contextWindow": model.context_window,
+            "tools": model.tools,
+            "loaded": model.loaded,
+        }
+        for server in discovery.find_running()
+        for model in server.models
+    ]
+
+
+def use_local_model(crystal: str) -> None:
+    """Save a model that `local_models` finds as the default crystal. Raises `LookupError` for any other, and OSError if it
+    cannot be saved."""
+    if crystal not in [model["crystal"] for model in local_models()]:
+        raise LookupError(f"no server on this machine offers {crystal[:200]!r} now")
+    save_key(VARIABLE, crystal)
 
 
 def _warn_if_in_environment(variable: str) -> None:

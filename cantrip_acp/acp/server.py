@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import auth_required
-from cantrip_acp.acp.initialize import AUTH_METHOD, TERMINAL_METHOD, accepts_version, initialize_result
+from cantrip_acp.acp.initialize import AUTH_METHOD, LOCAL_METHOD, TERMINAL_METHOD, accepts_version, initialize_result
 from cantrip_acp.acp.sessions.factory import CantripFactory, Recipes, SessionFactory
 from cantrip_acp.acp.sessions.handlers import Sessions
 from cantrip_acp.acp.sessions.session_store import SessionStore
@@ -75,6 +75,9 @@ class Agent:
             "_cantrip/queue/edit": Method(acp.QueueEdit, self._sessions.queue_edit),
             "_cantrip/queue/remove": Method(acp.QueueEntry, self._sessions.queue_remove),
             "_cantrip/queue/send_now": Method(acp.QueueEntry, self._sessions.queue_send_now),
+            "_cantrip/mcp/list": Method(acp.SessionParams, self._sessions.mcp_list),
+            "_cantrip/mcp/restart": Method(acp.McpRestart, self._sessions.mcp_restart),
+            "_cantrip/models/local": Method(acp.Incoming, self._local_models),
         }
 
     def check_request(self, method: str) -> None:
@@ -138,9 +141,11 @@ class Agent:
 
     async def _authenticate(self, params: acp.Authenticate, request: Request) -> dict[str, Any]:
         """Check that a key exists. Keys come from the environment, so there is nothing else to do."""
-        known = [AUTH_METHOD, *([TERMINAL_METHOD] if self._sessions.context.client.auth_terminal else [])]
+        known = [AUTH_METHOD, *([TERMINAL_METHOD] if self._sessions.context.client.auth_terminal else []), LOCAL_METHOD]
         if params.method_id not in known:
             raise invalid_params(f"unknown method {params.method_id[:100]!r}; known: {', '.join(known)}", "methodId")
+        if params.method_id == LOCAL_METHOD:
+            await self._use_local_model(params.meta)
         before, self._recipes.signed_out = self._recipes.signed_out, False
         try:
             await anyio.to_thread.run_sync(self._recipes.cantrip, Path.cwd())
@@ -152,6 +157,27 @@ class Agent:
             log.info("authenticate: %s", problem)
         self._signed_out = False
         return {}
+
+    async def _use_local_model(self, meta: Any) -> None:
+        """Make the model that ``_meta.cantrip.crystal`` names the default crystal."""
+        from cantrip_acp.acp.login import use_local_model
+
+        asked = meta.get("cantrip") if isinstance(meta, dict) else None
+        crystal = asked.get("crystal") if isinstance(asked, dict) else None
+        if not isinstance(crystal, str):
+            raise invalid_params("must name a model that _cantrip/models/local lists", "_meta.cantrip.crystal")
+        try:
+            await anyio.to_thread.run_sync(use_local_model, crystal)
+        except LookupError as problem:
+            raise invalid_params(str(problem.args[0]), "_meta.cantrip.crystal") from None
+        except OSError as problem:
+            raise RpcError(INTERNAL_ERROR, f"The choice cannot be saved: {problem.strerror or problem}") from None
+
+    async def _local_models(self, params: acp.Incoming, request: Request) -> dict[str, Any]:
+        """``_cantrip/models/local``: the models that need no key, because a server on this machine offers them."""
+        from cantrip_acp.acp.login import local_models
+
+        return {"models": await anyio.to_thread.run_sync(local_models, abandon_on_cancel=True)}
 
     async def _logout(self, params: acp.Logout, request: Request) -> dict[str, Any]:
         """Delete the keys that `cantrip-acp --sign-in` saved. Open sessions continue. A new session that needs a key

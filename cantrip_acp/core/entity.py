@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from cantrip_acp.crystals.retry import RetryPolicy
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.query.history import CastPart
+    from cantrip_acp.gates.contract import GateSource, OpenedSource
     from cantrip_acp.mediums.contract import MediumSession
     from cantrip_acp.text.redaction import Redactor
 
@@ -330,6 +331,11 @@ class Entity:
         if self._history:
             self.load_history(self.last_turn, self._history)
         self.set_wards(self._extra_wards)
+
+    @property
+    def sources(self) -> list[tuple[GateSource, OpenedSource | None]]:
+        """The gate sources, each with its opened form, or None before they are connected."""
+        return self._sources.pairs
 
     def take_notices(self) -> list[str]:
         """Problems with gate sources, and remarks of the crystal, that were not reported yet. They are for the user."""

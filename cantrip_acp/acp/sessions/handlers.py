@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.gates.contract import GateSource
+    from cantrip_acp.gates.mcp.connection import Connection as McpConnection
 
 log = logging.getLogger(__name__)
 
@@ -374,6 +375,54 @@ class Sessions:
         await self._options.set(session, MODEL, params.model_id)
         request.after.append(lambda: session.send_now(acp.ConfigOptionsChanged(self._options.option_list(session))))
         return {}
+
+    # --- MCP servers -------------------------------------------------------------------------------------------------
+
+    def mcp_list(self, params: acp.SessionParams, request: Request) -> dict[str, Any]:
+        """``_cantrip/mcp/list``: the MCP servers of a session, of its recipe and of the client, with their state and tools.
+
+        A tool is ``usable`` if its gate is in the session. A tool that a server has only since a restart is not: a session
+        gets its gates when it is opened.
+        """
+        return {"servers": [status for status, _ in self._mcp_servers(params.session_id)]}
+
+    async def mcp_restart(self, params: acp.McpRestart, request: Request) -> dict[str, Any]:
+        """``_cantrip/mcp/restart``: restarts one server. The reply lists all servers, also if this one failed."""
+        entity = self._open_sessions.session(params.session_id).entity
+        servers = self._mcp_servers(params.session_id)
+        if not 0 <= params.server < len(servers):
+            raise invalid_params(f"the session has {len(servers)} MCP servers, and {params.server} is none", "server")
+        connection = servers[params.server][1]
+        try:
+            if connection is None:
+                await entity.connect_sources()
+            else:
+                await connection.restart()
+        except CantripError as problem:
+            # The list says why.
+            log.info("an MCP server could not be restarted: %s", problem)
+        return self.mcp_list(acp.SessionParams(session_id=params.session_id), request)
+
+    def _mcp_servers(self, session_id: str) -> Sequence[tuple[dict[str, Any], McpConnection | None]]:
+        """Each MCP server's data for the client, without secrets, and its connection, or None before it is opened."""
+        from cantrip_acp.gates.mcp.servers import McpServers, OpenServers
+
+        session = self._open_sessions.session(session_id)
+        gates = {gate.name for gate in session.entity.cantrip.circle.declared_gates}
+        found = []
+        for source, opened in session.entity.sources:
+            if not isinstance(source, McpServers):
+                continue
+            for index, server in enumerate(source.servers):
+                about: dict[str, Any] = {"state": "not_started", "error": "", "output": "", "tools": []}
+                connection: McpConnection | None = None
+                if isinstance(opened, OpenServers):
+                    about, connection = opened.status(index), opened.connections[index]
+                    for tool in about["tools"]:
+                        tool["usable"] = tool["gate"] in gates
+                about |= {**server.record(), "origin": "client" if source in session.sources else "recipe"}
+                found.append((shared().data(about), connection))
+        return found
 
     # --- prompts -------------------------------------------------------------------------------------------------------
 

@@ -55,6 +55,12 @@ class SourceConnections:
             self.problems += problems + duplicates
             return larger
 
+    @property
+    def pairs(self) -> list[tuple[GateSource, OpenedSource | None]]:
+        """Each source with its opened form, or None before it is opened."""
+        opened: Sequence[OpenedSource | None] = self._opened or [None] * len(self._sources)
+        return list(zip(self._sources, opened, strict=False))
+
     def _is_done(self) -> bool:
         """Read the flag again: it may have changed while we waited for the lock."""
         return self._done

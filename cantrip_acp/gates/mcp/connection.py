@@ -60,6 +60,8 @@ class Connection:
         self.tools: list[mcp_types.Tool] = []
         self.left_out: str | None = None
         """A message if some tools were left out; else None."""
+        self.last_error: str | None = None
+        """The last failure since the server was started; else None."""
         self._circle = circle
         self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
@@ -77,6 +79,17 @@ class Connection:
     def alive(self) -> bool:
         """Whether the connection is open."""
         return self._client is not None and not self._closed_event.is_set()
+
+    @property
+    def stderr_tail(self) -> str:
+        """The end of the standard error of the server's program; empty for a server over HTTP."""
+        return self._service.stderr_tail if self._service is not None else ""
+
+    async def restart(self) -> None:
+        """End the server, if it runs, and start it again. Then it may end a few times again. Raises `McpError`."""
+        async with self._opening:
+            self._starts = 0
+            await self._open()
 
     async def open(self) -> None:
         """Connect to the server and list its tools. Raises `McpError`."""
@@ -96,6 +109,7 @@ class Connection:
         try:
             with anyio.fail_after(self.server.start_s):
                 await asyncio.shield(self._ready)
+            self.last_error = None
         except TimeoutError:
             await self._end()
             raise self._error(f"did not start within {self.server.start_s:g} s") from None
@@ -274,7 +288,8 @@ class Connection:
         return "; ".join(parts) or "it ended"
 
     def _error(self, why: str) -> McpError:
-        return McpError(shared().diagnostic(f"MCP server {self.server.name!r} {why}"))
+        self.last_error = shared().diagnostic(f"MCP server {self.server.name!r} {why}")
+        return McpError(self.last_error)
 
 
 class _TransportAdapter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -73,12 +73,31 @@ class OpenServers:
         self.gates: list[Gate] = []
         self.problems: list[str] = []
         self._connections: list[Connection] = []
+        self._prefixes: list[str] = []
+
+    @property
+    def connections(self) -> Sequence[Connection]:
+        """The connections, in the order of the servers, also those that failed."""
+        return self._connections
+
+    def status(self, index: int) -> dict[str, Any]:
+        """What is known of one server: ``state`` (running, failed, stopped), ``error``, ``output`` (the end of its standard
+        error) and ``tools`` with the names of their gates."""
+        from cantrip_acp.gates.mcp.tools import gates
+
+        connection = self._connections[index]
+        found, problems = gates(connection, self._prefixes[index])
+        error = connection.last_error or "; ".join([*problems, *([connection.left_out] if connection.left_out else [])])
+        state = "running" if connection.alive else "failed" if connection.last_error else "stopped"
+        tools = [{"gate": gate.name, "description": gate.description} for gate in found]
+        return {"state": state, "error": error, "output": connection.stderr_tail, "tools": tools}
 
     def add(self, connection: Connection, prefix: str, failure: CantripError | None) -> None:
         """Add one server's tools, or its error."""
         from cantrip_acp.gates.mcp.tools import gates
 
         self._connections.append(connection)
+        self._prefixes.append(prefix)
         if failure is not None:
             self.problems.append(str(failure))
             return

@@ -201,3 +201,42 @@ def test_nothing_is_left_when_the_client_goes(opened: Any, folder: Path) -> None
     assert family
     agent.hang_up()
     assert still_alive(family, 10) == []
+
+
+def test_a_client_lists_and_restarts_servers(opened: Any, folder: Path) -> None:
+    late = folder / "late.py"
+    agent = opened([{"tool_calls": [{"gate": "tools.leave", "args": {"status": 3}}]}, {"content": "Well.", "repeat": True}])
+    missing = {"name": "late", "command": sys.executable, "args": [str(late), "--token", "hidden-1234567"], "env": []}
+    session = agent.session(folder, mcpServers=[stdio(folder, SECRET_KEY="hidden-7654321"), missing])
+    names = {"sessionId": session}
+    agent.prompt(session)
+
+    tools, failed = agent.call("_cantrip/mcp/list", names)["servers"]
+    assert (tools["name"], tools["origin"], tools["transport"], tools["state"]) == ("tools", "client", "stdio", "failed")
+    assert "ended during leave: it left with exit status 3" in tools["error"]
+    assert tools["output"] == "I am leaving"
+    assert {"gate": "tools.add", "description": "Adds two numbers.", "usable": True} in tools["tools"]
+    assert (failed["state"], failed["tools"]) == ("failed", [])
+    assert "MCP server 'late' cannot be reached" in failed["error"]
+    assert "No such file" in failed["output"]
+    assert "hidden-" not in str([tools, failed])
+
+    shutil.copy(SERVER, late)
+    for place in (0, 1):
+        servers = agent.call("_cantrip/mcp/restart", {**names, "server": place})["servers"]
+        assert (servers[place]["state"], servers[place]["error"]) == ("running", "")
+    # Its gates come when the session is opened again.
+    assert {tool["usable"] for tool in servers[0]["tools"]} == {True}
+    assert {tool["usable"] for tool in servers[1]["tools"]} == {False}
+    # One that runs is ended first.
+    before = agent.children()
+    agent.call("_cantrip/mcp/restart", {**names, "server": 0})
+    assert len(still_alive(before, 0)) < len(before)
+    assert agent.prompt(session)["stopReason"] == "end_turn"
+    agent.call("session/close", names)
+    agent.call("session/load", {**names, "cwd": str(folder), "mcpServers": [stdio(folder), missing]})
+    agent.prompt(session)
+    assert {tool["usable"] for tool in agent.call("_cantrip/mcp/list", names)["servers"][1]["tools"]} == {True}
+    for wrong in ({**names, "server": 2}, {**names, "server": -1}, {**names, "server": "tools"}, names):
+        assert agent.error("_cantrip/mcp/restart", wrong)["code"] == -32602
+    assert agent.error("_cantrip/mcp/list", {"sessionId": "none"})["code"] == -32002

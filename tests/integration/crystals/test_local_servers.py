@@ -291,6 +291,30 @@ def test_an_editor_offers_it(serve: Callable[..., Wire], tmp_path: Path) -> None
         agent.close()
 
 
+def test_an_editor_signs_in_with_one(serve: Callable[..., Wire], tmp_path: Path) -> None:
+    wire = serve("lmstudio")
+    environment = dict.fromkeys(VARIABLES.values(), NOBODY) | {"OLLAMA_HOST": "127.0.0.1:9"}
+    environment |= {"LMSTUDIO_BASE_URL": f"{wire.url}/v1", "CANTRIP_CONFIG_DIR": str(tmp_path / "config")}
+    agent = RawClient(env=environment)
+    try:
+        agent.initialize()
+        assert agent.call("logout") == {}
+        model = agent.call("_cantrip/models/local")["models"][0]
+        assert (model["crystal"], model["provider"], model["name"]) == ("lmstudio:small", "lmstudio", "small")
+        for crystal in (None, 5, "ollama:small", "openai:gpt-5", "lmstudio:other\nOPENAI_API_KEY=x"):
+            wrong = {"methodId": "local", "_meta": {"cantrip": {"crystal": crystal}}}
+            assert agent.error("authenticate", wrong)["code"] == -32602
+        assert not (tmp_path / "config").exists()
+        agent.call("authenticate", {"methodId": "local", "_meta": {"cantrip": {"crystal": model["crystal"]}}})
+        [saved] = (tmp_path / "config").rglob(".env")
+        assert saved.read_text() == "# set by cantrip-acp --sign-in\nCANTRIP_CRYSTAL=lmstudio:small\n"
+        session = agent.call("session/new", {"cwd": str(tmp_path), "mcpServers": []})
+        chosen = next(option for option in session["configOptions"] if option["id"] == "model")
+        assert chosen["currentValue"] == "lmstudio:small"
+    finally:
+        agent.close()
+
+
 # --- presets ---------------------------------------------------------------------------------------------------------------
 
 

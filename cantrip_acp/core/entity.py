@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from cantrip_acp.core.state import ParentLink, WardsOf
     from cantrip_acp.crystals.contract import Crystal, Usage
     from cantrip_acp.crystals.retry import RetryPolicy
+    from cantrip_acp.gates.contract import GateSource, OpenedSource
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.query.history import CastPart
-    from cantrip_acp.gates.contract import GateSource, OpenedSource
     from cantrip_acp.mediums.contract import MediumSession
     from cantrip_acp.text.redaction import Redactor
 

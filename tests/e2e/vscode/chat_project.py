@@ -102,6 +102,10 @@ class Project:
         (folder / "notes.md").write_text("# Notes\n")
         return cls(folder)
 
+    def looms(self) -> list[Path]:
+        """The looms of its sessions."""
+        return list((self.folder.parent / "state").rglob("*.loom.jsonl"))
+
     @property
     def greet(self) -> str:
         return (self.folder / "greet.py").read_text()
@@ -120,7 +124,7 @@ class Chat:
 
     def find(self) -> None:
         """Look for the panel's frame, which is another one after a reload."""
-        self.frame: Frame = self.window.frame("body:has(.choice) .composer textarea:not([disabled])")
+        self.frame: Frame = self.window.frame("body:not(.tab):has(.choice) .composer textarea:not([disabled])")
 
     @property
     def input(self) -> Locator:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
 import time
 from pathlib import Path
 
@@ -30,6 +33,20 @@ WORK = [
     {"tool_calls": [call("edit_file", path="long.txt", old_text="line 70\n", new_text="line seventy\n")]},
     done("Done."),
 ]
+STORED_SESSIONS = """async (count) => {
+  const found = new Set()
+  for (const { name } of await indexedDB.databases()) {
+    if (!name.startsWith('vscode-web-state-db')) continue
+    const opening = indexedDB.open(name)
+    const database = await new Promise((resolve) => { opening.onsuccess = () => resolve(opening.result) })
+    const reading = database.transaction('ItemTable').objectStore('ItemTable').getAll()
+    const values = await new Promise((resolve) => { reading.onsuccess = () => resolve(reading.result) })
+    database.close()
+    const tabs = values.filter((each) => String(each).includes('editorpart.state')).join(' ')
+    for (const [id] of tabs.matchAll(/sess_[0-9a-f]+/g)) found.add(id)
+  }
+  return found.size >= count
+}"""
 FAILING = [
     {"error": {"status": 401, "message": "invalid x-api-key"}},
     {"error": {"message": "no connection, or it was lost: refused"}},
@@ -43,6 +60,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     failing = ({"when": "Hello", **each} for each in FAILING)
     project = Project.make(tmp_path_factory.mktemp("chat"), (*EDITING, *WRITING, *work, *failing, *REST))
     (project.folder / "long.txt").write_text(LONG)
+    (project.folder / "broken.cantrip.yaml").write_text("name: broken\ncristal: {provider: human}\n")
+    (project.folder / "summarizer.cantrip.yaml").write_text("name: summarizer\ncrystal: {provider: human}\n")
+    git = ["git", "-c", "user.name=A", "-c", "user.email=a@b.c"]
+    for step in (["init", "-q"], ["add", "notes.md"], ["commit", "-q", "-m", "notes"]):
+        subprocess.run([*git, *step], cwd=project.folder, check=True)
     return project
 
 
@@ -166,6 +188,44 @@ def test_a_stop_fork_command_and_reload(window: Window, chat: Chat) -> None:
     chat.frame.locator(".agent-item", has_text="Fine.").nth(1).wait_for()
 
 
+def test_a_message_is_edited_an_answer_copied_and_tried_again(window: Window, chat: Chat) -> None:
+    frame = chat.frame
+    for number, text in enumerate(("First.", "Second, and otherwise?", "Third.")):
+        chat.say(text)
+        chat.ended(number + 1)
+    frame.locator(".end").nth(1).get_by_role("button", name="Copy this answer").click()
+    assert frame.evaluate("navigator.clipboard.readText()") == "Another answer."
+    # An edit that is not sent changes nothing, and gives the draft back.
+    chat.input.fill("A draft")
+    frame.get_by_role("button", name="Edit and send again").nth(1).click()
+    expect(chat.input).to_have_value("Second, and otherwise?")
+    expect(chat.input).to_be_focused()
+    chat.input.press("Escape")
+    expect(chat.input).to_have_value("A draft")
+    expect(frame.locator(".editing")).to_be_hidden()
+
+    frame.get_by_role("button", name="Edit and send again").nth(1).click()
+    chat.input.fill("Second, in other words.")
+    window.shot("chat-editing")
+    chat.input.press("Enter")
+    frame.locator(".notice", has_text="Edited").wait_for()
+    chat.ended(2)
+    assert frame.locator(".user-item .words").all_inner_texts() == ["First.", "Second, in other words."]
+    assert frame.locator(".agent-item").all_inner_texts() == ["Fine.", "Fine."]
+    expect(chat.input).to_have_value("A draft")
+    chat.input.fill("")
+    # The first one, to which no turn belongs before.
+    frame.get_by_role("button", name="Try again").first.click()
+    frame.locator(".notice", has_text="Tried again").wait_for()
+    chat.ended(1)
+    assert frame.locator(".user-item .words").all_inner_texts() == ["First."]
+    window.shot("chat-again")
+    # The earlier versions are kept.
+    window.command("Cantrip Chat: Show Sessions")
+    frame.locator(".session .title", has_text=re.compile("^First$")).click()
+    frame.locator(".user-item", has_text="Third.").wait_for()
+
+
 def test_a_mode_a_crystal_and_what_it_cost(window: Window, project: Project, chat: Chat) -> None:
     frame = chat.frame
     mode = frame.locator('.choice[data-category="mode"] select')
@@ -212,10 +272,60 @@ def test_files_selections_and_pictures_go_with_a_message(window: Window, project
     said = chat.frame.locator(".user-item")
     assert said.locator(".chip").all_inner_texts() == ["greet.py:1-2", "notes.md"]
     assert said.locator("img").count() == 1
-    looms = (project.folder.parent / "state").rglob("*.loom.jsonl")
-    [loom] = [text for text in map(Path.read_text, looms) if "What is this" in text]
+    [loom] = [text for text in map(Path.read_text, project.looms()) if "What is this" in text]
     assert "def greet(name)" in loom
     assert "# Notes" in loom
+
+
+def test_problems_a_terminal_changes_and_symbols_go_with_a_message(
+    window: Window, project: Project, chat: Chat
+) -> None:
+    (project.folder / "notes.md").write_text("# Notes\nadded\n")
+    window.open_file("broken.cantrip.yaml")
+    window.squiggle().wait_for()
+    window.command("Terminal: Create New Terminal")
+    terminal = window.page.locator(".terminal-wrapper.active")
+    terminal.locator(".xterm-rows", has_text="$").or_(terminal.locator(".xterm-rows", has_text="#")).first.wait_for()
+    window.page.keyboard.type("echo from-$((40+2))-terminal\n")
+    terminal.locator(".xterm-rows", has_text="from-42-terminal").wait_for()
+    frame = chat.frame
+    chat.input.press_sequentially("What of @")
+    frame.locator(".suggestion", has_text="2 errors").wait_for()
+    window.shot("chat-mention-editor")
+    names = ["problems", "problems in broken.cantrip.yaml", "terminal", "changes"]
+    for name in names:
+        chat.input.fill(f"What of @{name.split()[0]}")
+        frame.locator(".suggestion", has=frame.get_by_text(name, exact=True)).click()
+    chat.input.fill("What of @symbol")
+    frame.locator(".suggestion", has_text="functions and classes").wait_for()
+    chat.input.press("Enter")
+    chat.input.press_sequentially("summ")
+    frame.locator(".suggestion", has_text="summarizer.cantrip.yaml").wait_for()
+    chat.input.press("Enter")
+    assert frame.locator(".composer .chip").all_inner_texts() == [*names, "summarizer"]
+    # Each can be taken away.
+    frame.get_by_role("button", name="Remove problems", exact=True).click()
+    window.shot("chat-mention-chips")
+    chat.input.press("Enter")
+    chat.ended()
+    [loom] = [text for text in map(Path.read_text, project.looms()) if "What of @summarizer" in text]
+    said = {
+        record["title"]: record["text"] for record in map(json.loads, loom.splitlines()) if record["type"] == "context"
+    }
+    assert len(said) == 4
+    assert "broken.cantrip.yaml:2:1: error:" in said["problems?file=broken.cantrip.yaml"]
+    assert "echo from-$((40+2))-terminal\n" in said["terminal"]
+    assert "\nfrom-42-terminal" in said["terminal"]
+    assert "+added" in said["changes"]
+    assert any("name: summarizer" in text for text in said.values())
+    # They are attachments again when the session is opened later, and are read anew when it is sent again.
+    window.command("Terminal: Kill All Terminals")
+    (project.folder / "notes.md").write_text("# Notes\nadded later\n")
+    frame.get_by_role("button", name="Try again").click()
+    frame.locator(".notice", has_text="Tried again").wait_for()
+    chat.ended()
+    assert frame.locator(".user-item .chip").all_inner_texts() == [*names[1:], "summarizer"]
+    assert any("+added later" in loom.read_text() for loom in project.looms())
 
 
 def test_a_reload_keeps_what_was_shown(window: Window, chat: Chat) -> None:
@@ -244,6 +354,37 @@ def test_a_reload_keeps_what_was_shown(window: Window, chat: Chat) -> None:
     frame.locator(".user-item", has_text="Ask me again.").wait_for()
     frame.locator("body:not(.running)").wait_for()
     assert frame.get_by_role("button", name="Ask again?").count() == 0
+
+
+def test_editor_tabs_have_sessions_of_their_own_and_outlive_a_reload(window: Window, chat: Chat) -> None:
+    chat.say("In the side bar.")
+    chat.ended()
+    for text in ("In a tab, and otherwise?", "In another tab."):
+        window.command("Cantrip: Open Chat in an Editor Tab")
+        tab = window.frame("body.tab:has(.choice):not(:has(.user-item)) .composer textarea:not([disabled])")
+        tab.locator(".composer textarea").fill(text)
+        tab.locator(".composer textarea").press("Enter")
+        tab.locator(".end").wait_for()
+    assert chat.frame.locator(".user-item .words").all_inner_texts() == ["In the side bar."]
+    window.page.locator(".tab", has_text="In a tab").wait_for()
+    window.shot("chat-tab")
+
+    # The browser keeps the state of the window at its leisure.
+    window.page.wait_for_function(STORED_SESSIONS, arg=2)
+    window.page.reload()
+    window.page.wait_for_selector(".monaco-workbench")
+    chat.find()
+    chat.frame.locator(".user-item", has_text="In the side bar.").wait_for()
+    # The tab that is shown comes first, the other one when it is looked at.
+    tab = window.frame("body.tab:has(.end)")
+    assert tab.locator(".user-item .words").all_inner_texts() == ["In another tab."]
+    window.page.locator(".tab", has_text="In a tab").click()
+    tab = window.frame("body.tab:has(.user-item):has-text('Another answer.')")
+    assert tab.locator(".user-item .words").all_inner_texts() == ["In a tab, and otherwise?"]
+    # It goes on there.
+    tab.locator(".composer textarea").fill("And now?")
+    tab.locator(".composer textarea").press("Enter")
+    tab.locator(".end").nth(1).wait_for()
 
 
 def test_errors_say_what_the_user_can_do(window: Window, chat: Chat) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +12,11 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.vscode.chat_project import ANSWER, Chat, Project, call, done
-from tests.e2e.vscode.workbench import EXTENSION, Window, Workbench
+from tests.e2e.vscode.workbench import EXTENSION, ROOT, Window, Workbench
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500), pytest.mark.xdist_group("vscode")]
 
+MCP_SERVER = ROOT / "tests/support/plain_mcp_server.py"
 AXE = EXTENSION / "node_modules/axe-core/axe.min.js"
 THEMES = {
     "dark": "Default Dark Modern",
@@ -58,11 +61,16 @@ def narrow(chat: Chat, width: int) -> None:
 
 def theme(window: Window, name: str) -> None:
     """Another theme, at once."""
-    path = window.folder / ".vscode/settings.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"workbench.colorTheme": THEMES[name]}))
+    configure(window, **{"workbench.colorTheme": THEMES[name]})
     kind = {"dark": "vs-dark", "light": "vs", "contrast": "hc-black", "contrast-light": "hc-light"}[name]
     window.page.locator(f".monaco-workbench.{kind}").wait_for()
     window.page.wait_for_timeout(600)
+
+
+def configure(window: Window, **settings: object) -> None:
+    """Change settings of the workspace."""
+    path = window.folder / ".vscode/settings.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
 def faults(chat: Chat) -> list[str]:
@@ -130,6 +138,18 @@ def test_every_theme_can_be_read(workbench: Workbench, tmp_path: Path, windows: 
     # The output's very end is in its box.
     assert frame.locator(".terminal").first.evaluate("(e) => e.scrollHeight - e.clientHeight - e.scrollTop") <= 1
     look("output", "light", "contrast")
+    chat.input.press_sequentially("See @")
+    frame.locator(".suggestion", has_text="git diff").click()
+    frame.get_by_role("button", name="Edit and send again").click()
+    expect(chat.input).to_have_value("Do the work.")
+    look("editing")
+    chat.input.press("Escape")
+    expect(frame.locator(".composer .chip")).to_have_text("changes")
+    chat.input.fill("@")
+    frame.locator(".suggestion").nth(3).wait_for()
+    look("mentions", "light", "contrast")
+    chat.input.fill("")
+    frame.get_by_role("button", name="Remove changes").click()
     # The count of lines in a title is no sign that misleads.
     assert frame.locator(".spelled").count() == 0
     chat.say("More work.")
@@ -151,3 +171,29 @@ def test_every_theme_can_be_read(workbench: Workbench, tmp_path: Path, windows: 
     chat.answer("reject_once")
     chat.ended(2)
     expect(frame.locator(".answered")).to_have_text("You rejected this command.")
+
+    servers = {
+        "tools": {"command": sys.executable, "args": ["${workspaceFolder}/tools.py"]},
+        "gone": {"command": sys.executable, "args": ["${workspaceFolder}/gone.py", "--and", "a-long-argument"]},
+    }
+    shutil.copy(MCP_SERVER, project.folder / "tools.py")
+    configure(window, **{"cantrip.chat.mcpServers": servers})
+    window.command("Cantrip Chat: New Session")
+    expect(frame.locator(".user-item")).to_have_count(0)
+    window.command("Cantrip Chat: Show MCP Servers")
+    frame.locator(".server.running", has_text="tools").wait_for()
+    failed = frame.locator(".server.failed", has_text="gone")
+    expect(failed).to_contain_text("MCP server 'gone' cannot be reached")
+    for fold in ("11 tools", "Last output"):
+        frame.locator(".server summary", has_text=fold).first.click()
+    expect(frame.locator(".server .terminal")).to_contain_text("No such file")
+    look("servers-250")
+    # It is mended, and restarted: its tools are there at once, because the session is opened again.
+    shutil.copy(MCP_SERVER, project.folder / "gone.py")
+    frame.get_by_role("button", name="Restart gone").press("Enter")
+    expect(frame.locator(".server.running")).to_have_count(2)
+    expect(frame.locator(".server", has_text="gone")).not_to_contain_text("next session")
+    expect(frame.get_by_role("button", name="Restart gone")).to_be_focused()
+    window.shot("look-servers-restarted")
+    chat.page.keyboard.press("Escape")
+    expect(chat.input).to_be_focused()

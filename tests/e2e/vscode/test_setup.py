@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -55,6 +58,32 @@ def test_a_workspace_that_is_not_trusted(wary: Workbench, tmp_path: Path, window
     expect(window.page.get_by_text("Recipes run after you trust this workspace")).to_be_visible()
     window.shot("untrusted")
     assert not (folder / "sprung").exists()
+
+
+@contextmanager
+def model_server(*models: str) -> Iterator[str]:
+    """A server of the user's own that lists these models. Yields its address."""
+
+    class Lists(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = self.path == "/v1/models"
+            body = json.dumps({"data": [{"id": model} for model in models]} if found else {}).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Lists) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_the_setup_where_cantrip_is_missing_and_then_a_key(
@@ -109,4 +138,24 @@ def test_the_setup_where_cantrip_is_missing_and_then_a_key(
     assert "sk-ant-of-nobody" not in frame.locator("body").inner_text()
     kept = workbench.home / "home/.config/cantrip/.env"
     assert "sk-ant-of-nobody" in kept.read_text()
+    kept.unlink()
+
+    # Models of this machine are offered beside that, and need no key.
+    machine = workbench.home / "user/Machine/settings.json"
+    machine.parent.mkdir(exist_ok=True)
+    with model_server("small", "large") as address:
+        machine.write_text(json.dumps({"cantrip.env": {"LMSTUDIO_BASE_URL": address}}))
+        for _ in range(10):
+            window.command("Cantrip Chat: Give a Key")
+            rows.filter(has_text="terminal").first.wait_for()
+            if rows.filter(has_text="large").count():
+                break
+            # The agent that runs does not have the setting yet.
+            window.page.keyboard.press("Escape")
+        assert "LM Studio" in rows.filter(has_text="large").first.inner_text()
+        window.shot("chat-local-models")
+        window.take("large")
+        expect(frame.locator('.choice[data-category="model"] .value')).to_have_text("large")
+        assert "CANTRIP_CRYSTAL=lmstudio:large" in kept.read_text()
+    machine.write_text("{}")
     kept.unlink()

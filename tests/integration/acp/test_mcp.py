@@ -205,14 +205,21 @@ def test_nothing_is_left_when_the_client_goes(opened: Any, folder: Path) -> None
 
 def test_a_client_lists_and_restarts_servers(opened: Any, folder: Path) -> None:
     late = folder / "late.py"
-    agent = opened([{"tool_calls": [{"gate": "tools.leave", "args": {"status": 3}}]}, {"content": "Well.", "repeat": True}])
+    agent = opened(
+        [{"tool_calls": [{"gate": "tools.leave", "args": {"status": 3}}]}, {"content": "Well.", "repeat": True}]
+    )
     missing = {"name": "late", "command": sys.executable, "args": [str(late), "--token", "hidden-1234567"], "env": []}
     session = agent.session(folder, mcpServers=[stdio(folder, SECRET_KEY="hidden-7654321"), missing])
     names = {"sessionId": session}
     agent.prompt(session)
 
     tools, failed = agent.call("_cantrip/mcp/list", names)["servers"]
-    assert (tools["name"], tools["origin"], tools["transport"], tools["state"]) == ("tools", "client", "stdio", "failed")
+    assert (tools["name"], tools["origin"], tools["transport"], tools["state"]) == (
+        "tools",
+        "client",
+        "stdio",
+        "failed",
+    )
     assert "ended during leave: it left with exit status 3" in tools["error"]
     assert tools["output"] == "I am leaving"
     assert {"gate": "tools.add", "description": "Adds two numbers.", "usable": True} in tools["tools"]

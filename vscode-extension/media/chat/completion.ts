@@ -1,6 +1,7 @@
 import type { Attachment } from '../../src/chat/items'
 import { el, icon } from './dom'
 import { host } from './host'
+import { KINDS } from './items'
 
 export interface Suggestion {
   readonly label: string
@@ -17,7 +18,6 @@ interface SlashCommand {
   readonly hint: string
 }
 
-const ICONS: Readonly<Record<string, string>> = { file: 'file', folder: 'folder', selection: 'list-selection', symbol: 'symbol-method' }
 
 /** Suggestions for `/` at the beginning and `@` anywhere, for keyboard and mouse (WAI-ARIA combobox). */
 export class Completion {
@@ -74,7 +74,13 @@ export class Completion {
 
   found(ask: number, attachments: readonly Attachment[]): void {
     if (ask !== this.asked) return
-    this.show(attachments.map((each) => ({ label: each.name, detail: each.detail ?? '', icon: ICONS[each.kind] ?? 'file', insert: `@${each.name} `, attachment: each })))
+    this.show(
+      attachments.map((each) => {
+        const base = { label: each.name, detail: each.detail ?? '', icon: KINDS[each.kind] }
+        // Without an address it only leads to more suggestions.
+        return each.uri === undefined ? { ...base, insert: `@${each.name}` } : { ...base, insert: `@${each.name} `, attachment: each }
+      }),
+    )
   }
 
   hide(): void {

@@ -1,4 +1,4 @@
-import type { Attachment } from '../../src/chat/items'
+import type { Attachment, UserItem } from '../../src/chat/items'
 import type { Choice, State } from '../../src/chat/messages'
 import { Completion, type Suggestion } from './completion'
 import { el, icon, iconButton } from './dom'
@@ -19,8 +19,12 @@ export class Composer {
   private readonly choices = el('div', { class: 'choices' })
   private readonly usage = el('span', { class: 'usage', hidden: true })
   private readonly button: HTMLButtonElement
+  private readonly banner = el('div', { class: 'editing', hidden: true }, icon('edit'), el('span', { class: 'words' }, 'Editing an earlier message'), iconButton('close', 'Do not edit (Escape)', () => { this.stopEditing(); this.focus() }))
   private attachments: Attachment[] = []
+  /** The message that is edited, and the draft from before. */
+  private edited: { readonly id: string; readonly text: string; readonly attachments: Attachment[] } | undefined
   private running = false
+  private session = ''
   private renderedShape = ''
   private past: string[] = []
   private at = 0
@@ -28,13 +32,13 @@ export class Composer {
   constructor(private readonly say: (words: string) => void) {
     this.completion = new Completion(this.input, (suggestion, from, to) => { this.complete(suggestion, from, to) })
     this.button = el('button', { class: 'send', type: 'button', onclick: () => { this.press() } })
-    const add = iconButton('add', 'Add context: files, folders, symbols (@)', () => { this.mention() })
+    const add = iconButton('add', 'Add context: files, symbols, problems, the terminal, changes (@)', () => { this.mention() })
     this.element = el(
       'div',
       { class: 'composer' },
       this.completion.element,
       this.picker.element,
-      el('div', { class: 'box' }, this.chips, this.input, el('div', { class: 'bar' }, add, this.choices, el('span', { class: 'space' }), this.usage, this.button)),
+      el('div', { class: 'box' }, this.banner, this.chips, this.input, el('div', { class: 'bar' }, add, this.choices, el('span', { class: 'space' }), this.usage, this.button)),
     )
     this.input.addEventListener('input', () => { this.typed() })
     this.input.addEventListener('keydown', (event) => { this.key(event) })
@@ -42,7 +46,8 @@ export class Composer {
     this.input.addEventListener('paste', (event) => { this.pasted(event) })
     this.element.addEventListener('dragover', (event) => { event.preventDefault() })
     this.element.addEventListener('drop', (event) => { this.dropped(event) })
-    const kept = host.getState() as { draft?: unknown; past?: unknown } | undefined
+    const kept = host.getState() as { draft?: unknown; past?: unknown; session?: unknown } | undefined
+    if (typeof kept?.session === 'string') this.session = kept.session
     if (typeof kept?.draft === 'string') this.input.value = kept.draft
     if (Array.isArray(kept?.past)) this.past = kept.past.filter((each): each is string => typeof each === 'string')
     this.at = this.past.length
@@ -57,6 +62,10 @@ export class Composer {
   set(state: State): void {
     this.completion.setCommands(state.commands)
     const can = state.status === 'ready'
+    if (state.session !== this.session) {
+      this.session = state.session
+      this.keep()
+    }
     this.input.disabled = !can
     this.show(state.running)
     const shape = JSON.stringify(state.options)
@@ -82,6 +91,36 @@ export class Composer {
     this.resize()
   }
 
+  /** Edit a message that was sent. When it is sent again, the conversation continues from before it. */
+  edit(item: UserItem): void {
+    if (this.running) return
+    this.stopEditing()
+    this.edited = { id: item.id, text: this.input.value, attachments: this.attachments }
+    document.querySelector(`[data-id="${CSS.escape(item.id)}"]`)?.classList.add('edited')
+    this.banner.hidden = false
+    this.attachments = []
+    this.attach(item.attachments, item.text)
+    this.input.focus()
+    this.input.setSelectionRange(item.text.length, item.text.length)
+    this.say('Editing an earlier message. Enter sends it again from before it, Escape stops editing.')
+  }
+
+  /** Bring back the draft from before. */
+  stopEditing(): void {
+    const { edited } = this
+    if (!edited) return
+    this.endEdit()
+    this.attachments = []
+    this.attach(edited.attachments, edited.text)
+    this.keep()
+  }
+
+  private endEdit(): void {
+    this.edited = undefined
+    this.banner.hidden = true
+    document.querySelector('.item.edited')?.classList.remove('edited')
+  }
+
   /** The control of an option: a check box, a list, or a picker with search. */
   private control(choice: Choice): HTMLElement {
     if (choice.category !== 'model' || typeof choice.value === 'boolean') return control(choice)
@@ -105,11 +144,15 @@ export class Composer {
   private send(): void {
     const text = this.input.value.trim()
     if (this.running || this.input.disabled || (!text && this.attachments.length === 0)) return
-    host.postMessage({ type: 'send', text, attachments: this.attachments })
+    const { edited, attachments } = this
+    if (edited) {
+      this.endEdit()
+      host.postMessage({ type: 'resend', item: edited.id, text, attachments })
+    } else host.postMessage({ type: 'send', text, attachments })
     if (text && this.past.at(-1) !== text) this.past = [...this.past, text].slice(-KEPT)
     this.at = this.past.length
-    this.input.value = ''
-    this.attachments = []
+    this.input.value = edited?.text ?? ''
+    this.attachments = edited?.attachments ?? []
     this.showChips()
     this.resize()
     this.keep()
@@ -143,6 +186,9 @@ export class Composer {
     } else if (event.key === 'Escape' && this.running) {
       event.preventDefault()
       host.postMessage({ type: 'stop' })
+    } else if (event.key === 'Escape' && this.edited) {
+      event.preventDefault()
+      this.stopEditing()
     } else if (event.key === 'Backspace' && this.input.value === '' && this.attachments.length > 0) {
       this.attachments.pop()
       this.showChips()
@@ -164,6 +210,7 @@ export class Composer {
     if (suggestion.attachment) this.attach([suggestion.attachment])
     this.show(this.running)
     this.keep()
+    if (suggestion.insert.endsWith(':')) this.completion.update()
   }
 
   private mention(): void {
@@ -224,7 +271,7 @@ export class Composer {
   }
 
   private keep(): void {
-    host.setState({ draft: this.input.value, past: this.past })
+    host.setState({ draft: this.edited?.text ?? this.input.value, past: this.past, session: this.session })
   }
 }
 

@@ -2,6 +2,8 @@ import { pieces } from '../../src/chat/visible'
 
 /** Helpers to create elements. Text is always inserted as text, never as HTML. */
 
+const COPIED_MS = 1500
+
 type Child = Node | string | undefined | false
 type Props = Readonly<Record<string, string | number | boolean | undefined | ((event: never) => void)>>
 
@@ -25,6 +27,17 @@ export function icon(name: string, more = ''): HTMLElement {
 /** A button with an icon and no text. */
 export function iconButton(name: string, label: string, press: () => void, more = ''): HTMLButtonElement {
   return el('button', { class: `icon-button ${more}`.trim(), type: 'button', title: label, 'aria-label': label, onclick: press }, icon(name))
+}
+
+/** Like `iconButton`, with a check mark for a moment after it was pressed. */
+export function copyButton(label: string, press: () => void): HTMLButtonElement {
+  const button = iconButton('copy', label, () => {
+    press()
+    const done = icon('check')
+    button.replaceChildren(done)
+    setTimeout(() => { if (done.isConnected) button.replaceChildren(icon('copy')) }, COPIED_MS)
+  })
+  return button
 }
 
 /** Text for a decision of the user: misleading characters are replaced by their descriptions. */

@@ -1,5 +1,5 @@
 import type { Attachment, EndItem, ErrorItem, FoldItem, Item, NoticeItem, ToolItem, UserItem, WordsItem } from '../../src/chat/items'
-import { el, icon, iconButton } from './dom'
+import { copyButton, el, icon, iconButton } from './dom'
 import { host } from './host'
 import { MarkdownView } from './markdown'
 import { picture, ToolView } from './tool'
@@ -108,13 +108,16 @@ class ThoughtView implements ItemView {
   }
 }
 
-const KINDS: Readonly<Record<Attachment['kind'], string>> = {
+export const KINDS: Readonly<Record<Attachment['kind'], string>> = {
   file: 'file',
   folder: 'folder',
   selection: 'list-selection',
   symbol: 'symbol-method',
   image: 'file-media',
   link: 'link',
+  problems: 'warning',
+  terminal: 'terminal',
+  changes: 'diff',
 }
 
 /** An attachment as a chip, with a button if `remove` is given. */
@@ -133,13 +136,21 @@ function user(item: UserItem): HTMLElement {
   const others = item.attachments.filter((each) => each.data === undefined)
   return el(
     'div',
-    { class: 'said' },
-    el('span', { class: 'hidden-words' }, 'You:'),
-    el('div', { class: 'words' }, item.text),
-    others.length > 0 && el('div', { class: 'chips' }, ...others.map((each) => chip(each))),
-    pictures.length > 0 && el('div', { class: 'pictures' }, ...pictures.map((each) => picture(each.mime ?? '', each.data ?? ''))),
+    { class: 'message' },
+    el(
+      'div',
+      { class: 'said' },
+      el('span', { class: 'hidden-words' }, 'You:'),
+      el('div', { class: 'words' }, item.text),
+      others.length > 0 && el('div', { class: 'chips' }, ...others.map((each) => chip(each))),
+      pictures.length > 0 && el('div', { class: 'pictures' }, ...pictures.map((each) => picture(each.mime ?? '', each.data ?? ''))),
+    ),
+    iconButton('edit', 'Edit and send again', () => { editing.edit(item) }, 'when-idle'),
   )
 }
+
+/** What the button to edit a message does; the composer sets it. */
+export const editing = { edit: (_item: UserItem): void => undefined }
 
 const SIGNS = { info: 'info', warning: 'warning', error: 'error' } as const
 
@@ -184,6 +195,8 @@ function end(item: EndItem): HTMLElement {
     'div',
     { class: 'end' },
     item.words && el('span', { class: 'words' }, item.words),
+    item.said && copyButton('Copy this answer', () => { host.postMessage({ type: 'copyAnswer', item: item.id }) }),
+    iconButton('refresh', 'Try again: send the message again from before it', () => { host.postMessage({ type: 'tryAgain', item: item.id }) }, 'when-idle'),
     turn !== undefined && el('button', { class: 'text-button fork', type: 'button', title: 'Continue from here in a new session', onclick: () => { host.postMessage({ type: 'fork', turn }) } }, icon('repo-forked'), el('span', {}, 'Fork from here')),
   )
 }

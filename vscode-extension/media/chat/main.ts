@@ -4,7 +4,9 @@ import { questionText } from '../../src/chat/questions'
 import { Composer } from './composer'
 import { el, icon } from './dom'
 import { host } from './host'
+import { editing } from './items'
 import { Log } from './log'
+import { Servers } from './servers'
 import { Sessions } from './sessions'
 
 const live = el('div', { class: 'hidden-words', role: 'status', 'aria-live': 'polite' })
@@ -12,6 +14,8 @@ const empty = el('div', { class: 'empty' })
 const log = new Log(empty)
 const composer = new Composer(announce)
 const sessions = new Sessions(() => { composer.focus() })
+const servers = new Servers(() => { composer.focus() }, announce)
+editing.edit = (item) => { composer.edit(item) }
 const plan = el('details', { class: 'plan', hidden: true, open: true })
 let running = false
 const asked = new Set<string>()
@@ -41,7 +45,7 @@ function showEmpty(state: State): void {
     ...(state.status === 'ready'
       ? [
           ...(state.caution ? [el('p', { class: 'caution' }, icon('warning'), ' ', state.caution)] : []),
-          el('ul', { class: 'tips' }, tip('@', 'adds files, folders, symbols, the selection'), tip('/', 'lists the commands'), tip('↑', 'brings back your last message'), tip('Esc', 'stops Cantrip')),
+          el('ul', { class: 'tips' }, tip('@', 'adds files, symbols, problems, the terminal, changes'), tip('/', 'lists the commands'), tip('↑', 'brings back your last message'), tip('Esc', 'stops Cantrip')),
         ]
       : []),
   )
@@ -82,6 +86,7 @@ window.addEventListener('message', (event: MessageEvent<HostMessage>) => {
   const message = event.data
   switch (message.type) {
     case 'reset':
+      if (!message.same) composer.stopEditing()
       log.reset(message.items, message.more, message.state.running, message.same)
       setState(message.state)
       return
@@ -106,7 +111,14 @@ window.addEventListener('message', (event: MessageEvent<HostMessage>) => {
       sessions.set(message.sessions, message.problem ?? '')
       return
     case 'showSessions':
+      servers.hide()
       sessions.show()
+      return
+    case 'showServers':
+      servers.show()
+      return
+    case 'servers':
+      servers.set(message.servers, message.problem ?? '')
       return
     case 'mentions':
       composer.completion.found(message.ask, message.found)
@@ -134,5 +146,5 @@ window.addEventListener('keydown', (event) => {
   }
 })
 
-document.getElementById('chat')?.append(el('div', { class: 'log-frame' }, log.element, log.toEndButton, sessions.element), plan, composer.element, live)
+document.getElementById('chat')?.append(el('div', { class: 'log-frame' }, log.element, log.toEndButton, sessions.element, servers.element), plan, composer.element, live)
 host.postMessage({ type: 'ready' })

@@ -1,5 +1,5 @@
 import { marked, type Token, type Tokens } from 'marked'
-import { el, iconButton } from './dom'
+import { copyButton, el, iconButton } from './dom'
 import { highlighted } from './highlight'
 import { host } from './host'
 
@@ -123,7 +123,7 @@ export function codeBlock(text: string, language: string, final = true): HTMLEle
       { class: 'code-bar' },
       el('span', { class: 'language' }, name),
       el('span', { class: 'space' }),
-      iconButton('copy', 'Copy', () => { host.postMessage({ type: 'copy', text }) }),
+      copyButton('Copy', () => { host.postMessage({ type: 'copy', text }) }),
       iconButton('insert', 'Insert at the cursor', () => { host.postMessage({ type: 'insert', text }) }),
     ),
     el('pre', { tabindex: 0, 'aria-label': name ? `Code (${name})` : 'Code' }, code),

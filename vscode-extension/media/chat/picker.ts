@@ -1,18 +1,7 @@
 import type { Choice } from '../../src/chat/messages'
+import { PROVIDERS } from '../../src/chat/state'
 import { el, icon } from './dom'
 
-const PROVIDERS: Readonly<Record<string, string>> = {
-  anthropic: 'Anthropic',
-  openai: 'OpenAI',
-  google: 'Google',
-  openrouter: 'OpenRouter',
-  ollama: 'Ollama',
-  vllm: 'vLLM',
-  lmstudio: 'LM Studio',
-  llamacpp: 'llama.cpp',
-  scripted: 'Scripted',
-  human: 'You',
-}
 const MOST_SHOWN = 300
 
 type Value = Choice['values'][number]

@@ -3,6 +3,7 @@ import type * as acp from "@agentclientprotocol/sdk/unstable";
 import type { AgentCommand } from "./command";
 import { type AgentExitedError, type ClientServices, Connection, type ConnectionOptions } from "./connection";
 import { AgentProcess } from "./process";
+import { type McpStatus, mcpStatus } from "./mcp";
 import { type Place, Session } from "./session";
 import { Signal } from "./signal";
 
@@ -10,6 +11,22 @@ const MOST_PAGES = 50;
 
 /** The services of the editor that are the same for every session; updates go to the sessions by themselves. */
 export type EditorServices = Omit<ClientServices, "updated">;
+
+/** A model that a server on this machine offers. */
+export interface LocalModel {
+  /** Its address, such as `ollama:qwen3`. */
+  readonly crystal: string;
+  readonly provider: string;
+  readonly name: string;
+  /** In tokens. */
+  readonly contextWindow?: number | null;
+  readonly tools?: boolean | null;
+}
+
+function isLocalModel(value: unknown): value is LocalModel {
+  const model = value as Partial<Record<keyof LocalModel, unknown>> | null;
+  return typeof model?.crystal === "string" && typeof model.provider === "string" && typeof model.name === "string";
+}
 
 /**
  * The agent: started when it is first needed, started again after it died, and the sessions that are open in it.
@@ -63,8 +80,8 @@ export class Agent {
     return session;
   }
 
-  /** A new session that goes on from a turn of another one; from its last turn where none is named. */
-  async forkSession(id: string, place: Place, turn?: string): Promise<string> {
+  /** A new session that goes on from a turn of another one; from its last turn where none is named, from its start for 0. */
+  async forkSession(id: string, place: Place, turn?: string | 0): Promise<string> {
     const connection = await this.connection();
     if (!connection.hasCapability("fork")) throw new Error("This agent does not fork sessions.");
     const reply = await connection.request(methods.agent.session.fork, {
@@ -102,9 +119,25 @@ export class Agent {
     await connection.request(methods.agent.session.delete, { sessionId: id });
   }
 
-  async authenticate(methodId: string): Promise<void> {
+  /** `crystal` is the model to use with the method `local`. */
+  async authenticate(methodId: string, crystal?: string): Promise<void> {
     const connection = await this.connection();
-    await connection.request(methods.agent.authenticate, { methodId });
+    await connection.request(methods.agent.authenticate, { methodId, ...(crystal === undefined ? {} : { _meta: { cantrip: { crystal } } }) });
+  }
+
+  /** The MCP servers of a session; after a restart of one of them, if its place in the list is given. */
+  async mcpServers(sessionId: string, restart?: number): Promise<readonly McpStatus[]> {
+    const connection = await this.connection();
+    const [method, more] = restart === undefined ? (["_cantrip/mcp/list", {}] as const) : (["_cantrip/mcp/restart", { server: restart }] as const);
+    const reply = await connection.requestExtension<Record<string, unknown>>(method, { sessionId, ...more });
+    return Array.isArray(reply.servers) ? reply.servers.map(mcpStatus) : [];
+  }
+
+  /** The models of servers on this machine, which need no key. Empty if the agent cannot look for them. */
+  async localModels(): Promise<readonly LocalModel[]> {
+    const connection = await this.connection();
+    const reply = await connection.requestExtension<Record<string, unknown>>("_cantrip/models/local", {}).catch(() => undefined);
+    return Array.isArray(reply?.models) ? reply.models.filter(isLocalModel) : [];
   }
 
   async logout(): Promise<void> {
@@ -168,8 +201,8 @@ export class Agent {
     if (this.early.size > 20) this.early.delete(this.early.keys().next().value as string);
   }
 
-  private withPaths(connection: Connection, place: Place): { cwd: string; additionalDirectories?: string[]; mcpServers: [] } {
+  private withPaths(connection: Connection, place: Place): { cwd: string; additionalDirectories?: string[]; mcpServers: acp.McpServer[] } {
     const more = place.directories.length > 0 && connection.hasCapability("additionalDirectories");
-    return { cwd: place.cwd, ...(more ? { additionalDirectories: [...place.directories] } : {}), mcpServers: [] };
+    return { cwd: place.cwd, ...(more ? { additionalDirectories: [...place.directories] } : {}), mcpServers: [...(place.servers ?? [])] };
   }
 }

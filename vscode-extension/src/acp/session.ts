@@ -18,6 +18,8 @@ export interface Settings {
 export interface Place {
   readonly cwd: string;
   readonly directories: readonly string[];
+  /** MCP servers of the editor's settings. */
+  readonly servers?: readonly acp.McpServer[];
 }
 
 /**
@@ -109,7 +111,7 @@ export class Session {
   async ensureConnected(): Promise<Connection> {
     const connection = await this.connect();
     if (connection === this.connection) return connection;
-    const params = { sessionId: this.id, cwd: this.workspaceLocation.cwd, additionalDirectories: [...this.workspaceLocation.directories], mcpServers: [] };
+    const params = { sessionId: this.id, cwd: this.workspaceLocation.cwd, additionalDirectories: [...this.workspaceLocation.directories], mcpServers: [...(this.workspaceLocation.servers ?? [])] };
     if (connection.hasCapability("resume")) {
       this.initialized(await connection.request(methods.agent.session.resume, params));
     } else {

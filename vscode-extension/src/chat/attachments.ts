@@ -1,12 +1,16 @@
 import type * as acp from "@agentclientprotocol/sdk/unstable";
 import * as vscode from "vscode";
+import { contextOf, limited } from "./editorcontext";
+import { readContext } from "./editorreader";
 import type { Attachment } from "./items";
 
-/** The text and the attachments of a prompt as content blocks of the protocol. */
-export function contentOf(text: string, attachments: readonly Attachment[]): acp.ContentBlock[] {
+/** The text and the attachments of a prompt as content blocks of the protocol. The editor's problems and so on are read now. */
+export async function contentOf(text: string, attachments: readonly Attachment[]): Promise<acp.ContentBlock[]> {
   const blocks: acp.ContentBlock[] = [{ type: "text", text }];
   for (const each of attachments) {
-    if (each.data !== undefined) blocks.push({ type: "image", data: each.data, mimeType: each.mime ?? "image/png" });
+    const context = each.uri === undefined ? undefined : contextOf(each.uri);
+    if (context !== undefined) blocks.push({ type: "resource", resource: { uri: each.uri ?? "", mimeType: context.kind === "changes" ? "text/x-diff" : "text/plain", text: each.text === undefined ? await readContext(context) : limited(each.text, "end") } });
+    else if (each.data !== undefined) blocks.push({ type: "image", data: each.data, mimeType: each.mime ?? "image/png" });
     else if (each.uri !== undefined) blocks.push({ type: "resource_link", name: each.name, uri: each.uri });
   }
   return blocks;

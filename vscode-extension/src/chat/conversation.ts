@@ -1,3 +1,4 @@
+import { RequestError } from "@agentclientprotocol/sdk/unstable";
 import type * as acp from "@agentclientprotocol/sdk/unstable";
 import { describeError, wantsSignIn } from "../acp/errors";
 import type { Session, Settings } from "../acp/session";
@@ -58,27 +59,29 @@ export class Conversation {
   }
 
   /**
-   * Run one prompt to its end. `open` opens a session if there is none. Errors are added to the
+   * Run one prompt to its end. `content` makes its content blocks. `open` opens a session if there is none. Errors are added to the
    * transcript. If a key is missing, `signIn` asks for one, and the prompt is sent again.
    */
-  async prompt(text: string, attachments: Attachment[], content: acp.ContentBlock[], open: () => Promise<Session>, signIn: () => Promise<boolean>): Promise<void> {
+  async prompt(text: string, attachments: Attachment[], content: () => Promise<acp.ContentBlock[]>, open: () => Promise<Session>, signIn: () => Promise<boolean>): Promise<void> {
     if (this.busy) return;
     this.transcript.addUserMessage(text, attachments);
     this.busy = true;
     this.stopping = false;
     this.onPromptStart.fire();
     try {
+      const blocks = await content();
       for (let again = false; ; again = true) {
         try {
           if (this.current === undefined) this.attach(await open());
-          this.transcript.ended(await this.sendPrompt(content));
+          this.transcript.ended(await this.sendPrompt(blocks));
           return;
         } catch (problem) {
           if (again || !wantsSignIn(problem) || !(await signIn())) throw problem;
         }
       }
     } catch (problem) {
-      this.transcript.addError(describeError(problem));
+      const data = problem instanceof RequestError ? (problem.data as { cantrip?: { turn?: unknown } } | undefined) : undefined;
+      this.transcript.addError(describeError(problem), data?.cantrip?.turn);
     } finally {
       this.busy = false;
       this.onPromptEnd.fire();

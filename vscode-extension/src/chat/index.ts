@@ -7,11 +7,13 @@ import { Environment, isFound } from "../environment/environment";
 import { Approvals } from "./approvals";
 import { fileAttached, selectionAttached } from "./attachments";
 import { Diffs } from "./diffs";
+import { contextAttached } from "./editorcontext";
+import { recordTerminals, terminalSelection } from "./editorreader";
 import { EditorFiles } from "./files";
 import { FollowAlong } from "./followalong";
 import { Forms } from "./forms";
 import { Mentions } from "./mentions";
-import { ChatPanel } from "./panel";
+import { ChatPanel, TAB } from "./panel";
 import { Participant } from "./participant";
 import { Permissions } from "./permissions";
 import { ChatService, place } from "./service";
@@ -55,10 +57,25 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
   });
   const service: ChatService = new ChatService(agent, permissions, context.workspaceState, () => agentCommand(environment));
   const signedIn = (): Promise<boolean> => signIn(agent, () => agentCommand(environment));
-  const panel = new ChatPanel(context.extensionUri, service, approvals, mentions, {
-    setUp: async () => { if (await environment.need()) await service.restart(); },
-    signIn: async () => { if (await signedIn()) await service.prepare(); },
-  });
+  const panelOf = (shown: ChatService): ChatPanel =>
+    new ChatPanel(context.extensionUri, shown, approvals, mentions, {
+      setUp: async () => { if (await environment.need()) await shown.restart(); },
+      signIn: async () => { if (await signedIn()) await shown.prepare(); },
+    });
+  const panel = panelOf(service);
+  /** The chats in editor tabs. */
+  const tabs = new Set<readonly [panel: ChatPanel, service: ChatService]>();
+  const addTab = (tab: vscode.WebviewPanel, session?: string): void => {
+    const shown = service.another(session);
+    const entry = [panelOf(shown), shown] as const;
+    tabs.add(entry);
+    tab.iconPath = vscode.Uri.joinPath(context.extensionUri, "media", "icon.png");
+    tab.onDidDispose(() => {
+      tabs.delete(entry);
+      for (const part of entry) part.dispose();
+    });
+    entry[0].attach(tab);
+  };
   context.subscriptions.push(
     trace,
     diffs,
@@ -66,6 +83,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     mentions,
     along,
     terminals,
+    recordTerminals(),
     service,
     panel,
     new Status(service),
@@ -73,11 +91,13 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     service.onUpdate.on((update) => { along.onUpdate(update); }),
     permissions.asked.on(({ request }) => {
       const conversation = service.of(request.sessionId);
-      if (conversation === undefined || (panel.visible && conversation === service.current)) return;
+      if (conversation === undefined) return;
+      const shown = [[panel, service] as const, ...tabs].filter(([, each]) => each.current === conversation).map(([each]) => each);
+      if (shown.some((each) => each.visible)) return;
       void vscode.window.showInformationMessage(`Cantrip asks: ${describeCharacter(request.toolCall.title ?? "may it go on?", "command").slice(0, 120)}`, "Show").then(async (chosen) => {
         if (chosen !== "Show") return;
-        await panel.compose([]);
-        if (conversation !== service.current) await service.open(request.sessionId);
+        await (shown[0] ?? panel).compose([]);
+        if (shown.length === 0) await service.open(request.sessionId);
       });
     }),
     // The program or its environment changed, so the running agent is outdated, and so is an error that there is none.
@@ -85,12 +105,23 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
       if (service.busy.length === 0) void agent.stop().then(() => { service.retryStart(); });
     }),
     vscode.window.registerWebviewViewProvider(ChatPanel.id, panel, { webviewOptions: { retainContextWhenHidden: true } }),
+    vscode.window.registerWebviewPanelSerializer(TAB, {
+      deserializeWebviewPanel: (tab, state: { session?: unknown } | undefined) => {
+        addTab(tab, typeof state?.session === "string" && state.session !== "" ? state.session : undefined);
+        return Promise.resolve();
+      },
+    }),
+    command("cantrip.chat.openTab", () => {
+      addTab(vscode.window.createWebviewPanel(TAB, "Cantrip Chat", vscode.ViewColumn.Active, { retainContextWhenHidden: true }));
+      return Promise.resolve();
+    }),
     command("cantrip.chat.open", () => panel.compose([])),
     command("cantrip.chat.new", async () => {
       service.newConversation();
       await panel.compose([]);
     }),
     command("cantrip.chat.sessions", () => panel.sessions()),
+    command("cantrip.chat.servers", () => panel.servers()),
     command("cantrip.chat.stop", () => service.stop()),
     command("cantrip.chat.restart", () => service.restart()),
     command("cantrip.chat.signIn", async () => { if (await signedIn()) await service.prepare(); }),
@@ -105,6 +136,10 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     command("cantrip.chat.askSelection", async () => {
       const editor = vscode.window.activeTextEditor;
       if (editor !== undefined) await panel.compose([await selectionAttached(editor)]);
+    }),
+    command("cantrip.chat.askTerminal", async () => {
+      const text = await terminalSelection();
+      if (text !== "") await panel.compose([{ ...contextAttached("terminal", undefined, "the selection"), text }]);
     }),
     command("cantrip.chat.addFile", async (first, many) => {
       const chosen = Array.isArray(many) && many.length > 0 ? (many as unknown[]) : [first ?? vscode.window.activeTextEditor?.document.uri];

@@ -6,19 +6,28 @@ export interface UserItem {
   readonly type: "user";
   readonly id: string;
   text: string;
-  readonly attachments: Attachment[];
+  attachments: Attachment[];
+  /** The turn before the message, or 0: a fork from there can send another message instead. */
+  readonly after: string | 0;
 }
 
-/** An attachment of a prompt. */
+/**
+ * An attachment of a prompt. The content of `problems`, `terminal` and `changes` is read when the prompt is sent; the
+ * `uri` names them.
+ */
 export interface Attachment {
-  readonly kind: "file" | "folder" | "selection" | "symbol" | "image" | "link";
+  readonly kind: "file" | "folder" | "selection" | "symbol" | "image" | "link" | EditorContext;
   readonly name: string;
   readonly uri?: string;
   readonly detail?: string;
   /** A picture in base64. */
   readonly data?: string;
   readonly mime?: string;
+  /** The selected text of a terminal. */
+  readonly text?: string;
 }
+
+export type EditorContext = "problems" | "terminal" | "changes";
 
 /** A message or a thought of the agent, in Markdown. */
 export interface WordsItem {
@@ -144,6 +153,8 @@ export interface EndItem {
   readonly id: string;
   readonly reason: string;
   readonly words: string;
+  /** Whether the agent said something that can be copied. */
+  readonly said: boolean;
   readonly turn?: string;
 }
 

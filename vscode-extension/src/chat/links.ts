@@ -1,12 +1,18 @@
 import { homedir } from "node:os";
 import { isAbsolute, resolve } from "node:path";
 import * as vscode from "vscode";
+import { contextOf } from "./editorcontext";
 
 /**
  * Follow a link in a conversation. The text of the agent is not trusted: only web pages (which the editor asks about)
  * and files are opened. Other schemes, such as `command:`, do nothing.
  */
 export async function follow(href: string, folder: string): Promise<void> {
+  const context = contextOf(href);
+  if (context !== undefined) {
+    await vscode.commands.executeCommand({ problems: "workbench.actions.view.problems", terminal: "workbench.action.terminal.focus", changes: "workbench.view.scm" }[context.context]);
+    return;
+  }
   if (/^(https?|mailto):/i.test(href)) {
     await vscode.env.openExternal(vscode.Uri.parse(href, true));
     return;

@@ -1,12 +1,17 @@
 import * as vscode from "vscode";
 import { fileAttached, linesAttached, selectionAttached } from "./attachments";
+import { contextAttached, problemsCount } from "./editorcontext";
+import { fileShown, lastCommand, problems } from "./editorreader";
 import type { Attachment } from "./items";
 
 const MOST = 30;
 const MOST_FILES = 5000;
 const SKIPPED = "**/{node_modules,.git,.venv,venv,__pycache__,dist,out,.mypy_cache,.ruff_cache}/**";
 
-/** Suggestions for `@`: the selection, open files, files and folders of the workspace, and symbols. */
+/** What follows `@` to find symbols alone. */
+const SYMBOL = "symbol:";
+
+/** Suggestions for `@`: the selection, problems, the terminal, changes, open files, files and folders of the workspace, and symbols. */
 export class Mentions implements vscode.Disposable {
   private files: Promise<vscode.Uri[]> | undefined;
   private readonly watcher = vscode.workspace.createFileSystemWatcher("**/*", false, true, false);
@@ -19,9 +24,11 @@ export class Mentions implements vscode.Disposable {
 
   async find(query: string): Promise<Attachment[]> {
     const wanted = query.toLowerCase();
+    if (wanted.startsWith(SYMBOL)) return symbols(query.slice(SYMBOL.length), MOST);
     const found: Attachment[] = [];
     const editor = vscode.window.activeTextEditor ?? vscode.window.visibleTextEditors[0];
     if (editor?.document.uri.scheme === "file" && !editor.selection.isEmpty && "selection".startsWith(wanted)) found.push(await selectionAttached(editor));
+    found.push(...contexts().filter((each) => each.name.startsWith(wanted)));
     const seen = new Set<string>();
     const take = async (uri: vscode.Uri): Promise<void> => {
       if (uri.scheme !== "file" || seen.has(uri.toString()) || found.length >= MOST) return;
@@ -44,6 +51,20 @@ export class Mentions implements vscode.Disposable {
   dispose(): void {
     this.watcher.dispose();
   }
+}
+
+/** What can be added besides files. The last one is no attachment: it leads to the symbols. */
+function contexts(): Attachment[] {
+  const all = problems();
+  const file = fileShown();
+  const own = all.filter((each) => each.path === file);
+  return [
+    contextAttached("problems", undefined, problemsCount(all)),
+    ...(file !== undefined && own.length > 0 ? [contextAttached("problems", file, problemsCount(own))] : []),
+    ...(vscode.window.terminals.length > 0 ? [contextAttached("terminal", undefined, lastCommand() ?? "the last lines")] : []),
+    contextAttached("changes", undefined, "git diff of the working tree"),
+    { kind: "symbol", name: SYMBOL, detail: "functions and classes by name" },
+  ];
 }
 
 function folders(files: readonly { uri: vscode.Uri; shown: string }[]): { uri: vscode.Uri; shown: string }[] {

@@ -1,9 +1,12 @@
+import type { McpStatus } from "../acp/mcp";
 import type { Attachment, Item, Op } from "./items";
 
 /** The state of the panel besides the conversation. */
 export interface State {
   readonly status: "ready" | "noFolder" | "untrusted";
   readonly title: string;
+  /** The session that is shown, which an editor tab opens again after a reload. Empty if there is none yet. */
+  readonly session: string;
   readonly running: boolean;
   readonly options: readonly Choice[];
   readonly commands: readonly { readonly name: string; readonly description: string; readonly hint: string }[];
@@ -41,12 +44,18 @@ export type HostMessage =
   | { readonly type: "mentions"; readonly ask: number; readonly found: readonly Attachment[] }
   | { readonly type: "attach"; readonly attachments: readonly Attachment[]; readonly text?: string }
   | { readonly type: "focus" }
+  | { readonly type: "showServers" }
+  | { readonly type: "servers"; readonly servers: readonly McpStatus[]; readonly problem?: string }
   | { readonly type: "showSessions" };
 
 export type WebviewMessage =
   | { readonly type: "ready" }
   | { readonly type: "send"; readonly text: string; readonly attachments: readonly Attachment[] }
-  | { readonly type: "stop" | "new" | "sessions" | "restart" | "retry" | "signIn" | "setUp" | "trust" | "openFolder" }
+  /** Send another message in place of an earlier one. */
+  | { readonly type: "resend"; readonly item: string; readonly text: string; readonly attachments: readonly Attachment[] }
+  | { readonly type: "stop" | "new" | "sessions" | "servers" | "openServerSettings" | "restart" | "retry" | "signIn" | "setUp" | "trust" | "openFolder" }
+  /** The place of the server in the list. */
+  | { readonly type: "restartServer"; readonly server: number }
   | { readonly type: "earlier"; readonly before: string }
   | { readonly type: "open" | "delete"; readonly id: string; readonly cwd?: string }
   | { readonly type: "option"; readonly id: string; readonly value: string | boolean }
@@ -57,7 +66,7 @@ export type WebviewMessage =
   | { readonly type: "link"; readonly href: string }
   | { readonly type: "mention"; readonly ask: number; readonly query: string }
   | { readonly type: "dropped"; readonly uris: readonly string[] }
-  | { readonly type: "askAgain"; readonly item: string }
+  | { readonly type: "askAgain" | "tryAgain" | "copyAnswer"; readonly item: string }
   | { readonly type: "copy" | "insert"; readonly text: string };
 
 /** Check a message of the webview. The webview shows untrusted text, so its messages are not trusted. */
@@ -70,6 +79,8 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
     case "stop":
     case "new":
     case "sessions":
+    case "servers":
+    case "openServerSettings":
     case "restart":
     case "retry":
     case "signIn":
@@ -79,6 +90,10 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
       return { type: fields.type };
     case "send":
       return texts("text") && Array.isArray(fields.attachments) && fields.attachments.every(isAttachment) ? (fields as unknown as WebviewMessage) : undefined;
+    case "restartServer":
+      return Number.isInteger(fields.server) ? (fields as unknown as WebviewMessage) : undefined;
+    case "resend":
+      return texts("item", "text") && Array.isArray(fields.attachments) && fields.attachments.every(isAttachment) ? (fields as unknown as WebviewMessage) : undefined;
     case "earlier":
       return texts("before") ? (fields as unknown as WebviewMessage) : undefined;
     case "open":
@@ -101,6 +116,8 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
     case "dropped":
       return Array.isArray(fields.uris) && fields.uris.every((uri) => typeof uri === "string") ? (fields as unknown as WebviewMessage) : undefined;
     case "askAgain":
+    case "tryAgain":
+    case "copyAnswer":
       return texts("item") ? (fields as unknown as WebviewMessage) : undefined;
     case "copy":
     case "insert":
@@ -114,5 +131,5 @@ function isAttachment(value: unknown): boolean {
   if (value === null || typeof value !== "object") return false;
   const fields = value as Record<string, unknown>;
   const optional = (name: string): boolean => fields[name] === undefined || typeof fields[name] === "string";
-  return typeof fields.kind === "string" && typeof fields.name === "string" && ["uri", "detail", "data", "mime"].every(optional);
+  return typeof fields.kind === "string" && typeof fields.name === "string" && ["uri", "detail", "data", "mime", "text"].every(optional);
 }

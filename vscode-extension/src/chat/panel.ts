@@ -20,11 +20,14 @@ export interface PanelActions {
   readonly signIn: () => Promise<unknown>;
 }
 
-/** The chat panel. It has no state: when the editor creates it again, it gets everything again. */
+/** The kind of the editor tabs with the chat. */
+export const TAB = "cantrip.chatTab";
+
+/** The chat in the side bar or in an editor tab. It has no state: when the editor creates it again, it gets everything again. */
 export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable {
   static readonly id = "cantrip.chat";
   readonly visibility = new Signal<boolean>();
-  private view: vscode.WebviewView | undefined;
+  private view: vscode.WebviewView | vscode.WebviewPanel | undefined;
   private ready = false;
   private waiting: HostMessage[] = [];
   private ops: Op[] = [];
@@ -52,6 +55,12 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
   }
 
   resolveWebviewView(view: vscode.WebviewView): void {
+    this.attach(view);
+    view.onDidChangeVisibility(() => { this.visibility.fire(view.visible); });
+  }
+
+  /** Show the chat in a view or in a tab. */
+  attach(view: vscode.WebviewView | vscode.WebviewPanel): void {
     this.view = view;
     this.ready = false;
     view.webview.options = {
@@ -63,25 +72,35 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       const message = parseWebviewMessage(value);
       if (message !== undefined) void this.handleMessage(message);
     });
-    view.onDidChangeVisibility(() => { this.visibility.fire(view.visible); });
     view.onDidDispose(() => {
       this.view = undefined;
       this.ready = false;
     });
-    view.webview.html = page(view.webview, this.extension);
+    view.webview.html = page(view.webview, this.extension, "reveal" in view);
+  }
+
+  /** Show the view or the tab, and focus it. */
+  private async reveal(): Promise<void> {
+    if (this.view !== undefined && "reveal" in this.view) this.view.reveal();
+    else await vscode.commands.executeCommand(`${ChatPanel.id}.focus`);
   }
 
   /** Show the panel, focus the input and insert something there. */
   async compose(attachments: readonly Attachment[], text?: string): Promise<void> {
-    await vscode.commands.executeCommand(`${ChatPanel.id}.focus`);
+    await this.reveal();
     if (attachments.length > 0 || text !== undefined) this.send({ type: "attach", attachments, ...(text === undefined ? {} : { text }) });
     this.send({ type: "focus" });
   }
 
   async sessions(): Promise<void> {
-    await vscode.commands.executeCommand(`${ChatPanel.id}.focus`);
+    await this.reveal();
     this.send({ type: "showSessions" });
     await this.postSessions();
+  }
+
+  async servers(): Promise<void> {
+    await this.reveal();
+    this.send({ type: "showServers" });
   }
 
   dispose(): void {
@@ -93,7 +112,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
 
   private send(message: HostMessage): void {
     if (!this.ready || this.view === undefined) {
-      if (message.type === "attach" || message.type === "focus" || message.type === "showSessions") this.waiting.push(message);
+      if (message.type === "attach" || message.type === "focus" || message.type === "showSessions" || message.type === "showServers") this.waiting.push(message);
       return;
     }
     void this.view.webview.postMessage(message);
@@ -144,6 +163,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     return {
       status,
       title: settings.title ?? "",
+      session: current.session?.id ?? "",
       running: current.busy,
       options: choices(settings),
       commands: settings.commands.map((each) => ({ name: each.name, description: each.description, hint: each.input?.hint ?? "" })),
@@ -155,7 +175,8 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
 
   private postState(): void {
     const state = this.state();
-    if (this.view !== undefined) this.view.description = state.title;
+    if (this.view !== undefined && "reveal" in this.view) this.view.title = state.title || "Cantrip Chat";
+    else if (this.view !== undefined) this.view.description = state.title;
     this.send({ type: "state", state });
   }
 
@@ -173,6 +194,14 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       this.send({ type: "sessions", sessions });
     } catch (problem) {
       this.send({ type: "sessions", sessions: [], problem: problem instanceof Error ? problem.message : String(problem) });
+    }
+  }
+
+  private async postServers(restart?: number): Promise<void> {
+    try {
+      this.send({ type: "servers", servers: await this.service.mcpServers(restart) });
+    } catch (problem) {
+      this.send({ type: "servers", servers: [], problem: problem instanceof Error ? problem.message : String(problem) });
     }
   }
 
@@ -201,6 +230,10 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       }
       case "send":
         return service.send(message.text, [...message.attachments]);
+      case "resend":
+        return service.resend(message.item, message.text, [...message.attachments]);
+      case "tryAgain":
+        return service.resend(message.item);
       case "stop":
         return service.stop();
       case "new":
@@ -208,6 +241,13 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
         return;
       case "sessions":
         return this.postSessions();
+      case "servers":
+        return this.postServers();
+      case "restartServer":
+        return this.postServers(message.server);
+      case "openServerSettings":
+        await vscode.commands.executeCommand("workbench.action.openSettings", "cantrip.chat.mcpServers");
+        return;
       case "open":
         return service.open(message.id);
       case "delete":
@@ -245,6 +285,8 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       }
       case "copy":
         return vscode.env.clipboard.writeText(message.text);
+      case "copyAnswer":
+        return vscode.env.clipboard.writeText(current.transcript.answer(message.item));
       case "insert":
         return insert(message.text);
       case "askAgain":
@@ -302,7 +344,7 @@ async function confirmed(question: string, yes: string): Promise<boolean> {
   return (await vscode.window.showWarningMessage(question, { modal: true }, yes)) === yes;
 }
 
-function page(webview: vscode.Webview, extension: vscode.Uri): string {
+function page(webview: vscode.Webview, extension: vscode.Uri, tab: boolean): string {
   const nonce = randomBytes(18).toString("base64");
   const file = (name: string): string => webview.asWebviewUri(vscode.Uri.joinPath(extension, "dist", "chat", name)).toString();
   const policy = [
@@ -324,7 +366,7 @@ function page(webview: vscode.Webview, extension: vscode.Uri): string {
 <link rel="stylesheet" href="${file("chat.css")}">
 <title>Cantrip</title>
 </head>
-<body>
+<body${tab ? ' class="tab"' : ""}>
 <main id="chat"></main>
 <script nonce="${nonce}" src="${file("chat.js")}"></script>
 </body>

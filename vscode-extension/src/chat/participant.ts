@@ -74,7 +74,7 @@ export class Participant implements vscode.Disposable {
       session = await this.session(context, where);
       const text = request.command === undefined ? request.prompt : `/${request.command} ${request.prompt}`.trim();
       // The editor adds the current file to each request; a slash command has no other text.
-      const content = contentOf(text, request.command === undefined ? await attached(request) : []);
+      const content = await contentOf(text, request.command === undefined ? await attached(request) : []);
       const reply = await this.turn(session, content, stream, token);
       if (reply.stopReason === "max_turn_requests") stream.markdown("\n\n*Stopped: the limit of turns or time is reached.*");
       return { metadata: { session: session.id, reason: request.command === undefined ? reply.stopReason : "command" } };

@@ -2,8 +2,9 @@ import type * as acp from "@agentclientprotocol/sdk/unstable";
 import * as vscode from "vscode";
 import type { Agent } from "../acp/agent";
 import { isInUse, describeError } from "../acp/errors";
+import { type McpStatus, serversOf } from "../acp/mcp";
 import type { Place, Session } from "../acp/session";
-import { Signal } from "../acp/signal";
+import { Signal, type Subscription } from "../acp/signal";
 import { contentOf } from "./attachments";
 import { Conversation } from "./conversation";
 import type { Attachment, ToolItem } from "./items";
@@ -23,23 +24,43 @@ interface Waiting {
   readonly item: ToolItem;
 }
 
-/** The conversations of this window, and the one that the panel shows. */
+/** What the views of a window share: its conversations. */
+class Shared {
+  readonly conversations = new Map<string, Conversation>();
+  readonly running = new Set<Conversation>();
+  readonly busyChanged = new Signal<void>();
+  readonly deleted = new Signal<Conversation>();
+  readonly last = new WeakMap<Conversation, { text: string; attachments: Attachment[] }>();
+}
+
+/**
+ * The conversations of this window, and the one that a view shows. The side bar's view has the first service; each editor tab
+ * has one from `another`.
+ */
 export class ChatService implements vscode.Disposable {
   readonly onDidShowConversation = new Signal<Conversation>();
-  readonly busyChanged = new Signal<void>();
+  readonly busyChanged: Signal<void>;
   /** Fires for updates of the conversation that is shown. */
   readonly onUpdate = new Signal<acp.SessionUpdate>();
-  private readonly conversations = new Map<string, Conversation>();
+  private readonly conversations: Map<string, Conversation>;
   private conversation: Conversation | undefined;
-  private readonly running = new Set<Conversation>();
-  private readonly last = new WeakMap<Conversation, { text: string; attachments: Attachment[] }>();
+  private readonly running: Set<Conversation>;
+  private forking = false;
+  private readonly deleted: Subscription;
+  private readonly last: WeakMap<Conversation, { text: string; attachments: Attachment[] }>;
 
   constructor(
     readonly agent: Agent,
     readonly permissions: Permissions,
     private readonly memory: vscode.Memento,
     private readonly agentProgram: () => Promise<{ command: string; args: readonly string[] }>,
+    private readonly shared = new Shared(),
+    /** The session to open first, as an editor tab keeps it. Without it, the workspace keeps the session of the side bar. */
+    private readonly first?: { readonly session: string | undefined },
   ) {
+    ({ conversations: this.conversations, running: this.running, busyChanged: this.busyChanged, last: this.last } = shared);
+    this.deleted = shared.deleted.on((conversation) => { if (conversation === this.conversation) this.newConversation(); });
+    if (first !== undefined) return;
     permissions.asked.on((pending) => { this.addQuestion(pending); });
     permissions.settled.on(({ pending, option }) => {
       const { sessionId, toolCall, options } = pending.request;
@@ -54,6 +75,11 @@ export class ChatService implements vscode.Disposable {
       for (const conversation of this.running) this.permissions.cancel(conversation.session?.id ?? "");
       if (this.running.size === 0) this.conversation?.transcript.addNotice("warning", "Cantrip stopped", "It starts again with your next message. Nothing of this conversation is lost.");
     });
+  }
+
+  /** The service of another view, with the same conversations. `session` is the one that it shows first. */
+  another(session: string | undefined): ChatService {
+    return new ChatService(this.agent, this.permissions, this.memory, this.agentProgram, this.shared, { session });
   }
 
   /** The conversation that is shown; a new one if there is none. */
@@ -80,7 +106,7 @@ export class ChatService implements vscode.Disposable {
     await conversation.prompt(
       text,
       attachments,
-      contentOf(text, attachments),
+      () => contentOf(text, attachments),
       () => this.begin(conversation, where),
       () => signIn(this.agent, this.agentProgram),
     );
@@ -130,7 +156,7 @@ export class ChatService implements vscode.Disposable {
 
   newConversation(): void {
     this.show(this.addListeners(new Conversation(place()?.cwd ?? "")));
-    void this.memory.update(LAST, undefined);
+    this.remember(undefined);
     void this.prepare();
   }
 
@@ -143,7 +169,7 @@ export class ChatService implements vscode.Disposable {
       return;
     }
     const here = place();
-    const where: Place = { cwd: cwd ?? here?.cwd ?? "", directories: cwd === undefined || cwd === here?.cwd ? (here?.directories ?? []) : [] };
+    const where: Place = { cwd: cwd ?? here?.cwd ?? "", directories: cwd === undefined || cwd === here?.cwd ? (here?.directories ?? []) : [], servers: here?.servers ?? [] };
     const conversation = this.addListeners(new Conversation(where.cwd));
     conversation.transcript.replaying = true;
     this.show(conversation);
@@ -156,13 +182,13 @@ export class ChatService implements vscode.Disposable {
       this.conversations.delete(id);
       conversation.transcript.replaying = false;
       conversation.transcript.addError(describeError(problem));
-      if (this.memory.get(LAST) === id) void this.memory.update(LAST, undefined);
+      if (this.memory.get(LAST) === id) this.remember(undefined);
     }
   }
 
   /** Restore the conversation that was shown when the window closed. */
   async restore(): Promise<void> {
-    const id = this.memory.get<string>(LAST);
+    const id = this.first === undefined ? this.memory.get<string>(LAST) : this.first.session;
     if (id === undefined || this.current.hasMessages || this.current.session !== undefined) return this.prepare();
     await this.open(id, undefined, RELEASE_MS);
   }
@@ -171,12 +197,56 @@ export class ChatService implements vscode.Disposable {
     const session = this.current.session;
     if (session === undefined) return;
     try {
-      const id = await this.agent.forkSession(session.id, session.workspaceLocation, turn);
-      await this.open(id);
+      await this.openFork(session, turn);
       this.current.transcript.addNotice("info", "A fork", "This session continues from that turn. The earlier session stays as it is.");
     } catch (problem) {
       this.current.transcript.addError(describeError(problem));
     }
+  }
+
+  /**
+   * Send a message again, or another one in its place, in a fork of the session from before the message. `itemId` is the
+   * message or the end of its answer. The earlier session keeps the earlier answer.
+   */
+  async resend(itemId: string, text?: string, attachments?: Attachment[]): Promise<void> {
+    const conversation = this.current;
+    const { session, transcript } = conversation;
+    const message = transcript.message(itemId);
+    if (message === undefined || conversation.busy || this.forking) return;
+    this.forking = true;
+    try {
+      if (session !== undefined) await this.openFork(session, message.after);
+    } catch (problem) {
+      transcript.addError(describeError(problem));
+      return;
+    } finally {
+      this.forking = false;
+    }
+    this.current.transcript.addNotice("info", text === undefined ? "Tried again" : "Edited", "The earlier version stays in its own session.");
+    await this.send(text ?? message.text, attachments ?? message.attachments);
+  }
+
+  private async openFork(session: Session, turn: string | 0): Promise<void> {
+    await this.open(await this.agent.forkSession(session.id, session.workspaceLocation, turn));
+  }
+
+  /**
+   * The MCP servers of the conversation that is shown; after a restart of one of them, if its place in the list is given. If
+   * that brought tools that the session does not have, the session is opened again.
+   */
+  async mcpServers(restart?: number): Promise<readonly McpStatus[]> {
+    const { current } = this;
+    const { session } = current;
+    if (session === undefined) return [];
+    await session.ensureConnected();
+    const servers = await this.agent.mcpServers(session.id, restart);
+    const isNew = restart !== undefined && servers.some((server) => server.tools.some((tool) => !tool.usable));
+    if (!isNew || current.busy || this.current !== current) return servers;
+    await this.agent.closeSession(session.id);
+    this.conversations.delete(session.id);
+    current.dispose();
+    await this.open(session.id);
+    return this.agent.mcpServers(session.id);
   }
 
   async list(): Promise<acp.SessionInfo[]> {
@@ -189,7 +259,7 @@ export class ChatService implements vscode.Disposable {
     const conversation = this.conversations.get(id);
     this.conversations.delete(id);
     conversation?.dispose();
-    if (conversation !== undefined && conversation === this.conversation) this.newConversation();
+    if (conversation !== undefined) this.shared.deleted.fire(conversation);
   }
 
   async restart(): Promise<void> {
@@ -212,7 +282,10 @@ export class ChatService implements vscode.Disposable {
     for (const conversation of this.conversations.values()) conversation.transcript.appendOutput(terminalId, data);
   }
 
+  /** The view is gone. The conversations of the window end with its first service. */
   dispose(): void {
+    this.deleted.dispose();
+    if (this.first !== undefined) return;
     for (const conversation of this.conversations.values()) conversation.dispose();
   }
 
@@ -282,14 +355,17 @@ export class ChatService implements vscode.Disposable {
     if (left.length !== all.length) void this.memory.update(WAITING, left);
   }
 
-  private remember(id: string): void {
-    void this.memory.update(LAST, id);
+  private remember(id: string | undefined): void {
+    if (this.first === undefined) void this.memory.update(LAST, id);
   }
 }
 
-/** The folders of a session: the first folder of the workspace, and the other folders. */
+/** The folders of a session: the first folder of the workspace, and the other folders; and the MCP servers of the settings. */
 export function place(): Place | undefined {
   const folders = (vscode.workspace.workspaceFolders ?? []).filter((folder) => folder.uri.scheme === "file").map((folder) => folder.uri.fsPath);
   const [cwd, ...directories] = folders;
-  return cwd === undefined ? undefined : { cwd, directories };
+  if (cwd === undefined) return undefined;
+  const known = (text: string): string =>
+    text.replace(/\$\{(?:workspaceFolder|env:(\w+))\}/g, (_, name: string | undefined) => (name === undefined ? cwd : (process.env[name] ?? "")));
+  return { cwd, directories, servers: serversOf(vscode.workspace.getConfiguration("cantrip").get<unknown>("chat.mcpServers"), known) };
 }

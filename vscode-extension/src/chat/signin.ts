@@ -1,32 +1,56 @@
 import type * as acp from "@agentclientprotocol/sdk/unstable";
 import * as vscode from "vscode";
 import type { Agent } from "../acp/agent";
+import { modelDetail, PROVIDERS } from "./state";
 
 type Method = acp.AuthMethod;
 
-/** Ask the user for a key, in a terminal if the agent supports it. True if the request can be repeated. */
+/** A choice of the list: a way to give a key, or a model on this machine, which needs none. */
+interface Way extends vscode.QuickPickItem {
+  readonly method: Method;
+  readonly crystal?: string;
+}
+
+/**
+ * Ask the user for a key, in a terminal if the agent supports it, or for a model on this machine, which needs no key. True
+ * if the request can be repeated.
+ */
 export async function signIn(agent: Agent, program: () => Promise<{ command: string; args: readonly string[]; env?: Readonly<Record<string, string>> | undefined }>): Promise<boolean> {
   const { about } = await agent.connection();
   const methods: readonly Method[] = about.authMethods ?? [];
   if (methods.length === 0) return false;
   const picked = await vscode.window.showQuickPick(
-    // Methods that ask for the key themselves come first.
-    [...methods].sort((a, b) => Number(kindOf(b) === "terminal") - Number(kindOf(a) === "terminal")).map((method) => ({ label: method.name, detail: method.description ?? "", method })),
-    { title: "Cantrip needs a key for the model", placeHolder: "How do you want to give it?", ignoreFocusOut: true, matchOnDetail: true },
+    ways(agent, methods),
+    { title: "Cantrip needs a model", placeHolder: "Use a model of this machine, or give a key", ignoreFocusOut: true, matchOnDetail: true },
   );
   if (picked === undefined) return false;
-  const { method } = picked;
+  const { method, crystal } = picked;
   if (kindOf(method) === "terminal" && !(await atTerminal(method, await program()))) return false;
   // The agent reads its environment only at its start.
   await agent.stop();
   try {
-    await agent.authenticate(method.id);
+    await agent.authenticate(method.id, crystal);
     return true;
   } catch (problem) {
     const words = problem instanceof Error ? problem.message : String(problem);
-    void vscode.window.showWarningMessage(`There is still no key: ${words}`);
+    void vscode.window.showWarningMessage(`There is still no model: ${words}`);
     return false;
   }
+}
+
+/** Models of this machine first, then ways to give a key, of which those that ask for it themselves come first. */
+async function ways(agent: Agent, methods: readonly Method[]): Promise<Way[]> {
+  const keys = [...methods].sort((a, b) => Number(kindOf(b) === "terminal") - Number(kindOf(a) === "terminal")).map((method): Way => ({ label: method.name, detail: method.description ?? "", method }));
+  const models = await agent.localModels();
+  if (models.length === 0) return keys;
+  const local: Method = { id: "local", name: "A model of this machine" };
+  const separator = (label: string): Way => ({ label, kind: vscode.QuickPickItemKind.Separator, method: local });
+  return [
+    separator("on this machine, without a key"),
+    ...models.map((model): Way => ({ label: `$(device-desktop) ${model.name}`, description: PROVIDERS[model.provider] ?? model.provider, detail: modelDetail(model), method: local, crystal: model.crystal })),
+    separator("with a key"),
+    ...keys,
+  ];
 }
 
 function kindOf(method: Method): string | undefined {

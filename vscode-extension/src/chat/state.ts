@@ -2,6 +2,26 @@ import type * as acp from "@agentclientprotocol/sdk/unstable";
 import type { Settings } from "../acp/session";
 import type { Choice, State } from "./messages";
 
+/** The names of providers for people. */
+export const PROVIDERS: Readonly<Record<string, string>> = {
+  anthropic: "Anthropic",
+  openai: "OpenAI",
+  google: "Google",
+  openrouter: "OpenRouter",
+  ollama: "Ollama",
+  vllm: "vLLM",
+  lmstudio: "LM Studio",
+  llamacpp: "llama.cpp",
+  scripted: "Scripted",
+  human: "You",
+};
+
+/** What is known of a model on this machine: `8,192 tokens, calls tools`. */
+export function modelDetail(model: { readonly contextWindow?: number | null; readonly tools?: boolean | null }): string {
+  const window = model.contextWindow ? [`${model.contextWindow.toLocaleString("en")} tokens`] : [];
+  return [...window, ...(model.tools === true ? ["calls tools"] : [])].join(", ");
+}
+
 /** What can be chosen in a session, in the order in which it is shown; modes are an option of agents that have no options. */
 export function choices(settings: Settings): Choice[] {
   const found = settings.options.map(choice);

@@ -4,6 +4,7 @@ import { fileURLToPath } from "node:url";
 import { Signal } from "../acp/signal";
 import { diffHunks } from "./changes";
 import type { Answer, Attachment, EndItem, ErrorItem, FoldItem, Item, NoticeItem, Op, Question, ToolItem, ToolPart, UserItem, WordsItem } from "./items";
+import { contextOf } from "./editorcontext";
 import { exitOf, inputOf, program, programOf, sentence, testsOf, unfenced } from "./results";
 
 const MOST_OUTPUT = 200_000;
@@ -31,6 +32,10 @@ export class Transcript {
   private readonly messages = new Map<string, WordsItem>();
   private speaking: { item: WordsItem | UserItem; messageId: string | undefined } | undefined;
   private turn: string | undefined;
+  /** The last turn of the session; 0 before the first one. */
+  private last: string | 0 = 0;
+  /** Whether the agent said something in the current answer. */
+  private said = false;
   private next = 0;
 
   constructor(private readonly folder: string) {}
@@ -45,6 +50,7 @@ export class Transcript {
     this.messages.clear();
     this.speaking = undefined;
     this.turn = undefined;
+    this.last = 0;
     this.plan = [];
   }
 
@@ -54,7 +60,8 @@ export class Transcript {
       this.planned.fire(this.plan);
     }
     this.expireUnanswered();
-    this.add<UserItem>("user", { text, attachments });
+    this.said = false;
+    this.add<UserItem>("user", { text, attachments, after: this.last });
   }
 
   /** Mark unanswered questions as passed, because the conversation has continued. */
@@ -94,15 +101,22 @@ export class Transcript {
   /** The answer has ended. */
   ended(reply: acp.PromptResponse): void {
     const about = reply._meta?.cantrip as { turn?: unknown; command?: unknown; summary?: unknown } | undefined;
+    this.reached(about?.turn);
     // A slash command is not a turn, so it cannot be forked.
     if (about?.command !== undefined && reply.stopReason === "end_turn") return this.settle();
     const turn = typeof about?.turn === "string" && about.turn ? about.turn : undefined;
     this.end(reply.stopReason, turn);
   }
 
-  addError(problem: Omit<ErrorItem, "type" | "id">): void {
+  /** The prompt failed. `turn` is the last turn before the failure, if the agent named it. */
+  addError(problem: Omit<ErrorItem, "type" | "id">, turn?: unknown): void {
+    this.reached(turn);
     this.settle();
     this.add<ErrorItem>("error", problem);
+  }
+
+  private reached(turn: unknown): void {
+    if (typeof turn === "string" && turn !== "") this.last = turn;
   }
 
   addNotice(level: NoticeItem["severity"], title: string, text: string): void {
@@ -157,6 +171,21 @@ export class Transcript {
     return this.tools.get(callId);
   }
 
+  /** The user's message with this id, or the one that an answer with this id belongs to. */
+  message(itemId: string): UserItem | undefined {
+    const at = this.items.findIndex((item) => item.id === itemId);
+    return this.items.slice(0, at + 1).findLast((item) => item.type === "user");
+  }
+
+  /** The Markdown of the answer whose end has this id: what was said after its last call, or else its last words. */
+  answer(itemId: string): string {
+    const at = this.items.findIndex((item) => item.id === itemId);
+    const own = this.items.slice(this.items.slice(0, at + 1).findLastIndex((item) => item.type === "user") + 1, at);
+    const words = (items: readonly Item[]): string[] => items.flatMap((item) => (item.type === "agent" && item.text !== "" ? [item.text.trim()] : []));
+    const last = words(own.slice(own.findLastIndex((item) => item.type === "tool") + 1));
+    return (last.length > 0 ? last : words(own).slice(-1)).join("\n\n");
+  }
+
   /** Append output of a terminal that the editor runs for the agent. */
   appendOutput(terminalId: string, data: string): void {
     const item = this.terminals.get(terminalId);
@@ -182,12 +211,16 @@ export class Transcript {
     let item = this.speaking?.item;
     if (item?.type !== "user" || this.speaking?.messageId !== messageId) {
       if (this.replaying && this.turn !== undefined) this.end("end_turn", this.turn);
-      item = this.add<UserItem>("user", { text: "", attachments: [] });
+      const after = (update._meta as Meta | null | undefined)?.cantrip?.after;
+      item = this.add<UserItem>("user", { text: "", attachments: [], after: typeof after === "string" || after === 0 ? after : this.last });
       this.speaking = { item, messageId };
     }
     const content = update.content;
-    if (content.type === "text") item.text += content.text;
-    else item.attachments.push(attachmentOf(content));
+    if (content.type === "text") {
+      const { text, attachments } = splitLinks(item.text + content.text);
+      item.text = text;
+      item.attachments.push(...attachments);
+    } else item.attachments.push(attachmentOf(content));
     this.ops.fire({ op: "set", item });
   }
 
@@ -196,6 +229,7 @@ export class Transcript {
     if (this.replaying && messageId !== undefined && !messageId.endsWith(":answer")) this.turn = messageId.split(":")[0];
     const text = textOf(update.content);
     if (!text) return;
+    if (type === "agent") this.said = true;
     if (this.speaking?.item.type === type && this.speaking.messageId === messageId) {
       this.speaking.item.text += text;
       this.ops.fire({ op: "text", id: this.speaking.item.id, text });
@@ -326,9 +360,11 @@ export class Transcript {
   // --- items
 
   private end(reason: string, turn: string | undefined): void {
+    this.reached(turn);
     this.settle();
     this.turn = undefined;
-    this.add<EndItem>("end", { reason, words: WORDS[reason] ?? "", turn });
+    this.add<EndItem>("end", { reason, words: WORDS[reason] ?? "", said: this.said, turn });
+    this.said = false;
   }
 
   /** Close the calls that have not ended. */
@@ -366,7 +402,7 @@ interface Meta {
   readonly terminal_info?: { readonly terminal_id?: string };
   readonly terminal_output?: { readonly data?: unknown };
   readonly terminal_exit?: { readonly exit_code?: number | null; readonly signal?: string | null };
-  readonly cantrip?: { readonly via?: unknown; readonly permission?: unknown; readonly stopped?: unknown };
+  readonly cantrip?: { readonly via?: unknown; readonly permission?: unknown; readonly stopped?: unknown; readonly after?: unknown };
 }
 
 /** The reason of a call that was not allowed. If the session's mode refused it, the text says so. */
@@ -396,9 +432,24 @@ export function textOf(content: acp.ContentBlock): string {
 
 function attachmentOf(content: acp.ContentBlock): Attachment {
   if (content.type === "image") return { kind: "image", name: "picture", data: content.data, mime: content.mimeType };
-  if (content.type === "resource_link") return { kind: content.uri.startsWith("file:") ? "file" : "link", name: content.name, uri: content.uri };
+  if (content.type === "resource_link") return linkAttached(content.name, content.uri);
   if (content.type === "resource") return { kind: "file", name: nameOf(content.resource.uri), uri: content.resource.uri };
   return { kind: "link", name: content.type };
+}
+
+/** The agent adds attached files and resources to the text as `[@name](uri)`. In a replay they are attachments again. */
+function splitLinks(text: string): { text: string; attachments: Attachment[] } {
+  const links = /(?:\[@(?:(?!\]\(|\[@).)*\]\([^()\s]*\))+$/.exec(text)?.[0] ?? "";
+  const attachments = [...links.matchAll(/\[@((?:(?!\]\().)*)\]\(([^()\s]*)\)/g)].map(([, name = "", uri = ""]) => linkAttached(name, uri));
+  return { text: text.slice(0, text.length - links.length), attachments };
+}
+
+function linkAttached(name: string, uri: string): Attachment {
+  const context = contextOf(uri);
+  if (context !== undefined) return { kind: context.context, name: context.name, uri };
+  if (!uri.startsWith("file:")) return { kind: "link", name, uri };
+  const kind = /[?&]symbol=/.test(uri) ? "symbol" : /#L\d+/.test(uri) ? "selection" : name.endsWith("/") ? "folder" : "file";
+  return { kind, name, uri };
 }
 
 function nameOf(uri: string): string {

@@ -51,6 +51,63 @@ describe("a transcript", () => {
     assert.deepEqual(seen, transcript.items);
   });
 
+  it("knows the turn before each message, also after an answer that failed, and in a replay", () => {
+    const transcript = new Transcript("/p");
+    const after = (): unknown[] => transcript.items.flatMap((item) => (item.type === "user" ? [item.after] : []));
+    transcript.addUserMessage("one", []);
+    transcript.ended({ stopReason: "end_turn", _meta: { cantrip: { turn: "t1" } } });
+    transcript.addUserMessage("two", []);
+    transcript.addError({ title: "No", detail: "", action: "none" }, "t2");
+    transcript.addUserMessage("/cost", []);
+    transcript.ended({ stopReason: "end_turn", _meta: { cantrip: { command: "cost" } } });
+    transcript.addUserMessage("three", []);
+    assert.deepEqual(after(), [0, "t1", "t2", "t2"]);
+    transcript.clear();
+    transcript.replaying = true;
+    for (const [id, turn] of [["c1", 0], ["c2", "t1"]] as const) {
+      transcript.applyUpdate({ ...chunk("user_message_chunk", id, `${id}:intent`), _meta: { cantrip: { after: turn } } });
+      transcript.applyUpdate(chunk("agent_message_chunk", "Fine.", `${id}-t:0`));
+    }
+    transcript.endReplay();
+    transcript.addUserMessage("three", []);
+    assert.deepEqual(after(), [0, "t1", "c2-t"]);
+  });
+
+  it("copies what was said after the last call, and finds the message of an answer", () => {
+    const transcript = new Transcript("/p");
+    transcript.addUserMessage("one", []);
+    transcript.applyUpdate(chunk("agent_message_chunk", "I look.", "m1"));
+    transcript.applyUpdate({ sessionUpdate: "tool_call", toolCallId: "t", title: "x", status: "completed" });
+    transcript.applyUpdate(chunk("agent_message_chunk", "## It is *so*", "m2"));
+    transcript.applyUpdate(chunk("agent_message_chunk", "\n\nAnd so.", "m3"));
+    transcript.ended({ stopReason: "end_turn" });
+    transcript.addUserMessage("two", []);
+    transcript.applyUpdate(chunk("agent_message_chunk", "Only this.", "m4"));
+    transcript.applyUpdate({ sessionUpdate: "tool_call", toolCallId: "u", title: "x", status: "completed" });
+    transcript.ended({ stopReason: "cancelled" });
+    transcript.addUserMessage("three", []);
+    transcript.ended({ stopReason: "cancelled" });
+    const ends = transcript.items.filter((item) => item.type === "end");
+    assert.deepEqual(ends.map((end) => [transcript.message(end.id)?.text, transcript.answer(end.id), end.said]), [
+      ["one", "## It is *so*\n\nAnd so.", true],
+      ["two", "Only this.", true],
+      ["three", "", false],
+    ]);
+    const [first] = transcript.items;
+    assert.equal(first && transcript.message(first.id)?.text, "one");
+    assert.equal(transcript.message("none"), undefined);
+  });
+
+  it("shows what was attached to a message of a loaded session as attachments", () => {
+    const transcript = new Transcript("/p");
+    const text = "What of [@this] and x[1](y)?\nIn two lines.[@[id].ts](file:///p/%5Bid%5D.ts)[@a.ts:1-2](file:///p/a.ts#L1-2)[@run](file:///p/a.ts?symbol=run#L3)[@problems](cantrip-editor:/problems?file=a.ts)[@web](https://x.y/z)";
+    transcript.applyUpdate(chunk("user_message_chunk", text, "c1:intent"));
+    const [item] = transcript.items;
+    assert.ok(item?.type === "user");
+    assert.equal(item.text, "What of [@this] and x[1](y)?\nIn two lines.");
+    assert.deepEqual(item.attachments.map((each) => [each.kind, each.name]), [["file", "[id].ts"], ["selection", "a.ts:1-2"], ["symbol", "run"], ["problems", "problems in a.ts"], ["link", "web"]]);
+  });
+
   it("keeps a call's output, its end and its changes", () => {
     const transcript = new Transcript("/p");
     const seen = reader(transcript);

@@ -75,6 +75,20 @@ class LoadSession(Incoming, kw_only=True):
     additional_directories: list[str] | None = None
 
 
+class FileRequest(Incoming, kw_only=True, rename="camel"):
+    """Parameters of the methods ``_cantrip/changes``, ``undo``, ``redo``, ``restore`` and ``keep``."""
+
+    session_id: str
+    path: str | None = None
+    hunk: int | None = None
+    version: str | None = None
+    turn: str | int | None = None
+    since: str | int | None = None
+    force: bool = False
+    dry_run: bool = False
+    texts: bool = False
+
+
 class ListSessions(Incoming, kw_only=True):
     cwd: str | None = None
     cursor: str | None = None

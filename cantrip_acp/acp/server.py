@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import auth_required
 from cantrip_acp.acp.initialize import AUTH_METHOD, LOCAL_METHOD, TERMINAL_METHOD, accepts_version, initialize_result
 from cantrip_acp.acp.sessions.factory import CantripFactory, Recipes, SessionFactory
-from cantrip_acp.acp.sessions.handlers import Sessions
+from cantrip_acp.acp.sessions.handlers import FILE_METHODS, Sessions
 from cantrip_acp.acp.sessions.session_store import SessionStore
 from cantrip_acp.acp.wire.byte_streams import byte_streams
 from cantrip_acp.acp.wire.connection import Connection, Method, Request
@@ -78,6 +79,10 @@ class Agent:
             "_cantrip/mcp/list": Method(acp.SessionParams, self._sessions.mcp_list),
             "_cantrip/mcp/restart": Method(acp.McpRestart, self._sessions.mcp_restart),
             "_cantrip/models/local": Method(acp.Incoming, self._local_models),
+            **{
+                f"_cantrip/{name}": Method(acp.FileRequest, partial(self._sessions.files, name))
+                for name in FILE_METHODS
+            },
         }
 
     def check_request(self, method: str) -> None:

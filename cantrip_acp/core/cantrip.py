@@ -67,7 +67,7 @@ class Cantrip(CantripDefinition):
         ``state`` says how to restore a code medium's variables: ``snapshot`` (raises `SandboxError` if there is
         none), ``replay``, ``auto`` (a snapshot, otherwise replay) or ``none``.
         With ``worktree`` the fork works in its own git worktree, with the files as they were recorded at that turn
-        (``loom: {files: true}``). True puts the worktree in the state folder; a path names a folder that does not
+        (unless ``loom: {files: false}``). True puts the worktree in the state folder; a path names a folder that does not
         exist yet.
         ``live`` is the entity that the turn belongs to, if it still exists: the state of its last turn is then its own.
         ``resume`` makes a fork for `Entity.resume`, which continues without a new intent. The method `resume` does

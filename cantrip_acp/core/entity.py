@@ -109,13 +109,15 @@ class Entity:
             depth=self.state.depth,
         )
         self.medium_session = SessionKeeper(self.state, self.executor.dynamic_gates)
-        self._checkpoints = _checkpoints(self.state)
+        self.checkpoints = _checkpoints(self.state) if above is None else None
+        """Keeps the files of a root and of its children; None for a child, and if they are not kept."""
+        self.state.checkpoints = self.checkpoints if above is None else above.checkpoints
         self._sources = SourceConnections(cantrip.sources if parent is None else ())
         self._remarked: Crystal | None = None
         """The crystal whose remarks were already reported."""
         self._history: Sequence[CastPart] = ()
         self._extra_wards: Wards | WardsOf | None = None
-        services = CastServices(self.executor, self.medium_session, self._checkpoints, self.take_notices)
+        services = CastServices(self.executor, self.medium_session, self.take_notices)
         self._casts = CastControl(self.state, services, self.connect_sources)
         self._preparation = Preparation(self.state.id, self.connect_sources, self.medium_session)
 
@@ -343,6 +345,9 @@ class Entity:
         if crystal is not self._remarked:
             self._remarked = crystal
             notices = [*getattr(crystal, "remarks", ()), *notices]
+        if self.checkpoints is not None:
+            notes, self.checkpoints.notes = self.checkpoints.notes, []
+            notices += notes
         return notices
 
     async def session(self) -> MediumSession:
@@ -357,6 +362,8 @@ class Entity:
         """
         if not self.closed:
             await self._preparation.run()
+            if self.checkpoints is not None:
+                await self.checkpoints.prepare()
 
     # --- Changes between turns
 
@@ -413,8 +420,8 @@ class Entity:
             await children.close_all(self.state)
             await self.medium_session.close()
             await self.executor.close()
-            if self._checkpoints is not None:
-                await self._checkpoints.close()
+            if self.checkpoints is not None:
+                await self.checkpoints.close()
             await self._sources.close()
             await http_clients.release(self.crystal, self.state)
 
@@ -424,8 +431,8 @@ def _trace(trace_id: str | None, trace: tracing.Trace | None) -> tracing.Trace:
 
 
 def _checkpoints(entity: EntityState) -> Checkpoints | None:
-    """Stores the files of each turn, if the recipe asks for it (``loom.files``) and the circle has a workspace."""
-    if not entity.cantrip.loom_settings.get("files") or entity.circle.workspace is None:
+    """Keeps the files of each turn, if the circle has a workspace and the recipe does not forbid it (``loom.files``)."""
+    if entity.cantrip.loom_settings.get("files") is False or entity.circle.workspace is None:
         return None
     from cantrip_acp.core.lifecycle.checkpoints import Checkpoints
 

@@ -22,6 +22,7 @@
     ├── SandboxError               a sandbox that failed
     │   └── SandboxMissing         this machine cannot run a sandbox, so the medium does not run
     ├── GitError                   git, or a repository, cannot do what was asked
+    ├── CheckpointError            the files of a turn cannot be kept, or cannot be restored
     ├── OutputError                a file that a user named was not written, or must not be
     └── LoomError                  a loom that cannot be read or written
         ├── LoomLocked             another process writes this loom
@@ -223,6 +224,10 @@ class SandboxMissing(SandboxError):
 
 class GitError(CantripError):
     """git, or a repository, cannot do what was asked. The text says which and why."""
+
+
+class CheckpointError(CantripError):
+    """The files of a turn cannot be kept, or cannot be restored. The text says which and why."""
 
 
 class OutputError(CantripError):

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import EventHub
     from cantrip_acp.core.folding.policy import Folding
-    from cantrip_acp.crystals.contract import Crystal, RequestParameters
+    from cantrip_acp.crystals.contract import Crystal, RequestParameters, ToolCall
     from cantrip_acp.crystals.retry import RetryPolicy
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import VoidedAttempt
+    from cantrip_acp.loom.records.turn import Turn, VoidedAttempt
     from cantrip_acp.telemetry.tracing import Trace
     from cantrip_acp.text.redaction import Redactor
 
@@ -75,6 +75,14 @@ class ChildEntity(Protocol):
     async def close(self) -> None: ...
 
 
+class FileCheckpoints(Protocol):
+    """Keeps the files of each turn (`core.lifecycle.checkpoints`)."""
+
+    async def before_calls(self, calls: tuple[ToolCall, ...], circle: Circle) -> None: ...
+
+    async def store(self, turn: Turn, circle: Circle) -> None: ...
+
+
 @dataclass(slots=True)
 class Children:
     """The children of one entity (`core.children`). ``count`` counts its own children, ``descendants`` all below it."""
@@ -116,6 +124,8 @@ class EntityState:
     requests: RequestGraph = field(default_factory=RequestGraph)
     names_requests: bool = False
     """Whether each query has its own id, which providers send as a header (`Query.request_id`)."""
+    checkpoints: FileCheckpoints | None = None
+    """Keeps the files of this tree of entities; None if they are not kept."""
     single_cast: bool = False
     """Whether it is cast only once and then closed, like a child that was called."""
     cast: CastState | None = None

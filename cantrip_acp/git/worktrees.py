@@ -1,8 +1,8 @@
-"""Worktrees: makes a separate folder for a fork, with the files of a file snapshot (pin).
+"""Worktrees: makes a separate folder for a fork, with the files of a checkpoint.
 
-A worktree shares objects and refs with the user's repository and has its own HEAD and index. HEAD is detached, at the
-commit of the user's HEAD at that moment. The index has the files of that commit, and the folder has the files of the pin.
-So uncommitted changes are shown as uncommitted, and a pin never becomes part of the history. No program that the repository
+A worktree shares objects and refs with the user's repository and has its own HEAD and index. HEAD is detached, at a commit
+of the user's. The index has the files of that commit, and the folder has the files of the checkpoint. So uncommitted changes
+are shown as uncommitted. No program that the repository
 names is run, also no hooks and filters.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cantrip_acp.core.errors import GitError
@@ -19,19 +20,26 @@ from cantrip_acp.git.repository import Repository, SafeGitFolder
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _TIMEOUT = 300.0
+_OURS = {
+    f"GIT_{role}_{what}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "cantrip"), ("EMAIL", "cantrip@localhost"))
+}
 _LOOM = "cantrip-loom"
 
 
 @dataclass(frozen=True, slots=True)
 class Worktree:
-    """A worktree of ``repository`` at ``folder``. ``commit`` is the pin with its files."""
+    """A worktree of ``repository`` at ``folder``. ``commit`` has its files; ``write`` then makes them those of a
+    checkpoint."""
 
     repository: Repository
     folder: str
     commit: str
+    write: Callable[[str], None] | None = None
 
     def settle(self) -> None:
-        """Restore the files of the pin, and remove new files. Files that git ignores stay.
+        """Restore the files of the checkpoint, and remove new files. Without a checkpoint, files that git ignores stay.
 
         Raises `GitError`.
         """
@@ -40,6 +48,8 @@ class Worktree:
             left = plain.git("ls-files", "-z", "-o", "--exclude-standard", timeout=_TIMEOUT).out.split(b"\0")[:-1]
             for name in left:
                 _delete(os.path.join(os.fsencode(self.folder), name))
+        if self.write is not None:
+            self.write(self.folder)
 
     def finish(self) -> None:
         """Unlock the worktree when it is complete. `make` locked it."""
@@ -51,13 +61,19 @@ class Worktree:
 
 
 def make(
-    repository: Repository, commit: str, head: str | None, folder: str | os.PathLike[str], *, why: str
+    repository: Repository,
+    commit: str,
+    head: str | None,
+    folder: str | os.PathLike[str],
+    *,
+    why: str,
+    write: Callable[[str], None] | None = None,
 ) -> Worktree:
-    """Make a worktree in ``folder``, which must be empty or not exist, with the files of a pin and HEAD at ``head``.
+    """Make a worktree in ``folder``, which must be empty or not exist, with the files of a commit and HEAD at ``head``.
 
-    If the user had no commit yet (``head`` is None), HEAD is the pin itself. The worktree is locked with the reason ``why``
-    until `Worktree.finish`. So `unfinished` can find a worktree that was left after a crash. If it raises `GitError`,
-    nothing is left.
+    ``write`` then makes the files those of a checkpoint. If ``head`` is None, HEAD is ``commit``. The worktree is locked
+    with the reason ``why`` until `Worktree.finish`. So `unfinished` can find a worktree that was left after a crash. If it
+    raises `GitError`, nothing is left.
     """
     where = os.path.realpath(folder)
     if os.path.lexists(where) and (not os.path.isdir(where) or os.listdir(where)):
@@ -79,11 +95,19 @@ def make(
             _fill(plain, commit)
             own.git("read-tree", at, timeout=_TIMEOUT)
             # This makes the next git status fast.
+            if write is not None:
+                write(where)
             plain.git("update-index", "-q", "--refresh", index=own.index, statuses=(0, 1), timeout=_TIMEOUT)
     except BaseException:
         _remove_unfinished(repository, where)
         raise
-    return Worktree(repository, where, commit)
+    return Worktree(repository, where, commit, write)
+
+
+def first_commit(repository: Repository) -> str:
+    """Make an empty commit, on no branch, for a worktree of a repository that has no commit yet."""
+    tree = repository.git("mktree").text
+    return repository.git("commit-tree", tree, stdin=b"cantrip: no commit yet\n", env=_OURS).text
 
 
 def reason(text: str) -> str:

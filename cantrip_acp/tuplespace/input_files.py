@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cantrip_acp.gates.search.ignore_files import IGNORE_FILES, Level, level_of_folder
+from cantrip_acp.files.ignore_files import IGNORE_FILES, Level, level_of_folder
 
 MOST_FILES = 50_000
 """A folder with more files has no digest: to look at it would take longer than most calls."""

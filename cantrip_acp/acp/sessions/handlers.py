@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 
 _UNNAMED = tracing.Trace("")
 
+FILE_METHODS = ("changes", "undo", "redo", "restore", "keep")
+"""The methods ``_cantrip/NAME`` on the files that an entity changed."""
+
 
 class Sessions:
     """The handlers of the session methods, for one connection."""
@@ -422,6 +425,26 @@ class Sessions:
                         tool["usable"] = tool["gate"] in gates
                 about |= {**server.record(), "origin": "client" if source in session.sources else "recipe"}
                 found.append((shared().data(about), connection))
+        return found
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    async def files(self, name: str, params: acp.FileRequest, request: Request) -> dict[str, Any]:
+        """``_cantrip/changes``, ``undo``, ``redo``, ``restore`` and ``keep``: extensions of ACP (docs/sessions.md)."""
+        from cantrip_acp.acp.sessions import file_commands
+
+        session = self._open_sessions.session(params.session_id)
+        work: dict[str, Any] = {
+            "changes": file_commands.changes_data,
+            "undo": file_commands.undo_data,
+            "redo": file_commands.redo_data,
+            "restore": file_commands.restore_data,
+            "keep": file_commands.keep_data,
+        }
+        try:
+            found: dict[str, Any] = await work[name](session, params)
+        except CantripError as problem:
+            raise RpcError(INVALID_REQUEST, shared().diagnostic(str(problem)), {"reason": "files"}) from None
         return found
 
     # --- prompts -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.permissions.request import escape_invisible
-from cantrip_acp.acp.sessions import knowledge_commands, modes
+from cantrip_acp.acp.sessions import file_commands, knowledge_commands, modes
 from cantrip_acp.acp.sessions.factory import find_turn
 from cantrip_acp.acp.sessions.prompt_queue import parse_queue_command, queue_text
 from cantrip_acp.acp.wire.jsonrpc import RpcError
@@ -280,6 +280,28 @@ async def _export(session: Session, rest: str, forker: MakeFork) -> str:
     )
 
 
+async def _undo(session: Session, rest: str, forker: MakeFork) -> str:
+    return await file_commands.undo_command(session, rest)
+
+
+async def _redo(session: Session, rest: str, forker: MakeFork) -> str:
+    return await file_commands.redo_command(session, rest)
+
+
+async def _restore(session: Session, rest: str, forker: MakeFork) -> str:
+    words = [word for word in rest.split() if word != "--force"]
+    if len(words) != 1:
+        raise UsageError(
+            "Give a turn by the number or the id that /loom shows, such as /restore 3. /restore 0 is the start of the session."
+        )
+    turn_id = await _resolve_turn(session, words[0])
+    return await file_commands.restore_command(session, words[0], turn_id, force="--force" in rest.split())
+
+
+async def _changes(session: Session, rest: str, forker: MakeFork) -> str:
+    return await file_commands.changes_command(session, rest)
+
+
 async def _context(session: Session, rest: str, forker: MakeFork) -> str:
     return await knowledge_commands.context(session, rest)
 
@@ -319,6 +341,8 @@ def _by_name(commands: Sequence[Command]) -> dict[str, Command]:
 
 _OTHER_NAMES = {
     "compact": "fold",
+    "rewind": "restore",
+    "diff": "changes",
     "summarize": "fold",
     "memory": "remember",
     "usage": "cost",
@@ -332,6 +356,12 @@ COMMANDS = _by_name(
     [
         Command("loom", "Show where this session is stored, and its last turns", _loom),
         Command("fork", "Start a new session from a turn of this session", _fork, "[turn]"),
+        Command(
+            "changes", "List the files that the entity changed; keep or undo them", _changes, "[keep|undo|diff FILE]"
+        ),
+        Command("undo", "Undo the file changes of the last prompt, or of one file", _undo, "[file [hunk]] [--force]"),
+        Command("redo", "Take the last undo or restore back", _redo, "[--force]"),
+        Command("restore", "Restore the files as they were after a turn", _restore, "turn [--force]"),
         Command("fold", "Replace earlier turns by a summary", _fold, "[turns to keep]"),
         Command("reward", "Give a turn a reward", _reward, "number [turn] [note]"),
         Command("wards", 'Show the mode, the wards in force and your "always" answers', _wards, "[forget]"),

@@ -15,6 +15,7 @@ from cantrip_acp.cli.loom.diff import compare, diff, rank
 from cantrip_acp.cli.loom.export_import import export, import_
 from cantrip_acp.cli.loom.fork import fork, replay
 from cantrip_acp.cli.loom.list import list_threads, stats
+from cantrip_acp.cli.loom.restore import restore
 from cantrip_acp.cli.loom.reward import reward
 from cantrip_acp.cli.loom.view import view
 from cantrip_acp.cli.session.setup import state_option
@@ -246,5 +247,5 @@ loom.add_command(fork)
 loom.add_command(keep)
 loom.add_command(replay)
 loom.add_command(view)
-for command in (context, reward, list_threads, diff, compare, rank, stats):
+for command in (context, reward, restore, list_threads, diff, compare, rank, stats):
     loom.add_command(command)

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.history.continuation import Point
-    from cantrip_acp.core.lifecycle.checkpoints import Checkpoints
     from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
     from cantrip_acp.core.state import EntityState
     from cantrip_acp.crystals.contract import ToolDefinition
@@ -89,7 +88,6 @@ class CastServices:
 
     executor: GateExecutor
     session: SessionKeeper
-    checkpoints: Checkpoints | None
     take_notices: Callable[[], list[str]]
     """Returns problems that were not reported yet. They are for the user."""
 
@@ -111,7 +109,6 @@ class CastRun:
         self.cast = CastState(new_id("c"), entity, intent, trace, tuple(blocks))
         self._executor = services.executor
         self._session = services.session
-        self._checkpoints = services.checkpoints
         self._take_notices = services.take_notices
         self._resumed = resumed
         self._scoring = Scoring(entity.circle.score if entity.cantrip.scores else None, entity.loom, entity.redactor)
@@ -306,6 +303,8 @@ class CastRun:
                     await self.entity.hub.send(events.Noticed(**self.cast.ids, text=response.problem))
             # None of the entity's code may run during this step, and a cell must start from the state of the snapshot.
             await self._session.finish_snapshot()
+            if self.entity.checkpoints is not None and response.tool_calls:
+                await self.entity.checkpoints.before_calls(response.tool_calls, self.entity.circle)
             await self._execute_calls(turn)
             reason = self._end_reason(turn)
             self._turn = None
@@ -563,9 +562,9 @@ class CastRun:
         return Output(error=str(reply.result), annotations=reply.annotations or msgspec.UNSET)
 
     async def _store_files(self, turn: Turn) -> None:
-        """Store the workspace's files as they are after a turn, if the recipe asks for it (``loom.files``)."""
-        if self._checkpoints is not None:
-            await self._checkpoints.store(turn)
+        """Keep the workspace's files as they are after a turn (``loom.files``)."""
+        if self.entity.checkpoints is not None:
+            await self.entity.checkpoints.store(turn, self.entity.circle)
 
     async def close_part(self, turn: TurnBuilder) -> None:
         """Write a turn up to the delegation that it has reached, and report it."""

@@ -8,11 +8,14 @@ A worktree stays when the fork has ended, because its changes are in no branch. 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.core.errors import GitError
+from msgspec import UNSET
+
+from cantrip_acp.core.errors import CheckpointError, GitError
 from cantrip_acp.files import paths
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
@@ -23,8 +26,9 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.records.turn import FilesRecord
 
-IGNORED = "files that git ignores: they are never pinned (an environment of Python, say, or node_modules)"
+IGNORED = "files that git ignores: they are never kept (an environment of Python, say, or node_modules)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +53,44 @@ def make_worktree(
     kept = loom.files_at(turn_id)
     if kept is None:
         raise GitError(
-            f"no files are pinned at turn {turn_id!r} or before it: a recipe asks for that with loom: {{files: true}}, and "
-            "earlier turns have none; fork without a worktree, and the files are as they are now"
+            f"no files were kept at turn {turn_id!r} or before it: no turn had changed any, or the recipe says loom: "
+            "{files: false}; fork without a worktree, and the files are as they are now"
         )
-    if kept.commit is None:
-        raise GitError(f"the files at turn {turn_id!r} could not be pinned: {kept.error}")
+    if kept.commit is None and kept.checkpoint is UNSET:
+        raise GitError(f"the files at turn {turn_id!r} could not be kept: {kept.error}")
     repository = Repository.of(workspace)
     if repository is None:
         raise GitError(f"{workspace} is in no git repository; name the folder that the loom is of with --cwd")
     folder = _worktree_path(repository, where, entity_id)
     header = loom.header
     why = lock_reason(header.id if header is not None else "", entity_id)
-    made = worktrees.make(repository, kept.commit, kept.head, folder, why=why)
+    if kept.commit is not None:
+        # An earlier version kept the files as a commit.
+        made = worktrees.make(repository, kept.commit, kept.head, folder, why=why)
+    else:
+        head = repository.commit() or worktrees.first_commit(repository)
+        write = _writer(kept, turn_id, os.path.relpath(os.path.realpath(workspace), repository.top))
+        made = worktrees.make(repository, head, head, folder, why=why, write=write)
     if loom.location is not None:
         address = is_address(loom.location)
         worktrees.name_loom(made.folder, loom.location if address else os.path.abspath(loom.location))
     there = cantrip.replace(circle=move_circle(cantrip.circle, repository.top, made.folder))
     return ForkWorktree(made, there, (*(f"file {line}" for line in kept.missing), IGNORED))
+
+
+def _writer(kept: FilesRecord, turn_id: str, below: str) -> Callable[[str], None]:
+    """A function that writes the files of a checkpoint to a worktree, in the folder ``below`` its top."""
+    from cantrip_acp.checkpoints.restore import write_tree
+    from cantrip_acp.checkpoints.store import Store
+
+    def write(folder: str) -> None:
+        try:
+            with Store(str(kept.workspace), create=False) as store:
+                write_tree(store, str(kept.checkpoint), os.path.normpath(os.path.join(folder, below)))
+        except (CheckpointError, OSError) as problem:
+            raise GitError(f"the files at turn {turn_id!r} cannot be had: {problem}") from None
+
+    return write
 
 
 def move_circle(circle: Circle, old: str, new: str) -> Circle:

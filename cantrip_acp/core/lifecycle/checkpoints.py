@@ -1,103 +1,387 @@
-"""Checkpoints: after each turn that may have changed files, stores the workspace's files in its git repository
-(LOOM-4).
+"""Checkpoints: keeps the workspace's files of each turn that changed some (LOOM-4), and restores them.
 
-A recipe turns this on with ``loom: {files: true}``. It is off by default, because it writes objects and a ref into
-the user's repository, which nobody should find there without having asked. `git.file_snapshots` says what a
-checkpoint contains. A failure is recorded and never fails a cast.
+They are in a store in the state folder (`checkpoints.store`), never in the workspace or its repository. It is on wherever
+an entity can write to a workspace; a recipe turns it off with ``loom: {files: false}``. The root of a tree of entities
+keeps them for all, because children work in the same files. A failure is recorded and never fails a cast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
+from msgspec import UNSET
 
-from cantrip_acp.core.errors import GitError
-from cantrip_acp.files.protected_paths import why_hidden
+from cantrip_acp.core.errors import CantripError, CheckpointError, GitError
+from cantrip_acp.files import paths
 from cantrip_acp.git import file_snapshots, worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord, new_id, now
 
 if TYPE_CHECKING:
+    from cantrip_acp.checkpoints.history import FileHistory, Target
+    from cantrip_acp.checkpoints.restore import Outcome, Plan, Write
+    from cantrip_acp.checkpoints.store import Checkpoint, Store
+    from cantrip_acp.checkpoints.watcher import Watcher
+    from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.core.state import EntityState
+    from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.records.turn import Turn
 
 _READS = frozenset({"read", "search", "think", "fetch"})
-_PATIENCE = 3
-"""Failures in a row after which it stops trying: a repository that is too large would slow every turn."""
+_NAMED = 20
+"""The most files that a record names as not kept."""
 
 
 class Checkpoints:
-    """Stores the files of one entity's workspace, turn by turn."""
+    """Keeps and restores the files of one root entity's workspace."""
 
     def __init__(self, entity: EntityState) -> None:
         self._entity = entity
-        self._pinner: file_snapshots.Pinner | None = None
-        self._stored_once = False
-        self._failed = 0
-        self._last_problem: str | None = None
+        self._store: Store | None = None
+        self._watcher: Watcher | None = None
+        self._lock = anyio.Lock()
+        self._closed = False
+        self._begun = False
+        self.problem: str | None = None
+        """Why no files are kept; None while they are."""
+        self.on_problem: Callable[[str], None] | None = None
+        """Called once when it turns out that no files can be kept."""
+        self.notes: list[str] = []
+        """What the user should know, such as a restore that was completed after a crash."""
 
-    async def store(self, turn: Turn) -> None:
-        """Store the files as a turn leaves them, if they changed. This also happens while a cast is being cancelled."""
-        entity = self._entity
-        if self._failed >= _PATIENCE or (self._stored_once and not _may_have_changed_files(turn, entity.circle.gates)):
+    # --- keeping
+
+    async def prepare(self) -> None:
+        """Read all files before the first turn needs it. Problems are reported then, too."""
+        if can_change_files(self._entity.circle):
+            await self._run(self._watch)
+
+    async def before_calls(self, calls: tuple[ToolCall, ...], circle: Circle) -> None:
+        """Keep what the user changed since the last turn, before calls that may change files."""
+        if any(_may_change(call.gate, circle) for call in calls):
+            await self._run(self._save_users)
+
+    async def store(self, turn: Turn, circle: Circle) -> None:
+        """Keep the files as a turn leaves them, if it changed any. This also happens while a cast is being cancelled."""
+        if turn.observation.output is None and not any(_may_change(name, circle) for name in turn.gate_calls):
             return
-        self._stored_once = True
-        with anyio.CancelScope(shield=True):
-            try:
-                made = await anyio.to_thread.run_sync(self._store_now, turn.id)
-            except (GitError, OSError) as error:
-                self._fail(turn.id, entity.redactor.diagnostic(str(error)))
-                return
-        self._failed, self._last_problem = 0, None
+        made = await self._run(lambda: self._save_turn(turn.id))
         if made is not None:
-            missing = tuple(entity.redactor.text(line) for line in made.left_out)
-            entity.loom.append(
-                FilesRecord(
-                    new_id("w"), turn.id, entity.id, made.top, made.commit, made.tree, made.ref, made.head, missing,
-                    timestamp=now(),
-                )
-            )  # fmt: skip
+            self._append(made, turn.id, turn.entity_id)
 
     async def close(self) -> None:
-        """Release temporary resources; the stored files stay. Safe to call twice."""
-        pinner, self._pinner = self._pinner, None
-        if pinner is not None:
-            await anyio.to_thread.run_sync(pinner.close)
+        """Release the store; the kept files stay. Safe to call twice."""
+        self._closed = True
+        with anyio.CancelScope(shield=True):
+            async with self._lock:
+                await anyio.to_thread.run_sync(self._close)
 
-    def _store_now(self, turn_id: str) -> file_snapshots.Pin | None:
+    async def _run(self, work: Callable[[], Checkpoint | None]) -> Checkpoint | None:
+        """Run work in a thread, one at a time. A failure turns checkpoints off, and is told once."""
+        if self._off():
+            return None
+        with anyio.CancelScope(shield=True):
+            async with self._lock:
+                if not self._off():
+                    try:
+                        return await anyio.to_thread.run_sync(work)
+                    except (CheckpointError, OSError) as error:
+                        self._fail(self._entity.redactor.diagnostic(str(error)))
+        return None
+
+    def _off(self) -> bool:
+        return self.problem is not None or self._closed
+
+    def _fail(self, why: str) -> None:
         entity = self._entity
-        header = entity.loom.header
-        assert header is not None, "a turn was written"
-        if self._pinner is None:
-            ref = file_snapshots.ref_of(header.id, entity.id)
-            loom = (entity.loom.location or "").removeprefix("sqlite:")
-            self._pinner = file_snapshots.Pinner(
-                str(entity.circle.workspace), ref, hidden=why_hidden, loom=loom or None
-            )
-        return self._pinner.pin(f"cantrip: files after turn {turn_id}")
+        self.problem = why
+        self._close()
+        if entity.last_turn:
+            entity.loom.append(FilesRecord(new_id("w"), entity.last_turn, entity.id, error=why, timestamp=now()))
+        if self.on_problem is not None:
+            self.on_problem(why)
 
-    def _fail(self, turn_id: str, why: str) -> None:
-        self._failed += 1
-        if why == self._last_problem:
+    def _close(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        store, self._store = self._store, None
+        try:
+            if watcher is not None and store is not None:
+                store.keep_cache(watcher.cache())
+        except CheckpointError:
+            # The next scan reads the files again.
+            pass
+        finally:
+            if watcher is not None:
+                watcher.close()
+            if store is not None:
+                store.close()
+
+    def _watch(self) -> None:
+        """Open the store, and read all files. Does nothing if that was done."""
+        if self._watcher is not None:
             return
-        self._last_problem = why
-        self._entity.loom.append(FilesRecord(new_id("w"), turn_id, self._entity.id, error=why, timestamp=now()))
+        from cantrip_acp.checkpoints.restore import finish_restores
+        from cantrip_acp.checkpoints.store import Store
+        from cantrip_acp.checkpoints.watcher import Watcher
+
+        circle = self._entity.circle
+        assert circle.workspace is not None
+        if self._store is None:
+            self._store = Store(circle.workspace)
+        store, last = self._store, self._last()
+        if last is not None:
+            for outcome in finish_restores(store, *self._key()):
+                self.notes.append(
+                    f"A restore that was interrupted is complete now: {len(outcome.done)} files, "
+                    f"{len(outcome.skipped)} left as they are."
+                )
+            last = self._last()
+        known = store.tree(last) if last is not None else {}
+        self._watcher = Watcher(
+            store,
+            [str(folder) for folder in circle.folders],
+            skip=self._skips(),
+            known=known,
+            abandoned=lambda: self._closed,
+        )
+        store.keep_cache(self._watcher.cache())
+
+    def _last(self) -> str | None:
+        """The entity's last checkpoint. A fork continues the chain of the other entity, if its files were kept."""
+        entity, store = self._entity, self._store
+        assert store is not None
+        if entity.loom.header is None:
+            return None
+        loom, name = self._key()
+        last = store.last(loom, name)
+        if last is None and entity.last_turn in entity.loom:
+            kept = entity.loom.files_at(entity.last_turn)
+            if kept is not None and kept.checkpoint is not UNSET and kept.workspace == store.workspace:
+                last = kept.checkpoint
+                store.point(loom, name, last)
+        return last
+
+    def _open(self) -> None:
+        """Keep what is there before the entity changes anything. Does nothing if that was done."""
+        self._watch()
+        if self._begun:
+            return
+        store, watcher = self._store, self._watcher
+        assert store is not None, "_watch opened it"
+        assert watcher is not None, "_watch made it"
+        (loom, name), last = self._key(), self._last()
+        watcher.changes()
+        tree = watcher.tree()
+        self._begun = True
+        before = None if last is None else store.tree(last)
+        if before is None:
+            store.save(loom, name, None, "start", {}, tree=tree)
+            return
+        changed = {
+            path: (before.get(path), tree.get(path))
+            for path in before.keys() | tree.keys()
+            if before.get(path) != tree.get(path)
+        }
+        if changed:
+            store.save(loom, name, last, "user", changed)
+
+    def _skips(self) -> Callable[[str], bool]:
+        """Whether a path must never be kept: the state folders, and the loom that records the checkpoints."""
+        states, config = paths.own()
+        loom = (self._entity.loom.location or "").removeprefix("sqlite:")
+        own = os.path.realpath(loom) if loom and "://" not in loom else None
+        folder, name = os.path.split(own) if own is not None else ("", "")
+
+        def skips(path: str) -> bool:
+            if path in states or path == config:
+                return True
+            if own is None or os.path.dirname(path) != folder:
+                return False
+            return file_snapshots.belongs_to_loom(os.path.basename(path), name)
+
+        return skips
+
+    def _key(self) -> tuple[str, str]:
+        header = self._entity.loom.header
+        assert header is not None, "a cast has begun"
+        return chain_key(file_snapshots.ref_of(header.id, self._entity.id))
+
+    def _save_users(self) -> Checkpoint | None:
+        begun = self._begun
+        self._open()
+        if begun:
+            self._save_changes("user")
+        return None
+
+    def _save_turn(self, turn_id: str) -> Checkpoint | None:
+        self._open()
+        return self._save_changes("turn", turn_id)
+
+    def _save_changes(self, by: str, turn_id: str = "") -> Checkpoint | None:
+        watcher, store = self._watcher, self._store
+        assert store is not None, "_watch opened it"
+        assert watcher is not None, "_watch made it"
+        changes = watcher.changes()
+        if not changes:
+            return None
+        loom, name = self._key()
+        cast = self._entity.cast.id if self._entity.cast is not None else self._entity.last_cast
+        return store.save(
+            loom, name, store.last(loom, name), "turn" if by == "turn" else "user", changes, turn=turn_id, cast=cast
+        )
+
+    def _append(self, made: Checkpoint, turn_id: str, entity_id: str, restored: str | None = None) -> None:
+        header = self._entity.loom.header
+        assert header is not None, "a cast has begun"
+        ref = file_snapshots.ref_of(header.id, self._entity.id)
+        workspace = os.path.realpath(str(self._entity.circle.workspace))
+        mask = self._entity.redactor.text
+        self._entity.loom.append(files_record(made, turn_id, entity_id, ref, workspace, mask, restored))
+
+    # --- restoring
+
+    async def history(self, *, running: bool = False) -> FileHistory:
+        """The history of the files until now, or while a cast is ``running`` until its last turn. Raises `CheckpointError`
+        if none are kept."""
+        from cantrip_acp.checkpoints.history import FileHistory
+
+        if self.problem is not None:
+            raise CheckpointError(f"no files are kept in this session: {self.problem}")
+        if self._entity.loom.header is None:
+            raise CheckpointError("nothing was changed in this session yet")
+        await self._run(self._open if running else self._save_users)
+        if self._store is None:
+            raise CheckpointError(f"no files are kept in this session: {self.problem or 'it is closed'}")
+        store, (loom, name) = self._store, self._key()
+        async with self._lock:
+            return await anyio.to_thread.run_sync(lambda: FileHistory(store, loom, name))
+
+    async def plan(self, target: Target, *, unsaved: Mapping[str, bytes] | None = None, force: bool = False) -> Plan:
+        """Plan a restore (`checkpoints.restore.make_plan`)."""
+        from cantrip_acp.checkpoints.restore import make_plan
+
+        store = self._opened_store()
+        async with self._lock:
+            return await anyio.to_thread.run_sync(
+                lambda: make_plan(store, target.undone, to=target.to, unsaved=unsaved, force=force)
+            )
+
+    async def restore(self, plan: Plan, *, turn_id: str = "", write: Write | None = None) -> Outcome:
+        """Do a restore, and record it. ``turn_id`` is the turn whose files are restored, if it is one."""
+        from cantrip_acp.checkpoints.restore import run_plan
+
+        store, (loom, name) = self._opened_store(), self._key()
+
+        def work() -> Outcome:
+            outcome = run_plan(store, loom, name, plan, write=write)
+            watcher = self._watcher
+            if watcher is not None:
+                # What the restore did is in its checkpoint. What else happened meanwhile is the user's.
+                changes = watcher.changes()
+                others = {
+                    path: (before if path not in outcome.done else outcome.done[path].then, after)
+                    for path, (before, after) in changes.items()
+                    if path not in outcome.done or outcome.done[path].then != after
+                }
+                if others:
+                    store.save(loom, name, store.last(loom, name), "user", others)
+            return outcome
+
+        with anyio.CancelScope(shield=True):
+            async with self._lock:
+                outcome = await anyio.to_thread.run_sync(work)
+        if outcome.checkpoint is not None:
+            self._append(outcome.checkpoint, self._entity.last_turn, self._entity.id, turn_id)
+        return outcome
+
+    def _opened_store(self) -> Store:
+        if self._store is None:
+            raise CheckpointError(f"no files are kept in this session: {self.problem or 'it is closed'}")
+        return self._store
 
 
-def _may_have_changed_files(turn: Turn, gates: Mapping[str, Gate]) -> bool:
-    """Whether a turn may have changed a file: a program ran, or a gate was called that does more than read."""
-    if turn.observation.output is not None:
+def chain_key(ref: str) -> tuple[str, str]:
+    """The names of loom and entity under which the store has a chain, from the ``ref`` of its records."""
+    _, _, loom, entity = ref.split("/")
+    return loom, entity
+
+
+def target_of_turn(history: FileHistory, loom: Loom, last_turn: str, turn_id: str) -> Target:
+    """The target of a restore to a turn of the thread that ends in ``last_turn``. Blocking."""
+    thread = {each: index for index, each in enumerate(loom.path(last_turn))}
+
+    def index_of(turn: str) -> int | None:
+        if turn in thread:
+            return thread[turn]
+        if turn not in loom:
+            return None
+        # A child's turn: it came before the next turn of the thread.
+        above = [thread[each] for each in loom.path(turn) if each in thread]
+        return above[-1] + 1 if above else None
+
+    return history.to_turn(index_of, thread[turn_id])
+
+
+def files_record(
+    made: Checkpoint,
+    turn_id: str,
+    entity_id: str,
+    ref: str,
+    workspace: str,
+    mask: Callable[[str], str] = lambda text: text,
+    restored: str | None = None,
+) -> FilesRecord:
+    """The loom's record of a checkpoint. ``restored`` is the turn whose files were restored ("" if none), for a restore."""
+    left = [
+        f"{_printable(path)}: {after.why}"
+        for path, (_, after) in sorted(made.changes.items())
+        if after is not None and not after.kept
+    ]
+    more = [f"and {len(left) - _NAMED} more"] if len(left) > _NAMED else []
+    missing = tuple(mask(line) for line in (*left[:_NAMED], *more))
+    return FilesRecord(
+        new_id("w"),
+        turn_id,
+        entity_id,
+        ref=ref,
+        missing=missing,
+        timestamp=now(),
+        checkpoint=made.id,
+        workspace=workspace,
+        changed=len(made.changes),
+        restored=UNSET if restored is None else restored,
+    )
+
+
+def can_change_files(circle: Circle) -> bool:
+    """Whether an entity with this circle may change a file of its workspace."""
+    if any(_gate_changes(gate) for gate in circle.gates.values()):
         return True
-    for name in turn.gate_calls:
-        gate = gates.get(name)
-        if gate is None or gate.writes or (gate.kind not in _READS and name != "done"):
-            return True
-    return False
+    wards = circle.wards
+    return bool(wards.bash_writable_paths if circle.medium.name == "bash" else wards.code_writable_paths)
+
+
+def _may_change(name: str, circle: Circle) -> bool:
+    if circle.medium.tool is not None and name == circle.medium.tool:
+        return True
+    gate = circle.gates.get(circle.tool_names.get(name, name))
+    return gate is None or _gate_changes(gate)
+
+
+def _gate_changes(gate: Gate) -> bool:
+    """Whether a call of a gate may change a file: it says so, or it does more than read."""
+    return gate.writes or (gate.kind not in _READS and gate.name != "done")
+
+
+def _printable(path: str) -> str:
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
 def delete_checkpoints(loom: Loom) -> list[str]:
@@ -111,23 +395,42 @@ def delete_checkpoints(loom: Loom) -> list[str]:
         return []
     notes: list[str] = []
     tops: dict[str, None] = {}
+    workspaces: dict[str, None] = {}
     folders: list[str] = []
     for record in loom.records():
         if isinstance(record, FilesRecord) and record.repository is not None:
             tops[record.repository] = None
+        elif isinstance(record, FilesRecord) and record.workspace is not UNSET:
+            workspaces[record.workspace] = None
         elif isinstance(record, ForkRecord) and isinstance(record.worktree, str):
             folders.append(record.worktree)
     for folder in folders:
         notes += _without_worktree(folder)
-    for top in tops:
+    for top in (*tops, *workspaces):
         found = _repository(top)
         if found is not None:
             for folder, why in worktrees.unfinished(found).items():
                 if why.startswith(f"cantrip {header.id} "):
                     worktrees.remove(found, folder)
                     notes.append(f"worktree {folder}")
-            notes += [f"{ref} in {top}" for ref in file_snapshots.drop(found, header.id)]
+            if top in tops:
+                # An earlier version kept files in the user's repository.
+                notes += [f"{ref} in {top}" for ref in file_snapshots.drop(found, header.id)]
+    for workspace in workspaces:
+        notes += _forget(workspace, header.id)
     return notes
+
+
+def _forget(workspace: str, loom_id: str) -> list[str]:
+    from cantrip_acp.checkpoints.store import Store
+
+    try:
+        store = Store(workspace, create=False)
+    except CantripError:
+        return []
+    count = store.forget([file_snapshots.ref_of(loom_id).split("/")[2]])
+    freed = store.sweep()
+    return [f"files of {workspace} ({freed:,} bytes freed)"] if count else []
 
 
 def _without_worktree(folder: str) -> list[str]:

@@ -15,11 +15,11 @@ from typing import Any
 
 import anyio.to_thread
 
+from cantrip_acp.files.ignore_files import Level, level_of
 from cantrip_acp.files.protected_paths import PROTECTED_FILES, plain, protected_by, why_hidden
 from cantrip_acp.gates.confinement import PathHandle, Root, display_path, one_line, valid_text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.registry import FILE_OPTIONS
-from cantrip_acp.gates.search.ignore_files import Level, level_of
 
 MAX_ENTRIES = 1_000
 """The most entries of a result. The dependency ``max_entries`` changes it."""

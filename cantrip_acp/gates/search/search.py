@@ -15,11 +15,11 @@ import anyio.to_thread
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Location
+from cantrip_acp.files.ignore_files import Globs
 from cantrip_acp.gates.confinement import Root, display_path, valid_text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.registry import FILE_OPTIONS, TIMEOUT
 from cantrip_acp.gates.search import ripgrep, search_python
-from cantrip_acp.gates.search.ignore_files import Globs
 from cantrip_acp.gates.search.search_types import (
     EngineRefused,
     Hit,

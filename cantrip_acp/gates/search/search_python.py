@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core.errors import GateError
+from cantrip_acp.files.ignore_files import Globs, Level, level_of
 from cantrip_acp.files.protected_paths import is_git_config, why_hidden
 from cantrip_acp.gates.confinement import copy_without_credentials
 from cantrip_acp.gates.files import file_content
-from cantrip_acp.gates.search.ignore_files import Globs, Level, level_of
 from cantrip_acp.gates.search.search_types import (
     MAX_FILE,
     MAX_LINE,

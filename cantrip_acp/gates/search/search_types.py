@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core.errors import GateError
+from cantrip_acp.files.ignore_files import Globs
 from cantrip_acp.gates.confinement import Root, one_line
 from cantrip_acp.gates.files.file_content import display
-from cantrip_acp.gates.search.ignore_files import Globs
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateContext

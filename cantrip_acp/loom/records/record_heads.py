@@ -92,11 +92,12 @@ class ForkHead(msgspec.Struct, frozen=True, tag_field="type", tag="fork"):
 
 
 class FilesHead(msgspec.Struct, frozen=True, tag_field="type", tag="files"):
-    """The files after a turn."""
+    """The files after a turn, or a restore."""
 
     id: str
     turn_id: str
     entity_id: str
+    restored: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ConfigHead(msgspec.Struct, frozen=True, tag_field="type", tag="config"):

@@ -141,7 +141,9 @@ class Tree(msgspec.Struct, array_like=True):
                 for key in record_heads.pieces_of(record):
                     self.pieces.setdefault(key, position)
             case "files":
-                self.files[typed("record_heads.FilesHead", record).turn_id] = position
+                files = typed("record_heads.FilesHead", record)
+                if files.restored is msgspec.UNSET:
+                    self.files[files.turn_id] = position
             case "cantrip":
                 cantrip = typed("CantripRecord", record)
                 self.cantrips[cantrip.id] = freeze_record(cantrip)

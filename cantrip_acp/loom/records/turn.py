@@ -498,11 +498,13 @@ class SnapshotRecord(msgspec.Struct, frozen=True, tag_field="type", tag="snapsho
 
 
 class FilesRecord(msgspec.Struct, frozen=True, tag_field="type", tag="files"):
-    """The workspace files after a turn, pinned in their git repository; written only if they had changed.
+    """The files of a workspace after a turn, written only if they had changed; or a restore of files.
 
-    ``repository`` is the repository's folder, ``commit`` and ``tree`` are what was pinned, ``ref`` protects it from
-    git's garbage collection, ``head`` is the commit that the user had checked out. ``missing`` lists what was left out
-    and why. ``error`` says why nothing could be pinned; the other fields are then null.
+    ``checkpoint`` is the id of what was kept in the store of ``workspace``, ``ref`` names the loom and the entity that it is
+    kept for, ``changed`` is how many files had changed, ``missing`` lists what was not kept and why. ``error`` says why
+    nothing could be kept. ``restored`` is only in the record of a restore: the turn whose files were restored, or "".
+    Records of earlier versions name a commit in the user's repository instead (``repository``, ``commit``, ``tree``,
+    ``head``).
     """
 
     id: str
@@ -516,6 +518,10 @@ class FilesRecord(msgspec.Struct, frozen=True, tag_field="type", tag="files"):
     missing: tuple[str, ...] = ()
     error: str | None = None
     timestamp: str = ""
+    checkpoint: str | msgspec.UnsetType = msgspec.UNSET
+    workspace: str | msgspec.UnsetType = msgspec.UNSET
+    changed: int | msgspec.UnsetType = msgspec.UNSET
+    restored: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ConfigRecord(msgspec.Struct, frozen=True, tag_field="type", tag="config"):

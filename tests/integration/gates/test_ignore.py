@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from cantrip_acp.files.ignore_files import level_of
 from cantrip_acp.gates.confinement import Root
-from cantrip_acp.gates.search.ignore_files import level_of
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,9 @@ import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from cantrip_acp.core.errors import GateError
-
-if TYPE_CHECKING:
-    from cantrip_acp.gates.confinement import Root
 
 IGNORE_FILES = (".rgignore", ".ignore", ".gitignore")
 _LARGEST = 262_144
@@ -28,6 +25,18 @@ _MOST_LINES = 2_000
 """The most lines of an ignore file that are used, because each path is compared to each line."""
 _MOST_ALTERNATIVES = 100
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class RootFolder(Protocol):
+    """What `level_of` needs of a gate's root: the folder ``base``, the names ``inner`` below it, and a way down."""
+
+    @property
+    def base(self) -> str: ...
+
+    @property
+    def inner(self) -> tuple[str, ...]: ...
+
+    def descend(self, parts: Sequence[str]) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +77,9 @@ class Level:
     rules: tuple[Rules, ...]
     repository: bool
 
-    def ignores(self, name: str, folder: bool) -> bool:
-        """Whether an entry of this folder is ignored."""
-        for kind in range(len(IGNORE_FILES)):
+    def ignores(self, name: str, folder: bool, *, by_git: bool = False) -> bool:
+        """Whether an entry of this folder is ignored; with ``by_git`` only the rules of ``.gitignore`` count."""
+        for kind in (2,) if by_git else range(len(IGNORE_FILES)):
             path, level = name, self
             while True:
                 verdict = level.rules[kind].ignores(path, folder)
@@ -87,7 +96,7 @@ class Level:
         return Level(self, name, _read_rules(folder), _has_git(folder))
 
 
-def level_of(root: Root, parts: Sequence[str]) -> tuple[Level, bool]:
+def level_of(root: RootFolder, parts: Sequence[str]) -> tuple[Level, bool]:
     """Load the level of a folder below a root, with all ignore files above it. Also returns whether the folder itself is
     ignored.
 

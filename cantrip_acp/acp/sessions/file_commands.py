@@ -1,0 +1,410 @@
+"""File commands: undo, restore and review the files that an entity changed, by slash command or by method.
+
+The methods ``_cantrip/changes``, ``_cantrip/undo``, ``_cantrip/redo``, ``_cantrip/restore`` and ``_cantrip/keep`` are
+extensions of ACP (docs/sessions.md describes them); the slash commands do the same for people. Text that the user has not
+saved in the editor is read from the client first, and a file with such text is written through the client.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+
+from cantrip_acp.acp.errors import session_busy
+from cantrip_acp.acp.wire.jsonrpc import invalid_params
+from cantrip_acp.core.errors import CantripError, CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cantrip_acp.acp import protocol as acp
+    from cantrip_acp.acp.client_services.editor_files import EditorFiles
+    from cantrip_acp.acp.sessions.session import Session
+    from cantrip_acp.checkpoints.history import FileHistory, FileReview, Target
+    from cantrip_acp.checkpoints.restore import Outcome, Plan, Step
+    from cantrip_acp.core.lifecycle.checkpoints import Checkpoints
+
+_MOST_BUFFERS = 200
+"""The most files whose text in the editor is asked for."""
+_MOST_NAMED = 30
+
+
+def _checkpoints(session: Session) -> Checkpoints:
+    found = session.entity.checkpoints
+    if found is None:
+        raise CheckpointError("this session keeps no files: its recipe says loom: {files: false}, or it has no folder")
+    return found
+
+
+async def run_restore(
+    session: Session, target: Target, *, turn_id: str = "", force: bool = False, dry_run: bool = False
+) -> dict[str, Any]:
+    """Restore files, with respect for unsaved text. Returns what was done, as data (`docs/sessions.md`)."""
+    checkpoints = _checkpoints(session)
+    editor = _editor(session)
+    unsaved = await _unsaved(session, editor, target.undone) if editor is not None else {}
+    plan = await checkpoints.plan(target, unsaved=unsaved, force=force)
+    if dry_run:
+        return _result(plan, plan.steps, {})
+    write = None
+    if editor is not None and editor.writes:
+
+        def write(path: str, text: bytes) -> bool:
+            try:
+                return anyio.from_thread.run(editor.write, path, path, text.decode())
+            except (CantripError, UnicodeDecodeError):
+                return False
+
+    outcome: Outcome = await checkpoints.restore(plan, turn_id=turn_id, write=write)
+    if outcome.done:
+        names = ", ".join(list(outcome.done)[:_MOST_NAMED])
+        session.entity_notes.append(
+            f"The user restored earlier contents of {len(outcome.done)} files of the workspace: {names}. Read them again "
+            "before you rely on what you knew of them."
+        )
+    return _result(plan, outcome.done, outcome.skipped)
+
+
+def _result(plan: Plan, done: Mapping[str, Step], skipped: Mapping[str, str]) -> dict[str, Any]:
+    def kind(step: Step) -> str:
+        return "deleted" if step.then is None else "merged" if step.merged else "written"
+
+    return {
+        "restored": [{"path": path, "action": kind(step)} for path, step in sorted(done.items())],
+        "conflicts": [{"path": path, "reason": why} for path, why in plan.conflicts.items()],
+        "left": [{"path": path, "reason": why} for path, why in (*plan.left.items(), *skipped.items())],
+    }
+
+
+def _editor(session: Session) -> EditorFiles | None:
+    client = session.client
+    if not client.reads_files:
+        return None
+    from cantrip_acp.acp.client_services.editor_files import EditorFiles
+
+    return EditorFiles(session.connection, session.id, reads=True, writes=client.writes_files)
+
+
+async def _unsaved(session: Session, editor: EditorFiles, paths: Iterable[str]) -> dict[str, bytes]:
+    """The texts in the editor that differ from the disk, by path."""
+    workspace = str(session.entity.circle.workspace)
+    found: dict[str, bytes] = {}
+    for path in list(paths)[:_MOST_BUFFERS]:
+        full = os.path.join(workspace, path)
+        disk = await anyio.to_thread.run_sync(_read_text, full)
+        if disk is None or not editor.reads:
+            continue
+        try:
+            text = await editor.read(full, path)
+        except CantripError:
+            # It is not open there, or the client cannot read it. The disk counts.
+            continue
+        if text is not None and text != disk.removeprefix("\ufeff"):
+            found[path] = text.encode("utf-8", "surrogatepass")
+    return found
+
+
+def _read_text(path: str) -> str | None:
+    """The text of a file; None if it is not a file with text that an editor would open."""
+    try:
+        if os.path.islink(path) or not os.path.isfile(path) or os.path.getsize(path) > 10 * 1024 * 1024:
+            return None
+        with open(path, encoding="utf-8", newline="") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if "\0" in text else text
+
+
+async def _history(session: Session) -> FileHistory:
+    return await _checkpoints(session).history(running=session.entity.busy)
+
+
+async def _turn_target(session: Session, history: FileHistory, turn_id: str) -> Target:
+    from cantrip_acp.core.lifecycle.checkpoints import target_of_turn
+
+    entity = session.entity
+    async with session.loom_read:
+        return await anyio.to_thread.run_sync(target_of_turn, history, entity.loom, entity.last_turn, turn_id)
+
+
+async def restore_to_turn(session: Session, turn_id: str, *, force: bool = False) -> dict[str, Any]:
+    """Restore the files of a turn: for a fork that wants them."""
+    history = await _history(session)
+    return await run_restore(session, await _turn_target(session, history, turn_id), turn_id=turn_id, force=force)
+
+
+async def _undo_part(session: Session, review: FileReview, hunk: int | None, *, force: bool) -> dict[str, Any]:
+    from cantrip_acp.checkpoints.history import Target
+
+    if hunk is None:
+        undone = review.undo()
+    else:
+        undone = [await anyio.to_thread.run_sync(review.undo_hunk, hunk)]
+    return await run_restore(session, Target({review.path: undone}, ""), force=force)
+
+
+# --- methods
+
+
+async def changes_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
+    """``_cantrip/changes``: the files that the entity changed and the user has not kept yet."""
+    history = await _history(session)
+    reviews = await _reviews(session, history, params.since)
+
+    def data() -> list[dict[str, Any]]:
+        return [_review_data(history, each, texts=params.texts) for each in reviews]
+
+    return {"files": await anyio.to_thread.run_sync(data), "prompts": await _prompts(session, history)}
+
+
+async def undo_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
+    """``_cantrip/undo``: undo the last prompt, or one file, or one hunk of it."""
+    _require_idle(session)
+    history = await _history(session)
+    if params.path is None:
+        return await run_restore(session, history.undo(), force=params.force, dry_run=params.dry_run)
+    review = await _find_review(session, history, params)
+    return await _undo_part(session, review, params.hunk, force=params.force)
+
+
+async def redo_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
+    """``_cantrip/redo``: take the last restore back."""
+    _require_idle(session)
+    return await run_restore(session, (await _history(session)).redo(), force=params.force, dry_run=params.dry_run)
+
+
+async def restore_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
+    """``_cantrip/restore``: restore the files of a turn, by id or number."""
+    from cantrip_acp.acp.sessions.factory import find_turn
+
+    _require_idle(session)
+    async with session.loom_read:
+        turn_id = await anyio.to_thread.run_sync(find_turn, session.entity, params.turn)
+    if turn_id is None:
+        raise invalid_params(f"the session has no turn {str(params.turn)[:100]!r}", "turn")
+    history = await _history(session)
+    target = await _turn_target(session, history, turn_id)
+    return await run_restore(session, target, turn_id=turn_id, force=params.force, dry_run=params.dry_run)
+
+
+async def keep_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
+    """``_cantrip/keep``: keep all changes, or those of one file, or one hunk of it. They are not shown again."""
+    _require_idle(session)
+    history = await _history(session)
+    if params.path is None:
+        reviews = await _reviews(session, history, None)
+        await anyio.to_thread.run_sync(history.keep, [each.path for each in reviews])
+        return {"kept": [each.path for each in reviews]}
+    review = await _find_review(session, history, params)
+    if params.hunk is None:
+        await anyio.to_thread.run_sync(history.keep, [review.path])
+    else:
+        await anyio.to_thread.run_sync(history.keep_hunk, review, params.hunk)
+    return {"kept": [review.path]}
+
+
+def _require_idle(session: Session) -> None:
+    if session.running:
+        raise session_busy(session.id)
+
+
+async def _reviews(session: Session, history: FileHistory, since: str | int | None) -> list[FileReview]:
+    if since in (None, "", "start"):
+        return await anyio.to_thread.run_sync(history.review)
+    if since == "all":
+        return await anyio.to_thread.run_sync(lambda: history.review(everything=True))
+    casts = [each["id"] for each in await _prompts(session, history)]
+    cast = str(since)
+    if cast.isdecimal():
+        if not 1 <= int(cast) <= len(casts):
+            raise CheckpointError(f"there is no prompt {cast} that changed files; there are {len(casts)}")
+        cast = casts[int(cast) - 1]
+    return await anyio.to_thread.run_sync(lambda: history.review(cast))
+
+
+async def _prompts(session: Session, history: FileHistory) -> list[dict[str, Any]]:
+    """The prompts that changed files, in order."""
+    casts = await anyio.to_thread.run_sync(history.casts)
+    starts = session.entity.loom.cast_starts()
+    return [{"id": cast, "text": (starts[cast].intent or "")[:200] if cast in starts else ""} for cast in casts]
+
+
+async def _find_review(session: Session, history: FileHistory, params: acp.FileRequest) -> FileReview:
+    reviews = await _reviews(session, history, params.since)
+    found = next((each for each in reviews if each.path == params.path), None)
+    if found is None:
+        raise invalid_params(f"the entity has no change in {str(params.path)[:300]!r} that is not kept", "path")
+    if params.version is not None and params.version != found.version:
+        raise invalid_params("the file was changed since it was shown; ask for the changes again", "version")
+    return found
+
+
+def _review_data(history: FileHistory, review: FileReview, *, texts: bool) -> dict[str, Any]:
+    added, removed = review.lines()
+    data: dict[str, Any] = {
+        "path": review.path,
+        "uri": _uri(os.path.join(history.store.workspace, review.path)),
+        "status": review.status,
+        "added": added,
+        "removed": removed,
+        "version": review.version,
+        "turn": review.turn,
+        "hunks": [{"number": n, "header": h.header, "lines": list(h.lines)} for n, h in enumerate(review.hunks(), 1)],
+    }
+    if texts:
+        for name, entry in (("before", review.before), ("after", review.after)):
+            text = review.text(entry)
+            data[name] = None if text is None or entry is None else text.decode("utf-8", "replace")
+    return _without_surrogates(data)
+
+
+def _uri(path: str) -> str:
+    from urllib.parse import quote
+
+    return "file://" + quote(os.fsencode(path))
+
+
+def _without_surrogates(data: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no bytes that are not text: a name with such bytes is shown, but cannot be chosen by it."""
+    path = data["path"]
+    return {**data, "path": path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")}
+
+
+# --- slash commands
+
+
+async def undo_command(session: Session, rest: str) -> str:
+    force, words = _force(rest)
+    if words:
+        return await _undo_named(session, words, force=force)
+    history = await _history(session)
+    return _report(await run_restore(session, history.undo(), force=force), "/undo")
+
+
+async def redo_command(session: Session, rest: str) -> str:
+    force, _ = _force(rest)
+    return _report(await run_restore(session, (await _history(session)).redo(), force=force), "/redo", redo=False)
+
+
+async def restore_command(session: Session, rest: str, turn_id: str, *, force: bool) -> str:
+    history = await _history(session)
+    target = await _turn_target(session, history, turn_id)
+    return _report(await run_restore(session, target, turn_id=turn_id, force=force), f"/restore {rest}".rstrip())
+
+
+async def changes_command(session: Session, rest: str) -> str:
+    words = _words(rest)
+    history = await _history(session)
+    if words[:1] == ["keep"]:
+        if len(words) == 1:
+            reviews = await _reviews(session, history, None)
+            await anyio.to_thread.run_sync(history.keep, [each.path for each in reviews])
+            return f"Kept the changes of {len(reviews)} files."
+        review, hunk = await _named_review(session, history, words[1:])
+        if hunk is None:
+            await anyio.to_thread.run_sync(history.keep, [review.path])
+        else:
+            await anyio.to_thread.run_sync(history.keep_hunk, review, hunk)
+        return f"Kept {_of(review, hunk)}."
+    if words[:1] == ["undo"]:
+        return await _undo_named(session, words[1:], force=False)
+    if words[:1] == ["diff"]:
+        reviews = await _reviews(session, history, None)
+        chosen = [each for each in reviews if len(words) == 1 or each.path in words[1:]]
+        text = "\n".join(await anyio.to_thread.run_sync(lambda: [each.diff() for each in chosen]))
+        return f"```diff\n{text}```" if text else "There is no change to show."
+    since = words[0] if words else None
+    reviews = await _reviews(session, history, since)
+    if not reviews:
+        return "No file was changed" + (" that you have not kept." if since is None else ".")
+    rows = await anyio.to_thread.run_sync(lambda: [_row(each) for each in reviews])
+    prompts = await _prompts(session, history)
+    return "\n".join(
+        (
+            f"{len(reviews)} file{'' if len(reviews) == 1 else 's'} changed"
+            + (f" since prompt {since}:" if since and since != "all" else ":"),
+            "",
+            "| file | | lines | hunks |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            "`/changes diff FILE` shows a change, `/changes undo FILE [HUNK]` undoes it, `/changes keep [FILE [HUNK]]` keeps it."
+            + (
+                f" `/changes N` shows what changed since one of the {len(prompts)} prompts." if len(prompts) > 1 else ""
+            ),
+        )
+    )
+
+
+def _row(review: FileReview) -> str:
+    added, removed = review.lines()
+    name = _shown(review.path)
+    return f"| `{name}` | {review.status} | +{added} -{removed} | {len(review.hunks())} |"
+
+
+async def _undo_named(session: Session, words: list[str], *, force: bool) -> str:
+    history = await _history(session)
+    review, hunk = await _named_review(session, history, words)
+    return _report(await _undo_part(session, review, hunk, force=force), f"/undo {shlex.join(words)}")
+
+
+async def _named_review(session: Session, history: FileHistory, words: list[str]) -> tuple[FileReview, int | None]:
+    if not words or len(words) > 2 or (len(words) == 2 and not words[1].isdecimal()):
+        raise CheckpointError("name a file, and perhaps the number of a hunk, such as /changes undo src/app.py 2")
+    reviews = await _reviews(session, history, None)
+    found = next((each for each in reviews if words[0] in (each.path, _shown(each.path))), None)
+    if found is None:
+        raise CheckpointError(f"the entity has no change in {words[0]!r} that you have not kept; /changes lists them")
+    return found, int(words[1]) if len(words) == 2 else None
+
+
+def _of(review: FileReview, hunk: int | None) -> str:
+    return f"`{_shown(review.path)}`" if hunk is None else f"hunk {hunk} of `{_shown(review.path)}`"
+
+
+def _report(done: dict[str, Any], again: str, *, redo: bool = True) -> str:
+    """What a restore did, for people."""
+    restored, conflicts, left = done["restored"], done["conflicts"], done["left"]
+    if not (restored or conflicts or left):
+        return "The files are already like that; nothing was changed."
+    lines = []
+    if restored:
+        lines.append(f"Restored {len(restored)} file{'' if len(restored) == 1 else 's'}:")
+        words = {"written": "", "deleted": " (deleted)", "merged": " (merged with your own changes)"}
+        lines += [f"- `{_shown(each['path'])}`{words[each['action']]}" for each in restored[:_MOST_NAMED]]
+        if len(restored) > _MOST_NAMED:
+            lines.append(f"- and {len(restored) - _MOST_NAMED} more")
+    if conflicts:
+        lines.append(f"\nLeft as they are, because you changed them too. `{again} --force` restores them all the same:")
+        lines += [f"- `{_shown(each['path'])}`: {each['reason']}" for each in conflicts[:_MOST_NAMED]]
+    if left:
+        lines.append("\nNot restored:")
+        lines += [f"- `{_shown(each['path'])}`: {each['reason']}" for each in left[:_MOST_NAMED]]
+    if restored:
+        lines.append("\n`/redo` takes this back." if redo else "\n`/redo` undoes it again.")
+    return "\n".join(lines)
+
+
+def _force(rest: str) -> tuple[bool, list[str]]:
+    words = _words(rest)
+    return "--force" in words, [each for each in words if each != "--force"]
+
+
+def _words(rest: str) -> list[str]:
+    try:
+        return shlex.split(rest)
+    except ValueError:
+        return rest.split()
+
+
+def _shown(path: str) -> str:
+    text = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    text = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+    return text.replace("`", "'").replace("|", "\\|")

@@ -1,0 +1,282 @@
+"""The history of an entity's files: where a restore to a turn begins, what ``/undo`` undoes, and what is to be reviewed.
+
+The chain of checkpoints has the changes of the user (``user``), of the entity (``turn``) and of restores (``restore``). To
+restore the files of a turn, everything later that is not the user's is undone, newest first. So what the user changed
+meanwhile stays, and a restore is undone like any other change.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from cantrip_acp.checkpoints.restore import combine, look_at
+from cantrip_acp.checkpoints.store import Change, Checkpoint, Entry, Store
+from cantrip_acp.core.errors import CheckpointError
+
+_CONTEXT = 3
+"""Unchanged lines around a hunk; changes with fewer lines between them are one hunk."""
+_MOST_LINES = 20_000
+"""A longer file is reviewed as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a restore undoes: the changes of each path, newest first, and the checkpoint whose files result."""
+
+    undone: Mapping[str, Sequence[Change]]
+    to: str
+
+
+class FileHistory:
+    """The checkpoints of one entity, as they are now. ``store`` must stay open."""
+
+    def __init__(self, store: Store, loom: str, entity: str) -> None:
+        self.store = store
+        self.loom = loom
+        self.entity = entity
+        last = store.last(loom, entity)
+        self.chain: list[Checkpoint] = store.chain(last) if last is not None else []
+        self._place = {each.id: number for number, each in enumerate(self.chain)}
+
+    # --- restores
+
+    def to_turn(self, index_of: Callable[[str], int | None], index: int) -> Target:
+        """The target "as the files were after the turn with this index". ``index_of`` gives the index of a turn on the
+        thread; None for a turn of another thread, which counts as earlier."""
+        place = 0
+        for number, each in enumerate(self.chain):
+            if each.by == "turn":
+                at = index_of(each.turn)
+                if at is None or at <= index:
+                    place = number
+        return self._target(place)
+
+    def undo(self) -> Target:
+        """The target "as before the last prompt that changed files", of those whose changes are in effect.
+
+        Raises `CheckpointError` if there is none.
+        """
+        effective = self.effective(len(self.chain) - 1)
+        if not effective:
+            raise CheckpointError("there is nothing to undo: no prompt of this session has changed a file")
+        cast = self.chain[effective[-1]].cast
+        first = effective[-1]
+        for number in reversed(effective):
+            if self.chain[number].cast != cast:
+                break
+            first = number
+        return self._target(first - 1)
+
+    def redo(self) -> Target:
+        """The target "as before the last restore", if nothing but the user has changed files since.
+
+        Raises `CheckpointError` if the entity changed files after it, or if there was none.
+        """
+        for number in range(len(self.chain) - 1, -1, -1):
+            each = self.chain[number]
+            if each.by == "restore":
+                return Target(combine([each.changes]), self.chain[number - 1].id if each.to else "")
+            if each.by == "turn":
+                break
+        raise CheckpointError("there is no restore to take back: the last changes are not of a restore")
+
+    def effective(self, last: int) -> list[int]:
+        """The places in the chain of the turns whose changes are in effect at the place ``last``."""
+        found: list[int] = []
+        for number, each in enumerate(self.chain[: last + 1]):
+            if each.by == "turn":
+                found.append(number)
+            elif each.by == "restore" and each.to in self._place and self._place[each.to] < number:
+                found = self.effective(self._place[each.to])
+        return found
+
+    def _target(self, place: int) -> Target:
+        place = max(place, 0)
+        later = [each for each in self.chain[place + 1 :] if each.by in ("turn", "restore")]
+        to = self.chain[place].id if self.chain else ""
+        return Target(combine(each.changes for each in reversed(later)), to)
+
+    # --- review
+
+    def casts(self) -> list[str]:
+        """The casts that changed files, in order."""
+        return list(dict.fromkeys(each.cast for each in self.chain if each.by == "turn"))
+
+    def review(self, since: str | None = None, *, everything: bool = False) -> list[FileReview]:
+        """What the entity changed and the user has not kept yet, by path.
+
+        ``since`` names a cast: only what it and later casts changed, also if it was kept; ``everything`` shows what was
+        kept too.
+        """
+        kept = {} if everything or since is not None else self.store.reviewed(self.loom, self.entity)
+        start = 0
+        if since is not None:
+            start = (
+                next((n for n, each in enumerate(self.chain) if each.by == "turn" and each.cast == since), None) or 0
+            )
+            if not start:
+                raise CheckpointError(f"the prompt {since!r} changed no file in this session")
+        found: dict[str, list[Checkpoint]] = {}
+        for number, each in enumerate(self.chain):
+            if number < start or each.by not in ("turn", "restore"):
+                continue
+            for path in each.changes:
+                mark = kept.get(path)
+                if mark is None or number > self._place.get(mark[0], -1):
+                    found.setdefault(path, []).append(each)
+        reviews = []
+        for path, steps in sorted(found.items()):
+            undone = combine({path: each.changes[path]} for each in reversed(steps)).get(path)
+            if undone is None:
+                continue
+            before = undone[-1][0]
+            mark = kept.get(path)
+            partly = mark[1] if mark is not None and mark[2] else before
+            after = look_at(self.store, path)
+            if after != partly:
+                reviews.append(FileReview(self.store, path, before, partly, after, tuple(undone), steps[-1].turn))
+        return reviews
+
+    def keep(self, paths: Iterable[str]) -> None:
+        """Remember that the user keeps these files as they are now."""
+        last = self.chain[-1].id if self.chain else ""
+        self.store.review(self.loom, self.entity, dict.fromkeys(paths, (last, None, False)))
+
+    def keep_hunk(self, review: FileReview, number: int) -> None:
+        """Remember that the user keeps one hunk of a file."""
+        text = review.apply_hunk(number)
+        mode = review.after.mode if review.after is not None else stat.S_IFREG | 0o644
+        entry = Entry(mode, self.store.add(text), len(text))
+        old = self.store.reviewed(self.loom, self.entity).get(review.path)
+        at = old[0] if old is not None else self.chain[0].id
+        self.store.review(self.loom, self.entity, {review.path: (at, entry, True)})
+
+
+@dataclass(frozen=True, slots=True)
+class Hunk:
+    """Changed lines with unchanged ones around them. ``first`` and ``new_first`` are line numbers from 0, of the earlier
+    and the present text; ``old`` and ``new`` are the lines."""
+
+    first: int
+    old: tuple[bytes, ...]
+    new_first: int
+    new: tuple[bytes, ...]
+    lines: tuple[str, ...]
+    """The lines as in a unified diff, each with its mark."""
+
+    @property
+    def header(self) -> str:
+        return f"@@ -{self.first + 1},{len(self.old)} +{self.new_first + 1},{len(self.new)} @@"
+
+
+@dataclass(frozen=True, slots=True)
+class FileReview:
+    """A file that the entity changed: its state before (``original``, or with the hunks that were kept: ``before``) and
+    now (``after``). ``turn`` is the last turn that changed it."""
+
+    store: Store
+    path: str
+    original: Entry | None
+    before: Entry | None
+    after: Entry | None
+    undone: tuple[Change, ...]
+    turn: str
+
+    @property
+    def status(self) -> str:
+        return "added" if self.before is None else "deleted" if self.after is None else "modified"
+
+    @property
+    def version(self) -> str:
+        """Identifies the present content, so that a choice about another one can be refused."""
+        return "absent" if self.after is None else self.after.hash.hex() or self.after.version
+
+    def text(self, entry: Entry | None) -> bytes | None:
+        """The content of a state; empty if it is absent, None if it is not a text that is kept."""
+        if entry is None:
+            return b""
+        if not entry.kept:
+            return None
+        data = self.store.content(entry.hash)
+        return None if b"\0" in data else data
+
+    def lines(self) -> tuple[int, int]:
+        """How many lines were added and removed."""
+        added = removed = 0
+        for hunk in self.hunks():
+            added += sum(line.startswith("+") for line in hunk.lines)
+            removed += sum(line.startswith("-") for line in hunk.lines)
+        return added, removed
+
+    def hunks(self) -> list[Hunk]:
+        """The changes in parts. Empty for a file that is not a text, or too long."""
+        old, new = self.text(self.before), self.text(self.after)
+        if old is None or new is None:
+            return []
+        a, b = old.splitlines(keepends=True), new.splitlines(keepends=True)
+        if max(len(a), len(b)) > _MOST_LINES:
+            return []
+        found = []
+        for group in SequenceMatcher(None, a, b, autojunk=False).get_grouped_opcodes(_CONTEXT):
+            shown: list[str] = []
+            for tag, i1, i2, j1, j2 in group:
+                if tag == "equal":
+                    shown += [f" {_shown(line)}" for line in a[i1:i2]]
+                else:
+                    shown += [f"-{_shown(line)}" for line in a[i1:i2]]
+                    shown += [f"+{_shown(line)}" for line in b[j1:j2]]
+            i1, i2, j1, j2 = group[0][1], group[-1][2], group[0][3], group[-1][4]
+            found.append(Hunk(i1, tuple(a[i1:i2]), j1, tuple(b[j1:j2]), tuple(shown)))
+        return found
+
+    def undo(self) -> list[Change]:
+        """The changes to undo so that the file is as before; hunks that were kept stay."""
+        if self.before == self.original:
+            return list(self.undone)
+        # What was kept is put back after the rest was undone.
+        return [*self.undone, (self.before, self.original)]
+
+    def undo_hunk(self, number: int) -> Change:
+        """The change to undo so that one hunk is as before. Raises `CheckpointError` if there is no such hunk."""
+        hunk = self._hunk(number)
+        text = self.text(self.after) or b""
+        lines = text.splitlines(keepends=True)
+        lines[hunk.new_first : hunk.new_first + len(hunk.new)] = hunk.old
+        left = b"".join(lines)
+        if not left and self.before is None:
+            return None, self.after
+        entry = self.after or self.before
+        mode = entry.mode if entry is not None else stat.S_IFREG | 0o644
+        return Entry(mode, self.store.add(left), len(left)), self.after
+
+    def apply_hunk(self, number: int) -> bytes:
+        """The earlier text with one hunk."""
+        hunk = self._hunk(number)
+        lines = (self.text(self.before) or b"").splitlines(keepends=True)
+        lines[hunk.first : hunk.first + len(hunk.old)] = hunk.new
+        return b"".join(lines)
+
+    def _hunk(self, number: int) -> Hunk:
+        hunks = self.hunks()
+        if not 1 <= number <= len(hunks):
+            raise CheckpointError(f"{self.path} has {len(hunks)} hunks; there is no hunk {number}")
+        return hunks[number - 1]
+
+    def diff(self) -> str:
+        """The change as a unified diff."""
+        name = os.fsencode(self.path).decode("utf-8", "backslashreplace")
+        hunks = self.hunks()
+        if not hunks:
+            return f"{name}: {self.status}; no text to compare\n"
+        old = "/dev/null" if self.before is None else f"a/{name}"
+        new = "/dev/null" if self.after is None else f"b/{name}"
+        body = [line for hunk in hunks for line in (hunk.header, *hunk.lines)]
+        return "\n".join((f"--- {old}", f"+++ {new}", *body)) + "\n"
+
+
+def _shown(line: bytes) -> str:
+    return line.decode("utf-8", "replace").rstrip("\r\n")

@@ -1,0 +1,56 @@
+"""Three-way merge of texts by lines (diff3), in Python, so that it also works without git."""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+
+MOST_LINES = 20_000
+"""Longer texts are not merged, because a comparison takes quadratic time."""
+
+
+def merge(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
+    """Apply the change from ``base`` to ``theirs`` to ``ours``. None if both changed the same or adjacent lines.
+
+    Binary contents (with a NUL byte) are merged only if one side is unchanged.
+    """
+    if ours in (base, theirs):
+        return theirs
+    if theirs == base:
+        return ours
+    if any(b"\0" in each for each in (base, ours, theirs)):
+        return None
+    a, b, c = (each.splitlines(keepends=True) for each in (base, ours, theirs))
+    if max(len(a), len(b), len(c)) > MOST_LINES:
+        return None
+    out: list[bytes] = []
+    at = 0
+    mine, other = _edits(a, b), _edits(a, c)
+    while mine or other:
+        if mine and other and _touch(mine[0], other[0]):
+            if mine[0] != other[0]:
+                return None
+            # Both made the same change.
+            first, last, lines = mine.pop(0)
+            other.pop(0)
+        elif not other or (mine and mine[0][:2] < other[0][:2]):
+            first, last, lines = mine.pop(0)
+        else:
+            first, last, lines = other.pop(0)
+        out += a[at:first]
+        out += lines
+        at = last
+    return b"".join((*out, *a[at:]))
+
+
+_Edit = tuple[int, int, list[bytes]]
+"""Replaces the lines of the base from the first number up to the second by others."""
+
+
+def _edits(old: list[bytes], new: list[bytes]) -> list[_Edit]:
+    matcher = SequenceMatcher(None, old, new, autojunk=False)
+    return [(i1, i2, new[j1:j2]) for tag, i1, i2, j1, j2 in matcher.get_opcodes() if tag != "equal"]
+
+
+def _touch(one: _Edit, two: _Edit) -> bool:
+    """Whether two edits overlap or are adjacent, so that their order or meaning is unclear."""
+    return one[0] <= two[1] and two[0] <= one[1]

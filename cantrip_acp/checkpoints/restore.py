@@ -1,0 +1,377 @@
+"""Restores files: plans what to write and delete, and does it so that nothing is lost and a killed process can go on.
+
+A restore undoes differences. Where a file is as the entity left it, it becomes what it was. Where the user changed it too,
+the user's changes stay: by a three-way merge of lines, else the file is left as it is and named as a conflict. Before any
+file is written, the present contents are in the store, and so is a journal. Each file is replaced at once (a temporary
+file, then a rename), and no link is followed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from cantrip_acp.checkpoints.merge import merge
+from cantrip_acp.checkpoints.store import LARGEST, Change, Changes, Checkpoint, Entry, Store, content_hash
+from cantrip_acp.checkpoints.watcher import SKIPPED, open_folder, read_file
+from cantrip_acp.core.errors import CheckpointError
+from cantrip_acp.files.protected_paths import is_git_config, why_hidden
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Write = Callable[[str, bytes], bool]
+"""Writes an absolute path through the editor. False if the editor could not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One file of a plan: what it is now, and what it becomes. ``merged``: the user's changes stay in it. ``unsaved``: the
+    editor has changes of it that are not on the disk; ``now`` is then the text in the editor."""
+
+    now: Entry | None
+    then: Entry | None
+    merged: bool = False
+    unsaved: bool = False
+    disk: Entry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a restore will do. ``conflicts`` and ``left`` are files that it leaves as they are, each with the reason: a
+    conflict can be forced, what is left cannot be restored at all."""
+
+    steps: Mapping[str, Step]
+    conflicts: Mapping[str, str] = field(default_factory=dict)
+    left: Mapping[str, str] = field(default_factory=dict)
+    to: str = ""
+
+    @property
+    def empty(self) -> bool:
+        return not (self.steps or self.conflicts or self.left)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a restore did: the written or deleted files, and those that were skipped, each with the reason."""
+
+    done: Mapping[str, Step]
+    skipped: Mapping[str, str]
+    checkpoint: Checkpoint | None
+
+
+def combine(steps: Iterable[Changes]) -> dict[str, list[Change]]:
+    """The changes of each path, newest first. ``steps`` are newest first too. Changes that follow each other are one."""
+    found: dict[str, list[Change]] = {}
+    for changes in steps:
+        for path, (before, after) in changes.items():
+            pairs = found.setdefault(path, [])
+            if pairs and pairs[-1][0] == after:
+                pairs[-1] = (before, pairs[-1][1])
+            else:
+                pairs.append((before, after))
+    for path in tuple(found):
+        found[path] = [pair for pair in found[path] if pair[0] != pair[1]]
+        if not found[path]:
+            del found[path]
+    return found
+
+
+def look_at(store: Store, path: str) -> Entry | None:
+    """What is at a path now. Its content is put in the store. None if nothing is there."""
+    folder = _open_above(store, path)
+    if folder is None:
+        return None
+    try:
+        name = path.rpartition("/")[2]
+        try:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        mode, parts = status.st_mode, path.split("/")
+        version = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
+        if stat.S_ISDIR(mode):
+            return Entry(mode, b"", 0, "a folder is in its place", version)
+        if stat.S_ISLNK(mode):
+            target = os.fsencode(os.readlink(name, dir_fd=folder))
+            return Entry(mode, store.add(target), len(target))
+        if not stat.S_ISREG(mode):
+            return Entry(mode, b"", 0, "a special file, such as a socket or a device", version)
+        if why_hidden(parts, mode) is not None or is_git_config(parts):
+            return Entry(mode, b"", status.st_size, "hidden from entities, because it may hold keys", version)
+        if status.st_size > LARGEST:
+            return Entry(mode, b"", status.st_size, f"larger than {LARGEST // 1024 // 1024} MB", version)
+        data = read_file(name, folder)
+        if data is None:
+            return Entry(mode, b"", status.st_size, "not readable", version)
+        return Entry(mode, store.add(data), len(data))
+    finally:
+        os.close(folder)
+
+
+def make_plan(
+    store: Store,
+    undone: Mapping[str, Sequence[Change]],
+    *,
+    to: str = "",
+    unsaved: Mapping[str, bytes] | None = None,
+    force: bool = False,
+) -> Plan:
+    """Plan to undo changes (of `combine`). ``unsaved`` are texts in the editor that differ from the disk.
+
+    With ``force`` conflicts are decided for the earlier state.
+    """
+    steps: dict[str, Step] = {}
+    conflicts: dict[str, str] = {}
+    left: dict[str, str] = {}
+    for path in sorted(undone):
+        disk = now = look_at(store, path)
+        if unsaved is not None and (text := unsaved.get(path)) is not None:
+            mode = disk.mode if disk is not None else stat.S_IFREG | 0o644
+            now = Entry(mode, store.add(text), len(text))
+        wanted, merged, problem = _undo(store, now, undone[path], force)
+        if problem is not None:
+            can_force = now is None or now.kept
+            (conflicts if can_force and problem[1] else left)[path] = problem[0]
+        elif wanted != now:
+            steps[path] = Step(now, wanted, merged, now != disk, disk)
+    return Plan(steps, conflicts, left, to)
+
+
+def _undo(
+    store: Store, now: Entry | None, pairs: Sequence[Change], force: bool
+) -> tuple[Entry | None, bool, tuple[str, bool] | None]:
+    """Undo changes of one file. Returns its wanted state, whether it was merged, and a problem with whether it can be
+    forced."""
+    merged = False
+    at = now
+    for before, after in pairs:
+        if at == before:
+            continue
+        if before is not None and not before.kept:
+            return at, merged, (f"its earlier content was not kept: {before.why}", False)
+        if at is not None and not at.kept:
+            return at, merged, (f"its present content cannot be kept: {at.why}", False)
+        if at == after or force:
+            at = before
+            continue
+        both = _merge(store, at, before, after)
+        if both is None:
+            what = "it would be deleted" if before is None else "it was deleted" if at is None else "the same lines"
+            return at, merged, (f"you changed it after the entity did ({what})", True)
+        at, merged = both, True
+    return at, merged, None
+
+
+def _merge(store: Store, now: Entry | None, before: Entry | None, after: Entry | None) -> Entry | None:
+    if now is None or before is None or after is None or not after.kept:
+        return None
+    if any(each.is_link for each in (now, before, after)):
+        return None
+    mode = before.mode if now.mode == after.mode else now.mode
+    text = merge(store.content(after.hash), store.content(now.hash), store.content(before.hash))
+    return None if text is None else Entry(mode, store.add(text), len(text))
+
+
+def run_plan(store: Store, loom: str, entity: str, plan: Plan, *, write: Write | None = None) -> Outcome:
+    """Do a restore, and save it as a checkpoint of the entity. Blocking. Raises `CheckpointError`."""
+    if not plan.steps:
+        return Outcome({}, {}, None)
+    with store.restoring():
+        parent = store.last(loom, entity)
+        known = _last_states(store, parent)
+        # What the user changed meanwhile, also in the editor, is kept first.
+        others = {p: (known.get(p, s.now), s.now) for p, s in plan.steps.items() if known.get(p, s.now) != s.now}
+        with store.writing():
+            if others:
+                parent = store.save(loom, entity, parent, "user", others).id
+            number = store.begin_restore(loom, entity, plan.to, {p: (s.now, s.then) for p, s in plan.steps.items()})
+        return _apply(store, loom, entity, number, plan, write)
+
+
+def finish_restores(store: Store, loom: str, entity: str) -> list[Outcome]:
+    """Complete the restores of an entity that a crash interrupted. Files that were changed since are left as they are."""
+    outcomes = []
+    for number, _, _ in store.unfinished_restores(loom, entity):
+        with store.restoring():
+            for again, to, changes in store.unfinished_restores(loom, entity):
+                if again == number:
+                    steps = {path: Step(now, then, disk=now) for path, (now, then) in changes.items()}
+                    outcomes.append(_apply(store, loom, entity, number, Plan(steps, to=to), None))
+    return outcomes
+
+
+def _last_states(store: Store, last: str | None) -> dict[str, Entry | None]:
+    """The last recorded state of each path that changed in a chain."""
+    found: dict[str, Entry | None] = {}
+    for step in store.chain(last) if last is not None else ():
+        found.update({path: after for path, (_, after) in step.changes.items()})
+    return found
+
+
+def _apply(store: Store, loom: str, entity: str, number: int, plan: Plan, write: Write | None) -> Outcome:
+    done: dict[str, Step] = {}
+    skipped: dict[str, str] = {}
+    # Deletions first: a file may be in the place of a folder. The deepest ones first, so that folders become empty.
+    order = sorted(plan.steps, key=lambda path: (plan.steps[path].then is not None, -path.count("/"), path))
+    for path in order:
+        step = plan.steps[path]
+        try:
+            why = _apply_one(store, path, step, write)
+        except OSError as problem:
+            why = f"it cannot be written: {problem.strerror}"
+        if why is None:
+            done[path] = step
+        else:
+            skipped[path] = why
+    made: Checkpoint | None = None
+    with store.writing():
+        store.end_restore(number)
+        if done:
+            parent = store.last(loom, entity)
+            changes = {path: (step.now, step.then) for path, step in done.items()}
+            made = store.save(loom, entity, parent, "restore", changes, to=plan.to)
+    return Outcome(done, skipped, made)
+
+
+def _apply_one(store: Store, path: str, step: Step, write: Write | None) -> str | None:
+    """Write or delete one file. Returns why it was left as it is; None if it is now as wanted."""
+    name = path.rpartition("/")[2]
+    temporary = f".cantrip-restore-{content_hash(os.fsencode(path)).hex()[:16]}"
+    present = look_at(store, path)
+    if present == step.then:
+        return None
+    if present != step.disk and not (step.disk is None and present is not None and stat.S_ISDIR(present.mode)):
+        _remove_temporary(store, path, temporary)
+        return "it was changed meanwhile"
+    if step.unsaved:
+        if step.then is None or write is None or step.then.is_link:
+            return "it has unsaved changes in the editor"
+        if not write(os.path.join(store.workspace, path), store.content(step.then.hash)):
+            return "the editor did not take the change"
+        return None
+    if step.then is None:
+        folder = _open_above(store, path)
+        if folder is not None:
+            try:
+                os.unlink(name, dir_fd=folder)
+            finally:
+                os.close(folder)
+            _remove_empty_folders(store, path)
+        return None
+    folder = _open_above(store, path, make=True)
+    if folder is None:
+        return "something else is in the place of its folder"
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+        content = store.content(step.then.hash)
+        if step.then.is_link:
+            os.symlink(os.fsdecode(content), temporary, dir_fd=folder)
+        else:
+            fd = os.open(temporary, _NEW, 0o600, dir_fd=folder)
+            try:
+                view = memoryview(content)
+                while view:
+                    view = view[os.write(fd, view) :]
+                os.fchmod(fd, stat.S_IMODE(step.then.mode) & 0o777)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        if present is not None and stat.S_ISDIR(present.mode):
+            with suppress(OSError):
+                os.rmdir(name, dir_fd=folder)
+        try:
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            os.unlink(temporary, dir_fd=folder)
+            raise
+    finally:
+        os.close(folder)
+    return None
+
+
+def write_tree(store: Store, checkpoint: str, folder: str) -> None:
+    """Make a folder's files those of a checkpoint. Files that were not kept, and ``.git``, stay as they are there."""
+    tree = store.tree(checkpoint)
+    for above, folders, names in os.walk(folder):
+        folders[:] = [each for each in folders if each not in SKIPPED]
+        for name in (*names, *(each for each in folders if os.path.islink(os.path.join(above, each)))):
+            path = os.path.relpath(os.path.join(above, name), folder)
+            if path not in tree and name not in SKIPPED:
+                os.unlink(os.path.join(above, name))
+    for above, folders, _ in os.walk(folder, topdown=False):
+        if above != folder and not any(each in SKIPPED for each in folders):
+            with suppress(OSError):
+                os.rmdir(above)
+    for path, entry in tree.items():
+        if not entry.kept or os.path.isabs(path):
+            continue
+        target = os.path.join(folder, path)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(target)
+        content = store.content(entry.hash)
+        if entry.is_link:
+            os.symlink(os.fsdecode(content), target)
+        else:
+            with open(target, "xb") as file:
+                file.write(content)
+            os.chmod(target, stat.S_IMODE(entry.mode) & 0o777)
+
+
+def _remove_temporary(store: Store, path: str, temporary: str) -> None:
+    folder = _open_above(store, path)
+    if folder is not None:
+        try:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+        finally:
+            os.close(folder)
+
+
+def _split(store: Store, path: str) -> tuple[str, str]:
+    """The top folder of a path, and the folder's path below it."""
+    above = path.rpartition("/")[0]
+    return ("/", above[1:]) if os.path.isabs(path) else (store.workspace, above)
+
+
+def _open_above(store: Store, path: str, *, make: bool = False) -> int | None:
+    """Open the folder of a path without following links. With ``make`` missing folders are made."""
+    top, below = _split(store, path)
+    if not make:
+        try:
+            return open_folder(top, below)
+        except OSError as problem:
+            raise CheckpointError(f"the folder of {path!r} cannot be opened: {problem.strerror}") from None
+    fd = os.open(top, _FOLDER & ~os.O_NOFOLLOW)
+    for name in below.split("/") if below else ():
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=fd)
+            inner = os.open(name, _FOLDER, dir_fd=fd)
+        except NotADirectoryError:
+            return None
+        finally:
+            os.close(fd)
+        fd = inner
+    return fd
+
+
+def _remove_empty_folders(store: Store, path: str) -> None:
+    """Remove the folders of a deleted file that are empty now, below the workspace or the other folder."""
+    above = path.rpartition("/")[0]
+    while above and not os.path.isabs(path):
+        folder = _open_above(store, above)
+        if folder is None:
+            return
+        try:
+            os.rmdir(above.rpartition("/")[2], dir_fd=folder)
+        except OSError:
+            return
+        finally:
+            os.close(folder)
+        above = above.rpartition("/")[0]

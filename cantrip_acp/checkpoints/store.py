@@ -1,0 +1,449 @@
+"""The store of one workspace's checkpoints: an SQLite database in the state folder.
+
+A **checkpoint** is the files at one moment. It has the differences to its parent, each with the state before and after,
+so that it can be undone. The first one of a chain has all files (its tree). A chain belongs to an entity: `refs` maps the
+loom and the entity to the last checkpoint. Contents are compressed and stored once, by their hash (BLAKE2b, 20 bytes).
+
+Every write is one transaction, so a killed process leaves a whole store. Two locks are files beside the database:
+whoever uses the store holds the first one shared (`gc` needs it alone); a restore holds the second one alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import sqlite3
+import stat
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from cantrip_acp.core.errors import CheckpointError
+from cantrip_acp.files import paths
+
+FOLDER = "checkpoints"
+"""The folder of the stores, in the state folder."""
+LARGEST = 10 * 1024 * 1024
+"""The most bytes of one file that are kept. A larger file is named as left out."""
+MOST_FILES = 200_000
+MOST_BYTES = 2 * 1024 * 1024 * 1024
+"""The most files, and the most bytes, of a workspace. In a larger one no checkpoints are kept."""
+
+By = Literal["start", "user", "turn", "restore"]
+"""Who made the differences of a checkpoint: nobody (the first one), the user, a turn of the entity, or a restore."""
+
+_BUSY = 60.0
+"""Seconds to wait for another process that writes to the store."""
+_COMPRESSED_FROM = 64
+_CHAIN = 100_000
+
+
+class Entry(NamedTuple):
+    """What is at a path: its mode with the file type, the hash of its content, and its size in bytes.
+
+    A link's content is its target. An empty hash means that the content is not kept; then ``why`` says the reason, and
+    ``version`` identifies the content (from its times and size).
+    """
+
+    mode: int
+    hash: bytes
+    size: int
+    why: str = ""
+    version: str = ""
+
+    @property
+    def kept(self) -> bool:
+        return not self.why
+
+    @property
+    def is_link(self) -> bool:
+        return stat.S_ISLNK(self.mode)
+
+
+Change: TypeAlias = "tuple[Entry | None, Entry | None]"
+"""The state of a path before and after; None if nothing was there."""
+Changes: TypeAlias = "Mapping[str, Change]"
+Mark: TypeAlias = "tuple[str, Entry | None, bool]"
+"""What the user keeps of a file: everything up to a checkpoint, or (True) only the hunks that an entry has."""
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """The files at one moment, as differences to ``parent``.
+
+    ``turn`` is the turn that made them, ``cast`` its cast. For a restore, ``to`` is the checkpoint whose files were
+    restored. ``base`` is true for the first one of a chain, whose tree is stored.
+    """
+
+    id: str
+    parent: str | None
+    by: By
+    changes: Changes
+    turn: str = ""
+    cast: str = ""
+    to: str = ""
+    base: bool = False
+    time: float = 0.0
+
+
+def content_hash(data: bytes) -> bytes:
+    """The hash under which a content is stored."""
+    return hashlib.blake2b(data, digest_size=20).digest()
+
+
+def store_name(workspace: str | os.PathLike[str]) -> str:
+    """The name of a workspace's store, without a suffix."""
+    return hashlib.blake2b(os.fsencode(os.path.realpath(workspace)), digest_size=12).hexdigest()
+
+
+class Store:
+    """The checkpoints of one workspace. Blocking; use from one thread at a time. Close it.
+
+    Raises `CheckpointError` if it cannot be read or written.
+    """
+
+    def __init__(self, workspace: str | os.PathLike[str], *, state: Path | None = None, create: bool = True) -> None:
+        self.workspace = os.path.realpath(workspace)
+        folder = (state if state is not None else paths.state_dir()) / FOLDER
+        self.path = folder / f"{store_name(self.workspace)}.db"
+        self._mutex = threading.RLock()
+        self._lock = -1
+        try:
+            if create:
+                paths.private(folder)
+            elif not self.path.exists():
+                raise CheckpointError(f"no files of {self.workspace} were kept: there is no {self.path}")
+            self._lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            self._base = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+            os.chmod(self.path, 0o600)
+            self._base.execute("PRAGMA journal_mode=WAL")
+            self._base.execute("PRAGMA synchronous=NORMAL")
+            self._base.executescript(_SCHEMA)
+            self._base.execute("INSERT OR IGNORE INTO about VALUES ('workspace', ?)", (os.fsencode(self.workspace),))
+        except (OSError, sqlite3.Error) as problem:
+            self.close()
+            raise CheckpointError(f"the checkpoints at {self.path} cannot be opened: {problem}") from None
+
+    def close(self) -> None:
+        """Close the database and release the lock. Safe to call twice."""
+        with self._mutex:
+            if hasattr(self, "_base"):
+                self._base.close()
+            lock, self._lock = self._lock, -1
+            if lock >= 0:
+                os.close(lock)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction. Transactions inside of it are part of it."""
+        with self._mutex:
+            try:
+                if self._base.in_transaction:
+                    yield self._base
+                    return
+                self._base.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._base
+                except BaseException:
+                    self._base.rollback()
+                    raise
+                self._base.commit()
+            except sqlite3.Error as problem:
+                raise CheckpointError(f"the checkpoints at {self.path} cannot be written: {problem}") from None
+
+    # --- contents
+
+    def add(self, data: bytes) -> bytes:
+        """Store a content. Returns its hash."""
+        found = content_hash(data)
+        packed = zlib.compress(data, 1) if len(data) >= _COMPRESSED_FROM else data
+        row = (found, len(data), packed if len(packed) < len(data) else data)
+        with self.writing() as base:
+            base.execute("INSERT OR IGNORE INTO contents VALUES (?, ?, ?)", row)
+        return found
+
+    def content(self, found: bytes) -> bytes:
+        """A stored content. Raises `CheckpointError` if it is not in the store."""
+        with self._mutex:
+            row = self._base.execute("SELECT size, data FROM contents WHERE hash = ?", (found,)).fetchone()
+        if row is None:
+            raise CheckpointError(f"the content {found.hex()} is not in {self.path}: it was removed")
+        size, data = row
+        return data if len(data) == size else zlib.decompress(data)
+
+    def hashes(self) -> set[bytes]:
+        """The hashes of all stored contents."""
+        with self._mutex:
+            return {row[0] for row in self._base.execute("SELECT hash FROM contents")}
+
+    # --- checkpoints
+
+    def save(
+        self,
+        loom: str,
+        entity: str,
+        parent: str | None,
+        by: By,
+        changes: Changes,
+        *,
+        turn: str = "",
+        cast: str = "",
+        to: str = "",
+        tree: Mapping[str, Entry] | None = None,
+    ) -> Checkpoint:
+        """Store a checkpoint as the last one of an entity. ``tree`` has all files, for the first one of a chain."""
+        now = time.time()
+        made = Checkpoint(
+            f"f_{int(now * 1000):012x}{os.urandom(5).hex()}", parent, by, changes, turn, cast, to, tree is not None, now
+        )
+        kept_tree = None if tree is None else self.add(_pack_tree(tree))
+        with self.writing() as base:
+            base.execute(
+                "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (made.id, parent, by, _pack_changes(changes), turn, cast, to, kept_tree, now),
+            )
+            base.execute("INSERT OR REPLACE INTO refs VALUES (?, ?, ?)", (loom, entity, made.id))
+        return made
+
+    def last(self, loom: str, entity: str) -> str | None:
+        """The id of an entity's last checkpoint; None if it has none."""
+        with self._mutex:
+            row = self._base.execute(
+                "SELECT checkpoint FROM refs WHERE loom = ? AND entity = ?", (loom, entity)
+            ).fetchone()
+        return row[0] if row is not None else None
+
+    def point(self, loom: str, entity: str, checkpoint: str) -> None:
+        """Let an entity's chain end at a checkpoint: a fork starts at one of another entity's."""
+        with self.writing() as base:
+            base.execute("INSERT OR REPLACE INTO refs VALUES (?, ?, ?)", (loom, entity, checkpoint))
+
+    def chain(self, last: str) -> list[Checkpoint]:
+        """The checkpoints from the first one of the chain to ``last``. Raises `CheckpointError` if one is missing."""
+        found: list[Checkpoint] = []
+        at: str | None = last
+        with self._mutex:
+            while at is not None and len(found) < _CHAIN:
+                row = self._base.execute("SELECT * FROM checkpoints WHERE id = ?", (at,)).fetchone()
+                if row is None:
+                    raise CheckpointError(f"the checkpoint {at} is not in {self.path}: cantrip gc has removed it")
+                name, parent, by, changes, turn, cast, to, tree, when = row
+                found.append(
+                    Checkpoint(name, parent, by, _read_changes(changes), turn, cast, to, tree is not None, when)
+                )
+                at = parent
+        return found[::-1]
+
+    def tree(self, checkpoint: str) -> dict[str, Entry]:
+        """All files at a checkpoint, by path."""
+        steps = self.chain(checkpoint)
+        with self._mutex:
+            row = self._base.execute("SELECT tree FROM checkpoints WHERE id = ?", (steps[0].id,)).fetchone()
+        found = _read_tree(self.content(row[0])) if row[0] is not None else {}
+        for step in steps[1:]:
+            for path, (_, after) in step.changes.items():
+                if after is None:
+                    found.pop(path, None)
+                else:
+                    found[path] = after
+        return found
+
+    # --- what the user has reviewed
+
+    def reviewed(self, loom: str, entity: str) -> dict[str, Mark]:
+        """What the user said to keep, by path."""
+        with self._mutex:
+            rows = self._base.execute("SELECT path, mark FROM reviewed WHERE loom = ? AND entity = ?", (loom, entity))
+            return {
+                os.fsdecode(path): (at, _entry(entry), partly)
+                for path, mark in rows.fetchall()
+                for at, entry, partly in [msgspec.msgpack.decode(mark)]
+            }
+
+    def review(self, loom: str, entity: str, marks: Mapping[str, Mark]) -> None:
+        """Remember what the user keeps."""
+        rows = [(loom, entity, os.fsencode(path), msgspec.msgpack.encode(mark)) for path, mark in marks.items()]
+        with self.writing() as base:
+            base.executemany("INSERT OR REPLACE INTO reviewed VALUES (?, ?, ?, ?)", rows)
+
+    # --- the cache of the last scan, and the journal of a restore
+
+    def cache(self) -> bytes:
+        """What `keep_cache` stored last; empty if nothing."""
+        with self._mutex:
+            row = self._base.execute("SELECT value FROM about WHERE name = 'cache'").fetchone()
+        return zlib.decompress(row[0]) if row is not None else b""
+
+    def keep_cache(self, data: bytes) -> None:
+        """Store data that makes the next scan faster."""
+        with self.writing() as base:
+            base.execute("INSERT OR REPLACE INTO about VALUES ('cache', ?)", (zlib.compress(data, 1),))
+
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Hold the lock of restores in this workspace. Another process waits for at most `_BUSY` seconds."""
+        lock = os.open(self.path.with_suffix(".restore.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            until = time.monotonic() + _BUSY
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError as problem:
+                    if problem.errno not in (errno.EWOULDBLOCK, errno.EINTR) or time.monotonic() > until:
+                        raise CheckpointError(f"another process restores files of {self.workspace}") from None
+                    time.sleep(0.05)
+            yield
+        finally:
+            os.close(lock)
+
+    def begin_restore(self, loom: str, entity: str, to: str, changes: Changes) -> int:
+        """Write down what a restore will do, before it does any of it. Returns its number."""
+        with self.writing() as base:
+            row = (loom, entity, to, _pack_changes(changes))
+            made = base.execute("INSERT INTO restores (loom, entity, target, changes) VALUES (?, ?, ?, ?)", row)
+            return made.lastrowid or 0
+
+    def end_restore(self, number: int) -> None:
+        """Delete a restore's journal. Call it in the transaction that saves its checkpoint."""
+        with self.writing() as base:
+            base.execute("DELETE FROM restores WHERE number = ?", (number,))
+
+    def unfinished_restores(self, loom: str, entity: str) -> list[tuple[int, str, Changes]]:
+        """Restores of an entity that were interrupted: number, target, and what they were to do."""
+        with self._mutex:
+            rows = self._base.execute(
+                "SELECT number, target, changes FROM restores WHERE loom = ? AND entity = ?", (loom, entity)
+            ).fetchall()
+        return [(number, to, _read_changes(changes)) for number, to, changes in rows]
+
+    # --- removing
+
+    def forget(self, looms: Iterable[str]) -> int:
+        """Remove the chains of these looms. Returns how many entities had one. `sweep` then frees their room."""
+        count = 0
+        with self.writing() as base:
+            for loom in looms:
+                count += base.execute("DELETE FROM refs WHERE loom = ?", (loom,)).rowcount
+                base.execute("DELETE FROM reviewed WHERE loom = ?", (loom,))
+                base.execute("DELETE FROM restores WHERE loom = ?", (loom,))
+        return count
+
+    def sweep(self) -> int:
+        """Remove what no chain needs. Returns the freed bytes; 0 if another process has the store open.
+
+        If nothing is left, the files of the store are deleted. The store is closed afterwards.
+        """
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            return 0
+        before = _size_of(self.path)
+        with self.writing() as base:
+            needed: set[bytes] = set()
+            alive: set[str] = set()
+            for (last,) in base.execute("SELECT DISTINCT checkpoint FROM refs").fetchall():
+                at = last
+                while at is not None and at not in alive:
+                    alive.add(at)
+                    row = base.execute("SELECT parent, changes, tree FROM checkpoints WHERE id = ?", (at,)).fetchone()
+                    if row is None:
+                        break
+                    at = row[0]
+                    for pair in _read_changes(row[1]).values():
+                        needed.update(each.hash for each in pair if each is not None and each.kept)
+                    if row[2] is not None:
+                        needed.add(row[2])
+                        tree = base.execute("SELECT size, data FROM contents WHERE hash = ?", (row[2],)).fetchone()
+                        if tree is not None:
+                            data = tree[1] if len(tree[1]) == tree[0] else zlib.decompress(tree[1])
+                            needed.update(each.hash for each in _read_tree(data).values() if each.kept)
+            for (name,) in base.execute("SELECT id FROM checkpoints").fetchall():
+                if name not in alive:
+                    base.execute("DELETE FROM checkpoints WHERE id = ?", (name,))
+            for (found,) in base.execute("SELECT hash FROM contents").fetchall():
+                if found not in needed:
+                    base.execute("DELETE FROM contents WHERE hash = ?", (found,))
+        if not alive:
+            self.close()
+            for suffix in (".db", ".db-wal", ".db-shm", ".restore.lock", ".lock"):
+                with suppress(FileNotFoundError):
+                    os.unlink(self.path.with_suffix(suffix))
+            return before
+        with self._mutex:
+            self._base.execute("VACUUM")
+            self._base.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.close()
+        return max(0, before - _size_of(self.path))
+
+
+def stores(state: Path) -> list[str]:
+    """The workspaces that have a store in a state folder."""
+    found = []
+    for path in sorted((state / FOLDER).glob("*.db")):
+        with suppress(sqlite3.Error):
+            base = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=_BUSY)
+            try:
+                row = base.execute("SELECT value FROM about WHERE name = 'workspace'").fetchone()
+            finally:
+                base.close()
+            if row is not None and store_name(os.fsdecode(row[0])) == path.stem:
+                found.append(os.fsdecode(row[0]))
+    return found
+
+
+def _size_of(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
+    return 0
+
+
+def _pack_changes(changes: Changes) -> bytes:
+    rows = [(os.fsencode(path), before, after) for path, (before, after) in changes.items()]
+    return zlib.compress(msgspec.msgpack.encode(rows), 1)
+
+
+def _read_changes(data: bytes) -> dict[str, Change]:
+    rows: Sequence[tuple[bytes, list[object] | None, list[object] | None]] = msgspec.msgpack.decode(
+        zlib.decompress(data)
+    )
+    return {os.fsdecode(path): (_entry(before), _entry(after)) for path, before, after in rows}
+
+
+def _pack_tree(tree: Mapping[str, Entry]) -> bytes:
+    return msgspec.msgpack.encode([(os.fsencode(path), tree[path]) for path in sorted(tree)])
+
+
+def _read_tree(data: bytes) -> dict[str, Entry]:
+    rows: Sequence[tuple[bytes, list[object]]] = msgspec.msgpack.decode(data)
+    return {os.fsdecode(path): Entry(*each) for path, each in rows}  # type: ignore[arg-type]
+
+
+def _entry(row: list[object] | None) -> Entry | None:
+    return None if row is None else Entry(*row)  # type: ignore[arg-type]
+
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value BLOB);
+CREATE TABLE IF NOT EXISTS contents (hash BLOB PRIMARY KEY, size INTEGER, data BLOB);
+CREATE TABLE IF NOT EXISTS checkpoints (id TEXT PRIMARY KEY, parent TEXT, by TEXT, changes BLOB, turn TEXT, "cast" TEXT,
+    target TEXT, tree BLOB, time REAL);
+CREATE TABLE IF NOT EXISTS refs (loom TEXT, entity TEXT, checkpoint TEXT, PRIMARY KEY (loom, entity));
+CREATE TABLE IF NOT EXISTS reviewed (loom TEXT, entity TEXT, path BLOB, mark BLOB, PRIMARY KEY (loom, entity, path));
+CREATE TABLE IF NOT EXISTS restores (number INTEGER PRIMARY KEY, loom TEXT, entity TEXT, target TEXT, changes BLOB);
+"""

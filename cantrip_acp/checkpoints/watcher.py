@@ -1,0 +1,558 @@
+"""The watcher of a workspace: knows each file's state, and finds what changed since it last looked.
+
+On Linux the kernel reports changes (inotify): when a command has ended, its changes are already reported, so finding them
+costs nothing per unchanged file. Elsewhere, and if the kernel refuses or its queue overflows, all files are compared by
+their times. No link is followed, also not in the folders above a file, because a program may replace one at any moment.
+
+Which files are kept: all below the folders, except ``.git`` and its like, and new files that ``.gitignore`` (or
+``.git/info/exclude``) ignores. A file that was kept once is kept on, so that an ignore rule cannot hide a change. The
+content of files that are hidden from entities, larger than `LARGEST` or not readable is not stored, nor that of sockets and
+other special files. Their changes are noticed, and named as left out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from cantrip_acp.checkpoints.store import LARGEST, MOST_BYTES, MOST_FILES, Change, Entry, Store, content_hash
+from cantrip_acp.core.errors import CheckpointError
+from cantrip_acp.files.ignore_files import Level, Rules, level_of_folder
+from cantrip_acp.files.protected_paths import is_git_config, why_hidden
+
+SKIPPED = frozenset({".git", ".hg", ".svn", ".jj"})
+"""Names that are never looked at: the data of version control."""
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FRESH = 50_000_000
+"""Nanoseconds. A file that was changed more recently than that may change again without another time."""
+_TOGETHER = 16 * 1024 * 1024
+"""About how many bytes are added to the store in one transaction."""
+
+Signature = tuple[int, int, int, int, int]
+"""Size, times of modification and change, number and mode of a file; it differs after a change."""
+
+
+class _Folder:
+    """A folder and what is in it. ``path`` is "" for the workspace, relative inside of it, absolute elsewhere."""
+
+    __slots__ = ("files", "folders", "level", "path", "watch")
+
+    def __init__(self, path: str, level: Level) -> None:
+        self.path = path
+        self.level = level
+        self.watch = -1
+        self.files: dict[str, tuple[Entry, Signature | None]] = {}
+        self.folders: dict[str, _Folder] = {}
+
+
+class Watcher:
+    """Knows the files of a workspace and of more folders. Blocking; one call at a time. Close it.
+
+    ``skip`` says of an absolute path that it must be left out. ``known`` are files that were kept before. When
+    ``abandoned`` becomes true, the first reading ends early, with a `CheckpointError`. Without ``watch`` the kernel is not
+    asked. Raises `CheckpointError` if the folders have too many files.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        more: Sequence[str] = (),
+        *,
+        skip: Callable[[str], bool] = lambda path: False,
+        known: Mapping[str, Entry] | None = None,
+        abandoned: Callable[[], bool] = lambda: False,
+        watch: bool = True,
+    ) -> None:
+        self._store = store
+        self._skip = skip
+        self._known = known if known is not None else {}
+        self._known_folders = _folders_of(self._known)
+        self._cache = _read_cache(store.cache())
+        self._have = store.hashes()
+        self._new: list[bytes] = []
+        self._new_bytes = 0
+        self._changes: dict[str, Change] = {}
+        self._count = self._bytes = 0
+        self._unread: list[tuple[_Folder, str]] | None = []
+        """While all files are found for the first time: those whose content is read afterwards."""
+        self._abandoned = abandoned
+        self._inotify = _Inotify.start() if watch else None
+        self._by_watch: dict[int, _Folder] = {}
+        workspace = store.workspace
+        tops = {"": workspace}
+        for folder in map(os.path.realpath, more):
+            if folder != workspace and not folder.startswith(workspace.rstrip("/") + "/"):
+                tops[folder] = folder
+        self._roots = {path: _Folder(path, level_of_folder(real)) for path, real in tops.items()}
+        self._exclude = _info_exclude(workspace)
+        try:
+            for root in self._roots.values():
+                self._rescan(root)
+            self._read_all()
+            self._add_new()
+        except BaseException:
+            self.close()
+            raise
+        self._changes.clear()
+        self._cache = {}
+
+    def close(self) -> None:
+        """Stop watching. Safe to call twice."""
+        inotify, self._inotify = self._inotify, None
+        if inotify is not None:
+            inotify.close()
+
+    @property
+    def cheap(self) -> bool:
+        """Whether looking for changes costs nothing per unchanged file."""
+        return self._inotify is not None
+
+    def tree(self) -> dict[str, Entry]:
+        """All files, by path."""
+        found: dict[str, Entry] = {}
+        todo = list(self._roots.values())
+        while todo:
+            folder = todo.pop()
+            for name, (entry, _) in folder.files.items():
+                found[_join(folder.path, name)] = entry
+            todo += folder.folders.values()
+        return found
+
+    def changes(self) -> dict[str, Change]:
+        """What changed since the last call (or since this was made). The new contents are in the store."""
+        if self._inotify is None:
+            self._rescan_all()
+        else:
+            self._look_at_events(self._inotify)
+        self._add_new()
+        found, self._changes = self._changes, {}
+        return {path: pair for path, pair in found.items() if pair[0] != pair[1]}
+
+    def check_all(self) -> None:
+        """Compare every file by its times, also if the kernel reported nothing. `changes` then has the differences."""
+        self._rescan_all()
+
+    def cache(self) -> bytes:
+        """The times and hashes of all files, for `Store.keep_cache`."""
+        rows = []
+        todo = list(self._roots.values())
+        while todo:
+            folder = todo.pop()
+            for name, (entry, signature) in folder.files.items():
+                if signature is not None and entry.kept:
+                    rows.append((os.fsencode(_join(folder.path, name)), signature, entry.hash))
+            todo += folder.folders.values()
+        return msgspec.msgpack.encode(rows)
+
+    # --- finding changes
+
+    def _look_at_events(self, inotify: _Inotify) -> None:
+        dirty: dict[tuple[str, str], tuple[_Folder, str]] = {}
+        for watch, name in inotify.read():
+            if watch < 0:
+                self._rescan_all()
+                return
+            folder = self._by_watch.get(watch)
+            if folder is not None and name:
+                dirty[folder.path, name] = (folder, name)
+        for path, name in sorted(dirty):
+            folder, name = dirty[path, name]
+            if self._by_watch.get(folder.watch) is not folder or name in SKIPPED:
+                continue
+            try:
+                fd = self._open(folder.path)
+            except OSError:
+                continue
+            if fd is None:
+                continue
+            try:
+                self._look_at(folder, fd, name)
+                if name == ".gitignore":
+                    self._reload_rules(folder, fd)
+                    self._rescan(folder)
+            finally:
+                os.close(fd)
+
+    def _rescan_all(self) -> None:
+        self._exclude = _info_exclude(self._store.workspace)
+        for root in self._roots.values():
+            root.level = level_of_folder(root.path or self._store.workspace)
+            self._rescan(root)
+
+    def _rescan(self, folder: _Folder) -> None:
+        """Compare a folder and all below it with the disk."""
+        todo = [folder]
+        while todo:
+            each = todo.pop()
+            try:
+                fd = self._open(each.path)
+            except OSError:
+                # It is there but cannot be entered now: what is in it counts as unchanged.
+                continue
+            if fd is None:
+                self._lose(each)
+                continue
+            try:
+                self._watch(each, fd)
+                todo += self._scan(each, fd)
+            finally:
+                os.close(fd)
+
+    def _scan(self, folder: _Folder, fd: int) -> list[_Folder]:
+        """Compare a folder's own entries with the disk. Returns its folders."""
+        try:
+            with os.scandir(fd) as found:
+                names = [each.name for each in found]
+        except OSError:
+            return []
+        for name in names:
+            if name not in SKIPPED:
+                self._look_at(folder, fd, name, enter=False)
+        gone = (folder.files.keys() | folder.folders.keys()) - set(names)
+        for name in gone:
+            self._remove(folder, name)
+        return list(folder.folders.values())
+
+    def _look_at(self, folder: _Folder, fd: int, name: str, *, enter: bool = True) -> None:
+        """Compare one entry of a folder with the disk. With ``enter``, also everything in it if it is a folder."""
+        try:
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        except FileNotFoundError:
+            self._remove(folder, name)
+            return
+        except OSError:
+            return
+        path = _join(folder.path, name)
+        if stat.S_ISDIR(status.st_mode):
+            self._forget_file(folder, name)
+            child = folder.folders.get(name)
+            if child is None:
+                if self._ignored(folder, name, path, True) or self._skip(self._absolute(path)):
+                    return
+                child = folder.folders[name] = self._enter(folder, fd, name, path)
+            elif not enter:
+                self._refresh_level(folder, child, fd, name)
+            if enter:
+                self._rescan(child)
+            return
+        if (lost := folder.folders.pop(name, None)) is not None:
+            self._lose(lost)
+        known = folder.files.get(name)
+        signature: Signature | None = (
+            status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_mode,
+        )  # fmt: skip
+        if known is not None and known[1] == signature:
+            return
+        if known is None and (self._ignored(folder, name, path, False) or self._skip(self._absolute(path))):
+            return
+        entry = self._entry(fd, name, path, status)
+        if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) < _FRESH:
+            signature = None
+        if known is None:
+            self._grow(entry)
+        if self._unread is not None and entry.kept and not entry.hash:
+            self._unread.append((folder, name))
+        folder.files[name] = (entry, signature)
+        if known is None or known[0] != entry:
+            self._note(path, None if known is None else known[0], entry)
+
+    def _read_all(self) -> None:
+        """Read the files that were found for the first time. Only now, because there may be too many of them."""
+        unread, self._unread = self._unread or [], None
+        at: _Folder | None = None
+        fd: int | None = None
+        try:
+            for folder, name in unread:
+                if self._abandoned():
+                    raise CheckpointError("the session was closed before all files were kept")
+                if folder is not at:
+                    if fd is not None:
+                        os.close(fd)
+                    at, fd = folder, None
+                    with suppress(OSError):
+                        fd = self._open(folder.path)
+                folder.files.pop(name, None)
+                self._count -= 1
+                if fd is not None:
+                    self._look_at(folder, fd, name)
+        finally:
+            if fd is not None:
+                os.close(fd)
+
+    def _grow(self, entry: Entry) -> None:
+        self._count += 1
+        self._bytes += entry.size if entry.kept else 0
+        if self._count > MOST_FILES or self._bytes > MOST_BYTES:
+            limit = f"{MOST_FILES:,} files" if self._count > MOST_FILES else f"{MOST_BYTES // 1024**3} GiB"
+            raise CheckpointError(
+                f"{self._store.workspace} has more than {limit}; add generated files to .gitignore, or open a smaller folder"
+            )
+
+    def _remove(self, folder: _Folder, name: str) -> None:
+        self._forget_file(folder, name)
+        if (lost := folder.folders.pop(name, None)) is not None:
+            self._lose(lost)
+
+    def _forget_file(self, folder: _Folder, name: str) -> None:
+        if (known := folder.files.pop(name, None)) is not None:
+            self._count -= 1
+            self._bytes -= known[0].size if known[0].kept else 0
+            self._note(_join(folder.path, name), known[0], None)
+
+    def _lose(self, folder: _Folder) -> None:
+        """A folder is gone, with all below it."""
+        if folder.watch >= 0 and self._by_watch.get(folder.watch) is folder:
+            del self._by_watch[folder.watch]
+            if self._inotify is not None:
+                self._inotify.remove(folder.watch)
+        folder.watch = -1
+        for name in tuple(folder.files):
+            self._forget_file(folder, name)
+        for child in folder.folders.values():
+            self._lose(child)
+        folder.folders.clear()
+
+    def _note(self, path: str, before: Entry | None, after: Entry | None) -> None:
+        first = self._changes.get(path)
+        self._changes[path] = (before if first is None else first[0], after)
+
+    # --- folders and rules
+
+    def _enter(self, folder: _Folder, fd: int, name: str, path: str) -> _Folder:
+        try:
+            inner = os.open(name, _FOLDER, dir_fd=fd)
+        except OSError:
+            return _Folder(path, folder.level)
+        try:
+            return _Folder(path, folder.level.enter(name, inner))
+        finally:
+            os.close(inner)
+
+    def _refresh_level(self, folder: _Folder, child: _Folder, fd: int, name: str) -> None:
+        if child.level.above is not folder.level:
+            child.level = self._enter(folder, fd, name, child.path).level
+
+    def _reload_rules(self, folder: _Folder, fd: int) -> None:
+        above = folder.level.above
+        if folder.path in self._roots:
+            folder.level = level_of_folder(self._absolute(folder.path))
+        elif above is not None:
+            folder.level = above.enter(folder.level.name, fd)
+
+    def _ignored(self, folder: _Folder, name: str, path: str, is_folder: bool) -> bool:
+        if path in self._known or (is_folder and path in self._known_folders):
+            return False
+        if folder.level.ignores(name, is_folder, by_git=True):
+            return True
+        return bool(self._exclude) and not os.path.isabs(path) and self._exclude.ignores(path, is_folder) is True
+
+    def _absolute(self, path: str) -> str:
+        return os.path.join(self._store.workspace, path) if path else self._store.workspace
+
+    def _open(self, path: str) -> int | None:
+        root = next((each for each in self._roots if each and (path == each or path.startswith(each + "/"))), "")
+        return open_folder(root or self._store.workspace, path.removeprefix(root).strip("/"))
+
+    def _watch(self, folder: _Folder, fd: int) -> None:
+        if self._inotify is None or folder.watch >= 0:
+            return
+        try:
+            watch = self._inotify.add(fd)
+        except OSError:
+            # The limit of watches is reached: compare all files each time instead.
+            self._inotify.close()
+            self._inotify = None
+            self._by_watch.clear()
+            return
+        other = self._by_watch.get(watch)
+        if other is not None and other is not folder:
+            other.watch = -1
+        folder.watch = watch
+        self._by_watch[watch] = folder
+
+    # --- contents
+
+    def _entry(self, fd: int, name: str, path: str, status: os.stat_result) -> Entry:
+        mode, size = status.st_mode, status.st_size
+        version = f"{size}:{status.st_mtime_ns}:{status.st_ino}"
+        parts = path.split("/")
+        if stat.S_ISLNK(mode):
+            target = os.fsencode(os.readlink(name, dir_fd=fd))
+            return Entry(mode, self._keep(target), len(target))
+        if not stat.S_ISREG(mode):
+            return Entry(mode, b"", 0, "a special file, such as a socket or a device", version)
+        if why_hidden(parts, mode) is not None or is_git_config(parts):
+            return Entry(mode, b"", size, "hidden from entities, because it may hold keys", version)
+        if size > LARGEST:
+            return Entry(mode, b"", size, f"larger than {LARGEST // 1024 // 1024} MB", version)
+        cached = self._cache.get(path)
+        if cached is not None and cached[0] == _signature(status) and cached[1] in self._have:
+            return Entry(mode, cached[1], size)
+        if self._unread is not None:
+            return Entry(mode, b"", size, "", version)
+        data = read_file(name, fd)
+        if data is None:
+            return Entry(mode, b"", size, "not readable", version)
+        return Entry(mode, self._keep(data), len(data))
+
+    def _keep(self, data: bytes) -> bytes:
+        found = content_hash(data)
+        if found not in self._have:
+            self._have.add(found)
+            self._new.append(data)
+            self._new_bytes += len(data)
+            if self._new_bytes > _TOGETHER:
+                self._add_new()
+        return found
+
+    def _add_new(self) -> None:
+        if self._new:
+            with self._store.writing():
+                for data in self._new:
+                    self._store.add(data)
+            self._new, self._new_bytes = [], 0
+
+
+def open_folder(root: str, below: str) -> int | None:
+    """Open a folder below a root without following links. None if it is not there. The caller closes it.
+
+    Raises `OSError` if it is there and cannot be opened.
+    """
+    fd = -1
+    try:
+        fd = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
+        for name in below.split("/") if below else ():
+            outer, fd = fd, -1
+            try:
+                fd = os.open(name, _FOLDER, dir_fd=outer)
+            finally:
+                os.close(outer)
+    except OSError as problem:
+        if problem.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
+    return fd
+
+
+def _folders_of(paths: Mapping[str, Entry]) -> set[str]:
+    """All folders above these paths."""
+    folders = {""}
+    for path in paths:
+        while (path := path.rpartition("/")[0]) not in folders:
+            folders.add(path)
+    return folders
+
+
+def read_file(name: str, fd: int) -> bytes | None:
+    """Read a regular file of at most `LARGEST` bytes in an open folder; None if it cannot be read, or is another thing."""
+    try:
+        file = os.open(name, _READ, dir_fd=fd)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        pieces: list[bytes] = []
+        left = LARGEST + 1
+        while left > 0 and (piece := os.read(file, min(left, 1024 * 1024))):
+            pieces.append(piece)
+            left -= len(piece)
+        return b"".join(pieces) if left > 0 else None
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _signature(status: os.stat_result) -> Signature:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_mode
+
+
+def _read_cache(data: bytes) -> dict[str, tuple[Signature, bytes]]:
+    if not data:
+        return {}
+    return {os.fsdecode(path): (tuple(seen), found) for path, seen, found in msgspec.msgpack.decode(data)}
+
+
+def _info_exclude(workspace: str) -> Rules:
+    try:
+        fd = open_folder(workspace, ".git/info")
+    except OSError:
+        fd = None
+    if fd is None:
+        return Rules(())
+    try:
+        data = read_file("exclude", fd) or b""
+    finally:
+        os.close(fd)
+    return Rules(data.decode("utf-8", "surrogateescape").split("\n")[:2_000])
+
+
+class _Inotify:
+    """The kernel's reports of changes in folders (inotify(7))."""
+
+    _EVENTS = 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200
+    """IN_MODIFY, ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, CREATE, DELETE."""
+    _OVERFLOW = 0x4000
+    _HEAD = struct.Struct("iIII")
+
+    def __init__(self, fd: int, libc: ctypes.CDLL) -> None:
+        self._fd = fd
+        self._libc = libc
+
+    @classmethod
+    def start(cls) -> _Inotify | None:
+        """None on another system than Linux, or if the user has no instance left."""
+        if not sys.platform.startswith("linux"):
+            return None
+        libc = ctypes.CDLL(None, use_errno=True)
+        fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        return cls(fd, libc) if fd >= 0 else None
+
+    def add(self, folder: int) -> int:
+        """Watch an open folder. Returns the number of the watch. Raises `OSError`."""
+        # The path leads to the opened folder, whatever was put in its place meanwhile.
+        watch: int = self._libc.inotify_add_watch(self._fd, f"/proc/self/fd/{folder}".encode(), self._EVENTS)
+        if watch < 0:
+            raise OSError(ctypes.get_errno(), "a folder cannot be watched")
+        return watch
+
+    def remove(self, watch: int) -> None:
+        self._libc.inotify_rm_watch(self._fd, watch)
+
+    def read(self) -> Iterator[tuple[int, str]]:
+        """The watch and the name of each event until now; a watch of -1 means that events were lost."""
+        while True:
+            try:
+                data = os.read(self._fd, 1024 * 1024)
+            except OSError as problem:
+                if problem.errno in (errno.EAGAIN, errno.EINTR):
+                    return
+                yield -1, ""
+                return
+            at = 0
+            while at < len(data):
+                watch, mask, _, length = self._HEAD.unpack_from(data, at)
+                at += self._HEAD.size
+                name = data[at : at + length].split(b"\0", 1)[0]
+                at += length
+                yield (-1 if mask & self._OVERFLOW else watch), os.fsdecode(name)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            os.close(self._fd)

@@ -1,0 +1,138 @@
+"""Undo, restore and review in a session: what the entity changed goes back, what the user changed stays."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.acp.test_files import BOTH, END, Editor, call
+from tests.support.fixtures.acp import Start
+
+GATES = ["done", "read_file", "write_file", "edit_file"]
+LINES = "one\ntwo\nthree\nfour\nfive\n"
+
+
+def says(agent: Any, session: Any, text: str) -> str:
+    """The answer to a slash command."""
+    before = len(agent.updates("agent_message_chunk"))
+    agent.prompt(session, text)
+    return "".join(each["content"]["text"] for each in agent.updates("agent_message_chunk")[before:])
+
+
+@pytest.fixture
+def changed(start: Start, folder: Path) -> tuple[Any, Any]:
+    """A session in which two prompts changed files, and one did not."""
+    (folder / "a.txt").write_text(LINES)
+    (folder / "old.txt").write_text("old\n")
+    steps = [
+        call("write_file", path="a.txt", content=LINES.replace("one", "ONE")),
+        call("write_file", path="sub/new.txt", content="new\n"),
+        END,
+        call("edit_file", path="a.txt", old_text="two\n", new_text="TWO\n"),
+        END,
+        call("read_file", path="a.txt"),
+    ]
+    agent = start([*steps, END], gates=GATES, capabilities=BOTH)
+    Editor(agent)
+    session = agent.session(folder)
+    agent.call("session/set_mode", {"sessionId": session, "modeId": "sandboxed"})
+    for prompt in ("First.", "Second.", "Third."):
+        agent.prompt(session, prompt)
+    assert (folder / "a.txt").read_text() == LINES.replace("one", "ONE").replace("two", "TWO")
+    return agent, session
+
+
+def test_undo_goes_back_prompt_by_prompt_and_redo_forward(changed: tuple[Any, Any], folder: Path) -> None:
+    agent, session = changed
+    assert "Restored 1 file" in says(agent, session, "/undo")
+    assert (folder / "a.txt").read_text() == LINES.replace("one", "ONE")
+    assert (folder / "sub" / "new.txt").exists()
+    assert "sub/new.txt` (deleted)" in says(agent, session, "/undo")
+    assert (folder / "a.txt").read_text() == LINES
+    assert not (folder / "sub").exists()
+    assert (folder / "old.txt").read_text() == "old\n"
+    assert "nothing to undo" in says(agent, session, "/undo")
+    says(agent, session, "/redo")
+    assert (folder / "sub" / "new.txt").read_text() == "new\n"
+    assert (folder / "a.txt").read_text() == LINES.replace("one", "ONE")
+
+
+def test_restore_of_a_turn_and_of_the_start(changed: tuple[Any, Any], folder: Path) -> None:
+    agent, session = changed
+    says(agent, session, "/restore 1")
+    assert (folder / "a.txt").read_text() == LINES.replace("one", "ONE")
+    assert not (folder / "sub").exists()
+    says(agent, session, "/restore 4")
+    assert (folder / "a.txt").read_text() == LINES.replace("one", "ONE").replace("two", "TWO")
+    assert (folder / "sub" / "new.txt").read_text() == "new\n"
+    says(agent, session, "/restore 0")
+    assert (folder / "a.txt").read_text() == LINES
+
+
+def test_what_the_user_changed_is_merged_or_asked_about(changed: tuple[Any, Any], folder: Path) -> None:
+    agent, session = changed
+    (folder / "a.txt").write_text("ONE\nTWO\nthree\nfour\nMINE\n")
+    (folder / "sub" / "new.txt").write_text("mine\n")
+    told = says(agent, session, "/restore 0")
+    assert "`a.txt` (merged with your own changes)" in told
+    assert "sub/new.txt`: you changed it after the entity did (it would be deleted)" in told
+    assert (folder / "a.txt").read_text() == "one\ntwo\nthree\nfour\nMINE\n"
+    assert (folder / "sub" / "new.txt").read_text() == "mine\n"
+    says(agent, session, "/restore 0 --force")
+    assert not (folder / "sub").exists()
+    says(agent, session, "/redo")
+    assert (folder / "sub" / "new.txt").read_text() == "mine\n"
+
+
+def test_unsaved_text_in_the_editor_is_merged_and_written_through_it(changed: tuple[Any, Any], folder: Path) -> None:
+    agent, session = changed
+    editor = Editor(agent, saves=False)
+    editor.open = {str(folder / "a.txt"): "ONE\nTWO\nthree\nfour\nunsaved\n"}
+    on_disk = (folder / "a.txt").read_text()
+    says(agent, session, "/undo")
+    assert editor.open[str(folder / "a.txt")] == "ONE\ntwo\nthree\nfour\nunsaved\n"
+    assert (folder / "a.txt").read_text() == on_disk
+
+
+def test_the_methods_give_data_for_a_panel(changed: tuple[Any, Any], folder: Path) -> None:
+    agent, session = changed
+    found = agent.call("_cantrip/changes", {"sessionId": session, "texts": True})
+    assert [(each["path"], each["status"], each["added"], each["removed"]) for each in found["files"]] == [
+        ("a.txt", "modified", 2, 2),
+        ("sub/new.txt", "added", 1, 0),
+    ]
+    first = found["files"][0]
+    assert first["before"] == LINES
+    assert first["uri"] == f"file://{folder}/a.txt"
+    assert [each["text"] for each in found["prompts"]] == ["First.", "Second."]
+    since = agent.call("_cantrip/changes", {"sessionId": session, "since": 2})
+    assert [(each["path"], each["added"]) for each in since["files"]] == [("a.txt", 1)]
+    kept = agent.call("_cantrip/keep", {"sessionId": session, "path": "sub/new.txt"})
+    assert kept == {"kept": ["sub/new.txt"]}
+    assert [each["path"] for each in agent.call("_cantrip/changes", {"sessionId": session})["files"]] == ["a.txt"]
+    (folder / "a.txt").write_text("other\n")
+    problem = agent.error("_cantrip/undo", {"sessionId": session, "path": "a.txt", "version": first["version"]})
+    assert "changed since it was shown" in str(problem)
+    done = agent.call("_cantrip/restore", {"sessionId": session, "turn": 0, "dryRun": True})
+    assert {each["path"] for each in (*done["restored"], *done["conflicts"])} == {"a.txt", "sub/new.txt"}
+    assert (folder / "a.txt").read_text() == "other\n"
+
+
+def test_keep_and_undo_of_hunks(start: Start, folder: Path) -> None:
+    text = "".join(f"{number}\n" for number in range(40))
+    (folder / "n.txt").write_text(text)
+    after = text.replace("3\n", "three\n", 1).replace("35\n", "last\n")
+    agent = start([call("write_file", path="n.txt", content=after), END], gates=GATES)
+    session = agent.session(folder)
+    agent.call("session/set_mode", {"sessionId": session, "modeId": "sandboxed"})
+    agent.prompt(session, "Write.")
+    assert "| +2 -2 | 2 |" in says(agent, session, "/changes")
+    says(agent, session, "/changes keep n.txt 1")
+    found = agent.call("_cantrip/changes", {"sessionId": session})["files"][0]
+    assert [each["lines"][3:5] for each in found["hunks"]] == [["-35", "+last"]]
+    says(agent, session, "/changes undo n.txt")
+    assert (folder / "n.txt").read_text() == text.replace("3\n", "three\n", 1)
+    assert "No file was changed" in says(agent, session, "/changes")
+    says(agent, session, "/redo")
+    agent.call("_cantrip/undo", {"sessionId": session, "path": "n.txt", "hunk": 1})
+    assert (folder / "n.txt").read_text() == text.replace("3\n", "three\n", 1)

@@ -2,8 +2,8 @@
 
 A loom is in use, and is kept, in four cases: a process has it open (it is locked); a file ``NAME.keep`` is beside it; another
 loom that is kept continues from one of its turns (`find_needed`); or a file in the worktree of its fork was changed later.
-With a loom go the files beside it, the hidden git refs by which it pinned files in a repository, and the worktrees of its forks in
-the state folder. A worktree in another folder belongs to the user and is kept.
+With a loom go the files beside it, its checkpoints (and those that an earlier version kept in a repository), and the worktrees
+of its forks in the state folder. A worktree in another folder belongs to the user and is kept.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def delete_elsewhere(state: Folder, looms: Folder, loom: LoomFiles) -> Callable[
         except LoomError:
             # The loom cannot be read, now or later.
             return
-        delete_checkpoints(kept)
+        delete_checkpoints(kept, state=state.path)
         # If the repository itself is gone, the folder is still there.
         folder = state.sub(WORKTREES)
         if folder is not None:

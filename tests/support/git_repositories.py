@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 _ENV = {
@@ -37,6 +38,41 @@ def repository(where: Path, files: dict[str, str] | None = None) -> Path:
     git(where, "add", "-A")
     git(where, "commit", "-qm", "the first")
     return where
+
+
+@dataclass(frozen=True)
+class Pin:
+    """The files of a repository as an earlier version kept them: a commit on no branch."""
+
+    top: str
+    commit: str
+    tree: str
+    ref: str
+    head: str | None
+
+
+def pinned(where: Path, loom_id: str = "loom_1", entity_id: str = "e_1") -> Pin:
+    """Keep the files of a repository as an earlier version did, without touching the user's index."""
+    index = where / ".git" / "pin-index"
+    head = git(where, "rev-parse", "--verify", "--quiet", "HEAD", check=False) or None
+    env = {**_ENV, "GIT_INDEX_FILE": str(index)}
+
+    def with_index(*args: str) -> str:
+        ran = subprocess.run(["git", *args], cwd=where, env=env, capture_output=True, text=True, check=True)
+        return ran.stdout.strip()
+
+    with_index("-c", "core.attributesFile=/dev/null", "-c", "core.autocrlf=false", "add", "-A")
+    for name in with_index("ls-files").splitlines():
+        raw = with_index("hash-object", "-w", "--no-filters", "--", name) if not (where / name).is_symlink() else ""
+        if raw:
+            mode = with_index("ls-files", "--stage", "--", name).split()[0]
+            with_index("update-index", "--cacheinfo", f"{mode},{raw},{name}")
+    tree = with_index("write-tree")
+    commit = with_index("commit-tree", tree, "-m", "files after a turn", *(("-p", head) if head else ()))
+    ref = f"refs/cantrip/{loom_id}/{entity_id}"
+    git(where, "update-ref", ref, commit)
+    index.unlink()
+    return Pin(str(where), commit, tree, ref, head)
 
 
 def users_state(where: Path) -> dict[str, object]:

@@ -103,7 +103,7 @@ class Permissions:
     def __init__(self, ask: Callable[[Question], Awaitable[Decision]], remember: Callable[[Grant], None]) -> None:
         self.ask = ask
         self.remember = remember
-        self.mode = modes.DEFAULT
+        self.mode = modes.FALLBACK
         self.granted: list[Grant] = []
         self.hosts = NamedHosts()
         self._open: list[_OpenQuestion] = []
@@ -145,7 +145,8 @@ class Permissions:
                 call.tool, lambda p: patterns.command_matches(call.text, p) if shell else p == ALL
             )
             if remembered is None or remembered is True:
-                return True if remembered or self.mode != modes.ASK or not _needs_permission(call) else None
+                asks = self.mode == modes.ASK or (self.mode == modes.SANDBOXED and _has_network(call))
+                return True if remembered or not asks or not _needs_permission(call) else None
             return remembered
 
         pattern, pattern_text = patterns.pattern_of_command(call.text) if shell else (ALL, "every cell")
@@ -326,6 +327,10 @@ def _needs_permission(call: ProgramCall) -> bool:
     if name.startswith("cantrip_") and name.removeprefix("cantrip_") in call.circle.tool_names:
         return False
     return name not in call.circle.tool_names or name in _SHELL_WORDS
+
+
+def _has_network(call: ProgramCall) -> bool:
+    return call.tool == "bash" and bool(call.circle.wards.bash_network)
 
 
 def _can_write(call: ProgramCall) -> bool:

@@ -112,6 +112,7 @@ class SessionOptions:
             match option:
                 case "mode":
                     self.set_mode(session, value)
+                    session.mode_chosen = True
                     session.send_now(acp.CurrentMode(value))
                 case "model" | "effort":
                     await self._set_crystal(session, option, value)
@@ -236,6 +237,8 @@ class SessionOptions:
         found = await anyio.to_thread.run_sync(resume_entity, cantrip, old.loom, new_id("e"), fork_turn)
         apply_mode(found.entity, metadata.mode)
         found.entity.state.names_requests = old.state.names_requests
+        if found.entity.checkpoints is not None and old.checkpoints is not None:
+            found.entity.checkpoints.on_problem = old.checkpoints.on_problem
         session.opened.entity, session.opened.recipe = found.entity, recipe
         metadata.entity_id, metadata.recipe, metadata.crystal, metadata.effort = found.entity.id, value, None, None
         metadata.from_turn = fork_turn

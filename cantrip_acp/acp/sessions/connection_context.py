@@ -6,6 +6,7 @@ the client's terminals, and questions to the user.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ import anyio.to_thread
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import auth_required, unknown_session
 from cantrip_acp.acp.permissions.interceptor import Permissions
+from cantrip_acp.acp.render.event_translator import notice
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory, permission_change
 from cantrip_acp.acp.sessions.session import Session
@@ -106,11 +108,28 @@ class ConnectionContext:
         session.after_prompt = self._save_after_prompt
         permissions.mode, permissions.granted = opened.metadata.mode, list(opened.metadata.granted)
         permissions.route = gate_router(session)
+        if opened.mode_reason:
+            session.user_notes.append(
+                f"This session asks before each change and each command, because {opened.mode_reason}."
+            )
+        if opened.entity.checkpoints is not None:
+            opened.entity.checkpoints.on_problem = partial(self._without_checkpoints, session)
         opened.entity.state.names_requests = self.client.request_ids or (
             isinstance(meta, dict) and bool(meta.get(acp.REQUEST_EDGES))
         )
         self._open_sessions.sessions[session.id] = session
         return session
+
+    def _without_checkpoints(self, session: Session, why: str) -> None:
+        """No files can be kept, so nothing could be undone: ask again before each change, and tell the user."""
+        note = f"Changes of files cannot be undone in this session: {why}."
+        if session.metadata.mode == modes.SANDBOXED and not session.mode_chosen:
+            with contextlib.suppress(RpcError):
+                # A stricter mode applies even if it cannot be recorded.
+                self._options.set_mode(session, modes.FALLBACK)
+            session.send_now(acp.CurrentMode(modes.FALLBACK))
+            note += " It now asks before each change and each command."
+        session.send_now(notice(note, session.client))
 
     def _save_after_prompt(self, session: Session) -> None:
         """Save the session's metadata after a prompt: the title and the time of the last activity."""

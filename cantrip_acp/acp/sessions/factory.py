@@ -70,6 +70,7 @@ class OpenedSession:
     - ``restored_state``: how the variables of the code medium were restored.
     - ``lock``: a file descriptor that locks a session in a shared loom, or -1.
     - ``dropped_choice``: the problem if the chosen crystal or effort is no longer available, else empty.
+    - ``mode_reason``: why a new session does not have the usual mode, else empty.
     - ``history``: the entity's history as read from disk. None after it was sent, or if it is out of date.
     """
 
@@ -81,6 +82,7 @@ class OpenedSession:
     restored_state: KeptState = "none"
     lock: int = -1
     dropped_choice: str = ""
+    mode_reason: str = ""
     released: bool = False
     history: list[CastPart] | None = None
 
@@ -193,6 +195,7 @@ class SessionFactory:
         cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources)
         loom, lock = self._open_loom(cantrip, session_id)
         entity = cantrip.invoke(loom=loom)
+        mode, reason = modes.default_mode(entity)
         metadata = SessionMetadata(
             id=session_id,
             cwd=str(cwd),
@@ -200,8 +203,10 @@ class SessionFactory:
             loom=loom.location or "",
             directories=[str(folder) for folder in directories],
             started=self.recipes.named,
+            mode=mode,
         )
-        opened = OpenedSession(metadata, entity, recipe, self.store.exports, lock=lock)
+        apply_mode(entity, mode)
+        opened = OpenedSession(metadata, entity, recipe, self.store.exports, lock=lock, mode_reason=reason)
         self.save_metadata(opened)
         return opened
 
@@ -403,7 +408,7 @@ def chosen_options(metadata: SessionMetadata) -> dict[str, str]:
     """The chosen options of a session, as changes for a ``config`` record."""
     found = {"mode": metadata.mode, "recipe": metadata.recipe, "crystal": metadata.crystal, "effort": metadata.effort}
     return {
-        name: value for name, value in found.items() if value is not None and (name, value) != ("mode", modes.DEFAULT)
+        name: value for name, value in found.items() if value is not None and (name, value) != ("mode", modes.FALLBACK)
     }
 
 

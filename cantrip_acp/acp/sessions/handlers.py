@@ -84,7 +84,7 @@ class Sessions:
         except UntrustedRecipe as problem:
             self._open_sessions.untrusted[session_id] = UntrustedSession(session_id, params, trace)
             about = {"untrusted": shared().diagnostic(str(problem))}
-            return acp.SessionState(session_id=session_id, modes=modes.state(modes.DEFAULT), meta={"cantrip": about})
+            return acp.SessionState(session_id=session_id, modes=modes.state(modes.FALLBACK), meta={"cantrip": about})
         self.context.after_reply(session, request)
         return self.context.state(session, session_id=session_id)
 
@@ -363,6 +363,7 @@ class Sessions:
         """``session/set_mode``: sets the mode at once, also for a running prompt."""
         session = self._open_sessions.session(params.session_id)
         self._options.set_mode(session, params.mode_id)
+        session.mode_chosen = True
         request.after.append(lambda: session.send_now(acp.ConfigOptionsChanged(self._options.option_list(session))))
         return {}
 
@@ -527,6 +528,8 @@ class Sessions:
         session = await self._open_sessions.open(waiting.id, begin)
         self.context.after_reply(session, request, before_reply=True)
         session.send_now(acp.ConfigOptionsChanged(self._options.option_list(session)))
+        if session.metadata.mode != modes.FALLBACK:
+            session.send_now(acp.CurrentMode(session.metadata.mode))
         return await self.prompt(params, request)
 
     def cancel(self, params: acp.Cancel, request: Request) -> None:

@@ -117,6 +117,8 @@ class Session:
         """Notes for the user. They are shown after the reply that opens the session."""
         self.running = False
         """Whether a prompt runs."""
+        self.mode_chosen = False
+        """Whether the user chose the present mode since the session was opened."""
         self.closing = False
         self.in_use_by_client = True
         """Whether a client uses this session; False for one that was opened only to fork it."""

@@ -332,7 +332,7 @@ def _read_metadata(path: Path) -> SessionMetadata | None:
     metadata.directories = [folder for folder in metadata.directories if _folder(folder)]
     if metadata.mode not in modes.NAMES:
         # The mode comes from another version.
-        metadata.mode = modes.DEFAULT
+        metadata.mode = modes.FALLBACK
     return metadata
 
 

@@ -51,7 +51,7 @@ def restore(name: str, turn: str, dry_run: bool, force: bool, as_json: bool, sta
     from cantrip_acp.checkpoints.history import FileHistory
     from cantrip_acp.checkpoints.restore import finish_restores, make_plan, run_plan
     from cantrip_acp.checkpoints.store import Store
-    from cantrip_acp.core.lifecycle.checkpoints import chain_key, files_record, target_of_turn
+    from cantrip_acp.core.lifecycle.checkpoints import chain_key, files_record, state_of, target_of_turn
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import find_loom, find_turn
     from cantrip_acp.loom.loom import Loom
@@ -62,7 +62,7 @@ def restore(name: str, turn: str, dry_run: bool, force: bool, as_json: bool, sta
         turn_id = find_turn(loom, turn or None)
         kept, last_turn = _find_chain(loom, turn_id)
         loom_key, entity_key = chain_key(str(kept.ref))
-        with Store(str(kept.workspace), state=state, create=False) as store:
+        with Store(str(kept.workspace), state=state_of(loom.location) or state, create=False) as store:
             if not dry_run:
                 finish_restores(store, loom_key, entity_key)
             history = FileHistory(store, loom_key, entity_key)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from cantrip_acp.core.errors import CheckpointError, GitError
+from cantrip_acp.core.lifecycle.checkpoints import state_of
 from cantrip_acp.files import paths
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
@@ -69,7 +70,9 @@ def make_worktree(
         made = worktrees.make(repository, kept.commit, kept.head, folder, why=why)
     else:
         head = repository.commit() or worktrees.first_commit(repository)
-        write = _writer(kept, turn_id, os.path.relpath(os.path.realpath(workspace), repository.top))
+        write = _writer(
+            kept, turn_id, os.path.relpath(os.path.realpath(workspace), repository.top), state_of(loom.location)
+        )
         made = worktrees.make(repository, head, head, folder, why=why, write=write)
     if loom.location is not None:
         address = is_address(loom.location)
@@ -78,14 +81,14 @@ def make_worktree(
     return ForkWorktree(made, there, (*(f"file {line}" for line in kept.missing), IGNORED))
 
 
-def _writer(kept: FilesRecord, turn_id: str, below: str) -> Callable[[str], None]:
+def _writer(kept: FilesRecord, turn_id: str, below: str, state: Path | None) -> Callable[[str], None]:
     """A function that writes the files of a checkpoint to a worktree, in the folder ``below`` its top."""
     from cantrip_acp.checkpoints.restore import write_tree
     from cantrip_acp.checkpoints.store import Store
 
     def write(folder: str) -> None:
         try:
-            with Store(str(kept.workspace), create=False) as store:
+            with Store(str(kept.workspace), state=state, create=False) as store:
                 write_tree(store, str(kept.checkpoint), os.path.normpath(os.path.join(folder, below)))
         except (CheckpointError, OSError) as problem:
             raise GitError(f"the files at turn {turn_id!r} cannot be had: {problem}") from None

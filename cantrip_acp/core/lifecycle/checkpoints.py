@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -20,6 +21,7 @@ from cantrip_acp.files import paths
 from cantrip_acp.git import file_snapshots, worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord, new_id, now
+from cantrip_acp.loom.stores.address import is_address
 
 if TYPE_CHECKING:
     from cantrip_acp.checkpoints.history import FileHistory, Target
@@ -65,7 +67,10 @@ class Checkpoints:
     async def before_calls(self, calls: tuple[ToolCall, ...], circle: Circle) -> None:
         """Keep what the user changed since the last turn, before calls that may change files."""
         if any(_may_change(call.gate, circle) for call in calls):
-            await self._run(self._save_users)
+            first = await self._run(self._save_users)
+            if first is not None:
+                # So a fork at a turn that changed nothing finds its files too.
+                self._append(first, self._entity.last_turn, self._entity.id)
 
     async def store(self, turn: Turn, circle: Circle) -> None:
         """Keep the files as a turn leaves them, if it changed any. This also happens while a cast is being cancelled."""
@@ -133,7 +138,7 @@ class Checkpoints:
         circle = self._entity.circle
         assert circle.workspace is not None
         if self._store is None:
-            self._store = Store(circle.workspace)
+            self._store = Store(circle.workspace, state=state_of(self._entity.loom.location))
         store, last = self._store, self._last()
         if last is not None:
             for outcome in finish_restores(store, *self._key()):
@@ -167,11 +172,12 @@ class Checkpoints:
                 store.point(loom, name, last)
         return last
 
-    def _open(self) -> None:
-        """Keep what is there before the entity changes anything. Does nothing if that was done."""
+    def _open(self) -> Checkpoint | None:
+        """Keep what is there before the entity changes anything. Does nothing if that was done. Returns the first
+        checkpoint of a chain."""
         self._watch()
         if self._begun:
-            return
+            return None
         store, watcher = self._store, self._watcher
         assert store is not None, "_watch opened it"
         assert watcher is not None, "_watch made it"
@@ -181,8 +187,7 @@ class Checkpoints:
         self._begun = True
         before = None if last is None else store.tree(last)
         if before is None:
-            store.save(loom, name, None, "start", {}, tree=tree)
-            return
+            return store.save(loom, name, None, "start", {}, tree=tree)
         changed = {
             path: (before.get(path), tree.get(path))
             for path in before.keys() | tree.keys()
@@ -190,6 +195,7 @@ class Checkpoints:
         }
         if changed:
             store.save(loom, name, last, "user", changed)
+        return None
 
     def _skips(self) -> Callable[[str], bool]:
         """Whether a path must never be kept: the state folders, and the loom that records the checkpoints."""
@@ -214,10 +220,10 @@ class Checkpoints:
 
     def _save_users(self) -> Checkpoint | None:
         begun = self._begun
-        self._open()
+        first = self._open()
         if begun:
             self._save_changes("user")
-        return None
+        return first
 
     def _save_turn(self, turn_id: str) -> Checkpoint | None:
         self._open()
@@ -255,7 +261,9 @@ class Checkpoints:
             raise CheckpointError(f"no files are kept in this session: {self.problem}")
         if self._entity.loom.header is None:
             raise CheckpointError("nothing was changed in this session yet")
-        await self._run(self._open if running else self._save_users)
+        first = await self._run(self._open if running else self._save_users)
+        if first is not None:
+            self._append(first, self._entity.last_turn, self._entity.id)
         if self._store is None:
             raise CheckpointError(f"no files are kept in this session: {self.problem or 'it is closed'}")
         store, (loom, name) = self._store, self._key()
@@ -304,6 +312,12 @@ class Checkpoints:
         if self._store is None:
             raise CheckpointError(f"no files are kept in this session: {self.problem or 'it is closed'}")
         return self._store
+
+
+def state_of(loom: str | None) -> Path | None:
+    """The state folder that a loom is in; None if it is elsewhere, and then the usual one is used."""
+    folder = Path(loom).parent if loom is not None and not is_address(loom) else None
+    return folder.parent if folder is not None and folder.name == "looms" else None
 
 
 def chain_key(ref: str) -> tuple[str, str]:
@@ -384,11 +398,12 @@ def _printable(path: str) -> str:
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
-def delete_checkpoints(loom: Loom) -> list[str]:
+def delete_checkpoints(loom: Loom, *, state: Path | None = None) -> list[str]:
     """Delete every checkpoint of a loom, and every worktree of its forks. Returns a line for each thing removed.
 
-    For callers that delete the loom itself. Worktrees of forks that a crash interrupted are deleted too. Repositories
-    that no longer exist are skipped. Blocking.
+    ``state`` is the state folder with the checkpoints; by default the one that the loom is in, or the usual one. For
+    callers that delete the loom itself. Worktrees of forks that a crash interrupted are deleted too. Repositories that no
+    longer exist are skipped. Blocking.
     """
     header = loom.header
     if header is None:
@@ -417,15 +432,15 @@ def delete_checkpoints(loom: Loom) -> list[str]:
                 # An earlier version kept files in the user's repository.
                 notes += [f"{ref} in {top}" for ref in file_snapshots.drop(found, header.id)]
     for workspace in workspaces:
-        notes += _forget(workspace, header.id)
+        notes += _forget(workspace, header.id, state or state_of(loom.location))
     return notes
 
 
-def _forget(workspace: str, loom_id: str) -> list[str]:
+def _forget(workspace: str, loom_id: str, state: Path | None) -> list[str]:
     from cantrip_acp.checkpoints.store import Store
 
     try:
-        store = Store(workspace, create=False)
+        store = Store(workspace, state=state, create=False)
     except CantripError:
         return []
     count = store.forget([file_snapshots.ref_of(loom_id).split("/")[2]])

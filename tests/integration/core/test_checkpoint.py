@@ -1,4 +1,4 @@
-"""Pinned files of turns: from every medium, for every turn that changed some, never at the cost of a cast (LOOM-4)."""
+"""Checkpoints of turns: from every medium, for every turn that changed files, never at the cost of a cast (LOOM-4)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.lifecycle.checkpoints import delete_checkpoints
+from cantrip_acp.checkpoints import watcher
+from cantrip_acp.checkpoints.store import Entry, Store, stores
+from cantrip_acp.core.lifecycle.checkpoints import chain_key, delete_checkpoints
+from cantrip_acp.files.paths import state_dir
 from cantrip_acp.loom.records.turn import FilesRecord
 from tests.support.git_repositories import git, plant, repository, users_state
 
@@ -25,20 +28,35 @@ def spell(where: Path, said: list[Any], *, medium: str = "conversation", files: 
         [{"max_turns": 20, **wards}],
         workspace=where,
     )
-    return Cantrip(ScriptedCrystal(said), circle=circle, loom_settings={"files": files})
+    return Cantrip(ScriptedCrystal(said), circle=circle, loom_settings={} if files else {"files": False})
 
 
 def kept(loom: Loom) -> list[FilesRecord]:
-    return [record for record in loom.records() if isinstance(record, FilesRecord)]
+    """The records of changed files, without the one of the start."""
+    return [record for record in loom.records() if isinstance(record, FilesRecord) and record.changed != 0]
 
 
-@pytest.fixture
-def where(tmp_path: Path) -> Path:
-    return repository(tmp_path / "project")
+def text(record: FilesRecord, path: str) -> str | None:
+    """A file's content at a checkpoint; None if it was absent."""
+    with Store(str(record.workspace), create=False) as store:
+        entry: Entry | None = store.tree(str(record.checkpoint)).get(path)
+        return None if entry is None else store.content(entry.hash).decode()
 
 
-async def test_a_turn_that_changed_files_is_pinned(where: Path) -> None:
-    before = users_state(where)
+@pytest.fixture(params=["repository", "folder"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A project: in a git repository, and in none."""
+    if request.param == "repository":
+        return repository(tmp_path / "project")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "kept.txt").write_text("kept\n")
+    return tmp_path / "project"
+
+
+async def test_a_turn_that_changed_files_is_kept(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_git = (where / ".git").exists()
+    before = users_state(where) if in_git else None
+    monkeypatch.setenv("PATH", "/nonexistent")  # git is not needed
     said = [
         does("read_file", path="kept.txt"),
         does("write_file", path="new.txt", content="one\n"),
@@ -52,16 +70,17 @@ async def test_a_turn_that_changed_files_is_pinned(where: Path) -> None:
     loom = cantrip.loom
     turns = [turn for turn in loom.turns() if turn.role == "crystal"]
     records = kept(loom)
-    assert [record.turn_id for record in records] == [turns[0].id, turns[1].id, turns[3].id]
-    assert all(record.error is None and record.repository == str(where) for record in records)
-    one, two, three = (str(record.commit) for record in records)
-    assert git(where, "show", f"{two}:new.txt") == "one"
-    assert git(where, "show", f"{three}:new.txt") == "two"
-    assert "new.txt" not in git(where, "ls-tree", "--name-only", one)
-    assert loom.files_at(turns[4].id) == records[2]
-    assert loom.files_at(turns[2].id) == records[1]
+    assert [record.turn_id for record in records] == [turns[1].id, turns[3].id]
+    assert all(record.error is None and record.workspace == str(where) for record in records)
+    assert [text(record, "new.txt") for record in records] == ["one\n", "two\n"]
+    assert text(records[0], "kept.txt") == "kept\n"
+    assert loom.files_at(turns[4].id) == records[1]
+    assert loom.files_at(turns[2].id) == records[0]
     (where / "new.txt").unlink()
-    assert users_state(where) == before
+    monkeypatch.undo()
+    if in_git:
+        assert users_state(where) == before
+        assert git(where, "for-each-ref", "refs/cantrip") == ""
 
 
 @pytest.mark.sandbox
@@ -77,31 +96,35 @@ async def test_from_programs(where: Path, medium: str, program: Any, wards: dict
     cantrip = spell(where, [program, does("done", answer="ok")], medium=medium, **wards)
     await cantrip.cast("Make it.")
     (record,) = kept(cantrip.loom)
-    assert git(where, "show", f"{record.commit}:made.txt") == "made"
+    assert text(record, "made.txt") == "made\n"
+    assert (text(record, "kept.txt") is None) == (medium == "bash")
 
 
-async def test_it_is_off_by_default(where: Path) -> None:
+async def test_a_recipe_can_turn_it_off(where: Path) -> None:
     cantrip = spell(where, [does("write_file", path="a", content="a"), does("done", answer="ok")], files=False)
     await cantrip.cast("Write.")
     assert kept(cantrip.loom) == []
-    assert git(where, "for-each-ref", "refs/cantrip") == ""
+    assert stores(state_dir()) == []
 
 
-async def test_what_cannot_be_pinned_is_recorded_once_and_fails_nothing(tmp_path: Path) -> None:
+async def test_what_cannot_be_kept_is_recorded_once_and_fails_nothing(
+    where: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "MOST_FILES", 0)
     said = [
         does("write_file", path="a", content="a"),
         does("write_file", path="b", content="b"),
         does("done", answer="ok"),
     ]
-    cantrip = spell(tmp_path, said)
+    cantrip = spell(where, said)
     result = await cantrip.cast("Write.")
     assert result.result == "ok"
     (record,) = kept(cantrip.loom)
-    assert "not in a git repository" in str(record.error)
-    assert record.commit is None
+    assert "more than 0 files" in str(record.error)
 
 
-async def test_a_hostile_repository_runs_nothing(tmp_path: Path, where: Path) -> None:
+async def test_a_hostile_repository_runs_nothing(tmp_path: Path) -> None:
+    where = repository(tmp_path / "project")
     plant(where, marker := tmp_path / "ran")
     cantrip = spell(where, [does("write_file", path="a.txt", content="a"), does("done", answer="ok")])
     await cantrip.cast("Write.")
@@ -110,7 +133,7 @@ async def test_a_hostile_repository_runs_nothing(tmp_path: Path, where: Path) ->
 
 
 @pytest.mark.sandbox
-async def test_a_turn_that_was_cut_off_is_pinned_too(where: Path) -> None:
+async def test_a_turn_that_was_cut_off_is_kept_too(where: Path) -> None:
     command = "echo half > half.txt; touch started; sleep 60"
     cantrip = spell(where, [does("bash", command=command)], medium="bash", bash_writable_paths=["workspace"])
     async with cantrip.invoke() as entity, anyio.create_task_group() as group:
@@ -124,23 +147,28 @@ async def test_a_turn_that_was_cut_off_is_pinned_too(where: Path) -> None:
         result = await entity.cast("Begin.")
         assert result.reason == "cancelled"
     (record,) = kept(cantrip.loom)
-    assert git(where, "show", f"{record.commit}:half.txt") == "half"
+    assert text(record, "half.txt") == "half\n"
 
 
-async def test_pins_are_forgotten_with_their_loom(where: Path) -> None:
+async def test_checkpoints_go_with_their_loom(where: Path) -> None:
     cantrip = spell(where, [does("write_file", path="a", content="a"), does("done", answer="ok")])
     await cantrip.cast("Write.")
     other = spell(where, [does("write_file", path="a", content="b"), does("done", answer="ok")])
     await other.cast("Write.")
     (told,) = delete_checkpoints(cantrip.loom)
-    assert told.startswith("refs/cantrip/loom_")
-    assert len(git(where, "for-each-ref", "refs/cantrip").splitlines()) == 1
+    assert told.startswith(f"files of {where} ")
+    (record,) = kept(other.loom)
+    assert text(record, "a") == "b"
+    with Store(where, create=False) as store:
+        assert store.last(*chain_key(str(kept(cantrip.loom)[0].ref))) is None
     assert delete_checkpoints(cantrip.loom) == []
+    assert len(delete_checkpoints(other.loom)) == 1
+    assert stores(state_dir()) == []
 
 
 @pytest.mark.parametrize("address", ["own.loom.jsonl", "sqlite:own.db"])
-async def test_a_loom_in_the_workspace_is_in_no_pin_of_its_own(where: Path, address: str) -> None:
-    """Each turn makes it grow, so that each pin would hold all of it once more, and every turn have changed a file."""
+async def test_a_loom_in_the_workspace_is_not_kept(where: Path, address: str) -> None:
+    """Each turn makes it grow, so that each checkpoint would hold all of it once more, and every turn have changed a file."""
     kind, _, name = address.rpartition(":")
     said = [
         does("write_file", path="own.db.md", content="one\n"),
@@ -153,6 +181,7 @@ async def test_a_loom_in_the_workspace_is_in_no_pin_of_its_own(where: Path, addr
             await entity.cast("Write.")
         (record,) = kept(loom)
         assert record.missing == ()
-        files = git(where, "ls-tree", "-r", "--name-only", str(record.commit)).split()
+        with Store(where, create=False) as store:
+            files = store.tree(str(record.checkpoint))
     assert "own.db.md" in files
     assert name not in files

@@ -1,4 +1,4 @@
-"""Worktrees at pinned files: the files as they were, HEAD where the user stood, nothing of the user's touched (LOOM-4)."""
+"""Worktrees at the pinned files of an earlier version: the files as they were, HEAD where the user stood, nothing of the user's touched (LOOM-4)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,8 @@ import pytest
 
 from cantrip_acp.core.errors import GitError
 from cantrip_acp.git import worktrees
-from cantrip_acp.git.file_snapshots import Pin, Pinner
 from cantrip_acp.git.repository import Repository
-from tests.support.git_repositories import git, plant, repository, users_state
-
-
-def pinned(where: Path) -> Pin:
-    pinner = Pinner(str(where), "refs/cantrip/loom_1/e_1")
-    made = pinner.pin("one")
-    pinner.close()
-    assert made is not None
-    return made
+from tests.support.git_repositories import git, pinned, plant, repository, users_state
 
 
 def found(where: Path) -> Repository:
@@ -93,8 +84,8 @@ def test_without_a_commit_head_stands_on_the_pin(tmp_path: Path) -> None:
 
 def test_nothing_that_a_hostile_repository_names_is_run(tmp_path: Path) -> None:
     where = repository(tmp_path / "r")
-    plant(where, marker := tmp_path / "ran")
     pin = pinned(where)
+    plant(where, marker := tmp_path / "ran")
     side = worktrees.make(found(where), pin.commit, pin.head, tmp_path / "side", why="a test")
     side.settle()
     assert (tmp_path / "side" / "kept.txt").read_text() == "kept\n"

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.git import file_snapshots, worktrees
+from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord
 from cantrip_acp.retention.rules import DAY, Rules
 from cantrip_acp.training.importing.import_file import import_file
 from tests.support.aged_looms import age, keep, names
+from tests.support.git_repositories import pinned
 from tests.unit.retention.test_plan import planned, swept
 
 OLD = Rules(older_than=90 * DAY)
@@ -39,14 +40,11 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def forked(state: Path, workspace: Path, name: str, where: Path, *, days: float) -> Path:
-    """An old loom with pinned files and a fork that was given a worktree."""
+    """An old loom of an earlier version, with pinned files and a fork that was given a worktree."""
     path = keep(state, name, days=days)
     with Loom.open(path) as loom:
         assert loom.header is not None
-        pinner = file_snapshots.Pinner(str(workspace), file_snapshots.ref_of(loom.header.id, "e"))
-        made = pinner.pin("after a turn")
-        pinner.close()
-        assert made is not None
+        made = pinned(workspace, loom.header.id, "e")
         loom.append(FilesRecord("w", f"t_{name}_1", "e", made.top, made.commit, made.tree, made.ref, made.head))
         worktrees.make(Repository.of(str(workspace)), made.commit, made.head, where, why="a fork").finish()  # type: ignore[arg-type]
         loom.append(ForkRecord("k", f"t_{name}_1", "e2", worktree=str(where)))

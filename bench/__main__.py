@@ -35,7 +35,7 @@ NAMES = (
     "fork",
     "children",
     "longtext",
-    "pins",
+    "undo",
     "append",
     "opening",
     "stores",

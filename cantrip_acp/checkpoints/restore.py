@@ -81,7 +81,7 @@ def combine(steps: Iterable[Changes]) -> dict[str, list[Change]]:
 
 
 def look_at(store: Store, path: str) -> Entry | None:
-    """What is at a path now. Its content is put in the store. None if nothing is there."""
+    """What file or link is at a path now. Its content is put in the store. None if nothing or a folder is there."""
     folder = _open_above(store, path)
     if folder is None:
         return None
@@ -94,7 +94,7 @@ def look_at(store: Store, path: str) -> Entry | None:
         mode, parts = status.st_mode, path.split("/")
         version = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
         if stat.S_ISDIR(mode):
-            return Entry(mode, b"", 0, "a folder is in its place", version)
+            return None
         if stat.S_ISLNK(mode):
             target = os.fsencode(os.readlink(name, dir_fd=folder))
             return Entry(mode, store.add(target), len(target))
@@ -244,7 +244,7 @@ def _apply_one(store: Store, path: str, step: Step, write: Write | None) -> str 
     present = look_at(store, path)
     if present == step.then:
         return None
-    if present != step.disk and not (step.disk is None and present is not None and stat.S_ISDIR(present.mode)):
+    if present != step.disk:
         _remove_temporary(store, path, temporary)
         return "it was changed meanwhile"
     if step.unsaved:
@@ -281,9 +281,9 @@ def _apply_one(store: Store, path: str, step: Step, write: Write | None) -> str 
                 os.fsync(fd)
             finally:
                 os.close(fd)
-        if present is not None and stat.S_ISDIR(present.mode):
-            with suppress(OSError):
-                os.rmdir(name, dir_fd=folder)
+        with suppress(OSError):
+            # An empty folder may be in its place.
+            os.rmdir(name, dir_fd=folder)
         try:
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError:

@@ -206,9 +206,12 @@ class RawClient:
         self._capabilities = capabilities
         return self.call("initialize", {"protocolVersion": 1, "clientCapabilities": capabilities})
 
-    def session(self, cwd: Path | str, **params: Any) -> str:
+    def session(self, cwd: Path | str, *, mode: str | None = None, **params: Any) -> str:
+        """Open a session; with ``mode`` in another mode than the usual one."""
         session_id = self.call("session/new", {"cwd": str(cwd), "mcpServers": [], **params})["sessionId"]
         assert isinstance(session_id, str)
+        if mode is not None:
+            self.call("session/set_mode", {"sessionId": session_id, "modeId": mode})
         return session_id
 
     def start_prompt(self, session_id: str, text: str = "go", **params: Any) -> Any:

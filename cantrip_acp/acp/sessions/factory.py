@@ -33,6 +33,7 @@ from cantrip_acp.loom.records.turn import (
     CastRecord,
     ConfigRecord,
     ContextRecord,
+    FilesRecord,
     FoldRecord,
     ForkRecord,
     LoomHeader,
@@ -448,6 +449,9 @@ def records_on_path(loom: Loom, turn_id: str, cast_id: str | None = None) -> Ite
                 wanted = record.cast_id in casts
             case RewardRecord() | SnapshotRecord():
                 wanted = record.turn_id in on_path
+            case FilesRecord():
+                # The fork's checkpoints continue from those.
+                wanted = record.turn_id in on_path and record.checkpoint is not UNSET and record.restored is UNSET
             case _:
                 wanted = False
         if wanted:

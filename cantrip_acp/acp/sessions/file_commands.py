@@ -134,10 +134,13 @@ async def _turn_target(session: Session, history: FileHistory, turn_id: str) -> 
         return await anyio.to_thread.run_sync(target_of_turn, history, entity.loom, entity.last_turn, turn_id)
 
 
-async def restore_to_turn(session: Session, turn_id: str, *, force: bool = False) -> dict[str, Any]:
-    """Restore the files of a turn: for a fork that wants them."""
+async def restore_to_turn(session: Session, turn_id: str, *, dry_run: bool = False) -> dict[str, Any]:
+    """Restore the files of a turn, for a fork that starts there. With ``dry_run`` only say what that would do."""
     history = await _history(session)
-    return await run_restore(session, await _turn_target(session, history, turn_id), turn_id=turn_id, force=force)
+    target = await _turn_target(session, history, turn_id)
+    if dry_run and not target.undone:
+        return {"restored": [], "conflicts": [], "left": []}
+    return await run_restore(session, target, turn_id=turn_id, dry_run=dry_run)
 
 
 async def _undo_part(session: Session, review: FileReview, hunk: int | None, *, force: bool) -> dict[str, Any]:
@@ -285,18 +288,18 @@ async def undo_command(session: Session, rest: str) -> str:
     if words:
         return await _undo_named(session, words, force=force)
     history = await _history(session)
-    return _report(await run_restore(session, history.undo(), force=force), "/undo")
+    return report(await run_restore(session, history.undo(), force=force), "/undo")
 
 
 async def redo_command(session: Session, rest: str) -> str:
     force, _ = _force(rest)
-    return _report(await run_restore(session, (await _history(session)).redo(), force=force), "/redo", redo=False)
+    return report(await run_restore(session, (await _history(session)).redo(), force=force), "/redo", redo=False)
 
 
 async def restore_command(session: Session, rest: str, turn_id: str, *, force: bool) -> str:
     history = await _history(session)
     target = await _turn_target(session, history, turn_id)
-    return _report(await run_restore(session, target, turn_id=turn_id, force=force), f"/restore {rest}".rstrip())
+    return report(await run_restore(session, target, turn_id=turn_id, force=force), f"/restore {rest}".rstrip())
 
 
 async def changes_command(session: Session, rest: str) -> str:
@@ -352,7 +355,7 @@ def _row(review: FileReview) -> str:
 async def _undo_named(session: Session, words: list[str], *, force: bool) -> str:
     history = await _history(session)
     review, hunk = await _named_review(session, history, words)
-    return _report(await _undo_part(session, review, hunk, force=force), f"/undo {shlex.join(words)}")
+    return report(await _undo_part(session, review, hunk, force=force), f"/undo {shlex.join(words)}")
 
 
 async def _named_review(session: Session, history: FileHistory, words: list[str]) -> tuple[FileReview, int | None]:
@@ -369,7 +372,7 @@ def _of(review: FileReview, hunk: int | None) -> str:
     return f"`{_shown(review.path)}`" if hunk is None else f"hunk {hunk} of `{_shown(review.path)}`"
 
 
-def _report(done: dict[str, Any], again: str, *, redo: bool = True) -> str:
+def report(done: dict[str, Any], again: str, *, redo: bool = True) -> str:
     """What a restore did, for people."""
     restored, conflicts, left = done["restored"], done["conflicts"], done["left"]
     if not (restored or conflicts or left):

@@ -132,14 +132,17 @@ class Sessions:
         """``session/fork``: fork from the last turn, or from the turn that ``_meta.cantrip.turn`` names by id or number.
 
         With ``_meta.cantrip.resume: true`` an empty prompt then continues the cast of that turn
-        (`core.forking.continuation`).
+        (`core.forking.continuation`). With ``_meta.cantrip.restoreFiles: true`` the files are restored as they were after
+        that turn; the reply says in ``_meta.cantrip.files`` what was restored, or without it which files differ.
         """
         cwd, folders = _folders(params.cwd, params.additional_directories)
         asked = params.meta.get("cantrip") if isinstance(params.meta, dict) else None
         wanted = asked.get("turn") if isinstance(asked, dict) else None
         resume = asked.get("resume", False) if isinstance(asked, dict) else False
-        if not isinstance(resume, bool):
-            raise invalid_params(f"resume is true or false, not {str(resume)[:100]!r}", "_meta.cantrip.resume")
+        restores = asked.get("restoreFiles", False) if isinstance(asked, dict) else False
+        for name, flag in (("resume", resume), ("restoreFiles", restores)):
+            if not isinstance(flag, bool):
+                raise invalid_params(f"{name} is true or false, not {str(flag)[:100]!r}", f"_meta.cantrip.{name}")
         source = self._open_sessions.sessions.get(params.session_id)
         if source is None or source.closing:
             source = await self._from_disk(params, cwd, folders, await self.context.sources(params))
@@ -157,6 +160,7 @@ class Sessions:
             if resume:
                 point = await self._continuation_point(source, turn_id)
                 turn_id = point.turn_id
+            files = await self._files_of_fork(source, turn_id, restore=restores)
             session = await self._create_fork(
                 source, turn_id, cwd, folders, await self.context.sources(params), params.meta, point
             )
@@ -169,7 +173,29 @@ class Sessions:
         if session.metadata.title is not None:
             title = acp.SessionInfoChanged(session.metadata.title)
             request.after.append(lambda: session.send_now(title))
-        return self.context.state(session, session_id=session.id)
+        state = self.context.state(session, session_id=session.id)
+        if files is not None and state.meta is not None:
+            state.meta["cantrip"]["files"] = files
+        return state
+
+    async def _files_of_fork(self, source: Session, turn_id: str | None, *, restore: bool) -> dict[str, Any] | None:
+        """Restore the files of the turn that a fork starts from, or say which differ from it. None if none are kept."""
+        if turn_id is None or source.entity.checkpoints is None or source.running:
+            if restore:
+                raise (
+                    session_busy(source.id)
+                    if source.running
+                    else invalid_params("this session keeps no files", "_meta.cantrip.restoreFiles")
+                )
+            return None
+        from cantrip_acp.acp.sessions import file_commands
+
+        try:
+            return await file_commands.restore_to_turn(source, turn_id, dry_run=not restore)
+        except CantripError as problem:
+            if restore:
+                raise invalid_params(shared().diagnostic(str(problem)), "_meta.cantrip.restoreFiles") from None
+            return None
 
     async def _continuation_point(self, source: Session, turn_id: str | None) -> Point:
         """The point from which a fork continues without a new message. Raises `RpcError` if there is no such point."""

@@ -130,11 +130,24 @@ def _turn_rows(session: Session) -> list[tuple[int, str, str]]:
 
 
 async def _fork(session: Session, rest: str, forker: MakeFork) -> str:
-    turn_id = await _resolve_turn(session, rest)
+    words = rest.split()
+    restores = "--restore" in words
+    turn_id = await _resolve_turn(session, " ".join(word for word in words if word != "--restore"))
     forked = await forker(session, turn_id)
-    return (
+    told = (
         f"Forked from turn `{turn_id}` as session `{forked}`. This session does not change. Open the fork from your editor's "
         f"list of sessions, or with `cantrip repl --session {forked}`."
+    )
+    if session.entity.checkpoints is None:
+        return told
+    done = await file_commands.restore_to_turn(session, turn_id, dry_run=not restores)
+    if restores:
+        return f"{told}\n\n{file_commands.report(done, f'/restore {turn_id}')}"
+    differ = len(done["restored"]) + len(done["conflicts"])
+    if not differ:
+        return told
+    return (
+        f"{told}\n\n{differ} files were changed after that turn. `/restore {turn_id}` restores them as they were then."
     )
 
 
@@ -355,7 +368,7 @@ _OTHER_NAMES = {
 COMMANDS = _by_name(
     [
         Command("loom", "Show where this session is stored, and its last turns", _loom),
-        Command("fork", "Start a new session from a turn of this session", _fork, "[turn]"),
+        Command("fork", "Start a new session from a turn of this session", _fork, "[turn] [--restore]"),
         Command(
             "changes", "List the files that the entity changed; keep or undo them", _changes, "[keep|undo|diff FILE]"
         ),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.session import file_changes
 from cantrip_acp.cli.session.permissions import (
     allow_host_option,
     ask_option,
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.gates.web.named_hosts import NamedHosts
 
-HELP = """\
+HELP = (
+    """\
 Each line is an intent. A line that ends in \\ continues on the next line.
 A line that you type while a cast runs waits for its end.
 /queue  show the lines that wait; /queue edit N TEXT, /queue remove N
@@ -55,7 +57,10 @@ A line that you type while a cast runs waits for its end.
 /usage  show the usage of all casts so far
 /plan   with --plan: change nothing until you approve a plan
 /loom   show where the loom is
-/quit   quit (also Ctrl-D); Ctrl-C cancels the running cast"""
+/quit   quit (also Ctrl-D); Ctrl-C cancels the running cast
+"""
+    + file_changes.HELP
+)
 
 
 @click.command(
@@ -242,6 +247,9 @@ def _command(words: str, output: CastText, run: EntityThread, opening: OpenedRec
             output.renderer.show_note(line)
     elif words == "/usage":
         output.renderer.show_note(", ".join(run.entity.usage.words()) or "no usage so far")
+    elif words.split()[0] in file_changes.COMMANDS:
+        ask = input if sys.stdin.isatty() else None
+        file_changes.run(words, run, output.renderer.show_note, ask)
     elif words == "/loom":
         output.renderer.show_note(opening.loom.location or "in memory")
     else:

@@ -74,7 +74,12 @@ _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running
     flag_value=_OWN,
     metavar="[DIR]",
     help="Let the fork work in a new git worktree in DIR (by default in the state folder), with the files that were saved at "
-    "that turn (loom: {files: true}). It is not removed. Put this option last, or write --worktree=DIR.",
+    "that turn. It is not removed. Put this option last, or write --worktree=DIR.",
+)
+@click.option(
+    "--restore-files",
+    is_flag=True,
+    help="First restore the files of the workspace as they were after TURN (`cantrip loom restore`).",
 )
 @click.option("--samples", type=click.IntRange(1), metavar="N", help="Make a group of N forks, to compare them.")
 @click.option(
@@ -99,6 +104,7 @@ def fork(
     recipe: str,
     state: State,
     worktree: str | None,
+    restore_files: bool,
     samples: int | None,
     concurrency: int,
     as_json: bool,
@@ -115,9 +121,9 @@ def fork(
     With --resume and without INTENT, the fork continues the cast of TURN: its crystal gets the same messages as the original
     crystal after that turn. If the cast ended with TURN, the fork continues with the next cast.
 
-    The fork sees the present files of the workspace. With --worktree it sees the saved files of TURN in a separate folder;
-    your branches, index and files are not changed. With --samples, several forks run and share a group id in the loom. A
-    failure in one fork does not affect the others.
+    The fork sees the present files of the workspace. With --restore-files they are first restored as they were after TURN.
+    With --worktree it sees the saved files of TURN in a separate folder; your branches, index and files are not changed. With
+    --samples, several forks run and share a group id in the loom. A failure in one fork does not affect the others.
 
     Exit status: as of `cantrip cast`; for a group, 0 only if every cast terminated.
     """
@@ -144,6 +150,12 @@ def fork(
         origin = find_turn(opening.loom, turn or None)
         hosts.add_from_thread(opening.loom, origin)
         hosts.add_from_text(intent)
+        if restore_files:
+            from cantrip_acp.cli.loom.restore import restore_files as restore
+
+            done = restore(opening.loom, origin, paths.state_dir(state_dir))
+            if not as_json:
+                done.show()
         opening = replace(opening, cantrip=opening.cantrip.for_session((), hosts))
         if samples is None:
             entity_id = new_id("e")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,12 @@ import click
 from cantrip_acp.cli.command_table import examples
 from cantrip_acp.cli.errors import DONE, FAILED
 from cantrip_acp.cli.session.setup import state_option
+from cantrip_acp.core.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cantrip_acp.checkpoints.restore import Plan, Step
+    from cantrip_acp.checkpoints.restore import Step
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.records.turn import FilesRecord
 
@@ -48,45 +50,75 @@ def restore(name: str, turn: str, dry_run: bool, force: bool, as_json: bool, sta
 
     Exit status: 0 if everything was restored; 1 if a file was left as it is; 2 wrong usage.
     """
+    from cantrip_acp.files import paths
+    from cantrip_acp.loom.find_loom import find_loom, find_turn
+    from cantrip_acp.loom.loom import Loom
+
+    state = paths.state_dir(state_dir)
+    with Loom.open(find_loom(name, state), readonly=dry_run) as loom:
+        found = restore_files(loom, find_turn(loom, turn or None), state, dry_run=dry_run, force=force)
+    click.echo(json.dumps(found.data())) if as_json else found.show()
+    return FAILED if found.conflicts or found.left else DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was restored, or would be: the action for each path, and the reason for each file that was left."""
+
+    workspace: str
+    dry_run: bool
+    restored: dict[str, str]
+    conflicts: dict[str, str]
+    left: dict[str, str]
+
+    def data(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def show(self) -> None:
+        from cantrip_acp.cli.render.terminal import Screen
+        from cantrip_acp.text.sanitize import clean_line
+
+        screen = Screen()
+        verb, count = "would restore" if self.dry_run else "restored", len(self.restored)
+        screen.line((f"{verb} {count} file{'' if count == 1 else 's'} of {self.workspace}", "bold"))
+        for path, action in self.restored.items():
+            screen.line((f"{action:<7}", "dim"), clean_line(path), indent=2)
+        for path, why in self.conflicts.items():
+            screen.line((f"left    {clean_line(path)}: {why}; --force restores it", "yellow"), indent=2)
+        for path, why in self.left.items():
+            screen.line((f"left    {clean_line(path)}: {why}", "yellow"), indent=2)
+
+
+def restore_files(loom: Loom, turn_id: str, state: Path, *, dry_run: bool = False, force: bool = False) -> Restored:
+    """Restore the files of a turn, and record it in the loom. Raises `CheckpointError` if none were kept."""
     from cantrip_acp.checkpoints.history import FileHistory
     from cantrip_acp.checkpoints.restore import finish_restores, make_plan, run_plan
     from cantrip_acp.checkpoints.store import Store
     from cantrip_acp.core.lifecycle.checkpoints import chain_key, files_record, state_of, target_of_turn
-    from cantrip_acp.files import paths
-    from cantrip_acp.loom.find_loom import find_loom, find_turn
-    from cantrip_acp.loom.loom import Loom
     from cantrip_acp.text.redaction import shared
 
-    state = paths.state_dir(state_dir)
-    with Loom.open(find_loom(name, state), readonly=dry_run) as loom:
-        turn_id = find_turn(loom, turn or None)
-        kept, last_turn = _find_chain(loom, turn_id)
-        loom_key, entity_key = chain_key(str(kept.ref))
-        with Store(str(kept.workspace), state=state_of(loom.location) or state, create=False) as store:
-            if not dry_run:
-                finish_restores(store, loom_key, entity_key)
-            history = FileHistory(store, loom_key, entity_key)
-            target = target_of_turn(history, loom, last_turn, turn_id)
-            plan = make_plan(store, target.undone, to=target.to, force=force)
-            done: Mapping[str, Step] = plan.steps
-            skipped: Mapping[str, str] = {}
-            if not dry_run:
-                outcome = run_plan(store, loom_key, entity_key, plan)
-                done, skipped = outcome.done, outcome.skipped
-                if outcome.checkpoint is not None:
-                    loom.append(
-                        files_record(
-                            outcome.checkpoint,
-                            last_turn,
-                            loom.places[last_turn].entity_id,
-                            str(kept.ref),
-                            str(kept.workspace),
-                            shared().text,
-                            turn_id,
-                        )
-                    )
-    _print(plan, done, skipped, str(kept.workspace), dry_run=dry_run, as_json=as_json)
-    return FAILED if plan.conflicts or plan.left or skipped else DONE
+    def action(step: Step) -> str:
+        return "delete" if step.then is None else "merge" if step.merged else "write"
+
+    kept, last_turn = _find_chain(loom, turn_id)
+    key, workspace = chain_key(str(kept.ref)), str(kept.workspace)
+    with Store(workspace, state=state_of(loom.location) or state, create=False) as store:
+        if not dry_run:
+            finish_restores(store, *key)
+        target = target_of_turn(FileHistory(store, *key), loom, last_turn, turn_id)
+        plan = make_plan(store, target.undone, to=target.to, force=force)
+        done: Mapping[str, Step] = plan.steps
+        left = dict(plan.left)
+        if not dry_run:
+            outcome = run_plan(store, *key, plan)
+            done = outcome.done
+            left.update(outcome.skipped)
+            if outcome.checkpoint is not None:
+                entity = loom.places[last_turn].entity_id
+                ref, mask = str(kept.ref), shared().text
+                loom.append(files_record(outcome.checkpoint, last_turn, entity, ref, workspace, mask, turn_id))
+    restored = {path: action(step) for path, step in sorted(done.items())}
+    return Restored(workspace, dry_run, restored, dict(plan.conflicts), left)
 
 
 def _find_chain(loom: Loom, turn_id: str) -> tuple[FilesRecord, str]:
@@ -101,39 +133,8 @@ def _find_chain(loom: Loom, turn_id: str) -> tuple[FilesRecord, str]:
             return each, leaf if own and leaf is not None else each.turn_id
     kept = loom.files_at(turn_id)
     if kept is None or kept.checkpoint is UNSET:
-        raise click.ClickException(
+        raise CheckpointError(
             f"no files were kept on the thread of turn {turn_id}: no turn changed any, the recipe says loom: {{files: false}}, "
             "or an earlier version wrote this loom"
         )
     return kept, turn_id
-
-
-def _print(
-    plan: Plan, done: Mapping[str, Step], skipped: Mapping[str, str], workspace: str, *, dry_run: bool, as_json: bool
-) -> None:
-    from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.text.sanitize import clean_line
-
-    def action(step: Step) -> str:
-        return "delete" if step.then is None else "merge" if step.merged else "write"
-
-    left = {**plan.left, **skipped}
-    if as_json:
-        data: dict[str, Any] = {
-            "workspace": workspace,
-            "dry_run": dry_run,
-            "restored": {path: action(step) for path, step in sorted(done.items())},
-            "conflicts": dict(plan.conflicts),
-            "left": left,
-        }
-        click.echo(json.dumps(data))
-        return
-    screen = Screen()
-    verb = "would restore" if dry_run else "restored"
-    screen.line((f"{verb} {len(done)} file{'' if len(done) == 1 else 's'} of {workspace}", "bold"))
-    for path, step in sorted(done.items()):
-        screen.line((f"{action(step):<7}", "dim"), clean_line(path), indent=2)
-    for path, why in plan.conflicts.items():
-        screen.line((f"left    {clean_line(path)}: {why}; --force restores it", "yellow"), indent=2)
-    for path, why in left.items():
-        screen.line((f"left    {clean_line(path)}: {why}", "yellow"), indent=2)

@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.events import Event
+
+T = TypeVar("T")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -79,8 +81,8 @@ class EntityThread:
                 result = None
         return CastEnding(result, stopped_by[0] if stopped_by else None)
 
-    def call(self, work: Callable[..., Any], *args: Any) -> Any:
-        """Call a function in the entity's thread, between two casts."""
+    def call(self, work: Callable[..., Awaitable[T] | T], *args: Any) -> T:
+        """Call a function, or run a coroutine function, in the entity's thread between two casts."""
         return self._portal.call(work, *args)
 
     def warm(self) -> None:

@@ -24,7 +24,12 @@ def does(gate: str, **args: Any) -> dict[str, Any]:
 
 
 def spell(
-    where: Path, said: list[Any], medium: str = "conversation", gates: tuple[Any, ...] = (), files: bool = True, **wards: Any
+    where: Path,
+    said: list[Any],
+    medium: str = "conversation",
+    gates: tuple[Any, ...] = (),
+    files: bool = True,
+    **wards: Any,
 ) -> Cantrip:
     circle = Circle(medium, ["done", "write_file", "read_file", *gates], [{"max_turns": 20, **wards}], workspace=where)
     return Cantrip(ScriptedCrystal(said), circle=circle, loom_settings={"files": files})
@@ -165,7 +170,7 @@ async def test_what_cannot_be_had_is_said_and_leaves_nothing(tmp_path: Path, whe
     with pytest.raises(GitError, match="no files were kept at turn"):
         await plain.fork(unpinned, worktree=side)
     delete_checkpoints(cantrip.loom)
-    with pytest.raises(GitError, match="no files of .* were kept"):
+    with pytest.raises(GitError, match=r"no files of .* were kept"):
         await cantrip.fork(first, worktree=side)
     (tmp_path / "plain").mkdir()
     elsewhere = spell(tmp_path / "plain", list(TWICE))

@@ -1,4 +1,4 @@
-"""Worktrees at the pinned files of an earlier version: the files as they were, HEAD where the user stood, nothing of the user's touched (LOOM-4)."""
+"""Worktrees at files that an earlier version pinned: as they were, HEAD where the user stood, nothing touched (LOOM-4)."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def test_a_childs_write_asks_and_names_the_child(start: Start, folder: Path, ans
         **FAMILY,
     )
     agent.permit = None
-    prompt = agent.start_prompt(agent.session(folder))
+    prompt = agent.start_prompt(agent.session(folder, mode="ask"))
     message = agent.until(lambda m: m.get("method") == ASK)
     call = message["params"]["toolCall"]
     parent, own = agent.updates("tool_call")

@@ -13,6 +13,10 @@ from tests.support.fixtures.acp import Start
 NAMES = [
     "loom",
     "fork",
+    "changes",
+    "undo",
+    "redo",
+    "restore",
     "fold",
     "reward",
     "wards",

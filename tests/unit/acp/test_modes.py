@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cantrip_acp.checkpoints import watcher
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import ConfigRecord, ContextRecord
 from tests.support.acp_client import RawClient
@@ -43,7 +44,7 @@ def records(agent: RawClient, kind: type) -> list[Any]:
 def test_the_modes_are_told(start: Start, folder: Path) -> None:
     agent = start()
     new = agent.call("session/new", {"cwd": str(folder), "mcpServers": []})
-    assert new["modes"]["currentModeId"] == "ask"
+    assert new["modes"]["currentModeId"] == "sandboxed"
     assert [each["id"] for each in new["modes"]["availableModes"]] == [
         "plan",
         "read-only",
@@ -53,7 +54,7 @@ def test_the_modes_are_told(start: Start, folder: Path) -> None:
     ]
     options = {each["id"]: each for each in new["configOptions"]}
     assert {"mode", "model", "recipe"} <= set(options)
-    assert options["mode"]["currentValue"] == "ask"
+    assert options["mode"]["currentValue"] == "sandboxed"
     session = new["sessionId"]
     assert agent.error("session/set_mode", {"sessionId": session, "modeId": "root"})["data"]["field"] == "modeId"
     for name, value, field in (("nothing", "x", "configId"), ("mode", "root", "modeId"), ("mode", True, "value")):
@@ -64,6 +65,38 @@ def test_the_modes_are_told(start: Start, folder: Path) -> None:
             **({"type": "boolean"} if value is True else {}),
         }
         assert agent.error("session/set_config_option", params)["data"]["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"loom": {"files": False}}, "the recipe says loom: {files: false}"),
+        ({"wards": [{"max_turns": 5}, {"bash_writable_paths": ["/opt"]}]}, "the recipe lets it write to /opt"),
+    ],
+)
+def test_where_nothing_can_be_undone_it_asks_and_says_why(
+    start: Start, folder: Path, options: dict[str, Any], reason: str
+) -> None:
+    agent = start([END], **options)
+    new = agent.call("session/new", {"cwd": str(folder), "mcpServers": []})
+    assert new["modes"]["currentModeId"] == "ask"
+    agent.prompt(new["sessionId"])
+    assert f"asks before each change and each command, because {reason}" in json.dumps(agent.seen)
+
+
+def test_if_the_files_cannot_be_kept_after_all_it_asks_from_then_on(
+    start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "MOST_FILES", 1)
+    for name in "abc":
+        (folder / name).write_text("x")
+    wards = [{"max_turns": 9}, {"bash_writable_paths": ["."]}]
+    agent = start([write("a.txt"), END], **{**FILES, "wards": wards})
+    agent.permit = "reject_once"
+    agent.prompt(agent.session(folder))
+    assert not (folder / "a.txt").exists()
+    assert agent.updates("current_mode_update")[-1]["currentModeId"] == "ask"
+    assert "more than 1 files" in json.dumps(agent.seen)
 
 
 def test_read_only_takes_writing_away(start: Start, folder: Path) -> None:
@@ -136,7 +169,7 @@ def test_mode_and_option_are_one(start: Start, folder: Path) -> None:
     mode(agent, session, "ask")
     update = agent.until(lambda m: m.get("params", {}).get("update", {}).get("sessionUpdate") == "config_option_update")
     options = {each["id"]: each for each in update["params"]["update"]["configOptions"]}
-    assert options["mode"]["currentValue"] == "ask"
+    assert options["mode"]["currentValue"] == "sandboxed"
 
 
 def test_a_crystal_for_the_next_prompt(

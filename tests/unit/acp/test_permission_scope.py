@@ -93,7 +93,7 @@ def test_a_link_that_is_moved_while_the_user_is_asked(start: Start, folder: Path
 def test_an_open_question_is_settled_by_the_mode(start: Start, folder: Path, mode: str, made: bool) -> None:
     agent = start([write("a.txt"), END], wards=[{"max_turns": 9}, {"bash_writable_paths": ["."]}], **FILES)
     agent.permit = None
-    session = agent.session(folder)
+    session = agent.session(folder, mode="ask")
     prompt = agent.start_prompt(session)
     message = question(agent)
     agent.call("session/set_mode", {"sessionId": session, "modeId": mode})
@@ -221,7 +221,7 @@ def test_a_command_says_what_it_is(start: Start, folder: Path) -> None:
         medium="bash", gates=["done"], wards=[{"max_turns": 5}, {"bash_writable_paths": ["."]}],
     )  # fmt: skip
     agent.permit = None
-    prompt = agent.start_prompt(agent.session(folder))
+    prompt = agent.start_prompt(agent.session(folder, mode="ask"))
     message = question(agent)
     call = message["params"]["toolCall"]
     spelled = "echo \\u202efdp.exe\\u200b \\x1b[2K\\x07 # ok"

@@ -1,0 +1,156 @@
+"""The commands of `cantrip repl` on the files that the entity changed: ``/changes``, ``/undo``, ``/redo`` and ``/restore``."""
+
+from __future__ import annotations
+
+import shlex
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cantrip_acp.core.errors import CantripError, CheckpointError
+from cantrip_acp.text.sanitize import clean_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cantrip_acp.checkpoints.history import FileHistory, FileReview, Target
+    from cantrip_acp.cli.session.loop_thread import EntityThread
+    from cantrip_acp.core.lifecycle.checkpoints import Checkpoints
+
+COMMANDS = ("/changes", "/undo", "/redo", "/restore")
+
+HELP = """\
+/changes [-p]          list the files that the entity changed; -p goes through the hunks, to keep or undo each
+/undo [FILE [HUNK]]    undo the file changes of the last intent, or of one file
+/redo                  take the last undo or restore back
+/restore TURN          restore the files as they were after a turn (a number from 1; 0 is the start); --force where you
+                       changed the same lines"""
+
+
+def run(words: str, thread: EntityThread, show: Callable[[str, str], None], ask: Callable[[str], str] | None) -> None:
+    """Run one command. ``ask`` reads an answer of the user; None if there is no terminal."""
+    try:
+        command, *rest = shlex.split(words)
+    except ValueError:
+        command, *rest = words.split()
+    force = "--force" in rest
+    rest = [each for each in rest if each != "--force"]
+    try:
+        _Files(thread, show, ask).run(command, rest, force)
+    except CantripError as problem:
+        show(str(problem), "yellow")
+
+
+class _Files:
+    def __init__(
+        self, thread: EntityThread, show: Callable[[str, str], None], ask: Callable[[str], str] | None
+    ) -> None:
+        found = thread.entity.checkpoints
+        if found is None:
+            raise CheckpointError(
+                "no files are kept: the recipe says loom: {files: false}, or the entity has no folder"
+            )
+        self._checkpoints: Checkpoints = found
+        self._thread, self._show, self._ask = thread, show, ask
+
+    def run(self, command: str, words: list[str], force: bool) -> None:
+        history = self._thread.call(self._checkpoints.history)
+        if command == "/changes":
+            if "-p" in words:
+                self._go_through(history)
+            else:
+                self._list(history.review())
+        elif command == "/undo" and words:
+            review = self._named(history, words[0])
+            hunk = int(words[1]) if len(words) > 1 and words[1].isdecimal() else None
+            self._undo(review, hunk, force)
+        elif command == "/undo":
+            self._restore(history.undo(), force)
+        elif command == "/redo":
+            self._restore(history.redo(), force)
+        else:
+            self._restore_turn(history, words, force)
+
+    def _restore_turn(self, history: FileHistory, words: list[str], force: bool) -> None:
+        from cantrip_acp.core.lifecycle.checkpoints import target_of_turn
+        from cantrip_acp.loom.query.history import casts_of, crystal_turns
+
+        entity = self._thread.entity
+        turns = [turn.id for _, turn in crystal_turns(casts_of(entity.loom, entity.last_turn))]
+        numbered = {"0": entity.loom.own_path(entity.last_turn)[0], **{str(n): t for n, t in enumerate(turns, 1)}}
+        turn_id = numbered.get(words[0], words[0]) if len(words) == 1 else ""
+        if turn_id not in entity.loom.own_path(entity.last_turn):
+            raise CheckpointError(f"give a turn by its number from 0 to {len(turns)}, or by its id")
+        self._restore(target_of_turn(history, entity.loom, entity.last_turn, turn_id), force, turn_id)
+
+    def _restore(self, target: Target, force: bool, turn_id: str = "") -> None:
+        plan = self._thread.call(partial(self._checkpoints.plan, target, force=force))
+        outcome = self._thread.call(partial(self._checkpoints.restore, plan, turn_id=turn_id))
+        for path, step in sorted(outcome.done.items()):
+            what = "deleted" if step.then is None else "merged  " if step.merged else "restored"
+            self._show(f"{what} {clean_line(path)}", "")
+        for path, why in plan.conflicts.items():
+            self._show(f"left     {clean_line(path)}: {why}; --force restores it all the same", "yellow")
+        for path, why in {**plan.left, **outcome.skipped}.items():
+            self._show(f"left     {clean_line(path)}: {why}", "yellow")
+        if plan.empty:
+            self._show("the files are already like that", "dim")
+        elif outcome.done:
+            self._show("/redo takes this back", "dim")
+
+    def _list(self, reviews: list[FileReview]) -> None:
+        for each in reviews:
+            added, removed = each.lines()
+            self._show(f"{each.status:<8} {clean_line(each.path)}  +{added} -{removed}", "")
+        self._show("/changes -p goes through them" if reviews else "no file was changed that you have not kept", "dim")
+
+    def _named(self, history: FileHistory, path: str) -> FileReview:
+        found = next((each for each in history.review() if path in (each.path, clean_line(each.path))), None)
+        if found is None:
+            raise CheckpointError(f"the entity has no change in {path!r} that you have not kept; /changes lists them")
+        return found
+
+    def _undo(self, review: FileReview, hunk: int | None, force: bool = False) -> None:
+        from cantrip_acp.checkpoints.history import Target
+
+        undone = review.undo() if hunk is None else [review.undo_hunk(hunk)]
+        self._restore(Target({review.path: undone}, ""), force)
+
+    def _go_through(self, history: FileHistory) -> None:
+        """Show each hunk and ask what to do with it, like `git add -p`. Without a terminal, only show them."""
+        for path in [each.path for each in history.review()]:
+            number = 1
+            while (review := next((each for each in history.review() if each.path == path), None)) is not None:
+                hunks = review.hunks()
+                if number > max(1, len(hunks)):
+                    break
+                self._show(f"{review.status} {clean_line(path)}", "bold")
+                for line in (hunks[number - 1].header, *hunks[number - 1].lines) if hunks else ():
+                    style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
+                    self._show(clean_line(line, 2_000), style)
+                if self._ask is None:
+                    number += 1
+                    continue
+                answer = self._answer(number, len(hunks))
+                hunk = number if len(hunks) > 1 else None
+                if answer == "q":
+                    return
+                if answer in ("k", "K"):
+                    if answer == "K" or hunk is None:
+                        history.keep([path])
+                    else:
+                        history.keep_hunk(review, hunk)
+                elif answer in ("u", "U"):
+                    self._undo(review, hunk if answer == "u" else None)
+                    history = self._thread.call(self._checkpoints.history)
+                else:
+                    number += 1
+        if self._ask is not None:
+            self._show("these are all changes", "dim")
+
+    def _answer(self, number: int, count: int) -> str:
+        assert self._ask is not None, "there is a terminal"
+        while True:
+            place = f"({number}/{count}) " if count > 1 else ""
+            answer = self._ask(f"{place}keep (k), undo (u), skip (s), whole file (K, U), quit (q)? ").strip()
+            if answer in ("k", "u", "s", "K", "U", "q"):
+                return answer

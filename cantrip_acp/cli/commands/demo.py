@@ -19,7 +19,7 @@ from cantrip_acp.cli.command_table import examples
 if TYPE_CHECKING:
     from cantrip_acp.acp.client.client import Outcome
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.demo.sample_project import SampleProject, TestRun
+    from cantrip_acp.demo.sample_project import Finding, SampleProject, TestRun
 
 
 @click.command(epilog=examples("cantrip demo", "cantrip demo --slow --keep")["epilog"])
@@ -78,11 +78,11 @@ def _play(screen: Screen, stage: SampleProject, *, full: bool) -> int:
     before, first = stage.files(), run_tests(stage.project)
     argv = [*agent_command(), "--recipe", str(stage.recipe)]
     screen.line(("A scripted crystal takes the place of a model. Everything else is real. This command runs:", "dim"))
-    screen.line(("$ ", "dim"), "cantrip client --allow once --cwd PROJECT -- cantrip-acp --recipe RECIPE")
+    screen.line(("$ ", "dim"), "cantrip client --allow never --cwd PROJECT -- cantrip-acp --recipe RECIPE")
     screen.blank()
     output = ClientText(screen, Screen(sys.stderr), folder=stage.project, full=full)
     started = time.monotonic()
-    headless = ClientSession(argv, output, folder=stage.project, policy=Policy("once"), timeout=300)
+    headless = ClientSession(argv, output, folder=stage.project, policy=Policy("never"), timeout=300)
     try:
         with headless:
             session = headless.open()
@@ -127,7 +127,7 @@ def _prove(
         screen.line((f"{marks.failed} the loom cannot be read: {error}", "red"))
         return 1
     screen.line(("Checked after the end, outside the sandbox:", "bold"))
-    findings = check_result(stage, before, first, record, outcome.stop_reason)
+    findings = [*check_result(stage, before, first, record, outcome.stop_reason), _undo_finding(stage, before, Path(loom))]
     for finding in findings:
         mark, style = (marks.done, "green") if finding.holds else (marks.failed, "bold red")
         screen.line((f"{mark} ", style), (finding.words, "" if finding.holds else "red"), indent=2)
@@ -147,6 +147,26 @@ def _prove(
     screen.line(("loom     ", "dim"), loom, whole=True)
     screen.line(("look at it with  ", "dim"), (f"{_program()} loom show {_quoted(loom)}", "bold"), whole=True)
     return 0 if all(finding.holds for finding in findings) else 1
+
+
+def _undo_finding(stage: SampleProject, before: dict[str, bytes], loom: Path) -> Finding:
+    """Check that the entity asked nothing, and that each of its changes could be undone."""
+    from cantrip_acp.cli.loom.restore import restore_files
+    from cantrip_acp.core.errors import CantripError
+    from cantrip_acp.demo.sample_project import Finding
+    from cantrip_acp.files import paths
+    from cantrip_acp.loom.loom import Loom
+
+    changed = {name for name in stage.files().keys() | before.keys() if stage.files().get(name) != before.get(name)}
+    try:
+        with Loom.open(loom, readonly=True) as held:
+            first = next(iter(held.places))
+            found = restore_files(held, first, paths.state_dir(), dry_run=True)
+    except CantripError as problem:
+        return Finding(False, f"its changes cannot be undone: {problem}")
+    holds = set(found.restored) == changed and not found.left and not found.conflicts
+    names = ", ".join(sorted(found.restored)) or "nothing"
+    return Finding(holds, f"it asked no question (a question would have been refused), and could undo: {names}")
 
 
 def _program() -> str:

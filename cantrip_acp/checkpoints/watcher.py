@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import select
 import stat
 import struct
 import sys
@@ -117,6 +118,11 @@ class Watcher:
     def cheap(self) -> bool:
         """Whether looking for changes costs nothing per unchanged file."""
         return self._inotify is not None
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether the kernel reports that nothing happened since `changes`. Takes microseconds and does not block."""
+        return self._inotify is not None and not self._changes and not self._inotify.pending()
 
     def tree(self) -> dict[str, Entry]:
         """All files, by path."""
@@ -534,6 +540,12 @@ class _Inotify:
 
     def remove(self, watch: int) -> None:
         self._libc.inotify_rm_watch(self._fd, watch)
+
+    def pending(self) -> bool:
+        """Whether there is an event to read."""
+        events = select.poll()
+        events.register(self._fd, select.POLLIN)
+        return bool(events.poll(0))
 
     def read(self) -> Iterator[tuple[int, str]]:
         """The watch and the name of each event until now; a watch of -1 means that events were lost."""

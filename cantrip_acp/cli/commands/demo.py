@@ -127,7 +127,10 @@ def _prove(
         screen.line((f"{marks.failed} the loom cannot be read: {error}", "red"))
         return 1
     screen.line(("Checked after the end, outside the sandbox:", "bold"))
-    findings = [*check_result(stage, before, first, record, outcome.stop_reason), _undo_finding(stage, before, Path(loom))]
+    findings = [
+        *check_result(stage, before, first, record, outcome.stop_reason),
+        _undo_finding(stage, before, Path(loom)),
+    ]
     for finding in findings:
         mark, style = (marks.done, "green") if finding.holds else (marks.failed, "bold red")
         screen.line((f"{mark} ", style), (finding.words, "" if finding.holds else "red"), indent=2)

@@ -66,7 +66,7 @@ class Checkpoints:
 
     async def before_calls(self, calls: tuple[ToolCall, ...], circle: Circle) -> None:
         """Keep what the user changed since the last turn, before calls that may change files."""
-        if any(_may_change(call.gate, circle) for call in calls):
+        if any(_may_change(call.gate, circle) for call in calls) and not self._unchanged():
             first = await self._run(self._save_users)
             if first is not None:
                 # So a fork at a turn that changed nothing finds its files too.
@@ -75,6 +75,8 @@ class Checkpoints:
     async def store(self, turn: Turn, circle: Circle) -> None:
         """Keep the files as a turn leaves them, if it changed any. This also happens while a cast is being cancelled."""
         if turn.observation.output is None and not any(_may_change(name, circle) for name in turn.gate_calls):
+            return
+        if self._unchanged():
             return
         made = await self._run(lambda: self._save_turn(turn.id))
         if made is not None:
@@ -99,6 +101,10 @@ class Checkpoints:
                     except (CheckpointError, OSError) as error:
                         self._fail(self._entity.redactor.diagnostic(str(error)))
         return None
+
+    def _unchanged(self) -> bool:
+        """Whether no file was changed since the last look, as far as that is known at once."""
+        return self._begun and self._watcher is not None and self._watcher.unchanged
 
     def _off(self) -> bool:
         return self.problem is not None or self._closed

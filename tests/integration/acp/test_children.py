@@ -18,7 +18,7 @@ def test_a_childs_command_asks_once_and_ends(start: Start, folder: Path) -> None
         **FAMILY,
     )
     agent.permit = None
-    prompt = agent.start_prompt(agent.session(folder))
+    prompt = agent.start_prompt(agent.session(folder, mode="ask"))
     message = agent.until(lambda m: m.get("method") == ASK)
     assert message["params"]["toolCall"]["title"] == "echo seen; touch made (child)"
     assert not (folder / "made").exists()

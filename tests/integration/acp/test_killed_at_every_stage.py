@@ -71,7 +71,7 @@ def bring(agent: RawClient, stage: str, folder: Path) -> str | None:
     servers: list[Any] = []
     if stage == "server":
         servers = [{"name": "s", "command": sys.executable, "args": ["-c", SERVER], "env": []}]
-    session = agent.session(folder, mcpServers=servers)
+    session = agent.session(folder, mode="ask" if stage == "asked" else None, mcpServers=servers)
     if stage == "opened":
         return session
     agent.start_prompt(session)
@@ -120,7 +120,7 @@ def test_nothing_outlives_it(stage: str, way: str, recipe: Callable[..., str], f
     try:
         again.initialize()
         loaded = again.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
-        assert loaded["modes"]["currentModeId"] == "ask"
+        assert loaded["modes"]["currentModeId"] == ("ask" if stage == "asked" else "sandboxed")
         assert again.hang_up() < SOON
     finally:
         again.close()

@@ -50,7 +50,7 @@ def test_read_only_shuts_the_network(start: Start, folder: Path) -> None:
 def test_a_mode_that_cannot_be_recorded_loosens_nothing(start_process: Start, folder: Path, tmp_path: Path) -> None:
     """A limit on the size of files stands in for a full disk."""
     agent = start_process([{"content": "One."}], "--state-dir", str(tmp_path / "state"))
-    session = agent.session(folder)
+    session = agent.session(folder, mode="ask")
     agent.prompt(session)
     resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
 

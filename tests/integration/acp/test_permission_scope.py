@@ -17,7 +17,7 @@ def test_a_command_that_waits_is_settled_by_the_mode(start: Start, folder: Path)
             medium="bash", gates=["done"], wards=[{"max_turns": 5}, {"bash_writable_paths": ["."]}],
         )  # fmt: skip
         agent.permit = None
-        session = agent.session(folder)
+        session = agent.session(folder, mode="ask")
         prompt = agent.start_prompt(session)
         question(agent)
         agent.call("session/set_mode", {"sessionId": session, "modeId": mode})
@@ -38,7 +38,7 @@ def test_a_word_on_a_command_stays_in_its_folder(start: Start, folder: Path, tmp
     script = [{"bash": "rm -f x"}, {"bash": "write_file src/a.txt one"}, {"bash": "cantrip_done ok"}]
     agent = start(script, "--state-dir", state, **shell)
     agent.permit = "allow_always"
-    session = agent.session(folder)
+    session = agent.session(folder, mode="ask")
     agent.prompt(session)
     first = asked(agent)
     assert len(first) == 2

@@ -48,7 +48,7 @@ def test_a_write_asks_with_its_diff(start: Start, folder: Path) -> None:
     (folder / "a.txt").write_text("one\ntwo\n")
     edit = {"gate": "edit_file", "args": {"path": "a.txt", "old_text": "two", "new_text": "2"}}
     agent = manual(start, [{"content": "Editing.", "tool_calls": [edit]}, END], **FILES)
-    prompt = agent.start_prompt(agent.session(folder))
+    prompt = agent.start_prompt(agent.session(folder, mode="ask"))
     message = question(agent)
     call = message["params"]["toolCall"]
     (begun,) = agent.updates("tool_call")
@@ -74,13 +74,13 @@ def test_reading_never_asks(start: Start, folder: Path) -> None:
     (folder / "a.txt").write_text("one")
     read = {"tool_calls": [{"gate": "read_file", "args": {"path": "a.txt"}}, {"gate": "echo", "args": {"text": "x"}}]}
     agent = start([read, END], **FILES)
-    agent.prompt(agent.session(folder))
+    agent.prompt(agent.session(folder, mode="ask"))
     assert not asked(agent)
 
 
 def test_a_refusal_is_an_observation(start: Start, folder: Path) -> None:
     agent = manual(start, [write("a.txt"), write("a.txt"), write("a.txt"), END], **FILES)
-    session = agent.session(folder)
+    session = agent.session(folder, mode="ask")
     prompt = agent.start_prompt(session)
     agent.decide(question(agent), "reject_once")
     agent.decide(question(agent), "reject_always")
@@ -107,7 +107,7 @@ def test_always_is_remembered_by_gate_and_folder(start: Start, folder: Path, tmp
     edit = {"tool_calls": [{"gate": "edit_file", "args": {"path": "src/a.txt", "old_text": "new", "new_text": "2"}}]}
     state = str(tmp_path / "state")
     agent = manual(start, [*map(write, paths), edit, END, write("src/e.txt"), END], "--state-dir", state, **FILES)
-    session = agent.session(folder)
+    session = agent.session(folder, mode="ask")
     prompt = agent.start_prompt(session)
     first = question(agent)
     always = next(o for o in first["params"]["options"] if o["kind"] == "allow_always")
@@ -129,15 +129,15 @@ def test_always_is_remembered_by_gate_and_folder(start: Start, folder: Path, tmp
 def test_another_session_is_asked_anew(start: Start, folder: Path) -> None:
     agent = start([write("a.txt"), END], **FILES)
     agent.permit = "allow_always"
-    agent.prompt(agent.session(folder))
-    agent.prompt(agent.session(folder))
+    agent.prompt(agent.session(folder, mode="ask"))
+    agent.prompt(agent.session(folder, mode="ask"))
     assert len(asked(agent)) == 2
 
 
 @pytest.mark.sandbox
 def test_a_command_asks_with_its_exact_text(start: Start, folder: Path) -> None:
     agent = manual(start, [{"bash": "echo one >> log; echo 'it ran'"}, END], **SHELL)
-    prompt = agent.start_prompt(agent.session(folder))
+    prompt = agent.start_prompt(agent.session(folder, mode="ask"))
     message = question(agent)
     call = message["params"]["toolCall"]
     assert call["rawInput"] == {"command": "echo one >> log; echo 'it ran'"}
@@ -157,7 +157,7 @@ def test_a_command_asks_with_its_exact_text(start: Start, folder: Path) -> None:
 def test_a_refused_command_does_not_run(start: Start, folder: Path) -> None:
     agent = manual(start, [{"bash": "touch made"}, END], **SHELL)
     agent.permit = "reject_once"
-    assert agent.prompt(agent.session(folder))["stopReason"] == "end_turn"
+    assert agent.prompt(agent.session(folder, mode="ask"))["stopReason"] == "end_turn"
     assert not (folder / "made").exists()
     (end,) = agent.updates("tool_call_update")
     assert end["status"] == "failed"
@@ -171,7 +171,7 @@ def test_always_is_remembered_by_the_words_of_a_command(start: Start, folder: Pa
     commands = ["ls -a", "ls", "ls; touch x", "ls -l sub", "lsof", "ls > out", "cat 'a b'"]
     agent = start([{"bash": each} for each in commands] + [END], **SHELL)
     agent.permit = "allow_always"
-    agent.prompt(agent.session(folder))
+    agent.prompt(agent.session(folder, mode="ask"))
     titles = [each["toolCall"]["rawInput"]["command"] for each in asked(agent)]
     assert titles == ["ls -a", "ls; touch x", "lsof", "ls > out", "cat 'a b'"]
 
@@ -180,7 +180,7 @@ def test_always_is_remembered_by_the_words_of_a_command(start: Start, folder: Pa
 def test_a_gate_alone_in_a_command_asks_for_itself(start: Start, folder: Path) -> None:
     document = "write_file b.txt <<'END'\nhello; $(no) substitution\nEND"
     agent = start([{"bash": "write_file a.txt one"}, {"bash": document}, {"bash": "cantrip_done ok"}], **SHELL)
-    agent.prompt(agent.session(folder))
+    agent.prompt(agent.session(folder, mode="ask"))
     assert [each["toolCall"]["kind"] for each in asked(agent)] == ["edit", "edit"]
     assert asked(agent)[0]["toolCall"]["content"][0]["newText"] == "one"
 
@@ -194,14 +194,14 @@ def test_a_cell_asks_where_it_could_write(start: Start, folder: Path) -> None:
             gates=["done"],
             wards=[{"max_turns": 3}, *wards],
         )
-        agent.prompt(agent.session(folder))
+        agent.prompt(agent.session(folder, mode="ask"))
         assert len(asked(agent)) == questions
     assert asked(agent)[0]["toolCall"]["rawInput"] == {"code": "open('/tmp/x', 'w').write('y')"}
 
 
 def test_a_cancelled_question_is_settled(start: Start, folder: Path) -> None:
     agent = manual(start, [write("a.txt"), END], **FILES)
-    session = agent.session(folder)
+    session = agent.session(folder, mode="ask")
     prompt = agent.start_prompt(session)
     message = question(agent)
     agent.tell("session/cancel", {"sessionId": session})
@@ -218,14 +218,14 @@ def test_a_cancelled_question_is_settled(start: Start, folder: Path) -> None:
 def test_an_answer_that_says_cancelled_ends_the_turn(start: Start, folder: Path) -> None:
     agent = start([write("a.txt"), END], **FILES)
     agent.permit = "cancelled"
-    session = agent.session(folder)
+    session = agent.session(folder, mode="ask")
     assert agent.prompt(session)["stopReason"] == "cancelled"
     assert agent.prompt(session)["stopReason"] == "end_turn"
 
 
 def test_a_client_that_never_answers_blocks_that_turn_alone(start: Start, folder: Path) -> None:
     agent = manual(start, [{**write("a.txt"), "when": "write"}, {**END, "repeat": True}], **FILES)
-    stuck, free = agent.session(folder), agent.session(folder)
+    stuck, free = agent.session(folder, mode="ask"), agent.session(folder, mode="ask")
     waiting = agent.start_prompt(stuck, "write")
     question(agent)
     began = time.monotonic()
@@ -238,7 +238,7 @@ def test_a_client_that_never_answers_blocks_that_turn_alone(start: Start, folder
 
 def test_leaving_while_a_question_is_open(start: Start, folder: Path, tmp_path: Path) -> None:
     agent = manual(start, [write("a.txt"), END], "--state-dir", str(tmp_path / "state"), **FILES)
-    session = agent.session(folder)
+    session = agent.session(folder, mode="ask")
     agent.start_prompt(session)
     question(agent)
     assert agent.hang_up() < SOON
@@ -251,7 +251,7 @@ def test_leaving_while_a_question_is_open(start: Start, folder: Path, tmp_path: 
 
 def test_a_client_that_cannot_ask(start: Start, folder: Path) -> None:
     agent = manual(start, [write("a.txt"), END], **FILES)
-    prompt = agent.start_prompt(agent.session(folder))
+    prompt = agent.start_prompt(agent.session(folder, mode="ask"))
     message = question(agent)
     agent.send({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "Method not found"}})
     assert agent.answer(prompt)["result"]["stopReason"] == "end_turn"
@@ -266,7 +266,7 @@ def test_a_client_that_cannot_ask(start: Start, folder: Path) -> None:
 )
 def test_a_strange_answer_allows_nothing(start: Start, folder: Path, result: Any) -> None:
     agent = manual(start, [write("a.txt"), END], **FILES)
-    prompt = agent.start_prompt(agent.session(folder))
+    prompt = agent.start_prompt(agent.session(folder, mode="ask"))
     agent.send({"jsonrpc": "2.0", "id": question(agent)["id"], "result": result})
     assert agent.answer(prompt)["result"]["stopReason"] == "end_turn"
     assert not (folder / "a.txt").exists()
@@ -293,7 +293,7 @@ def test_always_to_fetch_is_for_a_host(start_process: Start, folder: Path) -> No
         process={"env": {"CANTRIP_FETCH_PRIVATE_HOSTS": "127.0.0.1, 127.0.0.1:8080"}},
     )
     agent.permit = "allow_always"
-    agent.prompt(agent.session(folder))
+    agent.prompt(agent.session(folder, mode="ask"))
     words = [next(o["name"] for o in each["options"] if o["kind"] == "allow_always") for each in asked(agent)]
     assert words == ["Always allow fetch from http://127.0.0.1", "Always allow fetch from http://127.0.0.1:8080"]
     refused = [u["rawOutput"]["output"] for u in agent.updates("tool_call_update") if u["status"] == "failed"][-2:]
@@ -309,7 +309,7 @@ def test_always_to_run_tests_and_to_commit(start: Start, folder: Path) -> None:
     commit = {"tool_calls": [{"gate": "git_commit", "args": {"paths": ["."], "message": "All"}}]}
     agent = start([*runs, commit, END], gates=["done", "run_tests", "git_commit"])
     agent.permit = "allow_always"
-    agent.answer(agent.start_prompt(agent.session(folder)), 3 * PATIENCE)
+    agent.answer(agent.start_prompt(agent.session(folder, mode="ask")), 3 * PATIENCE)
     words = [next(o["name"] for o in each["options"] if o["kind"] == "allow_always") for each in asked(agent)]
     shown = [c["content"]["text"] for c in asked(agent)[0]["toolCall"]["content"]]
     assert len(shown) == 1
@@ -323,7 +323,7 @@ def test_tests_of_an_unchanged_folder_are_not_run_again_and_the_call_says_so(sta
     run = {"tool_calls": [{"gate": "run_tests", "args": {}}]}
     agent = start([run, run, END], gates=["done", "run_tests"])
     agent.permit = "allow_always"
-    agent.answer(agent.start_prompt(agent.session(folder)), 3 * PATIENCE)
+    agent.answer(agent.start_prompt(agent.session(folder, mode="ask")), 3 * PATIENCE)
     titles = [
         u["title"] for u in agent.updates("tool_call_update") if u.get("status") == "completed" and u.get("title")
     ]
@@ -340,7 +340,7 @@ def test_a_program_in_text_asks_as_a_tool_call_does(start: Start, folder: Path, 
     commands = ["ls -a", "ls", "touch made", "touch kept"]
     said = [{"bash": each} if how == "tool call" else {"content": f"Now:\n```bash\n{each}\n```"} for each in commands]
     agent = manual(start, [*said, END], **SHELL, crystal={"tools": "native" if how == "tool call" else "text"})
-    session = agent.session(folder)
+    session = agent.session(folder, mode="ask")
     prompt = agent.start_prompt(session)
     answers = ["allow_always", "reject_once", "allow_once"]
     for answer in answers:
@@ -360,7 +360,7 @@ def test_a_program_in_text_asks_as_a_tool_call_does(start: Start, folder: Path, 
 def test_a_program_in_text_writes_nothing_in_read_only_mode(start: Start, folder: Path, how: str) -> None:
     said = {"bash": "touch made"} if how == "tool call" else {"content": "```bash\ntouch made\n```"}
     agent = start([said, END], **SHELL, crystal={"tools": "native" if how == "tool call" else "text"})
-    session = agent.session(folder)
+    session = agent.session(folder, mode="ask")
     agent.call("session/set_mode", {"sessionId": session, "modeId": "read-only"})
     agent.prompt(session)
     assert not (folder / "made").exists()
@@ -370,7 +370,7 @@ def test_a_program_in_text_writes_nothing_in_read_only_mode(start: Start, folder
 @pytest.mark.sandbox
 def test_code_in_an_answer_of_a_crystal_with_tools_asks_nothing_and_runs_nothing(start: Start, folder: Path) -> None:
     agent = start([{"content": "Do it so:\n```bash\ntouch made\n```"}], **SHELL)
-    assert agent.prompt(agent.session(folder))["stopReason"] == "end_turn"
+    assert agent.prompt(agent.session(folder, mode="ask"))["stopReason"] == "end_turn"
     assert not asked(agent)
     assert not agent.updates("tool_call")
     assert not (folder / "made").exists()
@@ -379,7 +379,7 @@ def test_code_in_an_answer_of_a_crystal_with_tools_asks_nothing_and_runs_nothing
 def test_a_loaded_session_shows_calls_in_text_as_the_live_one_did(start: Start, folder: Path) -> None:
     call = '```tool_call\n{"name": "echo", "arguments": {"text": "hi"}}\n```'
     agent = start([{"content": f"I ask.\n\n{call}"}, {"content": "Done."}], **FILES, crystal={"tools": "text"})
-    session = agent.session(folder)
+    session = agent.session(folder, mode="ask")
     agent.prompt(session)
     assert "".join(update["content"]["text"] for update in agent.updates("agent_message_chunk")) == "I ask.\n\nDone."
     agent.call("session/close", {"sessionId": session})

@@ -85,7 +85,7 @@ def test_a_session_is_loaded_by_another_process(again: Open, folder: Path) -> No
     reply = second.answer(request)["result"]
     # Everything before the reply, the commands too.
     assert second.seen[-1]["id"] == request
-    assert reply["modes"]["currentModeId"] == "ask"
+    assert reply["modes"]["currentModeId"] == "sandboxed"
     assert reply["_meta"]["cantrip"]["turns"] == 3
     kinds = [update["sessionUpdate"] for update in second.updates()]
     assert kinds == [
@@ -253,7 +253,7 @@ def test_a_list_in_pages(again: Open, folder: Path, state: Path, tmp_path: Path)
 def test_the_note_is_rebuilt_from_the_loom(again: Open, folder: Path, state: Path) -> None:
     first = again()
     session = first.session(folder)
-    first.call("session/set_mode", {"sessionId": session, "modeId": "sandboxed"})
+    first.call("session/set_mode", {"sessionId": session, "modeId": "trusted"})
     first.prompt(session, "Write it down.")
     first.hang_up()
     note = state / "looms" / f"{session}.session.json"
@@ -265,7 +265,7 @@ def test_the_note_is_rebuilt_from_the_loom(again: Open, folder: Path, state: Pat
         agent = again()
         (listed,) = agent.call("session/list")["sessions"]
         assert (listed["title"], listed["cwd"]) == ("Write it down", str(folder))
-        assert agent.call("session/resume", named(session, folder))["modes"]["currentModeId"] == "sandboxed"
+        assert agent.call("session/resume", named(session, folder))["modes"]["currentModeId"] == "trusted"
         assert json.loads(note.read_bytes()) == before
         agent.hang_up()
 

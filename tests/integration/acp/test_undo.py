@@ -136,3 +136,20 @@ def test_keep_and_undo_of_hunks(start: Start, folder: Path) -> None:
     says(agent, session, "/redo")
     agent.call("_cantrip/undo", {"sessionId": session, "path": "n.txt", "hunk": 1})
     assert (folder / "n.txt").read_text() == text.replace("3\n", "three\n", 1)
+
+
+def test_a_fork_offers_to_restore_files(start: Start, folder: Path) -> None:
+    script = [call("write_file", path="n.txt", content=f"{number}\n") for number in (1, 2)]
+    agent = start([*script, END, {"repeat": True, "content": "Forked."}], gates=GATES)
+    session = agent.session(folder, mode="trusted")
+    agent.prompt(session, "Write.")
+    fork = {"sessionId": session, "cwd": str(folder), "mcpServers": [], "_meta": {"cantrip": {"turn": 1}}}
+    offered = agent.call("session/fork", fork)["_meta"]["cantrip"]["files"]
+    assert offered["restored"] == [{"path": "n.txt", "action": "written"}]
+    assert (folder / "n.txt").read_text() == "2\n"
+    fork["_meta"]["cantrip"]["restoreFiles"] = True  # type: ignore[index]
+    made = agent.call("session/fork", fork)
+    assert (folder / "n.txt").read_text() == "1\n"
+    # The fork's own history begins with that of the first session.
+    assert "Restored 1 file" in says(agent, made["sessionId"], "/restore 0")
+    assert not (folder / "n.txt").exists()

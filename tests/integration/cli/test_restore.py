@@ -1,0 +1,90 @@
+"""`cantrip loom restore`, and the commands of `cantrip repl` on changed files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.records.turn import FilesRecord
+from tests.support.command_line import run
+
+LINES = "one\ntwo\nthree\nfour\n"
+
+
+def write(path: str, content: str) -> dict[str, Any]:
+    return {"tool_calls": [{"gate": "write_file", "args": {"path": path, "content": content}}]}
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """A project, a recipe that changes it in two casts, and a state folder."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "a.txt").write_text(LINES)
+    script = [write("a.txt", LINES.upper()), write("new.txt", "new\n"), {"content": "One."}, write("new.txt", "newer\n"),
+              {"content": "Two."}]  # fmt: skip
+    recipe = {
+        "name": "writes",
+        "crystal": {"provider": "scripted", "responses": script},
+        "circle": {"medium": "conversation", "gates": ["done", "write_file"], "wards": [{"max_turns": 9}]},
+    }
+    path = tmp_path / "writes.cantrip.yaml"
+    path.write_text(json.dumps(recipe))
+    return project, path, tmp_path / "state"
+
+
+def test_loom_restore(work: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    project, recipe, state = work
+    loom = tmp_path / "l.loom.jsonl"
+    own = ("--state-dir", str(state))
+    done = run("cast", str(recipe), "Write.", "--cwd", str(project), "--loom", str(loom), *own, cwd=tmp_path)
+    assert done.status == 0, done.err
+    with Loom.open(loom, readonly=True) as held:
+        first, *turns = held.places
+    seen = run("loom", "restore", str(loom), first, "--dry-run", cwd=tmp_path)
+    assert (seen.status, seen.out.split()) == (
+        0,
+        ["would", "restore", "2", "files", "of", str(project), "write", "a.txt", "delete", "new.txt"],
+    )
+    assert (project / "a.txt").read_text() == LINES.upper()
+    (project / "a.txt").write_text("ONE\nTWO\nTHREE\nmine\n")
+    done = run("loom", "restore", str(loom), turns[0], "--json", cwd=tmp_path)
+    assert json.loads(done.out)["restored"] == {"new.txt": "delete"}
+    done = run("loom", "restore", str(loom), first, cwd=tmp_path)
+    assert done.status == 1
+    assert "a.txt: you changed it after the entity did" in done.out
+    done = run("loom", "restore", str(loom), first, "--force", cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert (project / "a.txt").read_text() == LINES
+    with Loom.open(loom) as held:
+        restored = [r for r in held.records() if isinstance(r, FilesRecord) and isinstance(r.restored, str)]
+        assert [r.restored for r in restored] == [turns[0], first]
+    # A later turn takes it back.
+    done = run("loom", "restore", str(loom), "", cwd=tmp_path)
+    assert (project / "new.txt").read_text() == "new\n"
+    assert run("loom", "restore", str(loom), "t_none", cwd=tmp_path).status == 2
+
+
+def test_in_the_repl(work: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    project, recipe, state = work
+    lines = ["Write.", "/changes", "/changes -p", "Again.", "/undo", "/undo a.txt", "/redo", "/restore 0", "/undo none"]
+    done = run(
+        "repl",
+        str(recipe),
+        "--cwd",
+        str(project),
+        "--state-dir",
+        str(state),
+        cwd=tmp_path,
+        stdin="\n".join(lines) + "\n",
+    )
+    assert done.status == 0, done.err
+    assert "modified a.txt  +4 -4" in done.out
+    assert "+ONE" in done.out
+    assert "no change in 'none'" in done.out
+    assert (project / "a.txt").read_text() == LINES
+    assert not (project / "new.txt").exists()

@@ -184,6 +184,7 @@ def doctor(as_json: bool, probe: bool) -> int:
 def examine(*, probe: bool = False) -> Iterator[Finding]:
     """Run all checks, and yield their findings in the order of the output."""
     yield _python()
+    yield _machine()
     yield from _sandbox()
     yield from _limits()
     yield from _tools()
@@ -199,12 +200,18 @@ def _python() -> Finding:
     return Finding("python", "ok", text)
 
 
+def _machine() -> Finding:
+    from cantrip_acp.sandbox.launch.causes import Facts
+
+    return Finding("machine", "ok", f"outer limits: {Facts.of_this_machine().describe()}")
+
+
 def _sandbox() -> Iterator[Finding]:
     import anyio
 
     from cantrip_acp.core.errors import CantripError, SandboxMissing
     from cantrip_acp.sandbox.launch import availability as probe
-    from cantrip_acp.sandbox.launch import seccomp
+    from cantrip_acp.sandbox.launch import causes, seccomp
 
     try:
         program = probe.find_bubblewrap()
@@ -214,7 +221,7 @@ def _sandbox() -> Iterator[Finding]:
     version = probe.version(program)
     shown = ".".join(map(str, version)) or "of unknown version"
     if version and version < (0, 8):
-        yield Finding("sandbox.bubblewrap", "missing", f"bubblewrap {shown} ({program})", probe.OLD.mend)
+        yield Finding("sandbox.bubblewrap", "missing", f"bubblewrap {shown} ({program})", causes.OLD.mend)
         return
     yield Finding("sandbox.bubblewrap", "ok", f"bubblewrap {shown} ({program})")
     machine = os.uname().machine

@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.core.errors import SandboxError
-from cantrip_acp.sandbox.launch import availability, bubblewrap, limits
+from cantrip_acp.sandbox.launch import bubblewrap, causes, limits
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
 from cantrip_acp.sandbox.launch.limits import WatchdogRunner
@@ -204,7 +204,7 @@ class Running:
         if self._network_error is not None:
             raise SandboxError(self._network_error)
         if status.exit_code is None and status.ended_because is None:
-            raise availability.explain(self._streams[2].text(4096)).error()
+            raise causes.explain(self._streams[2].text(4096)).error()
         return self.partial(status)
 
     @property

@@ -30,6 +30,7 @@ from typing import Any
 from anyio.abc import TaskGroup
 
 from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.sandbox.launch import causes
 
 _CHUNK = 65_536
 _WIDE_PIPE = 1024 * 1024
@@ -154,9 +155,7 @@ class Tree:
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     raise
-                raise SandboxError(
-                    f"cannot watch a process here (pidfd_open: {error.strerror}); Linux 5.3 is needed"
-                ) from error
+                raise causes.explain(f"pidfd_open: {error.strerror}").error() from error
             self._loop.add_reader(self._outer, self._on_exit)
         except BaseException as error:
             if self._process is not None:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cantrip_acp.sandbox.launch.availability import Cause
+from cantrip_acp.sandbox.launch.causes import Cause
 
 ALLOW = 0x7FFF0000
 KILL = 0x80000000

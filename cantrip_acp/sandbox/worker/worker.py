@@ -24,7 +24,7 @@ import msgspec
 
 from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox.gate_ipc.server import LARGEST_REQUEST
-from cantrip_acp.sandbox.launch import availability, bubblewrap, limits
+from cantrip_acp.sandbox.launch import bubblewrap, causes, limits
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
 from cantrip_acp.sandbox.launch.process_tree import Hooks, Launch, Tree, memory_file, sandbox_error
@@ -142,7 +142,7 @@ class Worker:
                 await tree.changed()
         status = tree.finish()
         if status.exit_code is None and status.ended_because is None:
-            raise availability.explain(self._early_output()).error()
+            raise causes.explain(self._early_output()).error()
         output = self._early_output().strip() or "it wrote no message"
         raise SandboxError(
             f"{self._interpreter.program} could not be started in the sandbox as the Python of code cells "

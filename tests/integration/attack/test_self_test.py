@@ -16,10 +16,11 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.errors import SandboxMissing
-from cantrip_acp.sandbox.launch import availability, sandbox, self_test
+from cantrip_acp.sandbox.launch import causes, sandbox, self_test
 from tests.integration.attack.attack_scene import Scene
 from tests.integration.attack.weakened_sandbox import Defence, calls, hidden_environment, option, options, prepared
 from tests.support.ordinary_user import ROOT
+from tests.unit.sandbox.test_causes import ENVIRONMENTS
 
 
 def _at(args: list[str], *words: str) -> int:
@@ -144,41 +145,22 @@ def test_they_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 # What doctor says
 
-WORDS = {
-    "apparmor": (
-        "bwrap: setting up uid map: Permission denied",
-        {"kernel/apparmor_restrict_unprivileged_userns": "1"},
-        "AppArmor",
-    ),
-    "nested": ("bwrap: Creating new namespace failed: Operation not permitted", {}, "already runs inside a sandbox"),
-    "namespaces off": (
-        "bwrap: No permissions to create new namespace",
-        {"kernel/unprivileged_userns_clone": "0"},
-        "user namespaces",
-    ),
-    "no network namespace": (
-        "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted",
-        {},
-        "network namespace",
-    ),
-    "old": ("bwrap: Unknown option --size", {}, "too old"),
-}
 _DOCTOR = """
 import os, sys
 from cantrip_acp.sandbox.launch import availability as probe
-folder, settings = sys.argv[1], {settings!r}
+from cantrip_acp.sandbox.launch.causes import Facts
+folder, files = sys.argv[1], {files!r}
 probe.find_bubblewrap.__defaults__ = (folder,)
-probe._setting = settings.get
-os.getuid = lambda: 1000
+Facts.of_this_machine = classmethod(lambda cls: cls(files.get, {{}}))
 from cantrip_acp.cli.main import main
 sys.argv = ["cantrip", "doctor", "--json"]
 main()
 """
 
 
-def doctor(folder: Path, settings: dict[str, str] | None = None) -> tuple[int, dict[str, dict[str, Any]]]:
+def doctor(folder: Path, files: dict[str, str] | None = None) -> tuple[int, dict[str, dict[str, Any]]]:
     done = subprocess.run(
-        [sys.executable, "-c", _DOCTOR.format(settings=settings or {}), str(folder)],
+        [sys.executable, "-c", _DOCTOR.format(files=files or {}), str(folder)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -195,16 +177,17 @@ def program(folder: Path, text: str) -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
 
 
-@pytest.mark.parametrize("cause", WORDS)
-def test_doctor_names_cause_and_mend(cause: str, tmp_path: Path) -> None:
-    """A back end that answers as the real one does on such a machine."""
-    words, settings, said = WORDS[cause]
-    program(tmp_path, f'[ "$1" = --version ] && echo "bubblewrap 0.8.0" && exit 0\necho "{words}" >&2; exit 1')
-    status, found = doctor(tmp_path, settings)
+@pytest.mark.parametrize("name", ["Docker on Debian, default options", "Ubuntu 24.04"])
+def test_doctor_names_cause_and_mend(name: str, tmp_path: Path) -> None:
+    """A back end that answers as the real one does on such a machine, and the recorded facts of that machine."""
+    environment = next(e for e in ENVIRONMENTS if e["environment"] == name)
+    (tmp_path / "words").write_text(environment["words"])
+    answer = f'[ "$1" = --version ] && echo "bubblewrap 0.8.0" && exit 0\ncat {tmp_path}/words >&2; exit 1'
+    program(tmp_path, answer)
+    status, found = doctor(tmp_path, environment["files"])
     assert status == 3
     assert found["sandbox"]["state"] == "missing"
-    assert said in found["sandbox"]["text"]
-    assert found["sandbox"]["mend"]
+    assert f"`{environment['mend']}`" in found["sandbox"]["mend"]
 
 
 def test_doctor_without_bubblewrap(tmp_path: Path) -> None:
@@ -218,7 +201,7 @@ def test_doctor_with_an_old_bubblewrap(tmp_path: Path) -> None:
     program(tmp_path, "echo 'bubblewrap 0.4.1'")
     status, found = doctor(tmp_path)
     assert status == 3
-    assert found["sandbox.bubblewrap"]["mend"] == availability.OLD.mend
+    assert found["sandbox.bubblewrap"]["mend"] == causes.OLD.mend
 
 
 @contextlib.contextmanager

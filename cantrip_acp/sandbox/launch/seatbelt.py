@@ -12,6 +12,7 @@ command.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -24,11 +25,12 @@ _BASIS = """\
 (deny default)
 
 ; Programs: start others, and signal what runs in this same sandbox.
-(allow process-exec process-fork)
+(allow process-exec process-fork file-map-executable)
 (allow signal process-info* (target same-sandbox))
-(allow sysctl-read)
+(allow sysctl-read ipc-posix-sem)
 (allow mach-lookup
   (global-name "com.apple.system.opendirectoryd.libinfo")
+  (global-name "com.apple.system.opendirectoryd.membership")
   (global-name "com.apple.system.notification_center")
   (global-name "com.apple.system.logger"))
 
@@ -37,6 +39,8 @@ _BASIS = """\
   (literal "/")
   (subpath "/usr") (subpath "/bin") (subpath "/sbin")
   (subpath "/System") (subpath "/Library/Apple") (subpath "/Library/Developer/CommandLineTools")
+  (regex #"^/Applications/Xcode[^/]*[.]app/Contents/") (literal "/private/var/db/xcode_select_link")
+  (literal "/private/var/select/sh")
   (subpath "/private/var/db/timezone") (subpath "/private/var/db/dyld")
   (literal "/private/etc/passwd") (literal "/private/etc/group") (literal "/private/etc/shells")
   (literal "/private/etc/localtime") (literal "/private/etc/services") (literal "/private/etc/protocols")
@@ -62,10 +66,11 @@ class Profile:
         return [PROGRAM, *options, "-p", self.text, *command]
 
 
-def profile(policy: Policy, *, home: str, temporary: str) -> Profile:
+def profile(policy: Policy, *, home: str, temporary: str, port: int = PROXY_PORT, script: str | None = None) -> Profile:
     """The profile of a policy. ``home`` and ``temporary`` are folders made for this one command.
 
-    Paths must be real: sandbox-exec checks the resolved path, so ``/tmp`` would be ``/private/tmp``.
+    ``port``: the port of the filtering proxy at 127.0.0.1, if the policy lists hosts. ``script``: a file with the
+    command. Paths must be real (`real_paths`): sandbox-exec checks the resolved path, so ``/tmp`` would be ``/private/tmp``.
     """
     parts = [_BASIS]
     parameters: list[tuple[str, str]] = []
@@ -78,15 +83,10 @@ def profile(policy: Policy, *, home: str, temporary: str) -> Profile:
         if filters:
             parts.append("\n".join([f"; {why}", f"({words}", *filters]) + ")\n")
 
-    shown = (
-        *(p for p in (policy.wire,) if p is not None),
-        *policy.tools,
-        *policy.readable,
-        *policy.writable,
-        home,
-        temporary,
-    )
-    above = sorted({parent for path in shown for parent in _above(path)})
+    wire = [policy.wire] if policy.wire is not None else []
+    links = [link for link, _ in policy.links]
+    shown = (*wire, *policy.tools, *links, *policy.readable, *policy.writable, home, temporary)
+    above = sorted({parent for path in shown for parent in _above(path)} | set(links))
     rule(
         "allow file-read-metadata",
         "On the way to what follows: that it is there, and no more.",
@@ -95,27 +95,61 @@ def profile(policy: Policy, *, home: str, temporary: str) -> Profile:
         above,
     )
     rule("allow file-read*", "Your tools.", "subpath", "TOOL", policy.tools)
-    rule(
-        "allow file-read*",
-        "What may be read.",
-        "subpath",
-        "READ",
-        (p for p in policy.readable if p not in policy.writable),
-    )
-    wire = [policy.wire] if policy.wire is not None else []
+    rule("allow file-read*", "What may be read.", "subpath", "READ",
+         (p for p in policy.readable if p not in policy.writable))  # fmt: skip
     rule("allow file-read*", "The gates' commands.", "subpath", "WIRE", wire)
-    rule("allow file-write*", "Their requests.", "subpath", "REQUESTS", (os.path.join(w, "requests") for w in wire))
+    rule("allow file-read* file-write*", "Their requests.", "subpath", "REQUESTS", (f"{w}/requests" for w in wire))
+    rule("allow file-write-data", "Their pipes.", "subpath", "PIPES",
+         (f"{w}/{part}" for w in wire for part in ("announce", "answers")))  # fmt: skip
     rule("allow file-read* file-write*", "What may be written.", "subpath", "WRITE", policy.writable)
     rule("allow file-read* file-write*", "This command's own folders.", "subpath", "OWN", (home, temporary))
-    rule("deny file-write*", "Protected, whether it is there or not: it runs code elsewhere.", "subpath", "GUARD",
+    rule("allow file-read*", "The command itself.", "literal", "SCRIPT", [script] if script is not None else [])
+    rule("deny file-write*", "Protected: it runs code elsewhere.", "subpath", "GUARD",
          (*policy.protected, *policy.absent))  # fmt: skip
+    parts += _missing(policy, parameters)
     rule("deny file-write-unlink file-write-create", "On the way to those: never renamed.", "literal", "PINNED",
          policy.pinned)  # fmt: skip
-    rule("deny file-write-unlink", "The roots themselves stay.", "literal", "ROOT", policy.writable)
+    rule("deny file-write-unlink", "The roots themselves stay.", "literal", "ROOT",
+         (*policy.writable, *(f"{w}/requests" for w in wire), home, temporary))  # fmt: skip
     rule("deny file-read* file-write*", "Hidden: secrets by name, and settings with credentials in them.", "subpath",
          "HIDDEN", (*policy.hidden, *(path for path, _ in policy.replaced)))  # fmt: skip
-    parts.append(_network(policy))
+    parts.append(_network(policy, port))
     return Profile("\n".join(parts), tuple(parameters))
+
+
+def _missing(policy: Policy, parameters: list[tuple[str, str]]) -> list[str]:
+    """The rule for protected names that do not exist, in upper and lower case: most disks of Macs do not tell them apart.
+
+    The name of a file that exists is compared as the disk stores it, so only new names need this.
+    """
+    folders: dict[str, str] = {}
+    filters = []
+    for path in policy.absent:
+        folder, name = os.path.split(path)
+        if folder not in folders:
+            folders[folder] = f"MISSING_{len(folders)}"
+            parameters.append((folders[folder], folder))
+        filters.append(
+            f'  (regex (string-append "^" (regex-quote (param "{folders[folder]}")) "/{_any_case(name)}(/|$)"))'
+        )
+    if not filters:
+        return []
+    return ["\n".join(["; The same names in upper and lower case.", "(deny file-write*", *filters]) + ")\n"]
+
+
+def _any_case(name: str) -> str:
+    """A regular expression for a name. What is no plain character matches anything, so that no name can end the text."""
+    return re.sub(
+        r"[A-Za-z]|[^A-Za-z0-9_-]+",
+        lambda m: (
+            f"[{m[0].lower()}{m[0].upper()}]"
+            if m[0].isalpha() and m[0].isascii()
+            else "[.]"
+            if m[0] == "."
+            else "[^/]+"
+        ),
+        name,
+    )
 
 
 def _above(path: str) -> list[str]:
@@ -125,7 +159,7 @@ def _above(path: str) -> list[str]:
     return found
 
 
-def _network(policy: Policy) -> str:
+def _network(policy: Policy, port: int) -> str:
     if policy.network:
         return (
             "; The network, and of this machine's own sockets the name service alone.\n"
@@ -135,6 +169,6 @@ def _network(policy: Policy) -> str:
     if policy.hosts:
         return (
             "; The filtering proxy, and nothing else of the network.\n"
-            f'(allow network-outbound (remote tcp "localhost:{PROXY_PORT}"))\n'
+            f'(allow network-outbound (remote ip "localhost:{port}"))\n'
         )
     return "; No network: it is denied above.\n"

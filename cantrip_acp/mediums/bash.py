@@ -194,7 +194,8 @@ class BashSession:
             return _trace(turn)
         from cantrip_acp.sandbox.policy.policy import WIRE
 
-        return {**_trace(turn), "CANTRIP_CONTEXT": f"{WIRE}/context"}
+        inside = self._wire.inside if self._wire is not None else WIRE
+        return {**_trace(turn), "CANTRIP_CONTEXT": f"{inside}/context"}
 
     def so_far(self) -> Output | None:
         """What the running command has printed since the last call; None if none runs."""

@@ -207,16 +207,19 @@ def _machine() -> Finding:
 
 
 def _sandbox() -> Iterator[Finding]:
-    import anyio
-
-    from cantrip_acp.core.errors import CantripError, SandboxMissing
+    from cantrip_acp.core.errors import SandboxMissing
     from cantrip_acp.sandbox.launch import availability as probe
     from cantrip_acp.sandbox.launch import causes, seccomp
 
     try:
-        program = probe.find_bubblewrap()
+        program = probe.find_program()
     except SandboxMissing as error:
         yield _missing("sandbox", error)
+        return
+    if probe.back_end() == "seatbelt":
+        yield Finding("sandbox.program", "ok", f"sandbox-exec ({program})")
+        yield Finding("sandbox-code", "note", causes.CODE_ON_MACOS.text, causes.CODE_ON_MACOS.mend)
+        yield from _self_test()
         return
     version = probe.version(program)
     shown = ".".join(map(str, version)) or "of unknown version"
@@ -231,6 +234,14 @@ def _sandbox() -> Iterator[Finding]:
         return
     size = len(seccomp.program(machine)) // 8
     yield Finding("sandbox.seccomp", "ok", f"system call filter for {machine}, {size} instructions")
+    yield from _self_test()
+
+
+def _self_test() -> Iterator[Finding]:
+    import anyio
+
+    from cantrip_acp.core.errors import SandboxMissing
+
     try:
         results = anyio.run(_run_self_test)
     except SandboxMissing as error:
@@ -275,6 +286,14 @@ async def _run_self_test() -> list[tuple[str, str, bool]]:
 
 
 def _limits() -> Iterator[Finding]:
+    from cantrip_acp.sandbox.launch import availability
+
+    if availability.back_end() == "seatbelt":
+        yield Finding("limits", "ok", "CPU, file size and open files of each process are limited by the kernel")
+        yield Finding(
+            "limits.memory", "note", "memory, processes and private folders of commands are limited by a watchdog"
+        )
+        return
     from cantrip_acp.sandbox.launch import control_groups as controlgroup
     from cantrip_acp.sandbox.launch import limits
     from cantrip_acp.sandbox.launch.sandbox import control_groups

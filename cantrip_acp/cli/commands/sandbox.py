@@ -394,7 +394,7 @@ async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, st
 )
 @_circle_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: policy, program, arguments.")
-@click.option("--seatbelt", is_flag=True, help="Print the policy as a profile for macOS's sandbox-exec (not tested).")
+@click.option("--seatbelt", is_flag=True, help="Print the policy as a profile for macOS's sandbox-exec.")
 def policy(
     cwd: Path | None,
     recipe: str | None,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import stat
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,6 +27,7 @@ from typing import Any
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.sandbox.gate_ipc import gate_cli
+from cantrip_acp.sandbox.launch import availability
 from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES, sandbox_error
 from cantrip_acp.sandbox.policy.policy import WIRE
 
@@ -67,12 +69,17 @@ class GateWire:
         the scripts (default: `wrapper_shell`).
         """
         self.folder = folder
+        self.inside = WIRE if availability.back_end() == "bubblewrap" else folder
+        """The path of the folder inside the sandbox."""
+        self.sessions = 0
+        """How many commands use it now."""
         self.commands: dict[str, tuple[str, Gate]] = _commands(gates)
         self._initial = dict(self.commands)
         shell = shell or wrapper_shell()
         flavour = "bash" if os.path.basename(shell.split()[0]) == "bash" else "dash"
         self._terminator = b"\0" if flavour == "bash" else b"\n"
         script = files("cantrip_acp.sandbox.inside").joinpath(f"call.{flavour}").read_text("utf-8")
+        script = script.replace(f"w={WIRE}\n", f"w={shlex.quote(self.inside)}\n", 1)
         for part in ("bin", "answers", "requests"):
             os.mkdir(os.path.join(folder, part), 0o755)
         self._write("call", f"#!{shell}\n{script}")
@@ -112,6 +119,21 @@ class GateWire:
             pass
         os.mkfifo(fresh, 0o600)
         os.rename(fresh, os.path.join(self.folder, "answers", str(slot)))
+
+    def requests_folder(self, pid: int) -> str:
+        """The folder of the requests of a command, as the host sees it. ``pid``: the first process of its sandbox."""
+        # On macOS nothing is mounted. There the profile keeps commands from replacing this folder.
+        return f"{self.folder}/requests" if self.inside != WIRE else f"/proc/{pid}/root{WIRE}/requests"
+
+    def clear_requests(self) -> None:
+        """Remove what an earlier command left in the folder of requests, if it is not the sandbox's own."""
+        if self.inside != WIRE:
+            for name in os.listdir(folder := f"{self.folder}/requests"):
+                path = os.path.join(folder, name)
+                if os.path.isdir(path) and not os.path.islink(path):
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    os.unlink(path)
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -193,6 +215,9 @@ class WireSession:
             self._announce = os.open(f"{self._wire.folder}/announce", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise sandbox_error("gates cannot be called from the sandbox", error) from error
+        if self._wire.sessions == 0:
+            self._wire.clear_requests()
+        self._wire.sessions += 1
         self._loop.add_reader(self._announce, self._on_announce)
         self._open = True
 
@@ -204,6 +229,7 @@ class WireSession:
             # Closing the last descriptor empties the FIFO.
             os.close(self._announce)
             self._announce = -1
+            self._wire.sessions -= 1
         for fd in list(self._writers):
             self._stop_writing(fd)
         if self._requests >= 0:
@@ -268,9 +294,8 @@ class WireSession:
         try:
             if self._requests < 0:
                 # Processes inside cannot change the folders above it, which are on read-only mounts.
-                self._requests = os.open(
-                    f"/proc/{self._pid()}/root{WIRE}/requests", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-                )
+                folder = self._wire.requests_folder(self._pid())
+                self._requests = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._requests)
         except OSError as error:
             if error.errno in OUT_OF_RESOURCES:

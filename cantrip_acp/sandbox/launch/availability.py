@@ -5,14 +5,32 @@ There is no weaker fallback: without a sandbox, commands do not run.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 
-from cantrip_acp.sandbox.launch.causes import MACOS, MISSING, NOT_LINUX
+from cantrip_acp.sandbox.launch.causes import MISSING, MISSING_SANDBOX_EXEC, NOT_LINUX
 
 _TRUSTED = "/usr/bin:/usr/local/bin:/bin:/run/current-system/sw/bin:/nix/var/nix/profiles/default/bin"
+
+
+def back_end() -> str:
+    """The program that makes sandboxes on this system: ``bubblewrap``, or ``seatbelt`` (sandbox-exec of macOS)."""
+    return "seatbelt" if sys.platform == "darwin" else "bubblewrap"
+
+
+def find_program() -> str:
+    """The path of the program that makes sandboxes. Raises `SandboxMissing`."""
+    return find_sandbox_exec() if back_end() == "seatbelt" else find_bubblewrap()
+
+
+def find_sandbox_exec(path: str = "/usr/bin/sandbox-exec") -> str:
+    """The path of sandbox-exec, which is part of macOS. Raises `SandboxMissing`."""
+    if not os.access(path, os.X_OK):
+        raise MISSING_SANDBOX_EXEC.error()
+    return path
 
 
 def find_bubblewrap(path: str = _TRUSTED) -> str:
@@ -21,8 +39,6 @@ def find_bubblewrap(path: str = _TRUSTED) -> str:
 
     Raises `SandboxMissing`.
     """
-    if sys.platform == "darwin":
-        raise MACOS.error()
     if sys.platform != "linux":
         raise NOT_LINUX.error()
     found = shutil.which("bwrap", path=path)

@@ -155,11 +155,15 @@ NOT_LINUX = Cause(
     f"there is no sandbox for {sys.platform} in this version, and commands never run without one.",
     "Use Linux; on Windows, run `wsl --install` and install Cantrip in WSL 2.",
 )
-MACOS = Cause(
-    "macos-untried",
-    "commands do not run on macOS yet: their policy can be written as a sandbox-exec profile, but nobody has tested that "
-    "profile, nor how to kill the whole process tree of a command there.",
-    "Use Linux, for example in a virtual machine.",
+MISSING_SANDBOX_EXEC = Cause(
+    "missing-sandbox-exec",
+    "/usr/bin/sandbox-exec is missing. It is part of macOS, and commands never run without a sandbox.",
+    "Update macOS: `softwareupdate --list`. Until then use Linux, for example in a virtual machine.",
+)
+CODE_ON_MACOS = Cause(
+    "code-on-macos",
+    "the Python of code cells (mediums code and monty, loaded gates) does not run on macOS yet: it needs Linux.",
+    "Use the bash medium, or Linux in a virtual machine or container: `docker run -it python:3.12 bash`.",
 )
 OLD = Cause(
     "old-bubblewrap",
@@ -215,6 +219,20 @@ def explain(words: str, facts: Facts | None = None) -> Cause:
     if _WATCH.search(words):
         return OLD_KERNEL
     return NO_NETWORK_NAMESPACE if _NETWORK.search(words) else _nested(facts)
+
+
+def explain_seatbelt(words: str, facts: Facts | None = None) -> Cause:
+    """Find the cause for the error text ``words`` that sandbox-exec wrote when it could not set up a sandbox."""
+    facts = facts if facts is not None else Facts.of_this_machine()
+    if "sandbox_apply" in words and "not permitted" in words:
+        return _other_agent(words, facts) or _nested(facts)
+    line = words.strip().splitlines()[-1] if words.strip() else "it ended without a message"
+    return Cause(
+        "sandbox-exec-failed",
+        f"sandbox-exec could not set up the sandbox: {line}.",
+        "Please report this with the output of `cantrip sandbox policy --seatbelt`.",
+        lasting=False,
+    )
 
 
 def _kernel(words: str, facts: Facts) -> Cause | None:

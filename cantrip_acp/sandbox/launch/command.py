@@ -14,11 +14,12 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.core.errors import SandboxError
-from cantrip_acp.sandbox.launch import bubblewrap, causes, limits
+from cantrip_acp.sandbox.launch import bubblewrap, causes, limits, seatbelt
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
 from cantrip_acp.sandbox.launch.limits import WatchdogRunner
 from cantrip_acp.sandbox.launch.output import Collector, part, share
+from cantrip_acp.sandbox.launch.process_group import GroupTree, GroupWatchdog, set_priority
 from cantrip_acp.sandbox.launch.process_tree import (
     Hooks,
     Launch,
@@ -87,7 +88,7 @@ class Prepared:
 
     ``key``: the inputs; if they are equal, a `Prepared` can be used again. ``options``: bubblewrap's options.
     ``encoded``: the same options as bubblewrap reads them. ``program``: the path of bubblewrap. ``filter``: the system
-    call filter.
+    call filter. ``seatbelt``: the program is sandbox-exec; then there are no options and no filter.
     """
 
     key: object
@@ -97,6 +98,7 @@ class Prepared:
     host: Host
     program: str
     filter: bytes
+    seatbelt: bool = False
 
 
 class Running:
@@ -123,9 +125,13 @@ class Running:
         self._folders = ("/tmp", "/dev/shm", policy.home) if policy.home_source is None else ("/tmp", "/dev/shm")
         self._watching = WatchdogRunner()
         kept = (policy.home_source,) if policy.home_source is not None else ()
-        self._watchdog = limits.Watchdog(
-            policy.limits, self._folders, count=prepared.host.uid == 0, disks=(*policy.writable, *kept)
-        )
+        disks = (*policy.writable, *kept)
+        self._private: seatbelt.PrivateFolder | None = seatbelt.PrivateFolder.make() if prepared.seatbelt else None
+        self._watchdog: limits.Watchdog
+        if self._private is not None:
+            self._watchdog = GroupWatchdog(policy.limits, self._private.measured(policy), disks)
+        else:
+            self._watchdog = limits.Watchdog(policy.limits, self._folders, count=prepared.host.uid == 0, disks=disks)
         self._started_at = time.perf_counter()
         self._timed_out = False
         self._seconds_left = self._timeout_ms / 1000
@@ -204,7 +210,8 @@ class Running:
         if self._network_error is not None:
             raise SandboxError(self._network_error)
         if status.exit_code is None and status.ended_because is None:
-            raise causes.explain(self._streams[2].text(4096)).error()
+            explain = causes.explain_seatbelt if self._prepared.seatbelt else causes.explain
+            raise explain(self._streams[2].text(4096)).error()
         return self.partial(status)
 
     @property
@@ -213,6 +220,46 @@ class Running:
         return self.tree
 
     def _start(self) -> None:
+        if self._private is not None:
+            self._start_with_seatbelt(self._private)
+        else:
+            self._start_with_bubblewrap()
+        loop = asyncio.get_running_loop()
+        self._timer_started = time.monotonic()
+        self._timers.append(loop.call_later(self._seconds_left, self._on_timeout))
+        self._timers.append(loop.call_later(limits.FIRST_CHECK, self._on_watch))
+
+    def _start_with_seatbelt(self, private: seatbelt.PrivateFolder) -> None:
+        policy = self._prepared.policy
+        port = 0
+        if policy.hosts and self._spawn is not None:
+            listener = socket.create_server(("127.0.0.1", 0))
+            listener.setblocking(False)
+            port = listener.getsockname()[1]
+            self._spawn(self._proxy().serve, listener)
+        launch = private.launch(
+            policy,
+            self._command,
+            program=self._prepared.program,
+            environment=self._environment,
+            limits=replace(policy.limits, timeout_ms=self._processor_ms),
+            cores=self._prepared.host.cores,
+            port=port,
+        )
+        launch.stdin = self._stdin
+        hooks = Hooks(output=self._on_output, prepared=lambda pid: set_priority(pid, policy.limits.cpu_percent))
+        tree = GroupTree(launch, hooks, private.token)
+        assert isinstance(self._watchdog, GroupWatchdog)
+        self.tree = self._watchdog.tree = tree
+        self._stdin = -1
+        tree.start()
+
+    def _proxy(self) -> Proxy:
+        return Proxy(
+            AllowedHosts.of(self._prepared.policy.hosts), lambda line: self._on_output(2, f"{line}\n".encode())
+        )
+
+    def _start_with_bubblewrap(self) -> None:
         policy = self._prepared.policy
         extra: list[str] = []
         inherited: list[int] = []
@@ -260,10 +307,6 @@ class Running:
             if isinstance(error, OSError):
                 raise sandbox_error("the command cannot be started in the sandbox", error) from error
             raise
-        loop = asyncio.get_running_loop()
-        self._timer_started = time.monotonic()
-        self._timers.append(loop.call_later(self._seconds_left, self._on_timeout))
-        self._timers.append(loop.call_later(limits.FIRST_CHECK, self._on_watch))
 
     def _on_prepared(self, pid: int) -> None:
         policy = self._prepared.policy
@@ -284,10 +327,7 @@ class Running:
         if self._spawn is None or self._tree.exited:
             listener.close()
             return
-        proxy = Proxy(
-            AllowedHosts.of(self._prepared.policy.hosts), lambda line: self._on_output(2, f"{line}\n".encode())
-        )
-        self._spawn(proxy.serve, listener)
+        self._spawn(self._proxy().serve, listener)
         self._tree.release()
 
     def _on_network_failed(self, why: str) -> None:
@@ -353,6 +393,10 @@ class Running:
             placeholders.remove()
             runtime().placeholders_removed(placeholders.folder)
         self._placeholders = []
+        if self._private is not None:
+            if not status.gone:
+                status.exit_code, status.ended_because = None, "not all of its processes could be ended"
+            self._private.remove()
         return status
 
     def partial(self, status: Status | None = None) -> Outcome:

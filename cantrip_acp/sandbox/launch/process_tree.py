@@ -21,7 +21,7 @@ import resource
 import select
 import signal
 import subprocess
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -46,7 +46,8 @@ class Launch:
     """The program to start, with its arguments and the descriptors that its options name.
 
     ``inherited`` and ``stdin`` (-1: none) are closed here when the program has them. ``folder``: the working folder.
-    ``within``: a context manager in which the program is started.
+    ``within``: a context manager in which the program is started. ``environment``: its environment (not for bubblewrap,
+    which has its own in its options).
     """
 
     program: str
@@ -55,6 +56,7 @@ class Launch:
     folder: str = "/"
     within: Callable[[], AbstractContextManager[None]] = nullcontext
     stdin: int = -1
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -151,7 +153,7 @@ class Tree:
                 for fd in theirs:
                     os.close(fd)
             try:
-                self._outer = os.pidfd_open(self._process.pid)
+                self._outer = self._watch(self._process.pid)
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     raise
@@ -175,7 +177,11 @@ class Tree:
         self._add(err, lambda data: self._hooks.output(2, data))
         self._add(status, self._on_status)
 
-    def _spawn(self, theirs: Sequence[int], go: int) -> subprocess.Popen[bytes]:
+    def _watch(self, pid: int) -> int:
+        """A descriptor that is readable when the process has ended."""
+        return os.pidfd_open(pid)
+
+    def _spawn(self, theirs: list[int], go: int) -> subprocess.Popen[bytes]:
         """Start the program with its ends of the four pipes: stdout, stderr, status report, barrier."""
         out, err, status, barrier = theirs
         argv = [*self._launch.argv]
@@ -361,6 +367,16 @@ class Tree:
         """
         if self._process is None:
             return self.status
+        self._end_processes()
+        for stream in self._streams.values():
+            if stream.open:
+                self._drain(stream)
+        if self._go >= 0:
+            os.close(self._go)
+            self._go = -1
+        return self.status
+
+    def _end_processes(self) -> None:
         if self._outer >= 0:
             self._end("it was stopped")
             if _wait(self._outer, GONE_WITHIN):
@@ -375,13 +391,6 @@ class Tree:
             self.status.gone = _wait(self._inner, GONE_WITHIN) and self.status.gone
             os.close(self._inner)
             self._inner = -1
-        for stream in self._streams.values():
-            if stream.open:
-                self._drain(stream)
-        if self._go >= 0:
-            os.close(self._go)
-            self._go = -1
-        return self.status
 
     def _drain(self, stream: _Stream) -> None:
         """Read the rest of a pipe. The amount is limited, in case a process still writes."""
@@ -469,6 +478,8 @@ def _parent(pid: int) -> int:
 
 def _enlarge_pipe(fd: int) -> None:
     """Enlarge a pipe that is full. If the user's quota of pipe memory is used up, nothing changes."""
+    if not hasattr(fcntl, "F_SETPIPE_SZ"):
+        return
     try:
         if fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) < _WIDE_PIPE:
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _WIDE_PIPE)

@@ -223,7 +223,7 @@ def base_folder(environ: Mapping[str, str]) -> str:
     """
     for folder in (environ.get("XDG_RUNTIME_DIR"), "/dev/shm", tempfile.gettempdir(), "/var/tmp", environ.get("HOME")):
         if folder and os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
-            if not os.statvfs(folder).f_flag & os.ST_NOEXEC:
+            if not os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
                 return folder
     raise SandboxError("no folder for the sandbox's runtime files allows programs: set TMPDIR to one that does")
 

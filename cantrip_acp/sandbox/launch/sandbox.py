@@ -25,7 +25,7 @@ from cantrip_acp.files import paths as folders
 from cantrip_acp.files import scratch_copy
 from cantrip_acp.files.scratch_copy import copy_folders, source_of
 from cantrip_acp.sandbox.gate_ipc.server import Call, GateWire, WireSession
-from cantrip_acp.sandbox.launch import availability, bubblewrap, process_tree, seccomp
+from cantrip_acp.sandbox.launch import availability, bubblewrap, process_tree, seatbelt, seccomp
 from cantrip_acp.sandbox.launch.command import Listener, Outcome, Prepared, Running, Tap, control_groups
 from cantrip_acp.sandbox.launch.process_tree import sandbox_error
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
@@ -68,8 +68,9 @@ class Sandbox:
         self._home_source = home_source
         self._private = private
         self._more_readable = more_readable
-        self._program = availability.find_bubblewrap()
-        self._filter = seccomp.program(os.uname().machine)
+        self._program = availability.find_program()
+        self._seatbelt = availability.back_end() == "seatbelt"
+        self._filter = b"" if self._seatbelt else seccomp.program(os.uname().machine)
         self._surveys: dict[str, Survey] = {}
         self._copies: dict[str, str] = {}
         self._shared = scratch_copy.current()
@@ -120,8 +121,12 @@ class Sandbox:
         """Copy all writable folders into ``folder``. Later commands write to the copies, at the same paths inside.
 
         Returns False if nothing is writable. Blocks. Raises `SandboxError` if a folder cannot be read or is larger
-        than `scratch_copy.LARGEST_COPY`.
+        than `scratch_copy.LARGEST_COPY`, and on macOS, where a copy cannot be shown at another path.
         """
+        if self._seatbelt:
+            raise SandboxError(
+                "commands cannot write to copies of folders on macOS: a copy cannot be shown at another path"
+            )
         self._copies = copy_folders(self._prepare().policy.writable, folder)
         self._prepared = None
         return bool(self._copies)
@@ -178,6 +183,10 @@ class Sandbox:
             closed=closed,
             unfetched=unfetched,
         )
+        if self._seatbelt:
+            real = seatbelt.real_paths(policy)
+            self._prepared = Prepared(key, real, [], b"", self.host, self._program, b"", seatbelt=True)
+            return self._prepared
         host_paths = mine.host_paths(self.host, policy.home, network=policy.network)
         shut = frozenset(p for p in policy.hidden if os.path.isdir(p))
         options = bubblewrap.arguments(policy, host_paths, folders=shut, copies=instead)

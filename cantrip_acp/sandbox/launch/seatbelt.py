@@ -1,22 +1,32 @@
-"""Makes the sandbox-exec profile of a policy, for macOS. UNTESTED: nobody has run such a profile.
+"""The back end for macOS: makes the sandbox-exec profile of a policy, and the private folders and launch of a command.
 
-This is a pure function, and snapshot tests check its output. Everything that is not allowed is denied. If two rules
+Nobody has run it on a Mac yet. Tests on Linux run it with a program in the place of sandbox-exec that reads the profile and
+enforces its rules for files, and an evaluator compares the profile with bubblewrap's mounts. On a Mac the self-test decides
+whether commands run at all.
+`profile` is a pure function, and snapshot tests check its output. Everything that is not allowed is denied. If two rules
 match, the later rule wins. So the order is: paths that the system needs, readable paths, writable paths, and last the
 exceptions. Paths are passed as parameters (``-D``) and not in the text, so that no file name can end a string and add
 a rule.
 Some features do not exist on macOS. There the access is denied: a file whose content is replaced in a bubblewrap
-sandbox is not readable here. Instead of a private /tmp and home there are two folders that the caller makes for each
-command.
+sandbox is not readable here. Instead of a private /tmp and home there are two folders for each command (`PrivateFolder`).
+There are no namespaces: a command sees that other processes exist, but cannot signal them (`process_group`).
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+import secrets
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from cantrip_acp.sandbox.policy.policy import PROXY_PORT, Policy
+from cantrip_acp.sandbox.launch.process_group import MARK, REPORT, REPORT_DESCRIPTOR, SHELL, launcher_limits
+from cantrip_acp.sandbox.launch.process_tree import Launch
+from cantrip_acp.sandbox.launch.runtime_dir import runtime
+from cantrip_acp.sandbox.policy.policy import PROXY_PORT, WIRE, Limits, Policy
 
 PROGRAM = "/usr/bin/sandbox-exec"
 
@@ -66,11 +76,14 @@ class Profile:
         return [PROGRAM, *options, "-p", self.text, *command]
 
 
-def profile(policy: Policy, *, home: str, temporary: str, port: int = PROXY_PORT, script: str | None = None) -> Profile:
+def profile(
+    policy: Policy, *, home: str, temporary: str, port: int = PROXY_PORT, script: str | None = None, token: str = ""
+) -> Profile:
     """The profile of a policy. ``home`` and ``temporary`` are folders made for this one command.
 
     ``port``: the port of the filtering proxy at 127.0.0.1, if the policy lists hosts. ``script``: a file with the
-    command. Paths must be real (`real_paths`): sandbox-exec checks the resolved path, so ``/tmp`` would be ``/private/tmp``.
+    command. ``token``: see `process_group.MARK`. Paths must be real (`real_paths`): sandbox-exec checks the resolved path,
+    so ``/tmp`` would be ``/private/tmp``.
     """
     parts = [_BASIS]
     parameters: list[tuple[str, str]] = []
@@ -114,6 +127,10 @@ def profile(policy: Policy, *, home: str, temporary: str, port: int = PROXY_PORT
     rule("deny file-read* file-write*", "Hidden: secrets by name, and settings with credentials in them.", "subpath",
          "HIDDEN", (*policy.hidden, *(path for path, _ in policy.replaced)))  # fmt: skip
     parts.append(_network(policy, port))
+    if token:
+        parts.append(
+            f'; By this name the processes of this command are found.\n(allow mach-lookup (global-name "{MARK}{token}"))\n'
+        )
     return Profile("\n".join(parts), tuple(parameters))
 
 
@@ -172,3 +189,128 @@ def _network(policy: Policy, port: int) -> str:
             f'(allow network-outbound (remote ip "localhost:{port}"))\n'
         )
     return "; No network: it is denied above.\n"
+
+
+def real_path(path: str) -> str:
+    """The path as the system compares it: without links, and on macOS with the names as the disk stores them."""
+    path = os.path.realpath(path)
+    if sys.platform == "darwin":
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            folder, name = os.path.split(path)
+            return path if folder == path else os.path.join(real_path(folder), name)
+        try:
+            return os.fsdecode(fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))
+        finally:
+            os.close(fd)
+    return path
+
+
+def real_paths(policy: Policy) -> Policy:
+    """The policy with real paths everywhere."""
+
+    def each(paths: Iterable[str]) -> tuple[str, ...]:
+        return tuple(real_path(path) for path in paths)
+
+    return replace(
+        policy,
+        folder=real_path(policy.folder),
+        tools=each(policy.tools),
+        readable=each(policy.readable),
+        writable=each(policy.writable),
+        protected=each(policy.protected),
+        pinned=each(policy.pinned),
+        absent=each(policy.absent),
+        hidden=each(policy.hidden),
+        replaced=tuple((real_path(path), source) for path, source in policy.replaced),
+        home_source=real_path(policy.home_source) if policy.home_source is not None else None,
+        wire=real_path(policy.wire) if policy.wire is not None else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateFolder:
+    """The folders of one command: its home and /tmp, and its profile and its text, which it can only read."""
+
+    folder: str
+    token: str
+
+    @classmethod
+    def make(cls) -> PrivateFolder:
+        folder = real_path(runtime().make_folder("command"))
+        for name in ("home", "tmp"):
+            os.mkdir(os.path.join(folder, name), 0o700)
+        return cls(folder, secrets.token_hex(16))
+
+    @property
+    def temporary(self) -> str:
+        return os.path.join(self.folder, "tmp")
+
+    def home(self, policy: Policy) -> str:
+        return policy.home_source or os.path.join(self.folder, "home")
+
+    def measured(self, policy: Policy) -> tuple[str, ...]:
+        """The folders whose size is limited."""
+        wire = (os.path.join(policy.wire, "requests"),) if policy.wire is not None else ()
+        return (self.temporary, os.path.join(self.folder, "home"), *wire)
+
+    def launch(
+        self,
+        policy: Policy,
+        command: str,
+        *,
+        program: str,
+        environment: Mapping[str, str],
+        limits: Limits,
+        cores: int,
+        port: int,
+    ) -> Launch:
+        """How to start a command with sandbox-exec. ``port``: that of its proxy at 127.0.0.1, or 0."""
+        script = os.path.join(self.folder, "command")
+        rules = os.path.join(self.folder, "profile.sb")
+        made = profile(
+            policy,
+            home=self.home(policy),
+            temporary=self.temporary,
+            port=port,
+            script=script,
+            token=self.token,
+        )
+        for path, text in ((script, command), (rules, made.text)):
+            with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(text)
+        parameters = [word for name, path in made.parameters for word in ("-D", f"{name}={path}")]
+        return Launch(
+            program=SHELL,
+            argv=[
+                *launcher_limits(limits, cores),
+                *(
+                    program,
+                    *parameters,
+                    "-f",
+                    rules,
+                    SHELL,
+                    "-c",
+                    REPORT,
+                    SHELL,
+                    REPORT_DESCRIPTOR,
+                    policy.shell,
+                    script,
+                ),
+            ],
+            folder=self.temporary if policy.folder == real_path("/tmp") else policy.folder,
+            environment={**self._environment(policy, port), **environment},
+        )
+
+    def _environment(self, policy: Policy, port: int) -> dict[str, str]:
+        """The environment of the policy, with the paths that here are not those of bubblewrap."""
+        found = dict(policy.environment)
+        found |= {"HOME": self.home(policy), "TMPDIR": self.temporary}
+        if policy.wire is not None:
+            found["PATH"] = found["PATH"].replace(f"{WIRE}/bin", f"{policy.wire}/bin", 1)
+        address = f"127.0.0.1:{PROXY_PORT}"
+        return {name: value.replace(address, f"127.0.0.1:{port}") for name, value in found.items()}
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -22,8 +22,9 @@ from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.files import scratch_copy
 from cantrip_acp.files.temporary import TemporaryFolder
+from cantrip_acp.sandbox.launch import availability
+from cantrip_acp.sandbox.launch.process_group import processes
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
-from cantrip_acp.sandbox.policy.policy import PROXY_PORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,27 @@ unshare -U true 2>/dev/null; say namespaces $?
 (echo 0 > /proc/sys/kernel/panic) 2>/dev/null; say kernel $?
 """
 
+_SEATBELT_SCRIPT = r"""
+say() { if [ "$2" = 0 ]; then echo "$1 yes"; else echo "$1 no"; fi; }
+[ "$(cat control)" = control ]; say read_control $?
+(echo written > out/file) 2>/dev/null; say write_control $?
+[ -n "$HOME" ] && (echo x > "$HOME/x" && echo x > "$TMPDIR/x"); say folders_control $?
+sleep 0 & wait $!; say processes_control $?
+cat @BAIT@ >/dev/null 2>&1; say read_outside $?
+(mkdir -p @FOLDER@; echo x > @FOLDER@/outside) 2>/dev/null
+(echo x > /usr/local/cantrip-canary) 2>/dev/null; say write_outside $?
+(echo x > file) 2>/dev/null; say write_readable $?
+(mkdir -p out/.git && echo x > out/.git/config) 2>/dev/null; say make_git $?
+(mkdir -p out/.GIT && echo x > out/.GIT/config) 2>/dev/null; say make_git_case $?
+env | grep -qs CANTRIP_CANARY; say environment $?
+kill -0 @PID@ 2>/dev/null; say signals $?
+(exec 3<>/dev/tcp/127.0.0.1/@PORT@) 2>/dev/null; say network $?
+set -m
+sleep 1000 & echo "left $!"
+/usr/bin/perl -MPOSIX -e 'if (my $p = fork) { print "left $p\n"; exit } setsid; exec "sleep", 1000'
+"""
+"""The attacks on macOS. Each line ``left PID`` names a process that left the group of the command and must be ended."""
+
 _TEXTS = {
     "read_outside": "files outside of the workspace cannot be read",
     "write_outside": "files outside of the workspace cannot be written",
@@ -69,6 +91,14 @@ _TEXTS = {
     "kernel": "kernel settings cannot be written",
     "set_id": "no file can get the mode to run as this user for other users (setuid)",
 }
+_SEATBELT_TEXTS = {
+    **{
+        name: _TEXTS[name]
+        for name in ("read_outside", "write_outside", "write_readable", "make_git", "environment", "network")
+    },
+    "make_git_case": "nor can it be created in upper or lower case",
+    "signals": "processes of this machine cannot be signalled",
+}
 
 
 async def run_attacks() -> list[Result]:
@@ -76,13 +106,21 @@ async def run_attacks() -> list[Result]:
     bait = _Bait()
     try:
         wards = Wards(bash_writable_paths=(bait.out,), bash_timeout_ms=20_000)
-        outcome = await Sandbox(wards, bait.workspace).run(bait.script())
+        seatbelt = availability.back_end() == "seatbelt"
+        outcome = await Sandbox(wards, bait.workspace).run(bait.script(_SEATBELT_SCRIPT if seatbelt else _SCRIPT))
         seen = dict(line.split() for line in outcome.stdout.splitlines() if len(line.split()) == 2)
-        failed = [name for name in _CONTROLS if seen.get(f"{name}_control") != "yes"]
+        failed = [
+            name for name in (_SEATBELT_CONTROLS if seatbelt else _CONTROLS) if seen.get(f"{name}_control") != "yes"
+        ]
         if failed:
             words = outcome.stderr.strip() or outcome.ended_because or f"status {outcome.exit_code}"
             raise SandboxError(f"a command in the sandbox could not do what is allowed ({', '.join(failed)}): {words}")
-        results = [Result(name, text, seen.get(name) == "no") for name, text in _TEXTS.items()]
+        texts = _SEATBELT_TEXTS if seatbelt else _TEXTS
+        results = [Result(name, text, seen.get(name) == "no") for name, text in texts.items()]
+        if seatbelt:
+            left = [int(pid) for pid in re.findall(r"^left (\d+)$", outcome.stdout, re.MULTILINE)]
+            ended = len(left) == 2 and processes().keys().isdisjoint(left)
+            results.append(Result("left", "processes that leave the group of their command are ended with it", ended))
         return [
             *results,
             Result("host", "the attacks changed nothing outside of the writable folder", bait.untouched()),
@@ -112,6 +150,9 @@ _CONTROLS = ("read", "write", "mode", "environment", "processes", "network", "fi
 """Controls that must succeed inside, so that a failed attack is meaningful: allowed reads and writes, and access to the
 kernel files that the attacks read.
 """
+
+
+_SEATBELT_CONTROLS = ("read", "write", "folders", "processes")
 
 
 class _Bait:
@@ -147,7 +188,8 @@ class _Bait:
                 "the test file cannot be read outside of the sandbox either, so the self-test cannot show that it is protected"
             )
 
-    def script(self) -> str:
+    def script(self, script: str) -> str:
+        """The attacks with the values of this folder and machine."""
         values = {
             "@BAIT@": shlex.quote(f"{self.folder}/bait"),
             "@FOLDER@": shlex.quote(self.folder),
@@ -155,7 +197,6 @@ class _Bait:
             "@HEX@": f"{self._listener.getsockname()[1]:04X}",
             "@PID@": str(os.getpid()),
         }
-        script = _SCRIPT
         for name, value in values.items():
             script = script.replace(name, value)
         return script
@@ -171,7 +212,9 @@ class _Bait:
 
 
 def _command_line() -> bytes:
-    """This process's command line, which any process on this machine can read."""
+    """This process's command line, which any process on this machine can read. Empty on macOS, which has no /proc."""
+    if availability.back_end() == "seatbelt":
+        return b""
     try:
         with open("/proc/self/cmdline", "rb") as file:
             return file.read()
@@ -181,7 +224,8 @@ def _command_line() -> bytes:
 
 _NETWORK_SCRIPT = """
 ask() {
-  exec 3<>/dev/tcp/127.0.0.1/@PROXY@ && printf 'GET http://127.0.0.1:%s/ HTTP/1.1\\r\\nHost: 127.0.0.1:%s\\r\\n\\r\\n' "$1" "$1" >&3
+  exec 3<>"/dev/tcp/127.0.0.1/${HTTP_PROXY##*:}" || return
+  printf 'GET http://127.0.0.1:%s/ HTTP/1.1\\r\\nHost: 127.0.0.1:%s\\r\\n\\r\\n' "$1" "$1" >&3
   IFS= read -r line <&3; echo "$2 $line"
 }
 ask @LISTED@ listed
@@ -208,8 +252,7 @@ async def check_network_list() -> None:
     other = await asyncio.start_server(handler("other"), "127.0.0.1", 0)
     try:
         ports = [server.sockets[0].getsockname()[1] for server in (listed, other)]
-        script = _NETWORK_SCRIPT.replace("@PROXY@", str(PROXY_PORT))
-        script = script.replace("@LISTED@", str(ports[0])).replace("@OTHER@", str(ports[1]))
+        script = _NETWORK_SCRIPT.replace("@LISTED@", str(ports[0])).replace("@OTHER@", str(ports[1]))
         wards = Wards(bash_network=(f"127.0.0.1:{ports[0]}",), bash_timeout_ms=20_000)
         outcome = await Sandbox(wards, None).run(script)
     finally:

@@ -78,6 +78,8 @@ class Worker:
     program = "worker"
 
     def __init__(self, sandbox: Sandbox, interpreter: Interpreter, memory_mb: int, listening: WorkerCallbacks) -> None:
+        if sandbox.prepared().seatbelt:
+            raise causes.CODE_ON_MACOS.error()
         prepared = sandbox.policy()
         self._sandbox = sandbox
         self._interpreter = interpreter

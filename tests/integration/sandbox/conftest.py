@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.sandbox.launch import availability
+from cantrip_acp.sandbox.launch.process_group import TOKEN, processes
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
 Make = Callable[..., Sandbox]
@@ -33,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _bubblewrap() -> None:
-    if shutil.which("bwrap") is None:
+    if sys.platform == "linux" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
 
 
@@ -57,7 +60,34 @@ def repository(workspace: Path) -> Path:
 
 
 @pytest.fixture
-def make(workspace: Path) -> Make:
+def back_end(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """The program that makes sandboxes: bubblewrap, or seatbelt (sandbox-exec of macOS).
+
+    A test for both has the mark `both_back_ends`. On Linux tests/support/sandbox_exec.py stands in for sandbox-exec.
+    """
+    name: str = getattr(request, "param", availability.back_end())
+    monkeypatch.setattr(availability, "back_end", lambda: name)
+    if name == "seatbelt" and sys.platform != "darwin":
+        program = tmp_path_factory.mktemp("back-end") / "sandbox-exec"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {STAND_IN} "$@"\n')
+        program.chmod(0o755)
+        monkeypatch.setattr(availability.find_sandbox_exec, "__defaults__", (str(program),))
+    return name
+
+
+STAND_IN = Path(__file__).parents[2] / "support/sandbox_exec.py"
+BACK_ENDS = ["seatbelt"] if sys.platform == "darwin" else ["bubblewrap", "seatbelt"]
+
+
+def both_back_ends(test: Any) -> Any:
+    """Marks a test of what every back end must do."""
+    return pytest.mark.both_back_ends(pytest.mark.parametrize("back_end", BACK_ENDS, indirect=True)(test))
+
+
+@pytest.fixture
+def make(workspace: Path, back_end: str) -> Make:
     """A sandbox over the workspace; ``writable=True`` admits all of it. Other words are wards."""
 
     def made(folder: Path | None = None, *, writable: bool = False, **wards: Any) -> Sandbox:
@@ -80,6 +110,8 @@ def _leaves_no_process() -> Iterator[None]:
 
 def sandboxed() -> list[str]:
     """Command lines of bubblewrap's processes that this process started, and of whatever they started."""
+    if sys.platform == "darwin":
+        return [row.words for row in processes().values() if f"{TOKEN}=" in row.words]
     parents: dict[int, tuple[int, str]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

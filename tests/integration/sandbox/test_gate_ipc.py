@@ -21,6 +21,7 @@ from cantrip_acp.gates.contract import Gate
 from cantrip_acp.sandbox.gate_ipc import server
 from cantrip_acp.sandbox.gate_ipc.server import GateWire
 from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox
+from tests.integration.sandbox.conftest import both_back_ends
 
 
 def gate(name: str, main_text: str | None = None, required: tuple[str, ...] = (), **properties: Any) -> Gate:
@@ -65,7 +66,7 @@ class Box:
 
 
 @pytest.fixture(params=["dash", "bash"])
-def box(request: pytest.FixtureRequest, tmp_path: Path) -> Box:
+def box(request: pytest.FixtureRequest, tmp_path: Path, back_end: str) -> Box:
     shell = shutil.which(request.param, path="/bin:/usr/bin")
     if shell is None:
         pytest.skip(f"{request.param} is not installed")
@@ -73,10 +74,11 @@ def box(request: pytest.FixtureRequest, tmp_path: Path) -> Box:
 
 
 @pytest.fixture
-def fast(tmp_path: Path) -> Box:
+def fast(tmp_path: Path, back_end: str) -> Box:
     return Box(tmp_path / "wire")
 
 
+@both_back_ends
 async def test_arguments_by_place_and_by_name(box: Box) -> None:
     outcome = await box.run(
         "say hello --limit 20; say --text=hello --loud; say --limit=3 'two words' --no-loud; cantrip_say -- --text;"
@@ -103,6 +105,7 @@ async def test_lists_and_objects(box: Box) -> None:
     ]
 
 
+@both_back_ends
 async def test_standard_input_is_the_main_text_where_that_is_absent(box: Box) -> None:
     outcome = await box.run(
         "printf 'from\\nhere' | say; printf x | say -; printf unread | say given; say </dev/null; say - </dev/null;"
@@ -120,6 +123,7 @@ async def test_standard_input_is_the_main_text_where_that_is_absent(box: Box) ->
     ]
 
 
+@both_back_ends
 async def test_results_errors_and_statuses(box: Box) -> None:
     box.answer = "line\nno newline at the end"
     assert (await box.run("give")).stdout == box.answer
@@ -213,9 +217,10 @@ async def test_text_that_is_not_unicode_is_refused(box: Box) -> None:
     assert box.calls == []
 
 
+@both_back_ends
 async def test_fifty_callers_at_once(box: Box) -> None:
     outcome = await box.run(
-        'for i in $(seq 50); do (say $i > /tmp/$i; grep -q "\\"$i\\"" /tmp/$i || echo wrong $i) & done; wait'
+        'for i in $(seq 50); do (say $i > $TMPDIR/$i; grep -q "\\"$i\\"" $TMPDIR/$i || echo wrong $i) & done; wait'
     )
     assert (outcome.stdout, outcome.stderr) == ("", "")
     assert sorted(int(args["text"]) for _, args in box.calls) == list(range(1, 51))
@@ -282,6 +287,7 @@ async def test_a_flood_of_calls_is_bounded(fast: Box, monkeypatch: pytest.Monkey
     assert len(fast.calls) == 100
 
 
+@both_back_ends
 async def test_a_call_after_the_end_is_refused(fast: Box) -> None:
     """What a command leaves announced when it ends is not called by the next one's beginning."""
     await fast.run(
@@ -295,6 +301,7 @@ async def test_a_call_after_the_end_is_refused(fast: Box) -> None:
     assert fast.calls == []
 
 
+@both_back_ends
 async def test_a_call_under_way_when_its_command_ends_is_cancelled(fast: Box) -> None:
     began = time.perf_counter()
     outcome = await fast.run("slow & sleep 0.2")

@@ -12,7 +12,7 @@ import pytest
 
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.sandbox.launch.sandbox import Outcome, Running, Sandbox, control_groups
-from tests.integration.sandbox.conftest import Make
+from tests.integration.sandbox.conftest import Make, both_back_ends
 
 
 def alive(marker: str) -> list[str]:
@@ -48,6 +48,7 @@ SURVIVORS = {
 
 
 @pytest.mark.parametrize("command", SURVIVORS.values(), ids=SURVIVORS.keys())
+@both_back_ends
 async def test_nothing_outlives_a_command(command: str, make: Make) -> None:
     marker = a_time(command)
     outcome = await make().run(command.format(n=marker))
@@ -88,12 +89,19 @@ async def test_the_tree_is_gone_within_300_milliseconds(command: str, make: Make
     assert took < (0.3 if outcome.timed_out else 0.2) + 0.3
 
 
+@both_back_ends
 async def test_a_cancel_ends_everything_at_once_and_keeps_what_there_was(make: Make) -> None:
     marker = a_time("cancel")
     handles: list[Running] = []
     box = make()
-    with anyio.move_on_after(0.4):
-        await box.run(f"echo begun; setsid sleep {marker} & sleep {marker}", started=handles.append)
+    with anyio.CancelScope() as scope:
+
+        async def cancel(stream: str, text: str) -> None:
+            scope.cancel()
+
+        command = f"setsid sleep {marker} & echo begun; sleep {marker}"
+        await box.run(command, started=handles.append, listener=cancel)
+    assert scope.cancelled_caught
     assert alive(marker) == []
     assert handles[0].partial().stdout == "begun\n"
     assert handles[0].partial().exit_code is None
@@ -132,6 +140,7 @@ async def test_its_parent_cannot_be_killed(make: Make) -> None:
     assert killed.stdout == ""
 
 
+@both_back_ends
 async def test_standard_input_is_empty(make: Make) -> None:
     outcome = await make().run("cat; read line || echo end; head -c 1 /dev/stdin | wc -c; python3 -c 'input()'")
     assert outcome.stdout.startswith("end\n0\n")
@@ -144,6 +153,7 @@ async def test_there_is_no_terminal(make: Make) -> None:
     assert outcome.exit_code != 0
 
 
+@both_back_ends
 async def test_a_flood_is_bounded_and_its_ends_are_kept(make: Make) -> None:
     outcome = await make(bash_max_output_bytes=10_000).run(
         "echo FIRST; head -c 300000000 /dev/zero | tr '\\0' 'x'; echo; echo LAST; echo also-stderr >&2"
@@ -193,6 +203,7 @@ async def test_invalid_text_and_control_sequences(make: Make) -> None:
         assert not [c for c in text if 0x7F <= ord(c) < 0xA0]
 
 
+@both_back_ends
 async def test_a_slow_listener_slows_the_command_and_loses_nothing(make: Make) -> None:
     heard: list[str] = []
 
@@ -284,6 +295,7 @@ async def test_a_nul_in_a_command_is_refused(make: Make) -> None:
         await make().run("echo a\0b")
 
 
+@both_back_ends
 async def test_nothing_of_ours_stays_open(make: Make) -> None:
     box = make(writable=True)
     await box.run("true")

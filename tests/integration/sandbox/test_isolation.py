@@ -15,13 +15,14 @@ from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, SandboxError
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE
-from tests.integration.sandbox.conftest import Make
+from tests.integration.sandbox.conftest import Make, both_back_ends
 
 
 def listing(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if ".git/" not in str(p))
 
 
+@both_back_ends
 async def test_nothing_of_the_environment(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "s3cret-value")
     outcome = await make().run("env; cat /proc/*/environ | tr '\\0' '\\n'")
@@ -38,6 +39,7 @@ async def test_no_process_of_the_host(make: Make) -> None:
     assert int(outcome.stdout.split()[-1]) < 10
 
 
+@both_back_ends
 async def test_no_network_at_all(make: Make) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -71,6 +73,7 @@ async def test_no_unix_socket_even_with_the_network(workspace: Path, make: Make)
         assert len(outcome.stdout.split()) == 4, outcome.stderr
 
 
+@both_back_ends
 async def test_nothing_outside_can_be_read_or_written(workspace: Path, tmp_path: Path, make: Make) -> None:
     (tmp_path / "beside").write_text("private")
     box = make(writable=True)
@@ -84,6 +87,7 @@ async def test_nothing_outside_can_be_read_or_written(workspace: Path, tmp_path:
     assert listing(workspace) == []
 
 
+@both_back_ends
 async def test_links_do_not_lead_out(workspace: Path, tmp_path: Path, make: Make) -> None:
     (tmp_path / "beside").write_text("private")
     (workspace / "link").symlink_to(tmp_path / "beside")
@@ -92,6 +96,7 @@ async def test_links_do_not_lead_out(workspace: Path, tmp_path: Path, make: Make
     assert (tmp_path / "beside").read_text() == "private"
 
 
+@both_back_ends
 async def test_the_workspace_is_read_only_unless_a_ward_says_otherwise(workspace: Path, make: Make) -> None:
     (workspace / "src").mkdir()
     (workspace / "file").write_text("x")
@@ -108,6 +113,7 @@ async def test_a_writable_path_that_is_not_there_yet_is_made(workspace: Path, ma
     assert listing(workspace) == ["build", "build/out", "build/out/file"]
 
 
+@both_back_ends
 async def test_gits_own_folder_is_read_only_as_a_whole(repository: Path, make: Make) -> None:
     before = {p: p.read_bytes() for p in (repository / ".git").rglob("*") if p.is_file()}
     outcome = await make(writable=True).run(
@@ -336,6 +342,7 @@ async def test_credentials_in_gits_settings_are_not_shown(repository: Path, make
     assert "remote" not in (await box.run("cat .git/config")).stdout
 
 
+@both_back_ends
 async def test_a_secret_inside_a_protected_folder_is_hidden(workspace: Path, make: Make) -> None:
     (workspace / ".claude").mkdir()
     (workspace / ".claude/.env").write_text("s3cret")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.sandbox.conftest import GIT, Make
+from tests.integration.sandbox.conftest import GIT, Make, both_back_ends
 
 
 async def ok(make: Make, command: str, **wards: object) -> str:
@@ -19,6 +19,7 @@ async def ok(make: Make, command: str, **wards: object) -> str:
     return outcome.stdout
 
 
+@both_back_ends
 async def test_git_status_diff_and_log(repository: Path, make: Make) -> None:
     assert await ok(make, "git status --short") == " M notes.txt\n"
     assert "-two\n+2\n" in await ok(make, "git diff")
@@ -69,6 +70,7 @@ async def test_pytest_of_a_virtual_environment_of_the_workspace(workspace: Path,
     assert await ok(make, ". .venv/bin/activate && python -c 'import json; print(1)'") == "1\n"
 
 
+@both_back_ends
 async def test_find_sed_and_grep_pipelines(workspace: Path, make: Make) -> None:
     for name in ("a.py", "b.py", "c.txt"):
         (workspace / name).write_text(f"# TODO in {name}\nprint()\n")
@@ -95,6 +97,7 @@ async def test_a_long_command_is_cut_with_its_output_kept(make: Make) -> None:
     assert outcome.duration_ms < 5_000
 
 
+@both_back_ends
 async def test_a_command_longer_than_one_argument_may_be(workspace: Path, make: Make) -> None:
     body = "x" * 300_000
     await ok(make, f"cat > big <<'EOF'\n{body}\nEOF\ntest -t 0 || echo")
@@ -126,6 +129,7 @@ async def test_tools_of_the_user_are_there(make: Make) -> None:
         assert outcome.exit_code == 0, (tool, outcome.stderr)
 
 
+@both_back_ends
 async def test_files_stay_and_nothing_else(workspace: Path, make: Make) -> None:
     box = make(writable=True)
     await box.run("cd /tmp && X=1 && echo kept > $OLDPWD/file && echo lost > /tmp/file && echo lost > ~/file")
@@ -145,6 +149,7 @@ async def test_a_persistent_home(workspace: Path, tmp_path: Path) -> None:
     assert (home / "cache").read_text() == "cached\n"
 
 
+@both_back_ends
 async def test_the_status_is_the_commands_own(make: Make) -> None:
     for status in (0, 1, 7, 126, 255):
         assert (await make().run(f"exit {status}")).exit_code == status

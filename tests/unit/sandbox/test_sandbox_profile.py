@@ -71,4 +71,5 @@ def test_a_disk_that_ignores_case() -> None:
     disk = Disk(["/private", "/private/tmp", "/Users", "/Users/ada", "/Users/ada/.git"], {"/tmp": "/private/tmp"})
     assert disk.real("/tmp/new") == "/private/tmp/new"
     assert disk.real("/USERS/Ada/.GIT/Config") == "/Users/ada/.git/Config"
-    assert disk.exists("/users/ada") and not disk.exists("/users/bob")
+    assert disk.exists("/users/ada")
+    assert not disk.exists("/users/bob")

@@ -1,0 +1,254 @@
+"""The back end for macOS where it differs: processes, limits, private folders, failing closed. And the table in bubblewrap.
+
+What every back end must do is in the other files of this folder, in the tests with the mark `both_back_ends`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.core.errors import SandboxError, SandboxMissing
+from cantrip_acp.sandbox.gate_ipc.server import GateWire
+from cantrip_acp.sandbox.launch import availability, self_test
+from cantrip_acp.sandbox.launch.process_group import processes
+from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox.policy import interpreter
+from cantrip_acp.sandbox.policy.policy import MIB
+from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
+from tests.integration.sandbox.conftest import Make
+from tests.unit.sandbox import test_seatbelt_table as table
+
+ROOT = Path(__file__).parents[3]
+on_linux = pytest.mark.skipif(sys.platform == "darwin", reason="a program stands in for sandbox-exec")
+with_seatbelt = pytest.mark.parametrize("back_end", ["seatbelt"], indirect=True)
+
+
+def program(folder: Path, text: str) -> str:
+    path = folder / "sandbox-exec"
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+OPEN = 'while [ "$1" = -D ] || [ "$1" = -f ]; do shift 2; done; exec "$@"'
+"""A sandbox-exec that runs the command without any sandbox. Only for commands that do no harm."""
+
+
+@pytest.fixture
+def replaced(back_end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    def use(text: str) -> None:
+        monkeypatch.setattr(availability.find_sandbox_exec, "__defaults__", (program(tmp_path, text),))
+
+    return use
+
+
+@on_linux
+@with_seatbelt
+async def test_what_left_the_group_of_its_command_is_ended(make: Make, replaced: object) -> None:
+    """Without a process namespace the host finds them: by the group, by their parents, by the mark in the environment."""
+    replaced(OPEN)  # type: ignore[operator]
+    outcome = await make().run(
+        "(setsid sleep 1000 & echo $!); set -m; sleep 1000 & echo $!; (env -i setsid sleep 1000 & echo $!); exit 4"
+    )
+    assert outcome.exit_code == 4, outcome
+    started = [int(pid) for pid in outcome.stdout.split()]
+    assert len(started) == 3
+    left = {pid for pid, row in processes().items() if pid in started and "sleep 1000" in row.words}
+    # Without parent, group and environment nothing says whose it is. On a Mac its sandbox does.
+    assert left <= {started[2]}
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+
+
+@on_linux
+@with_seatbelt
+def test_the_group_ends_when_we_are_killed(back_end: str, tmp_path: Path) -> None:
+    code = (
+        "import asyncio\nfrom cantrip_acp.core.definition.wards import Wards\n"
+        "from cantrip_acp.sandbox.launch import availability\nfrom cantrip_acp.sandbox.launch.sandbox import Sandbox\n"
+        "availability.back_end = lambda: 'seatbelt'\n"
+        f"availability.find_sandbox_exec.__defaults__ = ({program(tmp_path, OPEN)!r},)\n"
+        "async def show(stream, text): print(text, flush=True)\n"
+        "asyncio.run(Sandbox(Wards(), None).run('echo $$; sleep 1000 & wait', listener=show))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as owner:
+        assert owner.stdout is not None
+        leader = int(owner.stdout.readline())
+        owner.kill()
+    for _ in range(500):
+        if not any(row.group == leader for row in processes().values()):
+            return
+        signal.sigtimedwait([], 0.02)
+    raise AssertionError("the group still runs")
+
+
+@on_linux
+@with_seatbelt
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("echo 'sandbox-exec: sandbox_apply: Operation not permitted' >&2; exit 71", "allows no further sandbox"),
+        ("echo 'sandbox-exec: profile:3: unbound variable: x' >&2; exit 65", "unbound variable: x"),
+        ("exit 0", "it ended without a message"),
+    ],
+)
+async def test_a_sandbox_exec_that_fails_is_no_result(make: Make, replaced: object, text: str, cause: str) -> None:
+    replaced(text)  # type: ignore[operator]
+    with pytest.raises(SandboxError, match=cause):
+        await make().run("echo hi")
+
+
+@with_seatbelt
+def test_without_sandbox_exec_nothing_runs(back_end: str, monkeypatch: pytest.MonkeyPatch, workspace: Path) -> None:
+    monkeypatch.setattr(availability.find_sandbox_exec, "__defaults__", ("/nowhere/sandbox-exec",))
+    with pytest.raises(SandboxMissing, match="sandbox-exec is missing"):
+        Sandbox(Wards(), workspace)
+
+
+@on_linux
+@with_seatbelt
+async def test_the_medium_does_not_run_where_an_attack_is_not_stopped(
+    back_end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands in for sandbox-exec has its own numbers of processes and tells upper from lower case. All else is stopped."""
+    results = {result.name: result.held for result in await self_test.run_attacks()}
+    assert {name for name, held in results.items() if not held} == {"left", "make_git_case", "host"}
+    assert len(results) == 10
+    monkeypatch.setattr(self_test, "_checked", False)
+    with pytest.raises(SandboxMissing, match="does not protect this machine"):
+        await self_test.ensure_checked()
+
+
+@with_seatbelt
+async def test_a_command_has_folders_of_its_own_that_end_with_it(make: Make) -> None:
+    box = make()
+    first = await box.run("echo x > $HOME/x; echo x > $TMPDIR/x; echo $HOME $TMPDIR; ls -A $HOME")
+    home, temporary = first.stdout.split()[:2]
+    assert not os.path.exists(home)
+    assert not os.path.exists(temporary)
+    assert (await box.run("ls -A $HOME $TMPDIR | grep x")).exit_code == 1
+
+
+@with_seatbelt
+async def test_limits_of_a_command(make: Make) -> None:
+    outcome = await make().run("ulimit -c; ulimit -n; ulimit -f; ulimit -t")
+    core, files, size, seconds = outcome.stdout.split()
+    assert (core, files) == ("0", "4096")
+    assert int(size) == 4096 * MIB // 1024
+    assert int(seconds) >= 20
+
+
+@with_seatbelt
+@pytest.mark.parametrize(
+    ("command", "changed", "because"),
+    [
+        ("for n in 1 2 3 4 5 6 7 8 9; do sleep 100 & done; wait", {"processes": 3}, "more than 3 processes"),
+        ("head -c 3000000 /dev/zero > $TMPDIR/x; sleep 100", {"temporary": 2 * MIB}, "more than 2 MiB in its private"),
+        (
+            "x=$(head -c 150000000 /dev/zero | tr '\\0' x); sleep 100",
+            {"memory": 64 * MIB},
+            "more than 64 MiB of memory",
+        ),
+    ],
+)
+async def test_a_command_that_uses_too_much_is_ended(
+    make: Make, command: str, changed: dict[str, int], because: str
+) -> None:
+    box = make()
+    prepared = box.prepared()
+    policy = replace(prepared.policy, limits=replace(prepared.policy.limits, **changed))
+    box._prepared = replace(prepared, policy=policy)
+    outcome = await box.run(command)
+    assert because in (outcome.ended_because or ""), outcome
+    assert outcome.exit_code is None
+
+
+@with_seatbelt
+async def test_what_a_command_left_in_the_folder_of_requests_is_not_there_for_the_next(
+    back_end: str, tmp_path: Path
+) -> None:
+    (tmp_path / "wire").mkdir()
+    wire = GateWire({}, str(tmp_path / "wire"))
+    box = Sandbox(Wards(bash_timeout_ms=20_000), None, wire=wire)
+
+    async def call(name: str, args: dict[str, object]) -> tuple[object, bool]:
+        return "", False
+
+    fill = f"cd {wire.folder}/requests && mkdir -p 3/deep && echo x > 3/deep/x && ln -s /etc/passwd 4 && echo x > 5; ls"
+    assert (await box.run(fill, call=call)).stdout.split() == ["3", "4", "5"]
+    assert (await box.run(f"ls -A {wire.folder}/requests", call=call)).stdout == ""
+    assert Path("/etc/passwd").exists()
+
+
+@on_linux
+@with_seatbelt
+async def test_hosts_are_reached_through_a_port_of_the_command(make: Make) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    script = (
+        'ask() { exec 3<>"/dev/tcp/127.0.0.1/${HTTP_PROXY##*:}"; printf "GET http://127.0.0.1:%s/ HTTP/1.1\\r\\n'
+        'Host: 127.0.0.1:%s\\r\\n\\r\\n" $1 $1 >&3; IFS= read -r line <&3; echo "$line"; }; '
+        f"ask {port}; ask {port + 1}; echo $HTTP_PROXY"
+    )
+    async with server:
+        outcome = await make(bash_network=[f"127.0.0.1:{port}"]).run(script)
+    allowed, refused, address = outcome.stdout.splitlines()
+    assert " 204 " in allowed
+    assert " 403 " in refused
+    assert not address.endswith(":21128")
+
+
+@with_seatbelt
+def test_code_cells_are_refused(make: Make) -> None:
+    box = make()
+    callbacks = WorkerCallbacks(output=lambda stream, data: None, said=lambda message: None)
+    with pytest.raises(SandboxMissing, match="does not run on macOS yet"):
+        Worker(box, interpreter.find(None, box.host), 512, callbacks)
+
+
+@on_linux
+async def test_the_table_in_the_real_bubblewrap(tmp_path: Path) -> None:
+    """The decisions that the table takes from bubblewrap's arguments are those of bubblewrap."""
+    table.tree(tmp_path)
+    # A new file beside the workspace would be made in the private /tmp that this folder is in.
+    paths = {*table.FILES, *table.NEW} - {"new"}
+    rows = [(operation, path) for operation, path in table.rows(tmp_path) if path in paths]
+    for name in ("read-only", "writable", "the folder above writable"):
+        wards = table.POLICIES[name]
+        writable = tuple(str(tmp_path / p) for p in wards.get("bash_writable_paths", ()))
+        box = Sandbox(Wards(bash_writable_paths=writable), tmp_path / "work", more_readable=(str(tmp_path / "more"),))
+        mounts = table.Mounts(box.arguments())
+        script = "".join(
+            f"{{ {_TRY[operation].format(shlex.quote(str(tmp_path / path)))}; }} 2>/dev/null && echo yes || echo no\n"
+            for operation, path in rows
+        )
+        seen = (await box.run(script)).stdout.split()
+        expected = ["yes" if mounts.allows(operation, str(tmp_path / path)) else "no" for operation, path in rows]
+        assert len(seen) == len(rows) > 100
+        wrong = [(*row, real) for row, real, wanted in zip(rows, seen, expected, strict=True) if real != wanted]
+        assert wrong == [], name
+
+
+_TRY = {
+    "read": "grep -q 'content of' {0}",
+    "write": ": >> {0}",
+    "chmod": "chmod u+w {0}",
+    "delete": "mv {0} {0}.moved && mv {0}.moved {0}",
+    "make": "mkdir {0} && rmdir {0}",
+}
+"""A command for each operation of the table, which changes nothing that stays."""

@@ -39,6 +39,8 @@ from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Survey
 _SLOW_SEARCH = 0.005
 """Seconds. If the search in a workspace takes longer, it counts as slow and is done in a thread."""
 
+_NO_COPIES = "commands cannot write to copies of folders on macOS: a copy cannot be shown at the path that it replaces"
+
 
 class Sandbox:
     """The sandbox of one entity.
@@ -124,9 +126,7 @@ class Sandbox:
         than `scratch_copy.LARGEST_COPY`, and on macOS, where a copy cannot be shown at another path.
         """
         if self._seatbelt:
-            raise SandboxError(
-                "commands cannot write to copies of folders on macOS: a copy cannot be shown at another path"
-            )
+            raise SandboxError(_NO_COPIES)
         self._copies = copy_folders(self._prepare().policy.writable, folder)
         self._prepared = None
         return bool(self._copies)
@@ -156,6 +156,8 @@ class Sandbox:
         private = (*self._private, *_own_folders(roots))
         home, instead = self._home_source, self._copies
         if self._shared is not None:
+            if self._seatbelt:
+                raise SandboxError(_NO_COPIES)
             self._shared.add((*writable, *((home,) if home is not None else ())))
             instead = {**self._shared.made, **self._copies}
             home = source_of(home, instead) if home is not None else None

@@ -180,12 +180,14 @@ def _network(policy: Policy, port: int) -> str:
     if policy.network:
         return (
             "; The network, and of this machine's own sockets the name service alone.\n"
+            "(allow system-socket)\n"
             "(allow network-outbound network-inbound network-bind (local ip) (remote ip))\n"
             '(allow network-outbound (literal "/private/var/run/mDNSResponder"))\n'
         )
     if policy.hosts:
         return (
             "; The filtering proxy, and nothing else of the network.\n"
+            "(allow system-socket)\n"
             f'(allow network-outbound (remote ip "localhost:{port}"))\n'
         )
     return "; No network: it is denied above.\n"

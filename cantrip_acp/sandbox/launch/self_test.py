@@ -65,8 +65,7 @@ say() { if [ "$2" = 0 ]; then echo "$1 yes"; else echo "$1 no"; fi; }
 [ -n "$HOME" ] && (echo x > "$HOME/x" && echo x > "$TMPDIR/x"); say folders_control $?
 sleep 0 & wait $!; say processes_control $?
 cat @BAIT@ >/dev/null 2>&1; say read_outside $?
-(mkdir -p @FOLDER@; echo x > @FOLDER@/outside) 2>/dev/null
-(echo x > /usr/local/cantrip-canary) 2>/dev/null; say write_outside $?
+(mkdir -p @FOLDER@; echo x > @FOLDER@/outside) 2>/dev/null; say write_outside $?
 (echo x > file) 2>/dev/null; say write_readable $?
 (mkdir -p out/.git && echo x > out/.git/config) 2>/dev/null; say make_git $?
 (mkdir -p out/.GIT && echo x > out/.GIT/config) 2>/dev/null; say make_git_case $?

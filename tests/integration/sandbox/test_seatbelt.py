@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.cli.commands import doctor
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
+from cantrip_acp.files import scratch_copy
 from cantrip_acp.sandbox.gate_ipc.server import GateWire
 from cantrip_acp.sandbox.launch import availability, self_test
 from cantrip_acp.sandbox.launch.process_group import processes
@@ -26,6 +28,7 @@ from cantrip_acp.sandbox.policy import interpreter
 from cantrip_acp.sandbox.policy.policy import MIB
 from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
 from tests.integration.sandbox.conftest import Make
+from tests.support.waiting import wait_for
 from tests.unit.sandbox import test_seatbelt_table as table
 
 ROOT = Path(__file__).parents[3]
@@ -85,11 +88,7 @@ def test_the_group_ends_when_we_are_killed(back_end: str, tmp_path: Path) -> Non
         assert owner.stdout is not None
         leader = int(owner.stdout.readline())
         owner.kill()
-    for _ in range(500):
-        if not any(row.group == leader for row in processes().values()):
-            return
-        signal.sigtimedwait([], 0.02)
-    raise AssertionError("the group still runs")
+    wait_for(lambda: all(row.group != leader for row in processes().values()))
 
 
 @on_linux
@@ -127,6 +126,16 @@ async def test_the_medium_does_not_run_where_an_attack_is_not_stopped(
     monkeypatch.setattr(self_test, "_checked", False)
     with pytest.raises(SandboxMissing, match="does not protect this machine"):
         await self_test.ensure_checked()
+
+
+@on_linux
+@with_seatbelt
+def test_doctor_runs_the_attacks(back_end: str) -> None:
+    found = {finding.name: finding for finding in doctor._sandbox()}
+    assert found["sandbox.program"].text.startswith("sandbox-exec (")
+    assert found["sandbox-code"].mend is not None
+    assert found["sandbox.read_outside"].state == "ok"
+    assert found["sandbox.left"].state == "missing"
 
 
 @with_seatbelt
@@ -211,6 +220,17 @@ async def test_hosts_are_reached_through_a_port_of_the_command(make: Make) -> No
     assert " 204 " in allowed
     assert " 403 " in refused
     assert not address.endswith(":21128")
+
+
+@with_seatbelt
+async def test_commands_that_should_write_to_a_copy_do_not_run(make: Make, tmp_path: Path) -> None:
+    """The copy cannot be shown in the place of the folder, so the command would write to the folder itself."""
+    box = make(writable=True)
+    with pytest.raises(SandboxError, match="cannot write to copies"):
+        box.write_to_copies(str(tmp_path))
+    copies = scratch_copy.Copies(str(tmp_path))
+    with scratch_copy.in_force(copies), pytest.raises(SandboxError, match="cannot write to copies"):
+        make(writable=True)
 
 
 @with_seatbelt

@@ -258,7 +258,7 @@ def _fill(substrate: Substrate, project: Project, texts: Texts) -> None:
             for each in range(first, min(first + 100, SESSIONS)):
                 # Every tenth session is of another folder.
                 home = project if each % 10 else other
-                _add(view, number, _session(f"e{each}", home, texts), sequences)
+                _add(view, number, _session(f"e{each}", home, texts), session_id(f"e{each}"), sequences)
             view.set_changed(number, 1)
     shown = [NewChunk(f"doc:{n}", f"doc {n}", Spec(), {"text": texts.text(60)}) for n in range(SHOWN)]
     change = Change(
@@ -303,9 +303,9 @@ def _change(project: Project, texts: Texts, name: str, count: int) -> Change:
     return Change(chunks, placements)
 
 
-def _add(view: View, number: int, change: Change, sequences: dict[str, int]) -> None:
+def _add(view: View, number: int, change: Change, source: str, sequences: dict[str, int]) -> None:
     for chunk in change.chunks:
-        view.add_chunk(chunk, json.dumps(chunk.body, sort_keys=True).encode(), "bench", number)
+        view.add_chunk(chunk, json.dumps(chunk.body, sort_keys=True).encode(), source, number)
     for each in change.placements:
         sequence = None
         if each.scope.startswith("session:"):

@@ -20,6 +20,10 @@ from cantrip_acp.text.redaction import ShapeMask
 Kind = Literal["instance", "relates"]
 """``instance``: the chunk belongs to the scope. ``relates``: a reference to it, or the definition of a type."""
 
+PROCESS = "process-"
+"""What the id of each run of a program begins with."""
+RECORDED = ("session:", "program:")
+"""What the source begins with of all that sessions and runs of programs wrote."""
 LARGEST_BODY = 1_000_000
 """Maximum size of a chunk's body, in bytes of JSON."""
 MOST_CHANGES = 10_000
@@ -81,6 +85,16 @@ class Chunk(msgspec.Struct, frozen=True):
     body: Mapping[str, Any]
     source: str
     commit: int
+
+    @property
+    def is_process(self) -> bool:
+        """Whether it is one run of a program: only the engine makes such an id."""
+        return self.id.startswith(PROCESS) and ":" not in self.id
+
+    @property
+    def is_record(self) -> bool:
+        """Whether it says what was asked, done or printed in a session or a run. All else is knowledge, or a type."""
+        return self.id.startswith(PROCESS) or self.source.startswith(RECORDED)
 
     @property
     def text(self) -> str:

@@ -135,7 +135,8 @@ def _scope(
     _chunk(page, scope.chunk, scope.chunk.id, level, kind)
     page.opened.add(scope.chunk.id)
     for each in scope.placed:
-        if each.chunk.id in page.seen or each.chunk.spec.archetype:
+        # Each run is placed on its program. What programs printed is read only by whoever adds the run itself.
+        if each.chunk.id in page.seen or each.chunk.spec.archetype or each.chunk.is_process:
             continue
         inner = Scope(each.chunk, ())
         if level < DEEPEST and not each.chunk.text:

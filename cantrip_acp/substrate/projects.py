@@ -102,6 +102,11 @@ class Project:
         return (USER_CULTURE, self.culture, self.documents, USER_SKILLS, self.skills)
 
     @property
+    def near(self) -> tuple[str, ...]:
+        """The scopes that a name means first: this project's and the user's own. Nothing else is found from here."""
+        return (self.id, USER_CULTURE, USER_SKILLS)
+
+    @property
     def tools(self) -> tuple[str, ...]:
         """Where the programs are that sessions have as gates. What was only run or said here is not among them."""
         return (*self.pinned, self.pins)
@@ -177,14 +182,20 @@ def earlier_sessions(substrate: Substrate, project: Project, most: int, *, witho
     return lines
 
 
-def remember(substrate: Substrate, project: Project, text: str, *, everywhere: bool = False) -> tuple[NewChunk, Commit]:
-    """Add a fact of the user to the culture of a project, or with ``everywhere`` to the user's own. Raises `CommitRefused`."""
+def make_fact(text: str) -> NewChunk:
+    """The chunk of a fact. Raises `CommitRefused` if the text is empty, too long, or looks like a secret."""
     said = text.strip()
     if not said:
         raise CommitRefused("text", "there is nothing to remember: give a text")
     chunk = NewChunk(new_id("fact"), _title(said), Spec(), {"text": said})
+    refuse_secrets(Change([chunk]))
+    return chunk
+
+
+def remember(substrate: Substrate, project: Project, text: str, *, everywhere: bool = False) -> tuple[NewChunk, Commit]:
+    """Add a fact of the user to the culture of a project, or with ``everywhere`` to the user's own. Raises `CommitRefused`."""
+    chunk = make_fact(text)
     change = Change([chunk], [NewPlacement(chunk.id, USER_CULTURE if everywhere else project.culture)])
-    refuse_secrets(change)
     return chunk, substrate.commit(change, author="user", message=f"remember {chunk.name}")
 
 
@@ -193,7 +204,7 @@ def pin(substrate: Substrate, project: Project, name: str, *, remove: bool = Fal
 
     Raises `ChunkNotFound`, or `CommitRefused` if it is to be removed and was not pinned.
     """
-    chunk = substrate.one(name)
+    chunk = substrate.one(name, prefer=project.near)
     if remove:
         change = Change(removals=[Removal(chunk.id, project.pins, "relates")])
     else:

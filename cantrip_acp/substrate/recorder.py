@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.context import Context
 from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, ContextBlock
@@ -32,6 +32,9 @@ from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, encode_
 from cantrip_acp.substrate.projects import Project, create, session_id
 from cantrip_acp.substrate.substrate import Substrate, shared_substrate
 from cantrip_acp.substrate.types import install, of_type
+
+if TYPE_CHECKING:
+    from cantrip_acp.substrate.view import SessionView
 
 _LOG = logging.getLogger(__name__)
 _BATCH = 200
@@ -69,9 +72,11 @@ class Observation:
 class SessionRecorder:
     """Records the casts of one workspace. One object serves all entities of a cantrip."""
 
-    def __init__(self, address: Path | str, workspace: Path | None) -> None:
+    def __init__(self, address: Path | str, workspace: Path | None, view: SessionView | None = None) -> None:
+        """``view``: what the same sessions read. If it could not open the substrate, nothing can be recorded either."""
         self._address = address
         self._workspace = workspace
+        self._view = view
 
     async def __call__(self, info: CastInfo) -> Sequence[ContextBlock]:
         """It records, and adds nothing to what the crystal sees."""
@@ -79,7 +84,7 @@ class SessionRecorder:
 
     def recorded(self, loom: Loom, record: object) -> None:
         """Take a record that was just written. It returns at once."""
-        if isinstance(record, Observed):
+        if isinstance(record, Observed) and not (self._view is not None and self._view.missing):
             _writer_of(self._address).take(loom, record, self._workspace)
 
     def flush(self) -> bool:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +30,7 @@ from weakref import WeakValueDictionary
 
 from cantrip_acp.substrate.boundary import Boundary, Reach
 from cantrip_acp.substrate.chunks import (
+    PROCESS,
     Change,
     Chunk,
     ChunkNotFound,
@@ -58,8 +59,14 @@ ALL_TYPES = "types"
 """The scope of the types that every substrate has (`types.TYPES`)."""
 _CANDIDATES = 200
 """How many of the best matches of a search are looked at."""
-_RESERVED = ("type:", "project:", "session:", "culture:", "file:", "skill:", "skills:", "program:", "engine:")
-"""What the ids begin with that are made from a name, a folder or an entity, so that they can be known before they exist."""
+_RESERVED = ("type:", "project:", "session:", "culture:", "file:", "skill:", "skills:", "program:", "engine:", PROCESS)
+"""What the ids begin with that cantrip alone makes: of a name, a folder or an entity, so that they can be known before they
+exist; or for the runs of programs."""
+_TIERS: tuple[tuple[tuple[bool, Match], ...], ...] = (
+    ((True, "all"), (True, "beginning"), (False, "all"), (False, "beginning")),
+    ((True, "any"), (False, "any")),
+)
+"""How a search goes on until it has enough: whether it looks at what is known or at records, and what has to match."""
 _SNIPPET = 160
 """The length of a snippet, in characters."""
 
@@ -147,13 +154,31 @@ class Substrate:
             inside = _readable(view, boundary, {*(each.id for each in found), *([on] if on is not None else ())}, until)
             return [each for each in found if each.id in inside and (on is None or on in inside)]
 
-    def one(self, name: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> Chunk:
-        """The one chunk with this id or name. Raises `ChunkNotFound` with similar names, `SubstrateError` if it is not one."""
-        found = self.find(name, at=at, boundary=boundary)
-        if found and (len(found) == 1 or found[0].id == name):
+    def one(
+        self, name: str, *, at: int | None = None, boundary: Boundary = EVERYTHING, prefer: Collection[str] = ()
+    ) -> Chunk:
+        """The one chunk with this id or name. Raises `ChunkNotFound` with similar names, `SubstrateError` if it is not one.
+
+        Of several, what is inside the scopes ``prefer`` is meant, else a program or type. Records of sessions and runs have the
+        names of what they called, so only their ids name them; but documents that were attached to a prompt have a name.
+        """
+        every = self.find(name, at=at, boundary=boundary)
+        if every and every[0].id == name:
+            return every[0]
+        attached = [each for each in every if each.id.startswith("attachment:")]
+        found = [each for each in every if not each.is_record] or attached
+        if len(found) > 1 and prefer:
+            near = Boundary.of(read=prefer)
+            found = [each for each in found if self.readable(each.id, near, at=at)] or found
+        if len(found) > 1:
+            found = [each for each in found if self._is_tool_or_type(each, at)] or found
+        if len(found) == 1:
             return found[0]
-        if found:
-            ids = ", ".join(each.id for each in found[:5]) + (", …" if len(found) > 5 else "")
+        if every:
+            which = found or every
+            ids = ", ".join(each.id for each in which[:5]) + (", …" if len(which) > 5 else "")
+            if not found:
+                raise SubstrateError(f"only records of sessions and runs are named {name!r}; give the id of one: {ids}")
             raise SubstrateError(f"{len(found)} chunks are named {name!r}; give the id of one: {ids}")
         hint = ""
         if not boundary.limited:
@@ -207,20 +232,30 @@ class Substrate:
     def search(
         self, query: str, *, at: int | None = None, boundary: Boundary = EVERYTHING, limit: int = 20
     ) -> list[Hit]:
-        """Chunks with all words of the query, best first; if none has, those with the beginning of the last; then any word."""
+        """Chunks with the words of the query: what is known before records of sessions and runs, as those repeat every question.
+
+        In each of the two, first those with all words, best first, then those with the beginning of the last. Any word is
+        enough if nothing else is found. A type is found by its id alone.
+        """
         words = words_of(_storable(query))[:32]
         if not words:
             return []
-        until, limit, found = _until(at), _limit(limit), list[Chunk]()
+        until, limit, found = _until(at), _limit(limit), dict[str, Chunk]()
+        most = max(limit, _CANDIDATES) if boundary.limited else limit
         with self.tables.reading() as view:
-            matches: tuple[Match, ...] = ("all", "beginning", "any")
-            for match in matches:
-                candidates = view.search(words, match, until, limit if not boundary.limited else _CANDIDATES)
-                inside = _readable(view, boundary, (each.id for each in candidates), until)
-                found = [each for each in candidates if each.id in inside][:limit]
+            named = view.chunk(query.strip(), until) if query.strip().startswith("type:") else None
+            if named is not None and _readable(view, boundary, [named.id], until):
+                found[named.id] = named
+            for tier in _TIERS:
+                for known, match in tier:
+                    if len(found) < limit:
+                        candidates = view.search(words, match, until, most, known=known)
+                        new = [each for each in candidates if each.id not in found]
+                        inside = _readable(view, boundary, (each.id for each in new), until)
+                        found |= {each.id: each for each in new if each.id in inside}
                 if found:
                     break
-        return [Hit(each, _snippet(each, words)) for each in found]
+        return [Hit(each, _snippet(each, words)) for each in list(found.values())[:limit]]
 
     def log(self, scope: str | None = None, *, limit: int = 50, before: int | None = None) -> list[Commit]:
         """Commits, the latest first; with a scope, those that changed it, what is placed on it, or where it belongs."""
@@ -310,6 +345,10 @@ class Substrate:
     def refuse(self, boundary: Boundary, operation: str, chunk_id: str, text: str) -> OutsideBoundary:
         """Record that something outside the boundary was asked for; the error is for the caller to raise."""
         return self._refused(boundary, operation, chunk_id, text)
+
+    def _is_tool_or_type(self, chunk: Chunk, at: int | None) -> bool:
+        places = {(each.scope, each.kind) for each in self.placements(chunk.id, at=at)}
+        return bool(places & {("type:program", "instance"), (ALL_TYPES, "relates")})
 
     def _unreadable(self, chunk_id: str, at: int | None, boundary: Boundary) -> SubstrateError:
         when = f" as of commit {at}" if at is not None else ""

@@ -23,17 +23,16 @@ from cantrip_acp.gates.contract import Gate, GateContext
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import OutsideBoundary, SubstrateError
 from cantrip_acp.substrate.documents import DOCUMENTS
-from cantrip_acp.substrate.knowledge import MOST_TOKENS, Knowledge, render, text_tokens
+from cantrip_acp.substrate.knowledge import MOST_TOKENS, Knowledge, render
 from cantrip_acp.substrate.projects import (
     CULTURE,
-    USER_CULTURE,
-    USER_SKILLS,
     Project,
     earlier_sessions,
     session_id,
     sync,
 )
-from cantrip_acp.substrate.substrate import EVERYTHING, Substrate, shared_substrate
+from cantrip_acp.substrate.stores import IN_MEMORY
+from cantrip_acp.substrate.substrate import EVERYTHING, Substrate, open_substrate, shared_substrate
 from cantrip_acp.substrate.types import TYPES
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class SessionView:
 
     def __init__(
         self,
-        address: Path | str,
+        address: Path | str | None,
         workspace: Path,
         *,
         config_dir: Path | None = None,
@@ -87,8 +86,13 @@ class SessionView:
         sessions: int = 0,
         placement: Literal["system", "history"] = "system",
         most_tokens: int = MOST_TOKENS,
+        always: bool = False,
     ) -> None:
-        """``documents``: pin culture and documents. ``sessions``: how many earlier sessions are summed up at the start."""
+        """``documents``: pin culture and documents. ``sessions``: how many earlier sessions are summed up at the start.
+
+        ``always``: without a substrate (``address`` is None), or if it cannot be opened, what is in files is read all the
+        same, from a substrate in memory. Then `missing` says why, and the user sees it once.
+        """
         self.workspace = workspace
         self.project = Project.of(workspace)
         self._address = address
@@ -102,11 +106,14 @@ class SessionView:
         self._lock = threading.RLock()
         self._opened: Substrate | None = None
         self._synced = False
-        self.problems: list[str] = []
+        self._always = always
+        self._notices: list[str] = []
+        self.missing = ""
+        """Why there is no substrate that stays. Nothing is recorded then, and nothing remembered."""
 
     @property
-    def address(self) -> Path | str:
-        """Where the substrate is."""
+    def address(self) -> Path | str | None:
+        """Where the substrate is; None if it is off."""
         return self._address
 
     @property
@@ -114,13 +121,25 @@ class SessionView:
         """The substrate, opened at first use. Raises `SubstrateError`."""
         with self._lock:
             if self._opened is None:
-                self._opened = shared_substrate(self._address)
+                try:
+                    if self._address is None:
+                        raise SubstrateError("CANTRIP_SUBSTRATE is off")
+                    self._opened = shared_substrate(self._address)
+                except SubstrateError as problem:
+                    if not self._always:
+                        raise
+                    self.missing = " ".join(str(problem).split())
+                    self._notices.append(
+                        "This session reads documents and culture, but no remembered facts and no earlier sessions, and it is "
+                        f"not recorded in the substrate: {self.missing}"
+                    )
+                    self._opened = open_substrate(IN_MEMORY)
             return self._opened
 
     @property
     def boundary(self) -> Boundary:
         """What an entity of this workspace may read; it may write nothing by itself."""
-        return Boundary.of(read=[USER_CULTURE, USER_SKILLS, self.project.id, TYPES], holder=self.project.id)
+        return Boundary.of(read=[*self.project.near, TYPES], holder=self.project.id)
 
     def limit(self, entity_id: str, limits: Limits | None) -> None:
         """Limit what one entity reads, before its first cast; None after its last one."""
@@ -142,6 +161,8 @@ class SessionView:
 
     async def __call__(self, info: CastInfo) -> Sequence[ContextBlock]:
         """Earlier sessions, once for each entity: they would only grow old in the knowledge layer."""
+        # Before the cast is recorded it is known whether it can be.
+        await anyio.to_thread.run_sync(lambda: self.substrate)
         if self._sessions <= 0 or any(block.source == EARLIER for block in info.pinned()):
             return ()
         with self._lock:
@@ -244,24 +265,27 @@ class SessionView:
     def add(self, entity_id: str, name: str, boundary: Boundary | None = None) -> tuple[str, int]:
         """Add a scope, by id or name, to what an entity reads. Returns its id and its size in tokens.
 
-        Raises `SubstrateError` if it is not inside the boundary, or if the entity has added too many.
+        The size is what the next query grows by: nothing if it was read already. Raises `SubstrateError` if it is not inside
+        the boundary, or if the entity has added too many.
         """
         boundary = boundary or self.boundary_of(entity_id)
         with self._lock:
-            chunk = self.substrate.one(name, boundary=boundary)
-            reading = self._reading(entity_id)
+            chunk = self.substrate.one(name, boundary=boundary, prefer=self.project.near)
+            reading, before = self._reading(entity_id), self.knowledge(entity_id).tokens
             if chunk.id not in self.scopes(entity_id):
                 if len(reading.added) >= MOST_ADDED:
                     raise SubstrateError(f"a session adds at most {MOST_ADDED} scopes")
                 reading.added.append(chunk.id)
-            text = render(self.substrate, [chunk.id], boundary=boundary, most_tokens=self._most_tokens).text
-            return chunk.id, text_tokens(text)
+            return chunk.id, max(0, self.knowledge(entity_id).tokens - before)
 
     # As a source of gates
 
-    async def open(self, circle: CircleView) -> SessionView:
-        """Nothing is read before the first call."""
-        return self
+    async def open(self, circle: CircleView) -> OpenedView:
+        """Nothing is read before the first call. What the user should know about the substrate is a problem of the first."""
+        if self._always:
+            await anyio.to_thread.run_sync(lambda: self.substrate)
+        notices, self._notices = self._notices, []
+        return OpenedView(self.gates, notices)
 
     @property
     def gates(self) -> list[Gate]:
@@ -338,8 +362,16 @@ class SessionView:
         scope, tokens = self.add(context.entity_id, args["scope"])
         return {"scope": scope, "tokens": tokens, "note": "its text is part of the next query"}
 
+
+@dataclass(frozen=True, slots=True)
+class OpenedView:
+    """The gates of one entity. The substrate stays open for the others; the process closes it."""
+
+    gates: list[Gate]
+    problems: list[str]
+
     async def close(self) -> None:
-        """The substrate stays open for the other entities; the process closes it."""
+        """There is nothing to close."""
 
 
 def _fingerprint(workspace: Path, config_dir: Path | None) -> object:

@@ -53,12 +53,17 @@ async def scope(session: Session, rest: str) -> str:
 
 async def remember(session: Session, rest: str) -> str:
     """Add a fact after asking where it belongs. The question shows the change."""
+    from cantrip_acp.substrate.projects import make_fact
     from cantrip_acp.substrate.projects import remember as add
 
     view = view_of(session)
     if not rest.strip():
         return "Write what to remember: `/remember Ports begin at 4000.`"
+    if await anyio.to_thread.run_sync(lambda: view.substrate and view.missing):
+        return f"Nothing can be remembered: {view.missing}"
     project = view.project
+    # What cannot be stored is refused before the user is asked.
+    make_fact(rest)
     call = acp.PermissionToolCall(
         tool_call_id=new_id("remember"),
         title="Remember this for later sessions",
@@ -72,13 +77,26 @@ async def remember(session: Session, rest: str) -> str:
         acp.PermissionOption("everywhere", "Remember in all projects", "allow_once"),
         acp.PermissionOption("reject_once", "Do not remember", "reject_once"),
     ]
-    chosen = await choose(session.connection, acp.RequestPermission(session.id, call, options))
-    if chosen == "unasked":
-        return "The client could not ask. `cantrip substrate remember TEXT` adds a fact without a question."
-    if chosen not in ("allow_once", "everywhere"):
-        return "Nothing was remembered."
-    everywhere = chosen == "everywhere"
-    chunk, commit = await anyio.to_thread.run_sync(lambda: add(view.substrate, project, rest, everywhere=everywhere))
+    session.send_now(
+        acp.ToolCall(
+            tool_call_id=call.tool_call_id, title=call.title, kind=call.kind, status="pending", content=call.content
+        )
+    )
+    status: acp.ToolStatus = "failed"
+    try:
+        chosen = await choose(session.connection, acp.RequestPermission(session.id, call, options))
+        if chosen == "unasked":
+            return "The client could not ask. `cantrip substrate remember TEXT` adds a fact without a question."
+        if chosen not in ("allow_once", "everywhere"):
+            return "Nothing was remembered."
+        everywhere = chosen == "everywhere"
+        chunk, commit = await anyio.to_thread.run_sync(
+            lambda: add(view.substrate, project, rest, everywhere=everywhere)
+        )
+        status = "completed"
+    finally:
+        # A call that was shown has an end.
+        session.send_now(acp.ToolCallUpdate(tool_call_id=call.tool_call_id, status=status))
     where = "your own culture, for all projects" if everywhere else "the culture of this project"
     return f"Remembered in {where} (`{chunk.id}`, commit {commit.number}). The next query reads it."
 

@@ -70,7 +70,7 @@ def tree(name: str | None, depth: int, limit: int, at: int | None, as_json: bool
         from cantrip_acp.substrate.projects import USER_CULTURE
 
         _known(found, at)
-        ids = [found.one(name, at=at).id] if name else [USER_CULTURE, project.id]
+        ids = [found.one(name, at=at, prefer=project.near).id] if name else [USER_CULTURE, project.id]
         most = None if as_json else limit
         trees = [_tree(found, each, depth, at, pinned, set(), most) for each in ids]
         if as_json:
@@ -92,8 +92,8 @@ def show(name: str, limit: int, at: int | None, as_json: bool, cwd: Path) -> int
 
     Exit status: 0 found, 2 unknown (with similar names), or several have that name.
     """
-    with _opened(cwd) as (found, _):
-        chunk = found.one(name, at=_known(found, at))
+    with _opened(cwd) as (found, project):
+        chunk = found.one(name, at=_known(found, at), prefer=project.near)
         scope = found.scope(chunk.id, at=at)
         places = found.placements(chunk.id, at=at)
         if as_json:
@@ -170,8 +170,8 @@ def log(name: str | None, limit: int, as_json: bool, cwd: Path) -> int:
 
     Exit status: 0 done, 2 NAME is unknown.
     """
-    with _opened(cwd) as (found, _):
-        scope = found.one(name).id if name else None
+    with _opened(cwd) as (found, project):
+        scope = found.one(name, prefer=project.near).id if name else None
         for commit in found.log(scope, limit=limit):
             click.echo(json.dumps(_commit_record(commit)) if as_json else _commit_line(commit))
     return 0

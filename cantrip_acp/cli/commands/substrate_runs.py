@@ -60,7 +60,9 @@ def run(program: str, given: str, recipe: str, as_json: bool, cwd: Path) -> int:
 
         view = await anyio.to_thread.run_sync(_view, cwd)
         async with _engine(view, recipe) as engine:
-            found = await anyio.to_thread.run_sync(program_named, view.substrate, program)
+            found = await anyio.to_thread.run_sync(
+                lambda: program_named(view.substrate, program, prefer=view.project.near)
+            )
             process = await engine.run(found.id, data, _boundary(view, found.id), place=view.project.runs)
             chunk = await engine.wait(process)
             return {"process": process, **chunk.body}
@@ -185,10 +187,10 @@ def _served(view: SessionView, reads: tuple[str, ...], writes: tuple[str, ...]) 
     from cantrip_acp.substrate.boundary import Boundary
     from cantrip_acp.substrate.types import with_types
 
-    written = [view.substrate.one(name).id for name in writes]
+    written = [view.substrate.one(name, prefer=view.project.near).id for name in writes]
     if not reads:
         return Boundary((view.boundary.read[0] | frozenset(written),), (frozenset(written),), "socket")
-    read = [view.substrate.one(name).id for name in reads]
+    read = [view.substrate.one(name, prefer=view.project.near).id for name in reads]
     return with_types(Boundary.of(read=read, write=written, holder="socket"))
 
 

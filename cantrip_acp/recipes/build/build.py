@@ -77,7 +77,7 @@ def build(
             name=recipe.name,
             loom_settings=_loom_settings(recipe),
             folding=_folding(recipe),
-            contributors=(*(() if view is None else (view,)), *_recorder(recipe, workspace)),
+            contributors=(*(() if view is None else (view,)), *_recorder(recipe, workspace, view)),
             crystals=crystals.NamedCrystals(recipe),
             sources=(*_servers(recipe), *known),
         )
@@ -231,7 +231,8 @@ def _knowledge(recipe: Recipe, workspace: Path | None) -> SessionView | None:
     """What the entity knows: documents and earlier sessions of the folder, from the substrate. None if it needs nothing."""
     memory = recipe.data.get("memory", {})
     address = substrate_address(recipe.state_dir or state_dir())
-    if workspace is None or address is None or not (memory.get("culture") or memory.get("sessions")):
+    culture = bool(memory.get("culture"))
+    if workspace is None or not (culture or (memory.get("sessions") and address is not None)):
         return None
     from cantrip_acp.substrate.view import SessionView
 
@@ -239,10 +240,11 @@ def _knowledge(recipe: Recipe, workspace: Path | None) -> SessionView | None:
         address,
         workspace,
         config_dir=config_dir(),
-        documents=bool(memory.get("culture")),
+        documents=culture,
         sessions=memory.get("sessions", 0),
         placement=memory.get("placement", "system"),
         most_tokens=memory.get("max_tokens", 16_000),
+        always=culture,
     )
 
 
@@ -258,14 +260,14 @@ def _programs(recipe: Recipe, view: SessionView) -> Sequence[GateSource]:
     return (ProgramGates(view, make_crystal, (config_dir() / "skills",)),)
 
 
-def _recorder(recipe: Recipe, workspace: Path | None) -> Sequence[Contributor]:
+def _recorder(recipe: Recipe, workspace: Path | None, view: SessionView | None) -> Sequence[Contributor]:
     """What records the casts in the substrate, unless the recipe does not want that."""
     address = substrate_address(recipe.state_dir or state_dir())
     if workspace is None or address is None or not recipe.data.get("memory", {}).get("record", True):
         return ()
     from cantrip_acp.substrate.recorder import SessionRecorder
 
-    return (SessionRecorder(address, workspace),)
+    return (SessionRecorder(address, workspace, view),)
 
 
 def _servers(recipe: Recipe) -> Sequence[GateSource]:

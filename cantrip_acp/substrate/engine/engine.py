@@ -12,7 +12,7 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from cantrip_acp.core.errors import CantripError
 from cantrip_acp.files.paths import private_folders
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import (
+    PROCESS,
     Change,
     Chunk,
     NewChunk,
@@ -179,7 +180,7 @@ class Engine:
             raise RunRefused(
                 f"the input has more than {_LONGEST_INPUT:,} bytes; put large data into a chunk and name it"
             )
-        process_id = new_id("process")
+        process_id = new_id(PROCESS.removesuffix("-"))
         inside = _inside(boundary, chunk, process_id)
         body = {
             "program": chunk.id,
@@ -316,10 +317,12 @@ def _defines(placed: Placed, name: str) -> bool:
     return placed.kind == "relates" and placed.chunk.name == name
 
 
-def program_named(substrate: Substrate, name: str, boundary: Boundary = EVERYTHING) -> Chunk:
+def program_named(
+    substrate: Substrate, name: str, boundary: Boundary = EVERYTHING, *, prefer: Collection[str] = ()
+) -> Chunk:
     """The program with this id or name. Raises `RunRefused` if it is none, and the errors of `Substrate.one`."""
     found = [each for each in substrate.find(name, boundary=boundary) if _is_program(substrate, each)]
-    chunk = found[0] if len(found) == 1 else substrate.one(name, boundary=boundary)
+    chunk = found[0] if len(found) == 1 else substrate.one(name, boundary=boundary, prefer=prefer)
     if not _is_program(substrate, chunk):
         raise RunRefused(f"{chunk.name!r} is not a program: it is no instance of the type `program`")
     return chunk

@@ -178,7 +178,7 @@ def limits_of(view: SessionView, task: AgentTask) -> Limits:
     """What a run of the agent program may read: what its run may, and with ``scopes`` only these."""
     boundary, scopes = task.boundary, task.scopes
     if scopes is not None:
-        scopes = tuple(view.substrate.one(name, boundary=boundary).id for name in scopes)
+        scopes = tuple(view.substrate.one(name, boundary=boundary, prefer=view.project.near).id for name in scopes)
         narrower = with_types(Boundary.of(read=(*scopes, task.process), write=[task.process]))
         boundary = (boundary & narrower).held_by(task.process)
     return Limits(boundary, scopes, task.process, task.depth)
@@ -188,6 +188,8 @@ def show_session(view: SessionView, entity_id: str, process: str) -> None:
     """Place the session of an agent on its process, so that who may read the process may read it."""
     from cantrip_acp.substrate.recorder import flush
 
+    if view.missing or view.address is None:
+        return
     flush(view.address)
     session = session_id(entity_id)
     if view.substrate.exists(session):

@@ -9,9 +9,12 @@ from pathlib import Path
 
 from cantrip_acp.substrate.stores.base import Tables
 
+IN_MEMORY = "sqlite::memory:"
+"""The address of a new substrate in memory, for one process."""
+
 
 def open_tables(address: Path | str, *, readonly: bool = False) -> Tables:
-    """Open a file or ``postgresql://…``. Raises `SubstrateError`, which never shows a password."""
+    """Open a file, `IN_MEMORY` or ``postgresql://…``. Raises `SubstrateError`, which never shows a password."""
     if isinstance(address, str) and address.startswith(("postgresql://", "postgres://")):
         from cantrip_acp.substrate.stores.postgres import PostgresTables
 

@@ -87,8 +87,11 @@ class View(Protocol):
     def records(self, after: int, until: int) -> list[Record]:
         """The placement records of the commits ``after`` (not included) to ``until``, in their order."""
 
-    def search(self, words: Sequence[str], match: Match, at: int, limit: int) -> list[Chunk]:
-        """The chunks whose latest version has the words, best first. Old chunks may be missing if very many have them."""
+    def search(self, words: Sequence[str], match: Match, at: int, limit: int, *, known: bool) -> list[Chunk]:
+        """The chunks whose latest version has the words, best first. Old chunks may be missing if very many have them.
+
+        ``known``: of what is known, which is neither a type nor a record (`Chunk.is_record`); else of the records.
+        """
 
     def refusals(self, limit: int) -> list[Refusal]:
         """The latest refusals, latest first."""

@@ -36,6 +36,11 @@ _MOST_RANKED = 1_000
 _LONGEST_TEXT = 200_000
 """How many characters of a chunk are searched. PostgreSQL indexes at most 1 MB of words."""
 
+_RECORD = "(id ~ '^process-' OR source ~ '^(session|program):')"
+"""`Chunk.is_record`."""
+_KNOWN = f"NOT {_RECORD} AND id !~ '^types?(:|$)'"
+"""What a search looks for first. Its index is small, whatever was recorded."""
+
 MIGRATIONS = (
     """
     CREATE TABLE cantrip_commits (
@@ -70,6 +75,10 @@ MIGRATIONS = (
         FOR EACH STATEMENT EXECUTE FUNCTION cantrip_substrate_kept();
     CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_placements
         FOR EACH STATEMENT EXECUTE FUNCTION cantrip_substrate_kept();
+    """,
+    f"""
+    CREATE INDEX cantrip_known_words ON cantrip_chunks USING gin (words) WHERE {_KNOWN};
+    ANALYZE cantrip_chunks;
     """,
 )
 READS_TO = 99
@@ -314,7 +323,7 @@ class PostgresView:
         )
         return [Record(*row) for row in rows]
 
-    def search(self, words: Sequence[str], match: Match, at: int, limit: int) -> list[Chunk]:
+    def search(self, words: Sequence[str], match: Match, at: int, limit: int, *, known: bool) -> list[Chunk]:
         # In quotes, a word is never an operator. A word has no quotes.
         query = (" | " if match == "any" else " & ").join(f"'{word}'" for word in words)
         if match == "beginning":
@@ -323,7 +332,8 @@ class PostgresView:
         rows = self._all(
             f"""SELECT {_CHUNK} FROM
                 (SELECT * FROM (SELECT position, id, number, ts_rank(words, query) AS score
-                   FROM cantrip_chunks, to_tsquery('simple', %s) AS query WHERE words @@ query
+                   FROM cantrip_chunks, to_tsquery('simple', %s) AS query
+                   WHERE words @@ query AND {_KNOWN if known else _RECORD}
                    ORDER BY position DESC LIMIT {_MOST_RANKED}) found
                  ORDER BY score DESC, position DESC) s
                 JOIN cantrip_chunks v USING (position)

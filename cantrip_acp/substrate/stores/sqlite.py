@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Sequence
@@ -20,6 +21,24 @@ _PATIENCE_S = 30.0
 """How long to wait while another process writes."""
 _MOST_RANKED = 1_000
 """How many of the latest matches of a search are ranked."""
+
+
+def _record(row: str) -> str:
+    """`Chunk.is_record`, of a row."""
+    return f"({row}.id GLOB 'process-*' OR {row}.source GLOB 'session:*' OR {row}.source GLOB 'program:*')"
+
+
+def _known(row: str) -> str:
+    """Whether a row is in the table ``known``: what a search looks for first. It is small, whatever was recorded."""
+    return f"NOT {_record(row)} AND {row}.id <> 'types' AND {row}.id NOT GLOB 'type:*'"
+
+
+def _text(row: str) -> str:
+    """`searched_text`, of a row."""
+    body = f"CAST({row}.body AS TEXT)"
+    texts = f"(SELECT group_concat(atom, char(10)) FROM json_tree({body}) WHERE type = 'text')"
+    return f"coalesce(CASE json_type({body}, '$.text') WHEN 'text' THEN {body} ->> '$.text' END, {texts}, '')"
+
 
 MIGRATIONS = (
     """
@@ -57,6 +76,12 @@ MIGRATIONS = (
     CREATE TRIGGER placements_deleted BEFORE DELETE ON placement_versions
         BEGIN SELECT RAISE(ABORT, 'placements are append-only'); END;
     """,
+    f"""
+    CREATE VIRTUAL TABLE known USING fts5(name, text, content='', prefix='2 3 4');
+    CREATE TRIGGER chunk_known AFTER INSERT ON chunk_versions WHEN {_known("new")}
+        BEGIN INSERT INTO known (rowid, name, text) VALUES (new.position, new.name, {_text("new")}); END;
+    INSERT INTO known (rowid, name, text) SELECT position, name, {_text("v")} FROM chunk_versions v WHERE {_known("v")};
+    """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
 READS_TO = 99
@@ -83,13 +108,15 @@ class SqliteTables:
     """Chunks in a file. The file is created, with its folders, for the user only. Raises `SubstrateError`."""
 
     def __init__(self, path: Path | str, *, readonly: bool = False) -> None:
+        # In memory, its connections share a name that no other database has.
+        self._memory = f"file:/{secrets.token_hex(8)}?vfs=memdb" if path == ":memory:" else ""
         self.path = Path(os.path.abspath(path))
         self._readonly = readonly
         self._locks = {"read": threading.RLock(), "write": threading.RLock()}
         self._views: dict[str, SqliteView] = {}
         self._closed = False
         try:
-            if not readonly:
+            if not readonly and not self._memory:
                 self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 with contextlib.suppress(FileExistsError):
                     os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -105,13 +132,13 @@ class SqliteTables:
 
     @property
     def location(self) -> str:
-        return f"sqlite:{self.path}"
+        return f"sqlite:{self.path}" if not self._memory else "memory"
 
     def __repr__(self) -> str:
         return f"SqliteTables({str(self.path)!r})"
 
     def _connect(self) -> sqlite3.Connection:
-        address = f"{self.path.as_uri()}?mode={'ro' if self._readonly else 'rw'}"
+        address = self._memory or f"{self.path.as_uri()}?mode={'ro' if self._readonly else 'rw'}"
         return sqlite3.connect(
             address, uri=True, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False, cached_statements=256
         )
@@ -338,17 +365,18 @@ class SqliteView:
             for chunk, scope, kind, sequence, number, removed in rows
         ]
 
-    def search(self, words: Sequence[str], match: Match, at: int, limit: int) -> list[Chunk]:
+    def search(self, words: Sequence[str], match: Match, at: int, limit: int, *, known: bool) -> list[Chunk]:
         # In quotes, a word is never an operator. A word has no quotes.
         query = (" OR " if match == "any" else " ").join(f'"{word}"' for word in words)
         if match == "beginning":
             query += "*"
+        table, which = ("known", "") if known else ("searched", f"{_record('v')} AND")
         rows = self._all(
             f"""SELECT {_CHUNK} FROM
-                (SELECT rowid AS position, bm25(searched, 4.0, 1.0) AS score FROM searched WHERE searched MATCH ?
+                (SELECT rowid AS position, bm25({table}, 4.0, 1.0) AS score FROM {table} WHERE {table} MATCH ?
                  ORDER BY rowid DESC LIMIT {_MOST_RANKED}) s
                 JOIN chunk_versions v ON v.position = s.position
-                WHERE v.number = (SELECT MAX(number) FROM chunk_versions WHERE id = v.id AND number <= ?)
+                WHERE {which} v.number = (SELECT MAX(number) FROM chunk_versions WHERE id = v.id AND number <= ?)
                 ORDER BY s.score, v.position DESC LIMIT ?""",
             query,
             at,

@@ -107,6 +107,31 @@ def test_long_scopes_are_listed_in_part_or_whole(project: Path) -> None:
     assert "… 5 more: --limit 25" in run("substrate", "show", "culture:user", cwd=project).out
 
 
+NO_SUBSTRATE = [
+    ("off", "CANTRIP_SUBSTRATE is off"),
+    ("postgresql://nobody@127.0.0.1:1/none", "cannot open substrate postgresql://nobody@127.0.0.1:1/none"),
+]
+
+
+@pytest.mark.parametrize(("address", "why"), NO_SUBSTRATE)
+def test_without_a_substrate_files_are_read_all_the_same(project: Path, address: str, why: str) -> None:
+    """One notice says what is missing; documents and culture reach the model."""
+    (project / ".cantrip" / "culture").mkdir(parents=True)
+    (project / ".cantrip" / "culture" / "tone.md").write_text("Be kind.")
+    done = run(
+        "cast", "r.cantrip.yaml", "Which port?", "--loom", "x.loom.jsonl", cwd=project, CANTRIP_SUBSTRATE=address
+    )
+    assert done.status == 0, done.err
+    assert done.err.count("This session reads documents and culture, but no remembered facts") == 1
+    assert done.err.count(why) == 1
+    assert "SubstrateError" not in done.err
+    loom = (project / "x.loom.jsonl").read_text()
+    assert "Be kind." in loom
+    assert "Use port 4711." in loom
+    # The first call was `recall`: documents can be searched.
+    assert loom.count("repository:AGENTS.md") > 1
+
+
 def test_facts_pins_history(project: Path) -> None:
     assert run("substrate", "remember", "Answer in French.", cwd=project).status == 0
     assert "Answer in French." in run("substrate", "tree", cwd=project).out

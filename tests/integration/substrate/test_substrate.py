@@ -279,6 +279,67 @@ def test_search_finds_words_their_beginning_and_any_of_them(substrate: Substrate
     assert "short names" in substrate.search("short")[0].snippet
 
 
+def recorded(substrate: Substrate, *chunks: NewChunk, source: str = "session:e") -> None:
+    substrate.commit(Change(chunks), author=source, source=source)
+
+
+def test_a_question_does_not_hide_its_answer(substrate: Substrate) -> None:
+    """What is known comes before the records of sessions and runs, even if only these have the exact word."""
+    fact = NewChunk("fact", "Ports begin at 4000.", Spec(), {"text": "Ports begin at 4000."})
+    put(substrate, fact, chunk("AGENTS.md", text="Use a port of your own."))
+    for number in range(30):
+        recorded(substrate, NewChunk(f"prompt:{number}", "prompt", Spec(), {"text": "Which port?"}))
+    recorded(substrate, NewChunk("process-1", "run of x", Spec(), {"text": "port"}), source="user")
+    recorded(substrate, NewChunk("said", "said", Spec(), {"text": "port"}), source="program:process-1")
+    found = [hit.chunk.id for hit in substrate.search("port", limit=5)]
+    assert found[:2] == ["AGENTS.md", "fact"]
+    assert len(found) == 5
+    assert {"process-1", "said", "prompt:0"} < {hit.chunk.id for hit in substrate.search("port", limit=100)}
+    boundary = Boundary.of(read=["fact", "prompt:3"])
+    assert [hit.chunk.id for hit in substrate.search("port", boundary=boundary)] == ["fact", "prompt:3"]
+    # Any word is enough only if nothing has all of them.
+    assert {hit.chunk.id for hit in substrate.search("own 4000")} == {"AGENTS.md", "fact", AGENT}
+    assert [hit.chunk.id for hit in substrate.search("begin 4000")] == ["fact"]
+
+
+def test_what_is_known_is_found_in_each_kind_of_body_and_version(substrate: Substrate) -> None:
+    body = {"deep": {"list": ["walrus", 7, {"text": "tusk"}]}, "text": 5}
+    put(substrate, NewChunk("x", "x", Spec(), body), chunk("y", text="walrus"))
+    before = substrate.latest()
+    put(substrate, chunk("y", text="seal"))
+    assert [hit.chunk.id for hit in substrate.search("walrus tusk")] == ["x"]
+    assert [hit.chunk.id for hit in substrate.search("walrus")] == ["x"]
+    assert {hit.chunk.id for hit in substrate.search("walrus", at=before)} == {"x", "y"}
+
+
+def test_a_type_is_found_by_its_id_alone(substrate: Substrate) -> None:
+    put(substrate, chunk("k", text="A skill for one kind of task."))
+    assert [hit.chunk.id for hit in substrate.search("skill")] == ["k"]
+    assert substrate.search("type:skill")[0].chunk.id == "type:skill"
+    assert substrate.search("cast an entity for a task")[0].chunk.id == AGENT
+    outside = substrate.search("type:skill", boundary=Boundary.of(read=["k"]))
+    assert [hit.chunk.id for hit in outside] == ["k"]
+
+
+def test_a_name_means_what_is_near_then_a_program_and_no_record(substrate: Substrate) -> None:
+    for number in range(2):
+        recorded(substrate, NewChunk(f"call:{number}", "agent", Spec(), {"program": "agent"}))
+    assert substrate.one("agent").id == AGENT
+    put(substrate, chunk("here"), chunk("there"))
+    for place in ("here", "there"):
+        put(substrate, NewChunk(f"{place}-s", "sessions"), on=place)
+    assert substrate.one("sessions", prefer=["here"]).id == "here-s"
+    with pytest.raises(SubstrateError, match="2 chunks are named 'sessions'"):
+        substrate.one("sessions")
+    put(substrate, NewChunk("here-t", "sessions"), on="here")
+    with pytest.raises(SubstrateError, match="2 chunks are named 'sessions'; give the id of one: here-t, here-s"):
+        substrate.one("sessions", prefer=["here"])
+    recorded(substrate, NewChunk("call:9", "read_file"))
+    with pytest.raises(SubstrateError, match=r"only records of sessions and runs are named 'read_file'.*: call:9"):
+        substrate.one("read_file")
+    assert substrate.one("call:9").name == "read_file"
+
+
 def test_names_that_are_not_there_or_not_alone(substrate: Substrate) -> None:
     put(substrate, NewChunk("k-1", "house style"), NewChunk("k-2", "house rules"), NewChunk("k-3", "house rules"))
     assert substrate.one("house style").id == "k-1"

@@ -60,8 +60,17 @@ def test_a_fact_is_remembered_after_a_question(start: Start, project: Path, tmp_
     ]
     agent.permit = "allow_once"
     assert said(agent, session, "/remember Answer in French.").startswith("Remembered in the culture of this project")
+    # The call that the question is about was shown, and has an end.
+    calls = [
+        (update["toolCallId"], update["sessionUpdate"], update["status"])
+        for each in agent.seen
+        if each.get("method") == "session/update" and "toolCallId" in (update := each["params"]["update"])
+    ]
+    call = calls[0][0]
+    assert calls == [(call, "tool_call", "pending"), (call, "tool_call_update", "completed")]
     assert "| Answer in French. |" in said(agent, session, "/scope")
     assert "looks like a secret" in said(agent, session, "/remember ghp_" + "a1B2" * 9)
+    assert not any(each.get("method") == "session/request_permission" for each in agent.seen)
     assert "Write what to remember" in said(agent, session, "/remember")
 
 

@@ -121,6 +121,26 @@ def test_scopes_in_scopes_fields_and_circles(substrate: Substrate) -> None:
     )
 
 
+def test_a_program_is_read_without_its_runs(substrate: Substrate, workspace: Path) -> None:
+    project = sync(substrate, workspace)
+    program = NewChunk("count", "count", Spec(True, True), {"text": "Counts.", "executable": "./count.sh"})
+    substrate.put(program, [NewPlacement("count", "type:program")])
+    before = render(substrate, (*project.pinned, "count"))
+    for number in range(3):
+        run = NewChunk(f"process-{number}", "run of count", Spec(), {"program": "count", "text": "wc: none.md"})
+        given = NewChunk(f"{run.id}:input", "input", Spec(), {"path": "none.md"})
+        placements = [NewPlacement(run.id, scope) for scope in ("count", "type:process")]
+        placements += [NewPlacement(given.id, run.id), NewPlacement(run.id, project.runs, "relates")]
+        substrate.commit(Change([run, given], placements), author="engine", source="program:process-0")
+    assert "# count" in before.text
+    assert render(substrate, (*project.pinned, "count")) == before
+    assert "wc:" not in render(substrate, [project.runs]).text
+    # Who adds a run reads it.
+    added = render(substrate, ["process-1"]).text
+    assert "wc: none.md" in added
+    assert "- path: none.md" in added
+
+
 def test_what_has_no_room_is_named(substrate: Substrate) -> None:
     substrate.put(NewChunk("s", "s", Spec(ordered=True), {"text": "short"}))
     for number in range(5):

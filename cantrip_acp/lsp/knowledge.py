@@ -158,13 +158,13 @@ async def answer(name: str, ls: Server, params: object) -> dict[str, Any]:
 
 
 def _about(chunk: Chunk, view: SessionView) -> dict[str, Any]:
-    from cantrip_acp.substrate.knowledge import render_chunk, text_tokens
+    from cantrip_acp.substrate.knowledge import chunk_tokens
 
     return {
         "id": chunk.id,
         "name": chunk.name,
         "source": chunk.source,
-        "tokens": text_tokens(render_chunk(chunk)),
+        "tokens": chunk_tokens(chunk),
         "uri": _file_uri(chunk, view),
     }
 

@@ -153,10 +153,19 @@ def _is_group(chunk: Chunk) -> bool:
     return chunk.id in ("culture:user", "skills:user") or chunk.id.startswith("project:")
 
 
+def chunk_tokens(chunk: Chunk, kind: str = "instance") -> int:
+    """The size of a chunk in the layer, with its heading: what `Part.tokens` says if it is on a scope that is read."""
+    body, _ = _limited(render_chunk(chunk), CHUNK_TOKENS)
+    return text_tokens(f"{_heading(chunk, 2, kind)}\n{_quoted(body, 2)}" if body else _heading(chunk, 2, kind)) + 1
+
+
+def _heading(chunk: Chunk, level: int, kind: str) -> str:
+    return f"{'#' * level} {_one_line(chunk.name)}{f' ({kind})' if kind else ''} · source: {_one_line(chunk.source)}"
+
+
 def _chunk(page: _Page, chunk: Chunk, scope: str, level: int, kind: str) -> None:
     page.seen.add(chunk.id)
-    name = _one_line(chunk.name)
-    heading = f"{'#' * level} {name}{f' ({kind})' if kind else ''} · source: {_one_line(chunk.source)}"
+    name, heading = _one_line(chunk.name), _heading(chunk, level, kind)
     body, cut = _limited(render_chunk(chunk), CHUNK_TOKENS)
     same = page.texts.get(body) if len(body) > 200 else None
     page.texts.setdefault(body, name)

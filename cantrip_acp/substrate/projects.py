@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from cantrip_acp.substrate.chunks import (
     Chunk,
     Commit,
     CommitRefused,
+    Kind,
     NewChunk,
     NewPlacement,
     Removal,
@@ -197,6 +199,38 @@ def remember(substrate: Substrate, project: Project, text: str, *, everywhere: b
     chunk = make_fact(text)
     change = Change([chunk], [NewPlacement(chunk.id, USER_CULTURE if everywhere else project.culture)])
     return chunk, substrate.commit(change, author="user", message=f"remember {chunk.name}")
+
+
+def folders_of(
+    substrate: Substrate, chunk_id: str, kinds: Collection[Kind] = ("instance", "relates")
+) -> dict[str, str]:
+    """The projects that hold a chunk (``instance``) or read it: the id of each, and its folder."""
+    projects = sorted(
+        each for each in substrate.above(chunk_id, kinds) if each.startswith("project:") and each.count(":") == 1
+    )
+    return {each: str(substrate.chunk(each).body.get("folder", "")) for each in projects}
+
+
+def check_own(substrate: Substrate, project: Project, change: Change) -> None:
+    """Raise `CommitRefused` if a change touches a chunk that another project holds or reads: ids are one space for all."""
+    touched = [each.id for each in change.chunks if substrate.exists(each.id) and _differs(substrate, each)]
+    for each in change.touched():
+        if substrate.exists(each.scope) and not substrate.chunk(each.scope).spec.archetype:
+            there = {(placed.scope, placed.kind) for placed in substrate.placements(each.chunk)}
+            if isinstance(each, Removal) or (each.scope, each.kind) not in there:
+                touched.append(each.scope)
+    for chunk_id in dict.fromkeys(touched):
+        others = {id_: folder for id_, folder in folders_of(substrate, chunk_id).items() if id_ != project.id}
+        if others:
+            folder = next(iter(others.values()))
+            more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+            text = f"the project in {folder}{more} reads it too; choose another id, or change it for all with --replace"
+            raise CommitRefused("project", text, chunk=chunk_id)
+
+
+def _differs(substrate: Substrate, chunk: NewChunk) -> bool:
+    stored = substrate.chunk(chunk.id)
+    return (stored.name, stored.spec, dict(stored.body)) != (chunk.name, chunk.spec, chunk.body)
 
 
 def pin(substrate: Substrate, project: Project, name: str, *, remove: bool = False) -> tuple[Chunk, Commit]:

@@ -38,6 +38,7 @@ from cantrip_acp.substrate.chunks import (
     CommitRefused,
     Difference,
     Hit,
+    Kind,
     NewChunk,
     NewPlacement,
     OutsideBoundary,
@@ -216,6 +217,17 @@ class Substrate:
             found = view.parents(chunk_id, until)
             inside = _readable(view, boundary, {chunk_id, *(each.scope for each in found)}, until)
             return [each for each in found if chunk_id in inside and each.scope in inside]
+
+    def above(self, chunk_id: str, kinds: Collection[Kind] = ("instance", "relates")) -> set[str]:
+        """The scopes from which a way leads down to a chunk, and the chunk itself. No way leads through a type to its instances."""
+        level = {_storable(chunk_id)}
+        seen = set(level)
+        with self.tables.reading() as view:
+            while level:
+                found = view.above(level, kinds)
+                level = {scope for _, scope, of_type in found if not of_type} - seen
+                seen |= level
+        return seen
 
     def exists(self, chunk_id: str) -> bool:
         """Whether a chunk has this id."""

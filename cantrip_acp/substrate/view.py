@@ -9,6 +9,7 @@ before each query.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -128,7 +129,8 @@ class SessionView:
                 except SubstrateError as problem:
                     if not self._always:
                         raise
-                    self.missing = " ".join(str(problem).split())
+                    # Without the driver's advice, which is for the one who runs the server.
+                    self.missing = re.split(r"[.\s]+Is the server", " ".join(str(problem).split()))[0]
                     self._notices.append(
                         "This session reads documents and culture, but no remembered facts and no earlier sessions, and it is "
                         f"not recorded in the substrate: {self.missing}"

@@ -67,17 +67,21 @@ def tree(name: str | None, depth: int, limit: int, at: int | None, as_json: bool
     """
     with _opened(cwd) as (found, project):
         pinned = {*project.pinned, *(each.chunk.id for each in found.scope(project.pins).placed)}
+        from cantrip_acp.substrate.knowledge import render
         from cantrip_acp.substrate.projects import USER_CULTURE
 
         _known(found, at)
+        read = render(found, [*project.pinned, *(each.chunk.id for each in found.scope(project.pins).placed)], at=at)
+        sizes = {part.chunk: part.tokens for part in read.parts}
         ids = [found.one(name, at=at, prefer=project.near).id] if name else [USER_CULTURE, project.id]
         most = None if as_json else limit
-        trees = [_tree(found, each, depth, at, pinned, set(), most) for each in ids]
+        trees = [_tree(found, each, depth, at, (pinned, sizes), set(), most) for each in ids]
         if as_json:
-            click.echo(json.dumps({"commit": at or found.latest(), "scopes": trees}))
+            click.echo(json.dumps({"commit": at or found.latest(), "tokens": read.tokens, "scopes": trees}))
         else:
             for each in trees:
                 _print_tree(each, "")
+            click.echo(f"* every session here reads this from the beginning: together about {read.tokens:,} tokens")
     return 0
 
 
@@ -103,27 +107,39 @@ def show(name: str, limit: int, at: int | None, as_json: bool, cwd: Path) -> int
     return 0
 
 
-@substrate.command("search", short_help="Search all chunks.", **examples("cantrip substrate search 'port numbers'"))
+@substrate.command(
+    "search", short_help="Search what is known here.", **examples("cantrip substrate search 'port numbers'")
+)
 @click.argument("query")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many to show.")
+@click.option(
+    "--everywhere", is_flag=True, help="In all projects; each hit names its folders.  [default: as sessions here]"
+)
 @at_option
 @json_option
 @cwd_option
-def search(query: str, limit: int, at: int | None, as_json: bool, cwd: Path) -> int:
-    """Find chunks with the words of QUERY, best first: all words; else the beginning of the last one; else any word.
+def search(query: str, limit: int, everywhere: bool, at: int | None, as_json: bool, cwd: Path) -> int:
+    """Find what sessions in this folder could find with the words of QUERY: what is known, then records of earlier sessions.
+
+    In each of the two: all words first, then the beginning of the last one. Any word is enough if nothing else is found.
 
     Exit status: 0 found, 1 nothing found.
     """
-    with _opened(cwd) as (found, _):
-        hits = found.search(query, at=_known(found, at), limit=limit)
-        for hit in hits if as_json else ():
-            click.echo(
-                json.dumps(
-                    {"id": hit.chunk.id, "name": hit.chunk.name, "source": hit.chunk.source, "text": hit.snippet}
-                )
-            )
-        for hit in () if as_json else hits:
-            click.echo(f"{clean_line(hit.chunk.name)}  {hit.chunk.id}  {clean_line(hit.chunk.source)}")
+    from cantrip_acp.substrate.boundary import Boundary
+    from cantrip_acp.substrate.projects import folders_of
+    from cantrip_acp.substrate.types import TYPES
+
+    with _opened(cwd) as (found, project):
+        boundary = Boundary() if everywhere else Boundary.of(read=[*project.near, TYPES])
+        hits = found.search(query, at=_known(found, at), limit=limit, boundary=boundary)
+        for hit in hits:
+            folders = list(folders_of(found, hit.chunk.id).values()) if everywhere else []
+            record = {"id": hit.chunk.id, "name": hit.chunk.name, "source": hit.chunk.source, "text": hit.snippet}
+            if as_json:
+                click.echo(json.dumps(record | ({"projects": folders} if everywhere else {})))
+                continue
+            where = f"  {clean_line(', '.join(folders) or 'no project')}" if everywhere else ""
+            click.echo(f"{clean_line(hit.chunk.name)}  {hit.chunk.id}  {clean_line(hit.chunk.source)}{where}")
             click.echo(f"    {clean_line(hit.snippet)}")
     if not hits and not as_json:
         click.echo("nothing found", err=True)
@@ -279,9 +295,16 @@ def _known(found: Substrate, at: int | None) -> int | None:
 
 
 def _tree(
-    found: Substrate, scope_id: str, depth: int, at: int | None, pinned: set[str], above: set[str], most: int | None
+    found: Substrate,
+    scope_id: str,
+    depth: int,
+    at: int | None,
+    read: tuple[set[str], dict[str, int]],
+    above: set[str],
+    most: int | None,
 ) -> dict[str, Any]:
-    from cantrip_acp.substrate.knowledge import text_tokens
+    """``read``: the scopes that every session reads, and the size of each chunk there."""
+    from cantrip_acp.substrate.knowledge import chunk_tokens
 
     scope = found.scope(scope_id, at=at)
     chunk = scope.chunk
@@ -292,13 +315,13 @@ def _tree(
         if each.chunk.id in above:
             inside.append({"id": each.chunk.id, "name": each.chunk.name, "above": True, **below})
         else:
-            inside.append(_tree(found, each.chunk.id, depth - 1, at, pinned, above | {scope_id}, most) | below)
+            inside.append(_tree(found, each.chunk.id, depth - 1, at, read, above | {scope_id}, most) | below)
     return {
         "id": chunk.id,
         "name": chunk.name,
-        "tokens": text_tokens(chunk.text),
+        "tokens": read[1].get(chunk.id) or chunk_tokens(chunk),
         "source": chunk.source,
-        "pinned": chunk.id in pinned,
+        "pinned": chunk.id in read[0],
         "count": len(scope.placed),
         "placed": inside,
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,7 +40,7 @@ recipe_option = click.option(
 @click.command(
     "run",
     short_help="Run a program, or an agent.",
-    **examples("cantrip substrate tree types", "cantrip substrate run --help"),
+    **examples("""cantrip substrate run agent '{"intent": "Which port do we use?"}'"""),
 )
 @click.argument("program")
 @click.argument("given", metavar="[INPUT]", default="{}")
@@ -88,7 +90,7 @@ def run(program: str, given: str, recipe: str, as_json: bool, cwd: Path) -> int:
 @recipe_option
 @cwd_option
 def serve(path: Path | None, reads: tuple[str, ...], writes: tuple[str, ...], recipe: str, cwd: Path) -> int:
-    """Serve the engine to your own programs, until Ctrl-C: JSON-RPC 2.0, one message for each line.
+    """Serve the engine to your own programs, until Ctrl-C or SIGTERM: JSON-RPC 2.0, one message for each line.
 
     The methods are scope, search, commit, run and await. Only processes of your user can connect.
 
@@ -109,7 +111,9 @@ def serve(path: Path | None, reads: tuple[str, ...], writes: tuple[str, ...], re
         async with _engine(view, recipe) as engine:
             engine.admit(boundary.holder, boundary)
             click.echo(f"serving {view.substrate.location} on {place}; Ctrl-C stops it", err=True)
-            await listen(engine, str(place), boundary.holder, boundary)
+            with anyio.CancelScope() as scope:
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, scope.cancel)
+                await listen(engine, str(place), boundary.holder, boundary)
 
     try:
         anyio.run(main)
@@ -127,21 +131,28 @@ def serve(path: Path | None, reads: tuple[str, ...], writes: tuple[str, ...], re
 )
 @click.argument("file", type=click.File("rb"))
 @click.option("--message", default="", help="Why, for the log.")
+@click.option("--replace", is_flag=True, help="Change chunks that other projects read, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object in one line.")
 @cwd_option
-def commit(file: BinaryIO, message: str, as_json: bool, cwd: Path) -> int:
+def commit(file: BinaryIO, message: str, replace: bool, as_json: bool, cwd: Path) -> int:
     """Store the change in FILE (- for stdin): all of it, or nothing.
 
     It is a JSON object with "chunks" ({"id", "name", "spec", "body"}), "placements" ({"chunk", "scope", "kind", "sequence"})
-    and "removals" ({"chunk", "scope", "kind"}).
+    and "removals" ({"chunk", "scope", "kind"}). Ids are the same for all projects: a chunk that another project reads is
+    changed with --replace alone.
 
     Exit status: 0 done, 2 the change breaks a rule; the message names chunk, scope and rule.
     """
     from cantrip_acp.substrate.chunks import parse_change, refuse_secrets
+    from cantrip_acp.substrate.projects import check_own
 
-    change = parse_change(_object(file.read().decode("utf-8", "replace")))
+    example = '{"chunks": [{"id": "notes", "name": "notes"}]}'
+    change = parse_change(_object(file.read().decode("utf-8", "replace"), example))
     refuse_secrets(change)
-    found = _view(cwd).substrate.commit(change, author="user", message=message)
+    view = _view(cwd)
+    if not replace:
+        check_own(view.substrate, view.project, change)
+    found = view.substrate.commit(change, author="user", message=message)
     if as_json:
         click.echo(json.dumps({"commit": found.number, "changed": found.changed}))
     else:
@@ -149,13 +160,13 @@ def commit(file: BinaryIO, message: str, as_json: bool, cwd: Path) -> int:
     return 0
 
 
-def _object(text: str) -> dict[str, Any]:
+def _object(text: str, example: str = '{"args": ["a.txt"]}') -> dict[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise DefinitionError(f'this is not JSON: {problem}; write for example {{"args": ["a.txt"]}}') from None
+        raise DefinitionError(f"this is not JSON: {problem}; write for example {example}") from None
     if not isinstance(data, dict):
-        raise DefinitionError('this is not a JSON object; write for example {"args": ["a.txt"]}')
+        raise DefinitionError(f"this is not a JSON object; write for example {example}")
     return data
 
 

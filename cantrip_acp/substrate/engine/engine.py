@@ -38,6 +38,7 @@ from cantrip_acp.substrate.chunks import (
     SubstrateError,
 )
 from cantrip_acp.substrate.engine.socket_server import serve_process
+from cantrip_acp.substrate.projects import Project, folders_of
 from cantrip_acp.substrate.substrate import EVERYTHING, Substrate, new_id
 from cantrip_acp.substrate.types import AGENT, of_type
 
@@ -174,8 +175,10 @@ class Engine:
                 raise RunRefused(f"agents run at most {DEEPEST_AGENTS} deep inside each other")
             if self._cast_agent is None:
                 raise RunRefused("agents cannot be run here")
-        elif not isinstance(chunk.body.get("executable"), str):
+        elif not isinstance(executable := chunk.body.get("executable"), str):
             raise RunRefused(f"program {chunk.name!r} has no executable")
+        else:
+            self._check_folder(chunk, [executable, *_texts(chunk.body.get("args"))])
         if len(json.dumps(dict(given))) > _LONGEST_INPUT:
             raise RunRefused(
                 f"the input has more than {_LONGEST_INPUT:,} bytes; put large data into a chunk and name it"
@@ -203,6 +206,18 @@ class Engine:
             change, author="engine", source=f"program:{caller}" if caller else "user", message=f"run {chunk.name}"
         )
         return process_id, chunk, inside
+
+    def _check_folder(self, program: Chunk, words: list[str]) -> None:
+        """Raise `RunRefused` if a file of the program is relative to the folder of another project than this."""
+        here = self.workspace
+        if here is None or not any("/" in each and not os.path.isabs(each) for each in words):
+            return
+        folders = folders_of(self.substrate, program.id, ("instance",))
+        if folders and Project.of(here).id not in folders:
+            raise RunRefused(
+                f"program {program.name!r} belongs to the project in {next(iter(folders.values()))}, where its files are; run it "
+                "there"
+            )
 
     async def wait(self, process_id: str, timeout_s: float | None = None) -> Chunk:
         """Wait for the end of a process, also of another engine. Returns its chunk: ``running`` after the timeout."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cantrip_acp.substrate.view import SessionView
 from tests.support import processes
 from tests.support.command_line import run
 from tests.support.processes import CANTRIP
@@ -47,11 +48,17 @@ def test_tree_shows_what_a_session_reads(project: Path) -> None:
     shown = run("substrate", "tree", cwd=project)
     assert (shown.status, shown.err) == (0, "")
     lines = [line.split("  ") for line in shown.out.splitlines()]
-    assert ["", "* documents", "13 tokens", "cantrip"] in [line[:4] for line in lines]
-    assert "    AGENTS.md  5 tokens  repository:AGENTS.md" in shown.out
-    assert "    docs/AGENTS.md  6 tokens  repository:docs/AGENTS.md" in shown.out
     (data,) = run("substrate", "tree", "documents", "--json", cwd=project).lines
-    assert [each["name"] for each in data["scopes"][0]["placed"]] == ["AGENTS.md"]
+    (document,) = data["scopes"][0]["placed"]
+    assert document["name"] == "AGENTS.md"
+    assert ["", "* documents", f"{data['scopes'][0]['tokens']} tokens", "cantrip"] in [line[:4] for line in lines]
+    assert f"    AGENTS.md  {document['tokens']} tokens  repository:AGENTS.md" in shown.out
+    assert "    docs/AGENTS.md  " in shown.out
+    # One way of counting: what the layer gets.
+    view = SessionView(f"sqlite:{project.parent}/sizes.db", project)
+    layer = view.knowledge("")
+    assert document["tokens"] == {part.name: part.tokens for part in layer.parts}["AGENTS.md"]
+    assert shown.out.endswith(f"together about {data['tokens']} tokens\n")
 
 
 def test_a_cast_reads_searches_and_is_recorded(project: Path) -> None:
@@ -122,9 +129,10 @@ def test_without_a_substrate_files_are_read_all_the_same(project: Path, address:
         "cast", "r.cantrip.yaml", "Which port?", "--loom", "x.loom.jsonl", cwd=project, CANTRIP_SUBSTRATE=address
     )
     assert done.status == 0, done.err
-    assert done.err.count("This session reads documents and culture, but no remembered facts") == 1
-    assert done.err.count(why) == 1
-    assert "SubstrateError" not in done.err
+    shown = " ".join(f"{done.out} {done.err}".split())
+    assert shown.count("This session reads documents and culture, but no remembered facts") == 1
+    assert shown.count(why) == 1
+    assert "SubstrateError" not in shown
     loom = (project / "x.loom.jsonl").read_text()
     assert "Be kind." in loom
     assert "Use port 4711." in loom
@@ -221,6 +229,50 @@ def test_programs_run_and_their_mistakes_are_explained(project: Path) -> None:
     assert (failed.status, "wrong" in failed.out, "exit status 4" in failed.err) == (1, True, True)
 
 
+def test_projects_do_not_change_each_other(project: Path) -> None:
+    """Ids are one space, so a change that another project would see needs a word; and a name means what is here."""
+    add_program(project)
+    assert run("substrate", "pin", "count", cwd=project).status == 0
+    other = project.parent / "other"
+    other.mkdir()
+    (other / "AGENTS.md").write_text("Use port 9999.\n")
+    changed = json.loads(json.dumps(COUNT))
+    changed["chunks"][0]["body"]["text"] = "Counts otherwise."
+    wrong = run("substrate", "commit", "-", cwd=other, stdin=json.dumps(changed))
+    assert (wrong.status, "'count'" in wrong.err, str(project) in wrong.err, "--replace" in wrong.err) == (
+        2,
+        True,
+        True,
+        True,
+    )
+    assert "Counts." in run("substrate", "show", "count", cwd=project).out
+    assert run("substrate", "commit", "-", cwd=project, stdin=json.dumps(changed)).status == 0
+    assert run("substrate", "commit", "--replace", "-", cwd=other, stdin=json.dumps(COUNT)).status == 0
+    # Names: both projects have scopes of these names.
+    assert run("substrate", "tree", "sessions", cwd=project).status == 0
+    assert ids(project, "documents") != ids(other, "documents")
+    # What is found here is what sessions here could find.
+    (found,) = run("substrate", "search", "port", "--json", cwd=other).lines
+    assert found["text"] == "Use port 9999."
+    hits = run("substrate", "search", "port", "--everywhere", "--json", cwd=other).lines
+    assert {hit["text"]: hit["projects"] for hit in hits} == {
+        "Use port 9999.": [str(other)],
+        "Use port 4711.": [str(project)],
+    }
+    bad = run("substrate", "commit", "-", cwd=other, stdin="{")
+    assert (bad.status, '"chunks"' in bad.err) == (2, True)
+
+
+def test_a_skill_of_another_folder_says_where_it_runs(project: Path) -> None:
+    script = project / ".claude" / "skills" / "greet" / "scripts" / "hello.sh"
+    script.parent.mkdir(parents=True)
+    (script.parent.parent / "SKILL.md").write_text("---\nname: greet\ndescription: Greets.\n---\nSay hello.\n")
+    script.write_text("echo hello\n")
+    assert run("substrate", "run", "greet.hello", cwd=project).out == "hello\n"
+    wrong = run("substrate", "run", "greet.hello", cwd=project / "docs")
+    assert (wrong.status, f"belongs to the project in {project}" in wrong.err) == (2, True), wrong.err
+
+
 def test_an_agent_runs_with_the_model_that_is_named(project: Path) -> None:
     (project / "s.json").write_text(json.dumps({"responses": [{"content": "It is 4711."}]}))
     intent = json.dumps({"intent": "Which port?", "crystal": f"scripted:{project}/s.json"})
@@ -264,7 +316,7 @@ def test_the_engine_is_served_on_a_socket(project: Path, tmp_path: Path) -> None
         )
         second = run("substrate", "serve", "--socket", path, cwd=project)
         assert (second.status, "another process serves it" in second.err) == (2, True)
-        server.send_signal(signal.SIGINT)
+        server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 0
     finally:
         server.kill()

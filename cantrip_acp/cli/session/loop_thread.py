@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -81,7 +81,11 @@ class EntityThread:
                 result = None
         return CastEnding(result, stopped_by[0] if stopped_by else None)
 
-    def call(self, work: Callable[..., Awaitable[T] | T], *args: Any) -> T:
+    @overload
+    def call(self, work: Callable[..., Awaitable[T]], *args: Any) -> T: ...
+    @overload
+    def call(self, work: Callable[..., T], *args: Any) -> T: ...
+    def call(self, work: Callable[..., Any], *args: Any) -> Any:
         """Call a function, or run a coroutine function, in the entity's thread between two casts."""
         return self._portal.call(work, *args)
 

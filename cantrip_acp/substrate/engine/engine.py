@@ -212,7 +212,7 @@ class Engine:
         here = self.workspace
         if here is None or not any("/" in each and not os.path.isabs(each) for each in words):
             return
-        folders = folders_of(self.substrate, program.id, ("instance",))
+        folders = folders_of(self.substrate, program.id, ["instance"])
         if folders and Project.of(here).id not in folders:
             raise RunRefused(
                 f"program {program.name!r} belongs to the project in {next(iter(folders.values()))}, where its files are; run it "

@@ -169,7 +169,7 @@ def test_mode_and_option_are_one(start: Start, folder: Path) -> None:
     mode(agent, session, "ask")
     update = agent.until(lambda m: m.get("params", {}).get("update", {}).get("sessionUpdate") == "config_option_update")
     options = {each["id"]: each for each in update["params"]["update"]["configOptions"]}
-    assert options["mode"]["currentValue"] == "sandboxed"
+    assert options["mode"]["currentValue"] == "ask"
 
 
 def test_a_crystal_for_the_next_prompt(

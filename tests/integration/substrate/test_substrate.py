@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,18 @@ def test_what_is_known_is_found_in_each_kind_of_body_and_version(substrate: Subs
     assert [hit.chunk.id for hit in substrate.search("walrus tusk")] == ["x"]
     assert [hit.chunk.id for hit in substrate.search("walrus")] == ["x"]
     assert {hit.chunk.id for hit in substrate.search("walrus", at=before)} == {"x", "y"}
+
+
+def test_tables_of_an_earlier_version_are_searched_too(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = importlib.import_module(f"cantrip_acp.substrate.stores.{'sqlite' if 'sqlite' in address else 'postgres'}")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(store, "MIGRATIONS", store.MIGRATIONS[:1])
+        with open_substrate(address) as substrate:
+            put(substrate, chunk("old", text="A port."), NewChunk("deep", "deep", Spec(), {"a": {"b": ["port"]}}))
+            recorded(substrate, NewChunk("prompt:1", "prompt", Spec(), {"text": "Which port?"}))
+    with open_substrate(address) as substrate:
+        found = [hit.chunk.id for hit in substrate.search("port")]
+        assert (set(found[:2]), found[2:]) == ({"old", "deep"}, ["prompt:1"])
 
 
 def test_a_type_is_found_by_its_id_alone(substrate: Substrate) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, Removal, Spec
-from cantrip_acp.substrate.knowledge import render, sources, text_tokens
+from cantrip_acp.substrate.knowledge import chunk_tokens, render, sources, text_tokens
 from cantrip_acp.substrate.projects import USER_CULTURE, Project, sync
+from cantrip_acp.substrate.stores import IN_MEMORY
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
 from cantrip_acp.substrate.view import SessionView
 
@@ -139,6 +140,16 @@ def test_a_program_is_read_without_its_runs(substrate: Substrate, workspace: Pat
     added = render(substrate, ["process-1"]).text
     assert "wc: none.md" in added
     assert "- path: none.md" in added
+
+
+def test_an_added_scope_says_what_the_layer_grew_by(workspace: Path) -> None:
+    view = SessionView(IN_MEMORY, workspace)
+    before = view.knowledge("me").tokens
+    _, tokens = view.add("me", "nested")
+    assert 0 < tokens == view.knowledge("me").tokens - before
+    assert view.add("me", "nested")[1] == 0
+    (document,) = view.substrate.find("docs/AGENTS.md")
+    assert chunk_tokens(document) == {each.chunk: each.tokens for each in view.knowledge("me").parts}[document.id]
 
 
 def test_what_has_no_room_is_named(substrate: Substrate) -> None:

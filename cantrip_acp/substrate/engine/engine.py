@@ -30,6 +30,7 @@ from cantrip_acp.substrate.chunks import (
     PROCESS,
     Change,
     Chunk,
+    Kind,
     NewChunk,
     NewPlacement,
     Placed,
@@ -212,7 +213,8 @@ class Engine:
         here = self.workspace
         if here is None or not any("/" in each and not os.path.isabs(each) for each in words):
             return
-        folders = folders_of(self.substrate, program.id, ["instance"])
+        held: tuple[Kind, ...] = ("instance",)
+        folders = folders_of(self.substrate, program.id, held)
         if folders and Project.of(here).id not in folders:
             raise RunRefused(
                 f"program {program.name!r} belongs to the project in {next(iter(folders.values()))}, where its files are; run it "

@@ -60,7 +60,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
   const panelOf = (shown: ChatService): ChatPanel =>
     new ChatPanel(context.extensionUri, shown, approvals, mentions, {
       setUp: async () => { if (await environment.need()) await shown.restart(); },
-      signIn: async () => { if (await signedIn()) await shown.prepare(); },
+      signIn: async () => { if (await signedIn()) await shown.signedIn(); },
     });
   const panel = panelOf(service);
   /** The chats in editor tabs. */
@@ -124,7 +124,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     command("cantrip.chat.servers", () => panel.servers()),
     command("cantrip.chat.stop", () => service.stop()),
     command("cantrip.chat.restart", () => service.restart()),
-    command("cantrip.chat.signIn", async () => { if (await signedIn()) await service.prepare(); }),
+    command("cantrip.chat.signIn", async () => { if (await signedIn()) await service.signedIn(); }),
     command("cantrip.chat.signOut", async () => {
       await agent.logout();
       void vscode.window.showInformationMessage("The key that you entered here was removed.");

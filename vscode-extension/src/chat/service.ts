@@ -147,6 +147,13 @@ export class ChatService implements vscode.Disposable {
     }
   }
 
+  /** Go on after a sign-in: a conversation without messages begins again, with the model that was chosen. */
+  async signedIn(): Promise<void> {
+    const { session, transcript } = this.current;
+    if (session !== undefined && !transcript.items.some((item) => item.type === "user")) this.newConversation();
+    else await this.prepare();
+  }
+
   async stop(): Promise<void> {
     const conversation = this.current;
     const id = conversation.session?.id;

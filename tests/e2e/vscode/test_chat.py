@@ -33,19 +33,6 @@ WORK = [
     {"tool_calls": [call("edit_file", path="long.txt", old_text="line 70\n", new_text="line seventy\n")]},
     done("Done."),
 ]
-STORED = """async (titles) => {
-  for (const { name } of await indexedDB.databases()) {
-    if (!name.startsWith('vscode-web-state-db')) continue
-    const opening = indexedDB.open(name)
-    const database = await new Promise((resolve) => { opening.onsuccess = () => resolve(opening.result) })
-    const reading = database.transaction('ItemTable').objectStore('ItemTable').getAll()
-    const values = await new Promise((resolve) => { reading.onsuccess = () => resolve(reading.result) })
-    database.close()
-    const tabs = values.map(String).find((each) => each.includes('editorpart.state'))
-    if (tabs && titles.every((title) => tabs.includes(title))) return true
-  }
-  return false
-}"""
 FAILING = [
     {"error": {"status": 401, "message": "invalid x-api-key"}},
     {"error": {"message": "no connection, or it was lost: refused"}},
@@ -355,7 +342,7 @@ def test_a_reload_keeps_what_was_shown(window: Window, chat: Chat) -> None:
     assert frame.get_by_role("button", name="Ask again?").count() == 0
 
 
-def test_editor_tabs_have_sessions_of_their_own_and_outlive_a_reload(window: Window, chat: Chat) -> None:
+def test_editor_tabs_have_sessions_of_their_own(window: Window, chat: Chat) -> None:
     chat.say("In the side bar.")
     chat.ended()
     for text in ("In a tab, and otherwise?", "In another tab."):
@@ -367,24 +354,6 @@ def test_editor_tabs_have_sessions_of_their_own_and_outlive_a_reload(window: Win
     assert chat.frame.locator(".user-item .words").all_inner_texts() == ["In the side bar."]
     window.page.locator(".tab", has_text="In a tab").wait_for()
     window.shot("chat-tab")
-
-    # The browser keeps the state of the window at its leisure.
-    window.page.locator(".tab", has_text="In another tab").wait_for()
-    window.page.wait_for_function(STORED, arg=["In a tab, and otherwise", "In another tab"])
-    window.page.reload()
-    window.page.wait_for_selector(".monaco-workbench")
-    chat.find()
-    chat.frame.locator(".user-item", has_text="In the side bar.").wait_for()
-    # The tab that is shown comes first, the other one when it is looked at.
-    tab = window.frame("body.tab:has(.end)")
-    assert tab.locator(".user-item .words").all_inner_texts() == ["In another tab."]
-    window.page.locator(".tab", has_text="In a tab").click()
-    tab = window.frame("body.tab:has(.user-item):has-text('Another answer.')")
-    assert tab.locator(".user-item .words").all_inner_texts() == ["In a tab, and otherwise?"]
-    # It goes on there.
-    tab.locator(".composer textarea").fill("And now?")
-    tab.locator(".composer textarea").press("Enter")
-    tab.locator(".end").nth(1).wait_for()
 
 
 def test_errors_say_what_the_user_can_do(window: Window, chat: Chat) -> None:

@@ -10,6 +10,8 @@ from array import array
 from dataclasses import dataclass, field
 from typing import cast as typed
 
+from msgspec import UNSET
+
 from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.tree import Place, Problem
 from cantrip_acp.loom.records.turn import CantripRecord, LoomHeader, Record
@@ -101,8 +103,9 @@ class Index:
                 if of is not None:
                     self.snapshots[of] = position
             case "files":
-                of = self.numbers.get(typed("record_heads.FilesHead", record).turn_id)
-                if of is not None:
+                files = typed("record_heads.FilesHead", record)
+                of = self.numbers.get(files.turn_id)
+                if of is not None and files.restored is UNSET:
                     self.files[of] = position
             case "cantrip":
                 cantrip = typed("CantripRecord", record)

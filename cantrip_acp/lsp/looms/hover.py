@@ -8,6 +8,8 @@ import json
 import re
 from typing import Any
 
+from msgspec import UNSET
+
 from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.turn import (
     CantripRecord,
@@ -170,6 +172,8 @@ def _other(book: LoomDocument, found: Record) -> str:
             return f"**Snapshot** of the medium's state after turn {_code(found.turn_id)}"
         case FilesRecord():
             error = f": {_line(labels.plain(found.error))}" if found.error else ""
+            if found.restored is not UNSET:
+                return f"**Restore** of files, as they were after turn {_code(found.restored or found.turn_id)}"
             return f"**Files** as they were after turn {_code(found.turn_id)}{error}"
         case _:
             return ""

@@ -98,9 +98,9 @@ class Loom(Model):
         description="Save the variables of a code circle after each turn, so that a fork can restore them without a replay.",
     )
     files: Flag = Field(
-        default=False,
-        description="Save the workspace's files after each turn that changed them, in hidden refs of its git repository, so that "
-        "a fork can restore them.",
+        default=True,
+        description="Keep the workspace's files of each turn that changed some, in the state folder, so that they can be restored "
+        "(/undo, cantrip loom restore).",
     )
 
 

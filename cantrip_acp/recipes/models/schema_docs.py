@@ -124,7 +124,7 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
         "store": ["jsonl", "memory", "sqlite:casts.db"],
         "fsync": _YES,
         "snapshots": _YES,
-        "files": _YES,
+        "files": [False],
     },
     "McpServer": {
         "name": ["notes"],

@@ -123,7 +123,10 @@ def test_always_is_remembered_by_gate_and_folder(start: Start, folder: Path, tmp
     # It holds for the session, in another process too; the loom says so.
     with Loom.open(tmp_path / "state" / "looms" / f"{session}.loom.jsonl", readonly=True) as loom:
         said = [record.changes for record in loom.records() if type(record).__name__ == "ConfigRecord"]
-    assert said == [{"permission": {"tool": "write_file", "pattern": f"{folder}/src/**", "allowed": True}}]
+    assert said == [
+        {"mode": "ask"},
+        {"permission": {"tool": "write_file", "pattern": f"{folder}/src/**", "allowed": True}},
+    ]
 
 
 def test_another_session_is_asked_anew(start: Start, folder: Path) -> None:

@@ -136,12 +136,12 @@ function without(turn) {
   return record;
 }
 
-/** The workspace's files after the turn, as they were pinned. */
+/** The workspace's files after the turn, as they were kept: in the state folder, or by an earlier version in a repository. */
 function filesPart(files) {
-  const pinned = files.error
+  const kept = files.error
     ? h("p", { class: "note failed" }, visible(files.error))
-    : h("p", {}, "Pinned as commit ", h("code", {}, visible(files.commit ?? "")), " of ", h("code", {}, visible(files.repository ?? "")));
-  return part("Files of the workspace", pinned, files.missing.length ? h("ul", {}, files.missing.map((line) => h("li", {}, visible(line)))) : null);
+    : h("p", {}, "Kept as ", h("code", {}, visible(files.checkpoint ?? files.commit ?? "")), " of ", h("code", {}, visible(files.workspace ?? files.repository ?? "")));
+  return part("Files of the workspace", kept, files.missing.length ? h("ul", {}, files.missing.map((line) => h("li", {}, visible(line)))) : null);
 }
 
 function rewardPart(turn, view) {

@@ -232,6 +232,11 @@ class Store:
         with self.writing() as base:
             base.execute("INSERT OR REPLACE INTO refs VALUES (?, ?, ?)", (loom, entity, checkpoint))
 
+    def has(self, checkpoint: str) -> bool:
+        """Whether a checkpoint is in the store."""
+        with self._mutex:
+            return self._base.execute("SELECT 1 FROM checkpoints WHERE id = ?", (checkpoint,)).fetchone() is not None
+
     def chain(self, last: str) -> list[Checkpoint]:
         """The checkpoints from the first one of the chain to ``last``. Raises `CheckpointError` if one is missing."""
         found: list[Checkpoint] = []

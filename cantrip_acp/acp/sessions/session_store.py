@@ -276,6 +276,16 @@ class SessionStore:
                 raise LoomLocked(f"session {session_id} is open in another process; close it there first") from None
             os.close(descriptor)
 
+    def _forget_checkpoints(self, path: Path) -> None:
+        """Delete the kept files of a session that is being deleted."""
+        from cantrip_acp.core.lifecycle.checkpoints import forget_checkpoints
+        from cantrip_acp.loom.loom import Loom
+
+        if (self.folder.parent / "checkpoints").is_dir() and path.exists():
+            # What cannot be read cannot be restored either.
+            with contextlib.suppress(CantripError), Loom.open(path, readonly=True) as loom:
+                forget_checkpoints(loom, self.folder.parent)
+
     def delete(self, session_id: str) -> None:
         """Delete a session and its loom file. Does nothing if there is no such session.
 
@@ -292,6 +302,7 @@ class SessionStore:
             locks.append(self._lock_file(path, session_id))
             if (self.folder / f"{session_id}.lock").exists():
                 locks.append(self._lock_file(self.folder / f"{session_id}.lock", session_id))
+            self._forget_checkpoints(path)
             self._delete_files(session_id)
             path.unlink(missing_ok=True)
             # A process that lists sessions may have written the metadata file again.

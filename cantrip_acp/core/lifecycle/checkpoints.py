@@ -174,8 +174,9 @@ class Checkpoints:
         if last is None and entity.last_turn in entity.loom:
             kept = entity.loom.files_at(entity.last_turn)
             if kept is not None and kept.checkpoint is not UNSET and kept.workspace == store.workspace:
-                last = kept.checkpoint
-                store.point(loom, name, last)
+                if store.has(kept.checkpoint):
+                    last = kept.checkpoint
+                    store.point(loom, name, last)
         return last
 
     def _open(self) -> Checkpoint | None:
@@ -440,6 +441,13 @@ def delete_checkpoints(loom: Loom, *, state: Path | None = None) -> list[str]:
     for workspace in workspaces:
         notes += _forget(workspace, header.id, state or state_of(loom.location))
     return notes
+
+
+def forget_checkpoints(loom: Loom, state: Path) -> None:
+    """Delete the checkpoints of a loom, and nothing else that belongs to it: its session was deleted. Blocking."""
+    if loom.header is not None:
+        for workspace in {each.workspace for each in loom.files() if each.workspace is not UNSET}:
+            _forget(workspace, loom.header.id, state)
 
 
 def _forget(workspace: str, loom_id: str, state: Path | None) -> list[str]:

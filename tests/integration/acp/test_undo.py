@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from cantrip_acp.checkpoints.store import stores
+from cantrip_acp.files.paths import state_dir
 from tests.integration.acp.test_files import BOTH, END, Editor, call
 from tests.support.fixtures.acp import Start
 
@@ -153,3 +155,14 @@ def test_a_fork_offers_to_restore_files(start: Start, folder: Path) -> None:
     # The fork's own history begins with that of the first session.
     assert "Restored 1 file" in says(agent, made["sessionId"], "/restore 0")
     assert not (folder / "n.txt").exists()
+
+
+def test_a_deleted_session_leaves_no_files_in_the_store(start: Start, folder: Path) -> None:
+    agent = start([call("write_file", path="n.txt", content="1\n"), END], gates=GATES)
+    session = agent.session(folder, mode="trusted")
+    agent.prompt(session, "Write.")
+    assert stores(state_dir()) == [str(folder)]
+    agent.call("session/close", {"sessionId": session})
+    agent.call("session/delete", {"sessionId": session})
+    assert stores(state_dir()) == []
+    assert (folder / "n.txt").exists()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp import Loom
+from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
+from cantrip_acp.checkpoints.store import Store, stores
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord
@@ -134,3 +135,26 @@ def test_a_database_that_was_only_read_grows_old_all_the_same(tmp_path: Path) ->
         with Loom.open(f"sqlite:{target}", readonly=True) as loom:
             assert len(loom)
         assert planned(state, OLD)[0] == ["all"]
+
+
+async def test_checkpoints_in_the_state_folder_go_with_their_loom(tmp_path: Path, workspace: Path) -> None:
+    state = tmp_path / "state"
+    (state / "looms").mkdir(parents=True)
+    for name in ("old", "new"):
+        script = [
+            {"tool_calls": [{"gate": "write_file", "args": {"path": "b.txt", "content": name}}]},
+            {"content": "Done."},
+        ]
+        circle = Circle("conversation", ["done", "write_file"], [{"max_turns": 9}], workspace=workspace)
+        with Loom.open(state / "looms" / f"{name}.loom.jsonl") as loom:
+            async with Cantrip(ScriptedCrystal(script), circle=circle).invoke(loom=loom) as entity:
+                await entity.cast("Write.")
+    with Store(workspace, state=state) as store:
+        before = len(store.hashes())
+    age(state / "looms" / "old.loom.jsonl", 200)
+    assert [why for _, why, _ in swept(state, OLD)] == [None]
+    with Store(workspace, state=state) as store:
+        assert len(store.hashes()) < before
+    age(state / "looms" / "new.loom.jsonl", 200)
+    swept(state, OLD)
+    assert stores(state) == []

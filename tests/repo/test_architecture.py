@@ -98,7 +98,19 @@ CONTRACTS = configparser.ConfigParser(allow_no_value=True, delimiters=("=",))
 CONTRACTS.read(ROOT / ".importlinter")
 LISTED = re.findall(r"cantrip_acp\.([\w.]+)", CONTRACTS["importlinter:contract:layers-of-the-core"]["layers"])
 # Folders that share a line of the exhaustive contract: the other contract says which of their modules is above which.
-INTERLEAVED = ("core", "delegation", "gates", "mediums", "sandbox", "loom", "git", "checkpoints", "crystals", "telemetry", "files")
+INTERLEAVED = (
+    "core",
+    "delegation",
+    "gates",
+    "mediums",
+    "sandbox",
+    "loom",
+    "git",
+    "checkpoints",
+    "crystals",
+    "telemetry",
+    "files",
+)
 
 
 def test_every_module_has_its_layer() -> None:

@@ -60,7 +60,7 @@ def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] 
     except (EOFError, KeyboardInterrupt):
         out.write("\nNothing was changed.\n")
         return 1
-    if not _KEY.match(key):
+    if not is_key(key):
         out.write(
             "This is not a key. A key has 8 or more letters, digits and signs, without blanks and quotes. Nothing was "
             "changed.\n"
@@ -124,6 +124,11 @@ def _save_default_crystal(crystal: str) -> int:
     sys.stderr.write(f"{VARIABLE}={crystal} is saved in {path}. The agent uses it in its next session.\n")
     _warn_if_in_environment(VARIABLE)
     return 0
+
+
+def is_key(text: str) -> bool:
+    """Whether this can be a key that ``.env`` can hold."""
+    return _KEY.match(text) is not None
 
 
 def save_key(variable: str, key: str) -> Path:

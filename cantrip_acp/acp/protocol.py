@@ -27,6 +27,8 @@ class Initialize(Incoming, kw_only=True):
     protocol_version: Any = None
     client_capabilities: Any = None
     client_info: Any = None
+    info: Any = None
+    capabilities: Any = None
 
 
 class Authenticate(Incoming, kw_only=True):
@@ -60,21 +62,6 @@ class McpServer(Incoming, kw_only=True):
         return f"McpServer(name={self.name!r}, type={self.type!r})"
 
 
-class NewSession(Incoming, kw_only=True):
-    cwd: str
-    mcp_servers: list[McpServer] | None = None
-    additional_directories: list[str] | None = None
-
-
-class LoadSession(Incoming, kw_only=True):
-    """Parameters of ``session/load``, ``session/resume`` and ``session/fork`` (which is unstable)."""
-
-    session_id: str
-    cwd: str
-    mcp_servers: list[McpServer] | None = None
-    additional_directories: list[str] | None = None
-
-
 class FileRequest(Incoming, kw_only=True, rename="camel"):
     """Parameters of the methods ``_cantrip/changes``, ``undo``, ``redo``, ``restore`` and ``keep``."""
 
@@ -89,43 +76,11 @@ class FileRequest(Incoming, kw_only=True, rename="camel"):
     texts: bool = False
 
 
-class ListSessions(Incoming, kw_only=True):
-    cwd: str | None = None
-    cursor: str | None = None
-
-
-class SessionParams(Incoming, kw_only=True):
-    """Parameters of ``session/close``, ``session/delete`` and ``_cantrip/mcp/list``."""
-
-    session_id: str
-
-
 class McpRestart(Incoming, kw_only=True):
     """Parameters of ``_cantrip/mcp/restart``. ``server`` is the place of a server in ``_cantrip/mcp/list``, from 0."""
 
     session_id: str
     server: int
-
-
-class SetMode(Incoming, kw_only=True):
-    session_id: str
-    mode_id: str
-
-
-class SetModel(Incoming, kw_only=True):
-    """Parameters of ``session/set_model``. Some clients use this older method instead of the config option."""
-
-    session_id: str
-    model_id: str
-
-
-class SetConfigOption(Incoming, kw_only=True):
-    """Parameters of ``session/set_config_option``. ``value`` is a string, or a boolean if ``type`` says so."""
-
-    session_id: str
-    config_id: str
-    value: str | bool
-    type: str | None = None
 
 
 class Text(Incoming, kw_only=True, tag_field="type", tag="text"):
@@ -166,6 +121,92 @@ class Resource(Incoming, kw_only=True, tag_field="type", tag="resource"):
 
 
 ContentBlock = Text | Image | Audio | ResourceLink | Resource
+
+
+class SystemPrompt(Incoming, kw_only=True):
+    """The client's own instructions for a session (unstable): ``mode`` is append or override."""
+
+    mode: str
+    content: list[ContentBlock]
+
+
+class NewSession(Incoming, kw_only=True):
+    cwd: str
+    mcp_servers: list[McpServer] | None = None
+    additional_directories: list[str] | None = None
+    system_prompt: SystemPrompt | None = None
+
+
+class LoadSession(Incoming, kw_only=True):
+    """Parameters of ``session/load``, ``session/resume`` and ``session/fork`` (which is unstable)."""
+
+    session_id: str
+    cwd: str
+    mcp_servers: list[McpServer] | None = None
+    additional_directories: list[str] | None = None
+    system_prompt: SystemPrompt | None = None
+
+
+class ListSessions(Incoming, kw_only=True):
+    cwd: str | None = None
+    cursor: str | None = None
+
+
+class SessionParams(Incoming, kw_only=True):
+    """Parameters of ``session/close``, ``session/delete`` and ``_cantrip/mcp/list``."""
+
+    session_id: str
+
+
+class SetMode(Incoming, kw_only=True):
+    session_id: str
+    mode_id: str
+
+
+class NoParams(Incoming, kw_only=True):
+    """Parameters of a method that has none."""
+
+
+class SetProvider(Incoming, kw_only=True):
+    """Parameters of ``providers/set`` (unstable)."""
+
+    provider_id: str
+    api_type: str
+    base_url: str
+    headers: dict[str, str] | None = None
+
+    def __repr__(self) -> str:
+        # Headers and addresses can hold keys.
+        return f"SetProvider(provider_id={self.provider_id!r})"
+
+
+class DisableProvider(Incoming, kw_only=True):
+    """Parameters of ``providers/disable`` (unstable)."""
+
+    provider_id: str
+
+
+class SetTitle(Incoming, kw_only=True):
+    """Parameters of ``session/set_title`` (unstable)."""
+
+    session_id: str
+    title: str
+
+
+class SetModel(Incoming, kw_only=True):
+    """Parameters of ``session/set_model``. Some clients use this older method instead of the config option."""
+
+    session_id: str
+    model_id: str
+
+
+class SetConfigOption(Incoming, kw_only=True):
+    """Parameters of ``session/set_config_option``. ``value`` is a string, or a boolean if ``type`` says so."""
+
+    session_id: str
+    config_id: str
+    value: str | bool
+    type: str | None = None
 
 
 class Prompt(Incoming, kw_only=True):
@@ -223,6 +264,19 @@ class ConfigOption(msgspec.Struct, rename="camel", tag_field="type", tag="select
     category: str | None = None
 
 
+class BooleanOption(msgspec.Struct, rename="camel", tag_field="type", tag="boolean", omit_defaults=True):
+    """An option that is on or off. It is sent only to clients with the ability `boolean_options`."""
+
+    id: str
+    name: str
+    current_value: bool
+    description: str | None = None
+    category: str | None = None
+
+
+AnyOption = ConfigOption | BooleanOption
+
+
 class Model(msgspec.Struct, rename="camel", omit_defaults=True):
     model_id: str
     name: str
@@ -241,7 +295,7 @@ class SessionState(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=T
 
     session_id: str | None = None
     modes: ModeState | None = None
-    config_options: list[ConfigOption] | None = None
+    config_options: list[AnyOption] | None = None
     models: ModelState | None = None
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
@@ -274,8 +328,32 @@ class Queue(msgspec.Struct, rename="camel"):
     prompts: list[QueuedPrompt]
 
 
+class ProviderConfig(msgspec.Struct, rename="camel"):
+    api_type: str
+    base_url: str
+
+
+class Provider(msgspec.Struct, rename="camel"):
+    """A provider of models. ``current`` is None if it cannot be used: it is disabled, or has no key."""
+
+    provider_id: str
+    supported: list[str]
+    required: bool
+    current: ProviderConfig | None
+
+
+class Providers(msgspec.Struct):
+    providers: list[Provider]
+
+
+class StoredTitle(msgspec.Struct):
+    """The result of ``session/set_title``: the title as it is stored."""
+
+    title: str
+
+
 class ConfigOptions(msgspec.Struct, rename="camel"):
-    config_options: list[ConfigOption]
+    config_options: list[AnyOption]
 
 
 class PromptResult(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -390,6 +468,17 @@ class Plan(Update, tag="plan"):
     entries: list[PlanEntry]
 
 
+class PlanItems(msgspec.Struct, rename="camel", tag_field="type", tag="items"):
+    plan_id: str
+    entries: list[PlanEntry]
+
+
+class PlanUpdate(Update, tag="plan_update"):
+    """The whole plan with this id, in place of `Plan` for clients with the ability `plan_updates` (unstable)."""
+
+    plan: PlanItems
+
+
 class Cost(msgspec.Struct):
     amount: float
     currency: str = "USD"
@@ -406,7 +495,7 @@ class CurrentMode(Update, tag="current_mode_update"):
 
 
 class ConfigOptionsChanged(Update, tag="config_option_update"):
-    config_options: list[ConfigOption]
+    config_options: list[AnyOption]
 
 
 class SessionInfoChanged(Update, tag="session_info_update"):
@@ -436,11 +525,51 @@ class CompactionUpdate(Update, tag="compaction_update"):
     summary: list[TextContent] | None = None
 
 
+class CompactionSummaryChunk(Update, tag="compaction_summary_chunk"):
+    """A part of the summary that a summarizer is writing. Only for clients with the ability `compaction`."""
+
+    compaction_id: str
+    content: TextContent
+
+
 class Notice(Update, tag="notice"):
     severity: Literal["info", "warning", "error"]
     title: str
     description: str | None = None
     meta: dict[str, Any] | None = field(default=None, name="_meta")
+
+
+class WorkState(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Whether a session or a child works: running, idle (with the reason) or requires_action."""
+
+    state: Literal["running", "idle", "requires_action"]
+    stop_reason: str | None = None
+
+
+class SubagentUpdate(Update, tag="subagent_update", kw_only=True):
+    """A child as a session of its own, announced on the session of its parent. Only for the ability `subagents`."""
+
+    session_id: str
+    title: str | None = None
+    state: WorkState | None = None
+
+
+class SessionMessage(Update, tag="session_message", kw_only=True):
+    """A message between two sessions, in the transcript of one of them. Only for the ability `subagents`."""
+
+    message_id: str
+    sender_session_id: str
+    recipient_session_id: str
+    sender_message_id: str | None = None
+    recipient_message_id: str | None = None
+    content: list[TextContent] | None = None
+
+
+class OfChild(Update, tag="_of_child"):
+    """An update for the session of a child. It is not sent itself: `Session.send_now` sends what it holds."""
+
+    child_id: str
+    update: Update
 
 
 class SessionNotification(msgspec.Struct, rename="camel"):
@@ -514,15 +643,21 @@ class ClientAbilities(msgspec.Struct, frozen=True):
     terminals: bool = False
     compaction: bool = False
     forms: bool = False
+    urls: bool = False
     auth_terminal: bool = False
     queues_prompts: bool = False
     """A prompt during another one is queued, not refused. The client gets the queue when it changes."""
+    boolean_options: bool = False
+    plan_updates: bool = False
+    subagents: bool = False
+    joins_messages: bool = True
+    """Whether the client may show messages with different ids as one text. Not in version 2, where the id is required."""
 
     @classmethod
     def of(cls, capabilities: Any) -> ClientAbilities:
         """Read the abilities from ``clientCapabilities``. ``_meta.terminal_output`` is a convention of several editors."""
         values = _mapping(capabilities)
-        session, meta, files = (_mapping(values.get(name)) for name in ("session", "_meta", "fs"))
+        session, meta, files, asks = (_mapping(values.get(name)) for name in ("session", "_meta", "fs", "elicitation"))
         return cls(
             notices=isinstance(session.get("notices"), dict),
             display_terminal=meta.get("terminal_output") is True,
@@ -531,9 +666,13 @@ class ClientAbilities(msgspec.Struct, frozen=True):
             writes_files=files.get("writeTextFile") is True,
             terminals=values.get("terminal") is True,
             compaction=isinstance(session.get("compaction"), dict),
-            forms=isinstance(_mapping(values.get("elicitation")).get("form"), dict),
             queues_prompts=asks_for_queue(meta),
+            forms=isinstance(asks.get("form"), dict),
+            urls=isinstance(asks.get("url"), dict),
             auth_terminal=_mapping(values.get("auth")).get("terminal") is True or meta.get("terminal-auth") is True,
+            boolean_options=isinstance(_mapping(session.get("configOptions")).get("boolean"), dict),
+            plan_updates=isinstance(values.get("plan"), dict),
+            subagents=isinstance(values.get("subagents"), dict),
         )
 
 

@@ -13,10 +13,20 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+from msgspec.structs import replace
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import auth_required
-from cantrip_acp.acp.initialize import AUTH_METHOD, LOCAL_METHOD, TERMINAL_METHOD, accepts_version, initialize_result
+from cantrip_acp.acp.initialize import (
+    AUTH_METHOD,
+    LOCAL_METHOD,
+    PAGE_METHOD,
+    TERMINAL_METHOD,
+    accepts_version,
+    asks_for_v2,
+    negotiated_result,
+)
+from cantrip_acp.acp.model_providers import ModelProviders
 from cantrip_acp.acp.sessions.factory import CantripFactory, Recipes, SessionFactory
 from cantrip_acp.acp.sessions.handlers import FILE_METHODS, Sessions
 from cantrip_acp.acp.sessions.session_store import SessionStore
@@ -46,22 +56,33 @@ class Agent:
     def __init__(self, recipes: Recipes, state_dir: Path, *, initialize_params: dict[str, Any] | None = None) -> None:
         self._recipes = recipes
         self._sessions = Sessions(SessionFactory(recipes, SessionStore(state_dir)))
+        self._providers = ModelProviders()
         self._initialized = False
         self._signed_out = False
+        self._version = 1
+        self._shows_queue = False
+        self._connection: Connection | None = None
+        self._methods = self._v1_methods()
         if initialize_params is not None:
-            self._set_client(initialize_params.get("clientCapabilities"))
+            self._set_client(initialize_params)
 
     def methods(self) -> dict[str, Method]:
-        """The methods of ACP version 1 that this agent has, `session/fork`, which is not stable yet, and extensions of our own."""
+        """The methods of the negotiated version. The mapping changes when the client negotiates version 2."""
+        return self._methods
+
+    def _v1_methods(self) -> dict[str, Method]:
+        """The methods of ACP version 1 that this agent has, those that are not stable yet, and extensions of our own."""
         return {
             "initialize": Method(acp.Initialize, self._initialize),
             "authenticate": Method(acp.Authenticate, self._authenticate),
             "logout": Method(acp.Logout, self._logout),
+            **self._providers.methods(),
             "session/new": Method(acp.NewSession, self._sessions.new),
             "session/load": Method(acp.LoadSession, self._sessions.load),
             "session/resume": Method(acp.LoadSession, self._sessions.resume),
             "session/fork": Method(acp.LoadSession, self._sessions.fork),
             "session/list": Method(acp.ListSessions, self._sessions.list),
+            "session/set_title": Method(acp.SetTitle, self._sessions.set_title),
             "session/close": Method(acp.SessionParams, self._sessions.close),
             "session/delete": Method(acp.SessionParams, self._sessions.delete),
             "session/set_mode": Method(acp.SetMode, self._sessions.set_mode),
@@ -111,7 +132,10 @@ class Agent:
         Set ``finish_requests`` if the input is a file: at its end the open requests are still answered. ``on_end`` is
         called when the shutdown begins, with the seconds that open requests still get.
         """
-        self._sessions.context.connection = connection
+        self._connection = self._sessions.context.connection = connection
+        self._providers.activate()
+        if self._version == 2:
+            self._serve_v2(connection)
 
         def on_disconnect() -> float:
             turns = self._sessions.running()
@@ -137,19 +161,56 @@ class Agent:
             raise invalid_params(
                 "required, and missing" if missing else "must be an integer from 0 up", "protocolVersion"
             )
-        self._set_client(params.client_capabilities)
-        return initialize_result(params.client_capabilities)
+        given = {
+            "protocolVersion": params.protocol_version,
+            "clientCapabilities": params.client_capabilities,
+            "info": params.info,
+            "capabilities": params.capabilities,
+        }
+        self._set_client(given)
+        if self._version == 2 and self._connection is not None:
+            self._serve_v2(self._connection)
+        return negotiated_result(given)
 
-    def _set_client(self, capabilities: Any) -> None:
-        self._sessions.context.client = acp.ClientAbilities.of(capabilities)
+    def _set_client(self, params: dict[str, Any]) -> None:
+        """Take the version and the abilities of the client from the parameters of ``initialize``."""
+        if asks_for_v2(params):
+            from cantrip_acp.acp.v2.initialize import v1_capabilities
+
+            self._version = 2
+            given = params.get("capabilities")
+            self._shows_queue = isinstance(given, dict) and acp.asks_for_queue(given.get("_meta"))
+            client = replace(acp.ClientAbilities.of(v1_capabilities(params)), joins_messages=False)
+        else:
+            client = acp.ClientAbilities.of(params.get("clientCapabilities"))
+        self._sessions.context.client = client
+        self._sessions.factory.asks_user = client.urls or client.forms
         self._initialized = True
 
+    def _serve_v2(self, connection: Connection) -> None:
+        """Serve the methods of version 2 from now on, in the same mapping that the connection has."""
+        from cantrip_acp.acp.v2.agent import AgentV2
+
+        methods = AgentV2(self._sessions, connection, self._v1_methods(), shows_queue=self._shows_queue).methods()
+        self._methods.clear()
+        self._methods.update(methods)
+
     async def _authenticate(self, params: acp.Authenticate, request: Request) -> dict[str, Any]:
-        """Check that a key exists. Keys come from the environment, so there is nothing else to do."""
-        known = [AUTH_METHOD, *([TERMINAL_METHOD] if self._sessions.context.client.auth_terminal else []), LOCAL_METHOD]
+        """Let the user enter a key if the method is the page. Then check that a key exists."""
+        client = self._sessions.context.client
+        known = [
+            AUTH_METHOD,
+            LOCAL_METHOD,
+            *([TERMINAL_METHOD] if client.auth_terminal else []),
+            *([PAGE_METHOD] if client.urls else []),
+        ]
         if params.method_id not in known:
             raise invalid_params(f"unknown method {params.method_id[:100]!r}; known: {', '.join(known)}", "methodId")
-        if params.method_id == LOCAL_METHOD:
+        if params.method_id == PAGE_METHOD:
+            from cantrip_acp.acp.client_services.key_page import sign_in_on_page
+
+            await sign_in_on_page(self._sessions.context.connection, request)
+        elif params.method_id == LOCAL_METHOD:
             await self._use_local_model(params.meta)
         before, self._recipes.signed_out = self._recipes.signed_out, False
         try:

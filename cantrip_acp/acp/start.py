@@ -13,7 +13,7 @@ import select
 import signal
 import sys
 
-from cantrip_acp.acp.initialize import accepts_version, initialize_result
+from cantrip_acp.acp.initialize import accepts_version, negotiated_result
 from cantrip_acp.version import __version__
 
 TYPE_CHECKING = False
@@ -188,7 +188,7 @@ def _initialize_reply(line: bytes) -> tuple[bytes | None, dict[str, Any] | None]
         )
         if not plain:
             return None, None
-        reply = {"jsonrpc": "2.0", "id": known, "result": initialize_result(params.get("clientCapabilities"))}
+        reply = {"jsonrpc": "2.0", "id": known, "result": negotiated_result(params)}
         return json.dumps(reply, separators=(",", ":")).encode() + b"\n", params
     except (ValueError, TypeError, KeyError, RecursionError):
         return None, None

@@ -292,6 +292,13 @@ class Noticed(Event, frozen=True, kw_only=True, tag="notice"):
     text: str
 
 
+class SummaryText(Event, frozen=True, kw_only=True, tag="summary"):
+    """A piece of the summary that a summarizer is writing. ``turn_id`` is the turn that will record the fold."""
+
+    delta: str
+    turn_id: str
+
+
 class Folded(Event, frozen=True, kw_only=True, tag="fold"):
     """A summary replaced earlier turns in what the crystal sees. ``turn_id`` is the turn that records it."""
 

@@ -39,16 +39,36 @@ MAX_BYTES = 1 << 20
 KEPT_DAYS = 30
 
 
-def with_gate_cache(cantrip: Cantrip, state_dir: Path) -> Cantrip:
-    """The cantrip, whose entities reuse results of gates. Unchanged if ``CANTRIP_NO_CACHE`` is set."""
+def with_gate_cache(cantrip: Cantrip, state_dir: Path, *, enabled: bool = True) -> Cantrip:
+    """The cantrip, whose entities reuse results of gates. Unchanged if ``CANTRIP_NO_CACHE`` is set.
+
+    With ``enabled`` False they begin to do so when the `SwitchableCache` among the interceptors is switched on.
+    """
     if os.environ.get("CANTRIP_NO_CACHE"):
         return cantrip
-    return cantrip.replace(interceptors=(*cantrip.interceptors, _cache(state_dir)))
+    return cantrip.replace(interceptors=(*cantrip.interceptors, SwitchableCache(_cache(state_dir), enabled)))
 
 
 @cache
 def _cache(state_dir: Path) -> GateCache:
     return GateCache(state_dir)
+
+
+class SwitchableCache:
+    """The reuse of results for one session. ``enabled`` may change at any time."""
+
+    innermost = True
+    """Permissions and recorded answers come before it."""
+
+    def __init__(self, cache: GateCache, enabled: bool) -> None:
+        self._cache = cache
+        self.enabled = enabled
+
+    def __repr__(self) -> str:
+        return f"SwitchableCache({self._cache!r}, {self.enabled})"
+
+    async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
+        return await (self._cache(invocation, proceed) if self.enabled else proceed(invocation))
 
 
 class GateCache:

@@ -22,7 +22,7 @@ import psutil
 
 from cantrip_acp.acp import serve
 from tests.support import processes
-from tests.support.acp_schema_check import check_message
+from tests.support.acp_schema_check import check_message, check_message_v2
 from tests.support.processes import AGENT
 
 PATIENCE = 20.0
@@ -81,6 +81,7 @@ class RawClient:
         self.services: dict[str, Callable[[dict[str, Any]], Any]] = {}
         """What this client does for the agent, by method: parameters to result; a `Problem` is raised for an error."""
         self._capabilities: Mapping[str, Any] = {}
+        self._version = 1
         self._checked = checked
         self.permit = permit
         self._asked: dict[str, str] = {}
@@ -128,6 +129,22 @@ class RawClient:
                 return message
             self.decide(message, self.permit)
 
+    def until_served(self, method: str, timeout: float = PATIENCE) -> None:
+        """Read until one more request of the agent was answered by a service."""
+        served, count = self.services[method], 0
+
+        def counting(params: dict[str, Any]) -> Any:
+            nonlocal count
+            count += 1
+            return served(params)
+
+        self.services[method] = counting
+        deadline = time.monotonic() + timeout
+        while not count:
+            message = self._take(deadline, timeout)
+            if message.get("method") in self.services:
+                self.serve(message)
+
     def serve(self, message: Mapping[str, Any]) -> None:
         """Do what the agent asks."""
         reply: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
@@ -164,7 +181,8 @@ class RawClient:
             self._unread.extend(json.loads(line) for line in lines)
         message = self._unread.popleft()
         if self._checked:
-            check_message(message, self._asked, self._capabilities)
+            check = check_message if self._version == 1 else check_message_v2
+            check(message, self._asked, self._capabilities)
         self.seen.append(message)
         return message
 
@@ -206,11 +224,20 @@ class RawClient:
         self._capabilities = capabilities
         return self.call("initialize", {"protocolVersion": 1, "clientCapabilities": capabilities})
 
+    def initialize_v2(self, **capabilities: Any) -> Any:
+        """Negotiate the draft of version 2. Every later message is checked against its schema."""
+        self._capabilities, self._version = capabilities, 2
+        info = {"name": "tests", "version": "1"}
+        return self.call("initialize", {"protocolVersion": 2, "info": info, "capabilities": capabilities})
+
     def session(self, cwd: Path | str, *, mode: str | None = None, **params: Any) -> str:
         """Open a session; with ``mode`` in another mode than the usual one."""
         session_id = self.call("session/new", {"cwd": str(cwd), "mcpServers": [], **params})["sessionId"]
         assert isinstance(session_id, str)
-        if mode is not None:
+        if mode is not None and self._version == 2:
+            given = {"sessionId": session_id, "configId": "mode", "type": "id", "value": mode}
+            self.call("session/set_config_option", given)
+        elif mode is not None:
             self.call("session/set_mode", {"sessionId": session_id, "modeId": mode})
         return session_id
 

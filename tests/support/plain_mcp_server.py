@@ -13,6 +13,14 @@ PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBA
 """One pixel."""
 
 
+class Refused(Exception):
+    """A JSON-RPC error in place of a result: code, message and data."""
+
+
+after_answer: list[Callable[[], None]] = []
+"""What is to be done when the present answer has gone out."""
+
+
 def text(words: str) -> dict[str, str]:
     return {"type": "text", "text": words}
 
@@ -108,11 +116,16 @@ def main() -> None:
             case "tools/list":
                 answer["result"] = {"tools": [describe(name) for name in TOOLS]}
             case "tools/call":
-                answer["result"] = call(params["name"], params.get("arguments") or {})
+                try:
+                    answer["result"] = call(params["name"], params.get("arguments") or {})
+                except Refused as refused:
+                    answer["error"] = dict(zip(("code", "message", "data"), refused.args, strict=True))
             case other:
                 answer["error"] = {"code": -32601, "message": f"Method not found: {other}"}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
+        while after_answer:
+            after_answer.pop()()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Forms: asks the user a question with a form in the client, for the gate `ask_user` and for sign-in (ACP, Elicitation).
+"""Forms and pages: asks the user through the client, for the gate `ask_user`, MCP servers and sign-in (ACP, Elicitation).
 
 A form must not ask for a secret (the protocol forbids that). A form that the user declines, cancels or fills in wrongly
 counts as no answer. If the client has no forms, the gate `ask_user` asks in the chat.
@@ -22,8 +22,10 @@ from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.interaction.ask_user import question_text, title
 
 if TYPE_CHECKING:
+    from cantrip_acp.acp.protocol import ClientAbilities
     from cantrip_acp.acp.wire.connection import Connection
     from cantrip_acp.gates.contract import GateContext
+    from cantrip_acp.gates.mcp.declaration import ServerQuestion
 
 
 log = logging.getLogger(__name__)
@@ -47,6 +49,78 @@ class Form(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
 class FormResult(msgspec.Struct):
     action: str
     content: Mapping[str, Any] | None = None
+
+
+class Page(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """A page that the user is asked to open. It belongs to a session (and perhaps a tool call) or to an open request."""
+
+    message: str
+    url: str
+    elicitation_id: str
+    session_id: str | None = None
+    tool_call_id: str | None = None
+    request_id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    mode: str = msgspec.field(default_factory=lambda: "url")
+
+    def __repr__(self) -> str:
+        # The address can hold a key.
+        return f"Page(elicitation_id={self.elicitation_id!r})"
+
+
+class PageDone(msgspec.Struct, rename="camel"):
+    """Parameters of ``elicitation/complete``."""
+
+    elicitation_id: str
+
+
+async def ask_to_open(connection: Connection, page: Page) -> str:
+    """Ask the user to open a page. Returns the action: accept, decline or cancel."""
+    try:
+        result: FormResult = await connection.request(METHOD, page, FormResult)
+    except (RpcError, Disconnected) as problem:
+        log.warning("the client did not show a page: %s", problem)
+        return "cancel"
+    return result.action
+
+
+class SessionQuestions:
+    """Shows the questions of a session's MCP servers (`gates.mcp.declaration.ServerQuestions`)."""
+
+    def __init__(self, connection: Connection, session_id: str, client: ClientAbilities, context: GateContext) -> None:
+        self._connection = connection
+        self._session_id = session_id
+        self._client = client
+        self._context = context
+
+    async def ask(self, question: ServerQuestion) -> tuple[str, Mapping[str, Any] | None]:
+        if not (self._client.urls if question.url else self._client.forms):
+            return "decline", None
+        call_id = self._context.call_id if await after_earlier_events(self._context) else None
+        where: dict[str, Any] = {"session_id": self._session_id, "tool_call_id": call_id}
+        message = f"{question.server}: {question.message}"
+        if question.url:
+            page = Page(message=message, url=question.url, elicitation_id=question.id, **where)
+            return await ask_to_open(self._connection, page), None
+        form = Form(message=message, requested_schema=question.schema, **where)
+        try:
+            result: FormResult = await self._connection.request(METHOD, form, FormResult)
+        except (RpcError, Disconnected) as problem:
+            log.warning("the client did not show a form: %s", problem)
+            return "cancel", None
+        return result.action, result.content
+
+    def complete(self, question_id: str) -> None:
+        self._connection.notify_now("elicitation/complete", PageDone(question_id))
+
+
+async def after_earlier_events(context: GateContext) -> bool:
+    """Wait until all earlier events of a call were shown. Returns whether the client knows the call: not that of a child."""
+    if context.turn is None or context.turn.depth or not context.turn.listening:
+        return False
+    checkpoint = Checkpoint(entity_id=context.entity_id, cast_id=context.cast_id, reached=anyio.Event())
+    await context.turn.emit(checkpoint)
+    await checkpoint.reached.wait()
+    return True
 
 
 _FIELD = "answer"
@@ -112,11 +186,7 @@ class UserQuestions:
                 "depend on the answer, then end. The answer comes as the next intent",
                 annotations={events.ASKED_IN_CHAT: text},
             )
-        if direct and context.turn is not None:
-            # Send the form only after all earlier events were shown.
-            checkpoint = Checkpoint(entity_id=context.entity_id, cast_id=context.cast_id, reached=anyio.Event())
-            await context.turn.emit(checkpoint)
-            await checkpoint.reached.wait()
+        direct = await after_earlier_events(context)
         form = Form(
             message=question,
             requested_schema=form_schema("Answer", [(choice, choice) for choice in choices]),

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.render.formatting import (
     ASKED_IN_CHAT,
@@ -43,6 +45,20 @@ if TYPE_CHECKING:
 
 OUTPUT_LIMIT = 100_000
 """Characters of a command's output in its ``rawOutput``."""
+
+
+STOP_REASONS: dict[str, acp.StopReason] = {
+    "done": "end_turn",
+    "text": "end_turn",
+    "max_turns": "max_turn_requests",
+    "max_seconds": "max_turn_requests",
+    "max_tokens": "max_tokens",
+    "max_cost": "max_tokens",
+    "cancelled": "cancelled",
+    "parent_terminated": "cancelled",
+    "refusal": "refusal",
+}
+"""The ACP stop reason for each reason why a cast ended. The reason ``error`` is missing: it becomes an error reply."""
 
 
 class TerminalOpened(events.Event, frozen=True, kw_only=True, tag="terminal"):
@@ -151,12 +167,15 @@ def notice(text: str, client: acp.ClientAbilities) -> acp.Update:
 class Translator:
     """Makes the updates of one session. It remembers the running calls and the current message."""
 
-    def __init__(self, client: acp.ClientAbilities) -> None:
+    def __init__(self, client: acp.ClientAbilities, session_id: str = "") -> None:
         self._client = client
+        self._child_sessions = ChildSessions(client, session_id) if client.subagents else None
         self._calls: dict[str, _Call] = {}
         self._message_id: str | None = None
         self._message_parts: list[str] = []
-        self._subagents = SubagentView()
+        self._subagents = SubagentView(client)
+        self._open_fold: str | None = None
+        """The id of a fold whose summary is being written."""
         self._window_usage: tuple[int, int] | None = None
         self._total_cost: float | None = None
         self._cost_pending = False
@@ -179,6 +198,7 @@ class Translator:
             events.CommandOutput: self._command_output,
             events.CommandFinished: self._command_finished,
             events.UsageReported: self._usage,
+            events.SummaryText: self._summary_text,
             events.Folded: self._folded,
             TerminalOpened: self._terminal_opened,
             Checkpoint: self._checkpoint,
@@ -203,12 +223,14 @@ class Translator:
             children, locations = self._subagents.content(call_id)
             if call_id in self._calls:
                 meta = self._calls[call_id].meta_of({}, self._subagents.take_actions(call_id))
-                updates.append(self._update(call_id, content=children, locations=locations, meta=meta))
+                updates.append(self._update(call_id, content=children or None, locations=locations, meta=meta))
+        if self._child_sessions is not None:
+            updates += self._child_sessions.flush()
         return updates
 
     def close(self) -> list[acp.Update]:
         """Call this at the end of a prompt: marks all calls that still run as stopped."""
-        updates: list[acp.Update] = []
+        updates = self._child_sessions.close() if self._child_sessions is not None else []
         for call_id, call in self._calls.items():
             stopped = call.meta_of({"stopped": True}, self._subagents.take_actions(call_id)) or {}
             if call.terminal:
@@ -221,6 +243,9 @@ class Translator:
                     meta=stopped,
                 )
             )
+        if self._open_fold is not None:
+            updates.append(acp.CompactionUpdate(self._open_fold, "cancelled", []))
+            self._open_fold = None
         self._calls.clear()
         self._subagents.clear()
         self._message_id = None
@@ -333,6 +358,9 @@ class Translator:
             if isinstance(cost, int | float) and cost:
                 self._total_cost = (self._total_cost or 0.0) + cost
                 self._cost_pending = True
+        if self._child_sessions is not None:
+            updates += self._child_sessions.translate(event)
+            self.dirty = self.dirty or self._child_sessions.dirty
         elif getattr(inner, "call_id", None) in self._calls and not isinstance(inner, events.GateCalled):
             # The user was asked about this call, so it is a tool call.
             updates += self._handlers[type(inner)](inner)
@@ -341,11 +369,23 @@ class Translator:
     def child_name_of(self, question: Question) -> str | None:
         """The display name of the child that a question comes from. None for the session's entity."""
         found = self._subagents.find_child(question.entity_id)
-        return found[1] if found is not None else None
+        return found[1] if found is not None and self._child_sessions is None else None
+
+    def child_session_of(self, question: Question) -> str | None:
+        """The id of the session of the child that a question comes from. None if it is not a session of its own."""
+        sessions = self._child_sessions
+        return question.entity_id if sessions is not None and question.entity_id in sessions.children else None
+
+    def _summary_text(self, event: events.SummaryText) -> list[acp.Update]:
+        if not self._client.compaction or not event.delta:
+            return []
+        self._open_fold = event.turn_id
+        return [acp.CompactionSummaryChunk(event.turn_id, acp.TextContent(event.delta))]
 
     def _folded(self, event: events.Folded) -> list[acp.Update]:
         """A fold in the form that the client supports: a compaction, a notice, or a thought."""
         if self._client.compaction:
+            self._open_fold = None
             return [fold_update(event.turn_id, event.summary)]
         # Looms of earlier versions do not say which turns a fold replaced.
         turns = "earlier turns" if not event.last else f"turn {event.last}"
@@ -439,6 +479,8 @@ class Translator:
 
     def propose_call(self, question: Question) -> list[acp.Update]:
         """Make a pending tool call for a question, if the client does not know the call: a command, or a child's call."""
+        if self._child_sessions is not None and (child := self._child_sessions.children.get(question.entity_id)):
+            return child.wrap(child.translator.propose_call(question))
         if question.call_id in self._calls:
             return []
         update = None
@@ -543,6 +585,99 @@ class Translator:
     def _terminal_output(self, call_id: str, call: _Call, data: str) -> acp.ToolCallUpdate:
         """The update that adds output to a display terminal."""
         return self._update(call_id, call, meta={"terminal_output": {"terminal_id": call_id, "data": data}})
+
+
+# --- children as sessions
+
+
+class _ChildSession:
+    """One child: its id, the id of its parent's session, and the translator of its events."""
+
+    def __init__(self, client: acp.ClientAbilities, child_id: str, parent: str | None) -> None:
+        self.id = child_id
+        self.parent = parent
+        self.translator = Translator(msgspec.structs.replace(client, subagents=False), child_id)
+        self.running = False
+
+    def wrap(self, updates: list[acp.Update]) -> list[acp.Update]:
+        return [acp.OfChild(self.id, update) for update in updates]
+
+
+class ChildSessions:
+    """The children of a session as sessions of their own, for clients with the ability `subagents` (ACP, Subagents).
+
+    The id of a child's session is the id of its entity. Its parent's session announces it and tells its state, and both
+    have the messages between them: the intent and the answer. A client cannot prompt, load or cancel a child.
+    """
+
+    def __init__(self, client: acp.ClientAbilities, session_id: str) -> None:
+        self._client = client
+        self._session_id = session_id
+        self.children: dict[str, _ChildSession] = {}
+
+    @property
+    def dirty(self) -> bool:
+        """Whether output of a child's command waits for `flush`."""
+        return any(child.translator.dirty for child in self.children.values())
+
+    def translate(self, event: events.ChildEvent) -> list[acp.Update]:
+        child_id, inner = event.path[-1], event.inner
+        child = self.children.get(child_id)
+        if child is None:
+            parent = event.path[-2] if len(event.path) > 1 else None
+            child = self.children[child_id] = _ChildSession(self._client, child_id, parent)
+        updates: list[acp.Update] = []
+        if not child.running and not isinstance(inner, events.CastEnded):
+            child.running = True
+            intent = inner.intent if isinstance(inner, events.CastStarted) else ""
+            updates += self._of_parent(
+                child,
+                acp.SubagentUpdate(session_id=child_id, title=headline(intent) or None, state=acp.WorkState("running")),
+            )
+            updates += self._message(child, f"{event.cast_id}:intent", intent, to_child=True)
+        updates += child.wrap(child.translator.translate(inner))
+        if isinstance(inner, events.CastEnded):
+            updates += self._end(child, STOP_REASONS.get(inner.reason, "error"))
+            answer = inner.result if isinstance(inner.result, str) else pretty_json(inner.result)
+            if inner.terminated:
+                updates += self._message(child, f"{event.cast_id}:answer", answer, to_child=False)
+        return updates
+
+    def flush(self) -> list[acp.Update]:
+        return [
+            update
+            for child in self.children.values()
+            if child.translator.dirty
+            for update in child.wrap(child.translator.flush())
+        ]
+
+    def close(self) -> list[acp.Update]:
+        """The updates of children that still run when their parent's prompt ends."""
+        running = [child for child in self.children.values() if child.running]
+        return [update for child in running for update in self._end(child, "cancelled")]
+
+    def _end(self, child: _ChildSession, reason: str) -> list[acp.Update]:
+        child.running = False
+        ended = acp.SubagentUpdate(session_id=child.id, state=acp.WorkState("idle", reason))
+        return [*child.wrap(child.translator.close()), *self._of_parent(child, ended)]
+
+    def _of_parent(self, child: _ChildSession, update: acp.Update) -> list[acp.Update]:
+        return [update if child.parent is None else acp.OfChild(child.parent, update)]
+
+    def _message(self, child: _ChildSession, message_id: str, text: str, *, to_child: bool) -> list[acp.Update]:
+        """A message between a child and its parent, in the transcripts of both."""
+        if not text:
+            return []
+        parent = child.parent or self._session_id
+        sender, recipient = (parent, child.id) if to_child else (child.id, parent)
+        both = {"sender_session_id": sender, "recipient_session_id": recipient}
+        content = [acp.TextContent(truncate_end(text))]
+        sent, received = f"{message_id}:sent", f"{message_id}:received"
+        outgoing = acp.SessionMessage(message_id=sent, recipient_message_id=received, content=content, **both)
+        incoming = acp.SessionMessage(message_id=received, sender_message_id=sent, content=content, **both)
+        in_parent, in_child = (outgoing, incoming) if to_child else (incoming, outgoing)
+        ordered = [*self._of_parent(child, in_parent), *child.wrap([in_child])]
+        return ordered if to_child else ordered[::-1]
 
 
 def title_of_child_call(title: str, child_name: str) -> str:

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 def loaded_updates(
-    entity: Entity, client: acp.ClientAbilities, parts: Sequence[CastPart] | None = None
+    entity: Entity, client: acp.ClientAbilities, parts: Sequence[CastPart] | None = None, session_id: str = ""
 ) -> Iterator[acp.Update]:
     """The updates for the whole history of an entity, oldest first. Pass ``parts`` if the history was already read."""
-    translator = Translator(msgspec.structs.replace(client, display_terminal=False, queues_prompts=True))
+    translator = Translator(msgspec.structs.replace(client, display_terminal=False, queues_prompts=True), session_id)
     casts = entity_casts(entity.loom, entity.id, entity.last_turn, parts)
     recorded = RecordedEvents(entity.loom, {entity.id, *(turn.entity_id for part in casts for turn in part.turns)})
     seen: set[str | None] = set()
@@ -51,19 +51,23 @@ def loaded_updates(
 def final_states(updates: Iterable[acp.Update]) -> list[acp.Update]:
     """The updates of one prompt without those that a later update replaces."""
     result: dict[object, acp.Update] = {}
-    for number, update in enumerate(updates):
+    for number, given in enumerate(updates):
+        update = given.update if isinstance(given, acp.OfChild) else given
         if isinstance(update, acp.ToolCallUpdate):
             call = result.get(update.tool_call_id)
+            if isinstance(call, acp.OfChild):
+                call = call.update
             for name in update.__struct_fields__ if call is not None else ():
                 if (value := getattr(update, name)) is not None:
                     setattr(call, name, value)
         elif isinstance(update, acp.ToolCall):
-            result[update.tool_call_id] = update
-        elif isinstance(update, acp.Plan):
-            result.pop(acp.Plan, None)
-            result[acp.Plan] = update
+            result[update.tool_call_id] = given
+        elif isinstance(update, acp.Plan | acp.PlanUpdate):
+            key = (acp.Plan, given.child_id if isinstance(given, acp.OfChild) else "")
+            result.pop(key, None)
+            result[key] = given
         else:
-            result[number] = update
+            result[number] = given
     return list(result.values())
 
 

@@ -24,6 +24,9 @@ from cantrip_acp.core import events
 MAX_CHILDREN = 24
 """The largest number of children of one call that are shown separately."""
 
+PLAN = "plan"
+"""The id of a session's plan."""
+
 _MAX_LINES = 24
 _MAX_TEXT = 2_000
 _MAX_DIFF_CHARS = 64 * 1024
@@ -161,7 +164,8 @@ class _CallChildren:
 class SubagentView:
     """All children of a prompt, grouped by the session's tool call that started them."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: acp.ClientAbilities) -> None:
+        self._client = client
         self._by_call: dict[str, _CallChildren] = {}
         self._plan: tuple[acp.PlanEntry, ...] = ()
         self._batches: dict[str, list[acp.PlanEntry]] = {}
@@ -241,7 +245,7 @@ class SubagentView:
     def take_actions(self, call_id: str) -> list[dict[str, str]] | None:
         """The actions of a call's children since the last call of this method. None if the call has no children."""
         group = self._by_call.get(call_id)
-        if group is None:
+        if group is None or self._client.subagents:
             return None
         actions = group.actions[:]
         group.actions.clear()
@@ -261,10 +265,12 @@ class SubagentView:
         group = self._by_call.get(call_id)
         if group is None:
             return [], None
-        return group.content(), list(group.locations.values())[-20:] or None
+        # Children that are sessions of their own are shown there.
+        content = [] if self._client.subagents else group.content()
+        return content, list(group.locations.values())[-20:] or None
 
     def clear(self) -> None:
-        self.__init__()  # type: ignore[misc]
+        self.__init__(self._client)  # type: ignore[misc]
 
     # --- permission questions ----------------------------------------------------------------------------------------
 
@@ -319,10 +325,11 @@ class SubagentView:
             self._batches.pop(call_id, None)
         self._ended_batches.clear()
 
-    def _plan_update(self) -> acp.Plan:
+    def _plan_update(self) -> acp.Plan | acp.PlanUpdate:
         started = [b for b in self._batches.values() if any(e.status != "pending" for e in b)]
         render = [*self._plan, *(entry for batch in started for entry in batch)]
-        return acp.Plan([acp.PlanEntry(e.content, e.priority, e.status) for e in render])
+        entries = [acp.PlanEntry(e.content, e.priority, e.status) for e in render]
+        return acp.PlanUpdate(acp.PlanItems(PLAN, entries)) if self._client.plan_updates else acp.Plan(entries)
 
 
 def _number_text(number: tuple[int, ...]) -> str:

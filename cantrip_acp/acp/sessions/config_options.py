@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
+import msgspec
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.permissions.request import choose
 from cantrip_acp.acp.sessions import modes
-from cantrip_acp.acp.sessions.factory import SessionFactory, apply_mode
+from cantrip_acp.acp.sessions.factory import SessionFactory, apply_mode, with_client_prompt
 from cantrip_acp.acp.sessions.plan_mode import INSTRUCTION
+from cantrip_acp.acp.sessions.session_store import title_record
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import CantripError, LoomError, UntrustedRecipe
@@ -28,9 +30,10 @@ if TYPE_CHECKING:
 
     from cantrip_acp.acp.sessions.session import Session
     from cantrip_acp.crystals.contract import Crystal
+    from cantrip_acp.tuplespace.gate_cache import SwitchableCache
 
 
-MODE, MODEL, EFFORT, RECIPE = "mode", "model", "effort", "recipe"
+MODE, MODEL, EFFORT, RECIPE, REUSE = "mode", "model", "effort", "recipe", "reuse_results"
 DEFAULT_EFFORT = "default"
 
 
@@ -42,7 +45,7 @@ class SessionOptions:
         self._next_crystals: dict[str, Crystal] = {}
         """Crystals chosen for the next prompt, by session id."""
 
-    def option_list(self, session: Session) -> list[acp.ConfigOption]:
+    def option_list(self, session: Session) -> list[acp.AnyOption]:
         """Every option with its current value, including choices for the next prompt."""
         from cantrip_acp.recipes.build import crystal_choices as choosing
 
@@ -50,7 +53,7 @@ class SessionOptions:
         crystal = self._next_crystals.get(session.id, entity.crystal)
         choices = {c.value: c for c in choosing.list_choices(session.opened.recipe, crystal)}
         chosen = metadata.crystal if metadata.crystal in choices else choosing.value_of(crystal)
-        found = [
+        found: list[acp.AnyOption] = [
             acp.ConfigOption(
                 id=MODE,
                 name="Mode",
@@ -94,18 +97,31 @@ class SessionOptions:
                     category="_recipe",
                 )
             )
+        if session.client.boolean_options and _cache_of(session) is not None:
+            found.append(
+                acp.BooleanOption(
+                    id=REUSE,
+                    name="Reuse results",
+                    current_value=metadata.reuse_results,
+                    description="A gate that declares its inputs, such as run_tests, does not run again if nothing changed",
+                    category="_recipe",
+                )
+            )
         return found
 
     def models(self, session: Session) -> acp.ModelState | None:
         """The models for the unstable field `models`, which is for clients that do not read the options."""
         option = next((each for each in self.option_list(session) if each.id == MODEL), None)
-        if option is None:
+        if not isinstance(option, acp.ConfigOption):
             return None
         offered = [acp.Model(each.value, each.name, each.description) for each in option.options]
         return acp.ModelState(offered, option.current_value)
 
     async def set(self, session: Session, option: str, value: Any) -> None:
         """Set an option. Raises `RpcError` -32602 for an unknown option or value."""
+        if option == REUSE and session.client.boolean_options:
+            self._set_reuse(session, value)
+            return
         if not isinstance(value, str):
             raise invalid_params("must be the id of one of the option's values", "value")
         try:
@@ -155,6 +171,26 @@ class SessionOptions:
         self._factory.try_save_metadata(session.opened)
         if unwritten is not None:
             raise _not_saved(unwritten)
+
+    def _set_reuse(self, session: Session, value: Any) -> None:
+        cache = _cache_of(session)
+        if cache is None:
+            raise invalid_params("this agent was started without reuse of results (--no-cache)", "configId")
+        if not isinstance(value, bool):
+            raise invalid_params("must be true or false", "value")
+        if value != session.metadata.reuse_results:
+            try:
+                self._append(session, {REUSE: value})
+            except LoomError as problem:
+                raise _not_saved(problem) from None
+            session.metadata.reuse_results = cache.enabled = value
+            self._factory.try_save_metadata(session.opened)
+
+    def set_title(self, session: Session, title: str) -> None:
+        """Set a title that the user chose. Raises `LoomError` or OSError if it cannot be recorded."""
+        session.entity.loom.append(title_record(session.entity.id, title))
+        session.metadata.title, session.metadata.title_chosen = title, True
+        self._factory.save_metadata(session.opened)
 
     async def _set_crystal(self, session: Session, option: str, value: str) -> None:
         from cantrip_acp.recipes.build import crystal_choices as choosing
@@ -233,6 +269,7 @@ class SessionOptions:
         base, recipe = await anyio.to_thread.run_sync(self._factory.recipes.cantrip, _folder(session), value)
         cantrip = base.for_session([_path(folder) for folder in metadata.directories], session.permissions)
         cantrip = cantrip.replace(sources=(*cantrip.sources, *session.sources))
+        cantrip = with_client_prompt(self._factory.with_cache(cantrip, metadata), metadata.system_prompt)
         fork_turn = old.last_turn if old.sequence or session.opened.turns else None
         found = await anyio.to_thread.run_sync(resume_entity, cantrip, old.loom, new_id("e"), fork_turn)
         apply_mode(found.entity, metadata.mode)
@@ -306,6 +343,9 @@ class SessionOptions:
                 # Send the options again: another recipe has other models, or the recipe could not be loaded.
                 session.send_now(acp.ConfigOptionsChanged(self.option_list(session)))
         await self._apply_crystal(session)
+        if session.metadata.system_prompt is not None and not session.entity.last_turn:
+            # Not earlier: a session whose loom is empty is not listed.
+            self._append(session, {"system_prompt": msgspec.to_builtins(session.metadata.system_prompt)})
         text, session.entity_notes = session.entity_notes, []
         told = [ContextBlock("\n".join(text), "This session", "session")] if text else []
         return [*told, INSTRUCTION] if session.metadata.mode == modes.PLAN else told
@@ -322,6 +362,13 @@ class SessionOptions:
 def _not_saved(problem: LoomError) -> RpcError:
     text = shared().diagnostic(str(problem))
     return RpcError(INTERNAL_ERROR, f"The change cannot be recorded: {text}", {"details": text})
+
+
+def _cache_of(session: Session) -> SwitchableCache | None:
+    """The part of the session's entity that reuses results of gates. None if the agent was started without it."""
+    from cantrip_acp.tuplespace.gate_cache import SwitchableCache
+
+    return next((i for i in session.entity.cantrip.interceptors if isinstance(i, SwitchableCache)), None)
 
 
 def _short(recipe: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.open_sessions import OpenSessions
     from cantrip_acp.acp.sessions.session import Session
     from cantrip_acp.acp.wire.connection import Connection, Request
-    from cantrip_acp.gates.contract import GateInvocation, GateSource
+    from cantrip_acp.core.events import Event
+    from cantrip_acp.gates.contract import GateContext, GateInvocation, GateReply, GateSource
 
 
 _UNNAMED = tracing.Trace("")
@@ -54,6 +55,8 @@ class ConnectionContext:
         self.client = acp.ClientAbilities()
         self.connection: Connection
         """Set before the first request is handled."""
+        self.on_event: Callable[[str, Event], None] | None = None
+        """Gets the session's id and each event of a cast before its updates are sent (version 2)."""
         self._factory = factory
         self._store = factory.store
         self._options = options
@@ -103,6 +106,8 @@ class ConnectionContext:
             opened.metadata.queued = []
             save()
         session.sources = sources
+        if self.on_event is not None:
+            session.on_event = partial(self.on_event, session.id)
         session.before_cast = self._options.before_cast
         session.set_mode = self._options.set_mode
         session.after_prompt = self._save_after_prompt
@@ -249,6 +254,8 @@ def gate_router(session: Session) -> Callable[[GateInvocation], GateInvocation]:
             return _terminal(session, invocation)
         if name == "ask_user":
             return _question(session, invocation)
+        if "." in name and (client.urls or client.forms):
+            return _with_questions(session, invocation)
         return invocation
 
     return route
@@ -263,6 +270,26 @@ def _terminal(session: Session, invocation: GateInvocation) -> GateInvocation:
     terminals = ClientTerminals(session.connection, session.id)
     gate = replace(invocation.gate, handler=terminals.run, proposes=terminals.proposes)
     return replace(invocation, gate=gate)
+
+
+def _with_questions(session: Session, invocation: GateInvocation) -> GateInvocation:
+    """Show the questions that an MCP server asks during the call."""
+    from cantrip_acp.acp.client_services.forms import SessionQuestions
+    from cantrip_acp.gates.mcp.declaration import QUESTIONS
+
+    handler = invocation.gate.handler
+
+    async def with_questions(args: Mapping[str, Any], context: GateContext) -> GateReply:
+        before = QUESTIONS.set(SessionQuestions(session.connection, session.id, session.client, context))
+        try:
+            reply: GateReply = await handler(args, context)
+            return reply
+        finally:
+            QUESTIONS.reset(before)
+
+    if getattr(handler, "__module__", "") != "cantrip_acp.gates.mcp.tools":
+        return invocation
+    return replace(invocation, gate=replace(invocation.gate, handler=with_questions))
 
 
 def _question(session: Session, invocation: GateInvocation) -> GateInvocation:

@@ -6,6 +6,7 @@ from the MCP servers that a client names (`mcp_sources`).
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -14,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET
+from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import SignedOut
 from cantrip_acp.acp.permissions.patterns import grants_for_other_folder
 from cantrip_acp.acp.sessions import modes
-from cantrip_acp.acp.sessions.session_store import FORK, Grant, NoSession, SessionMetadata, SessionStore
+from cantrip_acp.acp.sessions.session_store import FORK, ClientPrompt, Grant, NoSession, SessionMetadata, SessionStore
 from cantrip_acp.acp.wire.jsonrpc import invalid_params
 from cantrip_acp.core.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.gates.contract import GateSource
@@ -129,9 +130,9 @@ class Recipes:
         """Raise `SignedOut` if the crystal needs a key and the user has signed out."""
         if not self.signed_out:
             return
-        from cantrip_acp.recipes.build.crystal_factory import KEYS
+        from cantrip_acp.recipes.build.crystal_factory import KEYS, routes
 
-        if crystal.name in KEYS:
+        if crystal.name in KEYS and routes().get(crystal.name) is None:
             raise SignedOut("you have signed out; choose a way to sign in again")
 
     def _build(
@@ -183,6 +184,8 @@ class SessionFactory:
     def __init__(self, recipes: Recipes, store: SessionStore) -> None:
         self.recipes = recipes
         self.store = store
+        self.asks_user = False
+        """Whether the client can show questions of MCP servers (`gates.mcp.declaration.ServerQuestion`)."""
 
     def new(
         self,
@@ -191,9 +194,11 @@ class SessionFactory:
         directories: Sequence[Path],
         interceptor: Interceptor,
         sources: Sequence[GateSource] = (),
+        system_prompt: ClientPrompt | None = None,
     ) -> OpenedSession:
         """Open a new, empty session."""
         cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources)
+        cantrip = with_client_prompt(cantrip, system_prompt)
         loom, lock = self._open_loom(cantrip, session_id)
         entity = cantrip.invoke(loom=loom)
         mode, reason = modes.default_mode(entity)
@@ -205,6 +210,7 @@ class SessionFactory:
             directories=[str(folder) for folder in directories],
             started=self.recipes.named,
             mode=mode,
+            system_prompt=system_prompt,
         )
         apply_mode(entity, mode)
         opened = OpenedSession(metadata, entity, recipe, self.store.exports, lock=lock, mode_reason=reason)
@@ -261,11 +267,13 @@ class SessionFactory:
         interceptor: Interceptor,
         sources: Sequence[GateSource] = (),
         resumes: str | None = None,
+        system_prompt: ClientPrompt | None = None,
     ) -> OpenedSession:
         """Open a fork: a new session that continues from a turn of another session (LOOM-4). The other does not change.
 
         ``resumes`` is the id of a cast that the fork continues without a new message. If the loom is a file, the records
-        on the path to the turn, and those of its children, are copied into the file of the fork.
+        on the path to the turn, and those of its children, are copied into the file of the fork. ``system_prompt`` is the
+        client's for the fork; None keeps that of the other session.
         """
         from cantrip_acp.core.forking.resume import resume_entity
 
@@ -279,6 +287,9 @@ class SessionFactory:
             from_turn=turn_id,
             started=before.started,
             title=before.title.removesuffix(FORK) + FORK if before.title else None,
+            title_chosen=before.title_chosen,
+            reuse_results=before.reuse_results,
+            system_prompt=system_prompt or before.system_prompt,
             mode=before.mode,
             recipe=before.recipe,
             crystal=before.crystal,
@@ -374,10 +385,24 @@ class SessionFactory:
     ) -> tuple[Cantrip, Recipe | None]:
         chosen = (metadata.recipe, metadata.crystal, metadata.effort) if metadata is not None else (None, None, None)
         cantrip, recipe = self.recipes.cantrip(cwd, *chosen)
+        made = self.with_cache(cantrip.for_session(directories, interceptor), metadata)
+        made = with_client_prompt(made, metadata.system_prompt if metadata is not None else None)
+        if sources or (self.asks_user and made.sources):
+            made = made.replace(sources=tuple(map(self._asking, (*made.sources, *sources))))
+        return made, recipe
+
+    def _asking(self, source: GateSource) -> GateSource:
+        """The source, whose MCP servers may ask the user if the client can show questions."""
+        if not self.asks_user or not isinstance(source, McpServers):
+            return source
+        return McpServers(dataclasses.replace(server, asks_user=True) for server in source.servers)
+
+    def with_cache(self, cantrip: Cantrip, metadata: SessionMetadata | None = None) -> Cantrip:
+        """The cantrip, whose gates reuse results as long as the session's boolean option says so."""
         from cantrip_acp.tuplespace.gate_cache import with_gate_cache
 
-        made = with_gate_cache(cantrip.for_session(directories, interceptor), self.store.folder.parent)
-        return (made.replace(sources=(*made.sources, *sources)) if sources else made), recipe
+        enabled = metadata is None or metadata.reuse_results
+        return with_gate_cache(cantrip, self.store.folder.parent, enabled=enabled)
 
     def _open_loom(
         self, cantrip: Cantrip, session_id: str, metadata: SessionMetadata | None = None
@@ -400,17 +425,29 @@ class SessionFactory:
             raise
 
 
+def with_client_prompt(cantrip: Cantrip, prompt: ClientPrompt | None) -> Cantrip:
+    """The cantrip with the client's part in its call, before an entity is made of it (CALL-1)."""
+    if prompt is None:
+        return cantrip
+    own = cantrip.call.system_prompt
+    text = f"{own}\n\n{prompt.text}" if own and prompt.mode == "append" else prompt.text
+    return cantrip.replace(call=cantrip.call.replace(system_prompt=text))
+
+
 def apply_mode(entity: Entity, mode: str) -> None:
     """Apply the wards of a mode to an entity."""
     entity.set_wards(lambda circle: modes.wards_of(mode, circle))
 
 
-def chosen_options(metadata: SessionMetadata) -> dict[str, str]:
+def chosen_options(metadata: SessionMetadata) -> dict[str, Any]:
     """The chosen options of a session, as changes for a ``config`` record."""
     found = {"mode": metadata.mode, "recipe": metadata.recipe, "crystal": metadata.crystal, "effort": metadata.effort}
-    return {
+    changes: dict[str, Any] = {
         name: value for name, value in found.items() if value is not None and (name, value) != ("mode", modes.FALLBACK)
     }
+    if metadata.system_prompt is not None:
+        changes["system_prompt"] = to_builtins(metadata.system_prompt)
+    return changes
 
 
 def permission_change(granted: Grant) -> dict[str, Any]:

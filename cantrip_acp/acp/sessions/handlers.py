@@ -26,12 +26,12 @@ from cantrip_acp.acp.sessions.config_options import MODEL, SessionOptions
 from cantrip_acp.acp.sessions.connection_context import ConnectionContext, requested_trace
 from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory, find_turn, first_cast
 from cantrip_acp.acp.sessions.open_sessions import OpenSessions, UntrustedSession
-from cantrip_acp.acp.sessions.prompt_content import read_prompt
+from cantrip_acp.acp.sessions.prompt_content import read_prompt, read_system_prompt
 from cantrip_acp.acp.sessions.session import Session
-from cantrip_acp.acp.sessions.session_store import BadCursor
+from cantrip_acp.acp.sessions.session_store import BadCursor, ClientPrompt, SessionMetadata
 from cantrip_acp.acp.wire.connection import Request
-from cantrip_acp.acp.wire.jsonrpc import INVALID_REQUEST, RpcError, invalid_params
-from cantrip_acp.core.errors import CantripError, IntentRequired, TurnNotFound, UntrustedRecipe
+from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
+from cantrip_acp.core.errors import CantripError, IntentRequired, LoomLocked, TurnNotFound, UntrustedRecipe
 from cantrip_acp.files.paths import own
 from cantrip_acp.loom.records.turn import new_id
 from cantrip_acp.telemetry import tracing
@@ -56,7 +56,7 @@ class Sessions:
     """The handlers of the session methods, for one connection."""
 
     def __init__(self, factory: SessionFactory) -> None:
-        self._factory = factory
+        self.factory = factory
         self._store = factory.store
         self._options = SessionOptions(factory)
         self._open_sessions = OpenSessions()
@@ -91,9 +91,10 @@ class Sessions:
     async def _create_session(self, session_id: str, params: acp.NewSession, trace: tracing.Trace | None) -> Session:
         cwd, folders = _folders(params.cwd, params.additional_directories)
         permissions = self.context.permissions(session_id)
+        prompt = read_system_prompt(params)
         sources = await self.context.sources(params)
         opened = await self.context.open_in_thread(
-            self._factory.new, session_id, cwd, folders, permissions, sources, delete_if_cancelled=True
+            self.factory.new, session_id, cwd, folders, permissions, sources, prompt, delete_if_cancelled=True
         )
         return self.context.add_session(opened, permissions, trace, params.meta, sources)
 
@@ -136,6 +137,7 @@ class Sessions:
         that turn; the reply says in ``_meta.cantrip.files`` what was restored, or without it which files differ.
         """
         cwd, folders = _folders(params.cwd, params.additional_directories)
+        prompt = read_system_prompt(params)
         asked = params.meta.get("cantrip") if isinstance(params.meta, dict) else None
         wanted = asked.get("turn") if isinstance(asked, dict) else None
         resume = asked.get("resume", False) if isinstance(asked, dict) else False
@@ -162,7 +164,7 @@ class Sessions:
                 turn_id = point.turn_id
             files = await self._files_of_fork(source, turn_id, restore=restores)
             session = await self._create_fork(
-                source, turn_id, cwd, folders, await self.context.sources(params), params.meta, point
+                source, turn_id, cwd, folders, await self.context.sources(params), params.meta, point, prompt
             )
         finally:
             source.fork_count -= 1
@@ -171,7 +173,7 @@ class Sessions:
                 await self._open_sessions.close(source)
         self.context.after_reply(session, request)
         if session.metadata.title is not None:
-            title = acp.SessionInfoChanged(session.metadata.title)
+            title = session.info()
             request.after.append(lambda: session.send_now(title))
         state = self.context.state(session, session_id=session.id)
         if files is not None and state.meta is not None:
@@ -223,18 +225,20 @@ class Sessions:
         sources: Sequence[GateSource],
         meta: Any = None,
         point: Point | None = None,
+        prompt: ClientPrompt | None = None,
     ) -> Session:
         session_id = f"sess_{os.urandom(12).hex()}"
         permissions = self.context.permissions(session_id)
         if turn_id is None or turn_id not in source.entity.loom:
             # The fork of a session without a prompt is a new session.
+            prompt = prompt or source.metadata.system_prompt
             opened = await self.context.open_in_thread(
-                self._factory.new, session_id, cwd, folders, permissions, sources, delete_if_cancelled=True
+                self.factory.new, session_id, cwd, folders, permissions, sources, prompt, delete_if_cancelled=True
             )
         else:
             async with source.loom_read:
                 opened = await self.context.open_in_thread(
-                    self._factory.fork,
+                    self.factory.fork,
                     session_id,
                     source.opened,
                     turn_id,
@@ -243,6 +247,7 @@ class Sessions:
                     permissions,
                     sources,
                     point.cast.id if point is not None else None,
+                    prompt,
                     delete_if_cancelled=True,
                 )
             await self._copy_live_state(source, opened, turn_id)
@@ -290,6 +295,7 @@ class Sessions:
                 continue
             if live.running:
                 raise session_busy(live.id)
+            check_same_prompt(params, live.metadata)
             same = live.metadata.cwd == str(cwd) and live.metadata.directories == [str(f) for f in folders]
             if live.entity.loom.location is None or (same and list(live.sources) == list(sources)):
                 live.in_use_by_client = True
@@ -310,13 +316,14 @@ class Sessions:
         metadata = await anyio.to_thread.run_sync(self._store.find, params.session_id)
         if metadata is None:
             raise unknown_session(params.session_id)
+        check_same_prompt(params, metadata)
         permissions = self.context.permissions(metadata.id)
         permissions.mode, permissions.granted = metadata.mode, list(metadata.granted)
         try:
-            opened = await self.context.open_in_thread(self._factory.load, metadata, cwd, folders, permissions, sources)
+            opened = await self.context.open_in_thread(self.factory.load, metadata, cwd, folders, permissions, sources)
         except UntrustedRecipe:
             await self._options.ask_for_trust(self.context.connection, metadata.id, cwd, metadata.recipe)
-            opened = await self.context.open_in_thread(self._factory.load, metadata, cwd, folders, permissions, sources)
+            opened = await self.context.open_in_thread(self.factory.load, metadata, cwd, folders, permissions, sources)
         from cantrip_acp.core.forking.resume import STATE_NOTES
 
         session = self.context.add_session(opened, permissions, requested_trace(params.meta), params.meta, sources)
@@ -382,6 +389,27 @@ class Sessions:
             except (CantripError, OSError) as problem:
                 raise RpcError(INVALID_REQUEST, f"The session cannot be deleted: {problem}") from None
         return {}
+
+    async def set_title(self, params: acp.SetTitle, request: Request) -> acp.StoredTitle:
+        """``session/set_title`` (unstable): sets the title of any session in the list, also of one that is not open."""
+        from cantrip_acp.acp.sessions.title import chosen_title
+
+        title = chosen_title(shared().text(params.title))
+        if not title:
+            raise invalid_params("a title needs a readable character", "title")
+        session = self._open_sessions.sessions.get(params.session_id)
+        try:
+            if session is not None and not session.closing:
+                self._options.set_title(session, title)
+                request.after.append(lambda: session.send_now(session.info()))
+            elif not await anyio.to_thread.run_sync(self._store.set_title, params.session_id, title):
+                raise unknown_session(params.session_id)
+        except LoomLocked as problem:
+            raise RpcError(INVALID_REQUEST, f"The session is in use: {problem}", {"reason": "session_in_use"}) from None
+        except (CantripError, OSError) as problem:
+            text = shared().diagnostic(str(problem))
+            raise RpcError(INTERNAL_ERROR, f"The title cannot be saved: {text}", {"details": text}) from None
+        return acp.StoredTitle(title)
 
     # --- options -----------------------------------------------------------------------------------------------------
 
@@ -614,6 +642,16 @@ class Sessions:
     async def queue_send_now(self, params: acp.QueueEntry, request: Request) -> acp.Queue:
         """``_cantrip/queue/send_now``: gives a waiting prompt to the entity before its next query."""
         return await self._open_sessions.session(params.session_id).queue.send_now(params.id)
+
+
+def check_same_prompt(params: acp.LoadSession, metadata: SessionMetadata) -> None:
+    """Check that a request does not change the system prompt of an existing session. Raises `RpcError` -32602."""
+    prompt = read_system_prompt(params)
+    if prompt is not None and prompt != metadata.system_prompt:
+        raise invalid_params(
+            "differs from the system prompt of this session, which never changes; fork the session with the new one",
+            "systemPrompt",
+        )
 
 
 def _folders(cwd: str, additional: Sequence[str] | None) -> tuple[Path, list[Path]]:

@@ -21,7 +21,7 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import session_busy, session_not_ready
 from cantrip_acp.acp.permissions.interceptor import Decision
 from cantrip_acp.acp.permissions.request import PermissionAsked, ask_client
-from cantrip_acp.acp.render.event_translator import Translator, notice
+from cantrip_acp.acp.render.event_translator import STOP_REASONS, Translator, notice
 from cantrip_acp.acp.render.formatting import MessageSeparator
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.plan_mode import ask_about_plan, plan_in
@@ -30,7 +30,7 @@ from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_param
 from cantrip_acp.core.errors import CantripError, EntityIdle, IntentRequired
 from cantrip_acp.core.events import Steered
 from cantrip_acp.crystals.http_clients import prepare_in_background
-from cantrip_acp.loom.records.turn import new_id
+from cantrip_acp.loom.records.turn import new_id, now
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.events import Event
     from cantrip_acp.core.state import SteeringMessage
     from cantrip_acp.gates.contract import GateSource
 
@@ -54,19 +55,6 @@ OUTPUT_INTERVAL = 0.1
 
 ENDS_WITHIN, ENDS_WITHIN_KILLED = 1.0, 5.0
 """Seconds that a cancelled prompt gets to end, and seconds that it gets after its processes were killed."""
-
-STOP_REASONS: dict[str, acp.StopReason] = {
-    "done": "end_turn",
-    "text": "end_turn",
-    "max_turns": "max_turn_requests",
-    "max_seconds": "max_turn_requests",
-    "max_tokens": "max_tokens",
-    "max_cost": "max_tokens",
-    "cancelled": "cancelled",
-    "parent_terminated": "cancelled",
-    "refusal": "refusal",
-}
-"""The ACP stop reason for each reason why a cast ended. The reason ``error`` is missing: it becomes an error reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +70,8 @@ class Session:
     """One session. ``trace`` is the trace from ``session/new``; prompts without a trace use it.
 
     ``before_cast`` is called before each cast. It applies pending options, and returns context for the entity.
-    ``after_prompt`` is called after each prompt. ``save`` stores the session's metadata.
+    ``after_prompt`` is called after each prompt, and ``on_event`` for each event of a cast. ``save`` stores the session's
+    metadata.
     """
 
     def __init__(
@@ -99,12 +88,13 @@ class Session:
         self.client = client
         self.trace = trace
         self.connection = connection
-        self.translator = Translator(client)
+        self.translator = Translator(client, opened.metadata.id)
         self.before_cast: Callable[[Session], Awaitable[Sequence[ContextBlock]]] | None = None
         self.after_prompt: Callable[[Session], None] | None = None
         self.set_mode: Callable[[Session, str], None] | None = None
         """Sets the mode of the session."""
         self.queue = PromptQueue(self, save)
+        self.on_event: Callable[[Event], None] | None = None
         self.sources: Sequence[GateSource] = ()
         """The MCP servers that the client named in addition to those of the recipe."""
         self.pending: dict[str, str] = {}
@@ -368,18 +358,23 @@ class Session:
         finally:
             self._replaying = False
         if self.metadata.title is not None:
-            self.send_now(acp.SessionInfoChanged(self.metadata.title))
+            self.send_now(self.info())
         if self.closing:
             raise session_not_ready(self.id, "closed")
 
     def _history_updates(self, loaded_updates: Callable[..., Iterable[acp.Update]]) -> Sequence[acp.Update]:
         # If the history was read when the session was opened, use it instead of reading it again.
         parts, self.opened.history = self.opened.history, None
-        return list(loaded_updates(self.entity, self.client, parts))
+        return list(loaded_updates(self.entity, self.client, parts, self.id))
 
     def send_now(self, update: acp.Update) -> None:
         """Send one update without waiting."""
-        self.connection.notify_now("session/update", acp.SessionNotification(self.id, self._separator.separate(update)))
+        if isinstance(update, acp.OfChild):
+            self.connection.notify_now("session/update", acp.SessionNotification(update.child_id, update.update))
+            return
+        if self.client.joins_messages:
+            update = self._separator.separate(update)
+        self.connection.notify_now("session/update", acp.SessionNotification(self.id, update))
 
     async def send(self, updates: Sequence[acp.Update]) -> None:
         """Send updates, and wait if the client reads slowly."""
@@ -429,14 +424,22 @@ class Session:
             about[acp.REQUEST_EDGES] = {"edges": self.entity.state.requests.drain()}
         return acp.PromptResult(reason, about)
 
+    def info(self) -> acp.SessionInfoChanged:
+        """The title of the session, and the time of its last turn."""
+        last = self.entity.last_turn
+        when = self.entity.loom.turn(last).metadata.timestamp if last else None
+        return acp.SessionInfoChanged(self.metadata.title, when)
+
     def _update_title(self, intent: str) -> None:
         """Set the session's title if it has none, or if the present title is only a greeting."""
         from cantrip_acp.acp.sessions.title import better_title
 
-        title = better_title(self.metadata.title, shared().text(intent))
+        title = None
+        if not self.metadata.title_chosen:
+            title = better_title(self.metadata.title, shared().text(intent))
         if title is not None:
             self.metadata.title = title
-            self.send_now(acp.SessionInfoChanged(title))
+            self.send_now(acp.SessionInfoChanged(title, now()))
 
     async def _read_links(self, context: Sequence[ContextBlock | Link]) -> tuple[ContextBlock, ...]:
         """Read the links of a prompt. Returns the context with their content, or without it if the prompt is cancelled."""
@@ -475,7 +478,8 @@ class Session:
         who = self.translator.child_name_of(question)
         if who is not None:
             question = msgspec.structs.replace(question, child=who)
-        decision = await ask_client(self.connection, self.id, question, forms=self.client.forms)
+        session_id = self.translator.child_session_of(question) or self.id
+        decision = await ask_client(self.connection, session_id, question, forms=self.client.forms)
         if decision is None:
             # The client says that the prompt is cancelled. Do the same as for session/cancel, which may come later.
             self.cancel()
@@ -498,6 +502,8 @@ class Session:
                     continue
                 if isinstance(event, Steered):
                     self.queue.note_delivered()
+                if self.on_event is not None:
+                    self.on_event(event)
                 updates = translator.translate(event)
                 if translator.dirty:
                     self._new_output.set()

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -26,7 +27,7 @@ from cantrip_acp.acp.sessions import modes
 from cantrip_acp.core.errors import CantripError, DefinitionError, LoomLocked
 from cantrip_acp.files import paths
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import CastRecord, ConfigRecord
+from cantrip_acp.loom.records.turn import CastRecord, ConfigRecord, new_id, now
 from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.text import codecs
 from cantrip_acp.text.redaction import shared
@@ -59,6 +60,13 @@ class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     allowed: bool
 
 
+class ClientPrompt(msgspec.Struct, frozen=True):
+    """A system prompt that the client gave for a session: added to the recipe's, or in place of it."""
+
+    mode: Literal["append", "override"]
+    text: str
+
+
 class SessionMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The content of a session's metadata file.
 
@@ -66,6 +74,9 @@ class SessionMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
     - ``recipe``, ``crystal`` and ``effort``: the values that the user chose in the session.
     - ``started``: the recipe with which the agent was started.
     - ``from_turn``: the turn from which the entity of a fork continued.
+    - ``system_prompt``: the client's part of the system prompt. It never changes (CALL-1).
+    - ``title_chosen``: whether a user chose the title, so that no prompt replaces it.
+    - ``reuse_results``: whether gates that declare their inputs may reuse results (the boolean option).
     """
 
     id: str
@@ -76,6 +87,9 @@ class SessionMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
     directories: list[str] = []
     started: str | None = None
     title: str | None = None
+    title_chosen: bool = False
+    system_prompt: ClientPrompt | None = None
+    reuse_results: bool = True
     mode: str = "ask"
     recipe: str | None = None
     crystal: str | None = None
@@ -143,6 +157,21 @@ class SessionStore:
         if metadata is None or metadata.id != session_id:
             return self._rebuild(session_id)
         return metadata if metadata.title is not None else self._with_title(metadata)
+
+    def set_title(self, session_id: str, title: str) -> bool:
+        """Set the title of a session that is not open here. Returns False if there is no such session.
+
+        Raises `LoomLocked` if another process has the session open.
+        """
+        metadata = self.find(session_id)
+        if metadata is None:
+            return False
+        if not is_address(metadata.loom):
+            with Loom.open(self.loom_path(session_id)) as loom:
+                loom.append(title_record(metadata.entity_id, title))
+        metadata.title, metadata.title_chosen = title, True
+        self.save(metadata)
+        return True
 
     def has(self, session_id: str) -> bool:
         """Whether a session exists on disk. Call this while the session's loom is locked."""
@@ -384,7 +413,8 @@ def metadata_from_loom(session_id: str, loom: Loom) -> SessionMetadata | None:
                     loom=loom.location or "",
                     directories=[str(folder) for folder in circle.get("folders", ())],
                 )
-            metadata.title = better_title(metadata.title, record.intent or "") or metadata.title
+            if not metadata.title_chosen:
+                metadata.title = better_title(metadata.title, record.intent or "") or metadata.title
         elif isinstance(record, ConfigRecord):
             chosen.append(record)
     if metadata is not None:
@@ -401,6 +431,11 @@ def apply_record(metadata: SessionMetadata, record: ConfigRecord) -> None:
         value = changes.get(key)
         if isinstance(value, str):
             setattr(metadata, key, value)
+    title = changes.get("title")
+    if isinstance(title, str):
+        metadata.title, metadata.title_chosen = title, True
+    if isinstance(changes.get("reuse_results"), bool):
+        metadata.reuse_results = changes["reuse_results"]
     if "recipe" in changes or "fork_of" in changes:
         # Another entity continues from the last turn of the previous entity.
         metadata.entity_id = record.entity_id
@@ -408,12 +443,20 @@ def apply_record(metadata: SessionMetadata, record: ConfigRecord) -> None:
         metadata.from_turn = from_turn if isinstance(from_turn, str) else None
     if "fork_of" in changes and metadata.title:
         metadata.title += FORK
+    if "system_prompt" in changes:
+        with contextlib.suppress(msgspec.ValidationError):
+            metadata.system_prompt = codecs.convert(changes["system_prompt"], ClientPrompt)
     granted = changes.get("permission")
     if isinstance(granted, dict):
         with contextlib.suppress(msgspec.ValidationError):
             metadata.granted.append(codecs.convert(granted, Grant))
     if changes.get("permissions") == "forgotten":
         metadata.granted.clear()
+
+
+def title_record(entity_id: str, title: str) -> ConfigRecord:
+    """The record of a title that a user chose."""
+    return ConfigRecord(new_id("g"), entity_id, {"title": title}, now())
 
 
 def _cursor(last: ListedSession) -> str:

@@ -12,6 +12,8 @@ import unicodedata
 from urllib.parse import unquote
 
 MAX_TITLE = 60
+MAX_CHOSEN = 200
+"""Characters of the longest title that a user can choose."""
 _MAX_READ = 6_000
 """Characters of an intent that are read: this many from its start, and from its end to find the error of a traceback."""
 _MAX_LINE = 400
@@ -104,6 +106,12 @@ def better_title(title: str | None, intent: str) -> str | None:
         return None
     found = title_of(intent)
     return found if found != title and (title is None or (found and not _SMALL_TALK.fullmatch(found))) else None
+
+
+def chosen_title(text: str) -> str:
+    """A title that the user chose, on one line and in at most `MAX_CHOSEN` characters. Empty if nothing readable is left."""
+    line = " ".join("".join(c if _is_visible(c) else " " for c in text[: 4 * MAX_CHOSEN]).split())
+    return line if len(line) <= MAX_CHOSEN else line[: MAX_CHOSEN - 1].rstrip() + "…"
 
 
 def _without_quotes(prose: str) -> list[str]:

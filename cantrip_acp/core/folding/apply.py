@@ -18,6 +18,7 @@ from cantrip_acp.crystals.contract import NO_USAGE, Delta, Message, Query, Usage
 from cantrip_acp.crystals.retry import metered
 from cantrip_acp.loom.records.turn import ConfigRecord, FoldRecord, Turn, Utterance, metadata_of, new_id, now
 from cantrip_acp.telemetry import tracing
+from cantrip_acp.text.redaction import Pieces
 
 if TYPE_CHECKING:
     from cantrip_acp.core.state import EntityState
@@ -87,7 +88,8 @@ async def _fold(entity: EntityState, cast: CastState, keep: int, *, spend_on_par
     gone = context.foldable(keep)
     if not gone:
         return
-    summary, used = await _summary(entity, cast, keep, spend_on_parents)
+    turn_id = new_id("t")
+    summary, used = await _summary(entity, cast, keep, spend_on_parents, _SummaryStream(entity, cast, turn_id))
     variable = VARIABLE if getattr(entity.circle.medium, "remembers_folds", False) else None
     shown = entity.redactor.text(context.fold(keep, summary, variable))
     entity.requests.folded()
@@ -98,7 +100,7 @@ async def _fold(entity: EntityState, cast: CastState, keep: int, *, spend_on_par
         )
     )
     fold = Turn(
-        id=new_id("t"),
+        id=turn_id,
         parent_id=entity.last_turn,
         cantrip_id=entity.cantrip_id,
         entity_id=entity.id,
@@ -135,7 +137,9 @@ def _ids(loom: Loom, turn: Turn) -> tuple[str, ...]:
     return (turn.id,) if turn.continues is None else loom.utterance_ids(turn.id)[-1]
 
 
-async def _summary(entity: EntityState, cast: CastState, keep: int, spend_on_parents: bool) -> tuple[str | None, Usage]:
+async def _summary(
+    entity: EntityState, cast: CastState, keep: int, spend_on_parents: bool, stream: _SummaryStream
+) -> tuple[str | None, Usage]:
     """The summarizer's summary of the turns to fold, and its usage.
 
     The summary is None if there is no summarizer or it fails; then the digest is used.
@@ -162,7 +166,8 @@ async def _summary(entity: EntityState, cast: CastState, keep: int, spend_on_par
     )
     used: list[Usage] = []
     try:
-        response = await metered(crystal, query, _silently, used.append)
+        response = await metered(crystal, query, stream.emit, used.append)
+        await stream.finish()
     except CrystalError as error:
         _log.warning("the summarizer failed, a digest by rule stands in: %s", entity.redactor.diagnostic(str(error)))
         return None, sum(used, NO_USAGE)
@@ -179,5 +184,24 @@ async def _summary(entity: EntityState, cast: CastState, keep: int, spend_on_par
             entity.usage = entity.usage + total
 
 
-async def _silently(delta: Delta) -> None:
-    """Ignore the stream: a summary is not a message of the entity, so nobody reads it as it comes."""
+class _SummaryStream:
+    """Reports a summary while it is written. It is not a message of the entity, so it has its own event."""
+
+    def __init__(self, entity: EntityState, cast: CastState, turn_id: str) -> None:
+        self._entity = entity
+        self._cast = cast
+        self._turn_id = turn_id
+        # A secret may be split over several pieces.
+        self._masked = Pieces(entity.redactor)
+
+    async def emit(self, delta: Delta) -> None:
+        if delta.kind == "text" and self._entity.hub.active:
+            await self._send(self._masked.feed(delta.text))
+
+    async def finish(self) -> None:
+        """Send the rest."""
+        await self._send(self._masked.end())
+
+    async def _send(self, text: str) -> None:
+        if text and self._entity.hub.active:
+            await self._entity.hub.send(events.SummaryText(**self._cast.ids, delta=text, turn_id=self._turn_id))

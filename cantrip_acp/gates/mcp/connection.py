@@ -22,9 +22,11 @@ from mcp.shared.exceptions import MCPError
 
 from cantrip_acp.core.errors import CantripError, GateError, SandboxError
 from cantrip_acp.gates.mcp import transport
-from cantrip_acp.gates.mcp.declaration import McpServer
+from cantrip_acp.gates.mcp.declaration import QUESTIONS, McpServer, ServerQuestion, ServerQuestions
 from cantrip_acp.gates.mcp.user_process import UserProcess
+from cantrip_acp.loom.records.turn import new_id
 from cantrip_acp.sandbox.launch import sandbox as runner
+from cantrip_acp.sandbox.launch.output import clean
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.launch.service import Service
 from cantrip_acp.sandbox.policy import interpreter
@@ -73,6 +75,10 @@ class Connection:
         self._service: Service | UserProcess | None = None
         self._status: int | None = None
         self._closed = False
+        self._questions: ServerQuestions | None = None
+        """Who shows the server's questions: that of the last call."""
+        self._pages: dict[str, _Page] = {}
+        """Pages that are not done, by the server's id."""
         self.server.hide(shared())
 
     @property
@@ -133,6 +139,8 @@ class Connection:
                 list_roots_callback=self._list_roots,
                 client_info=mcp_types.Implementation(name="cantrip-acp", version=__version__),
                 logging_callback=self._on_log_message,
+                elicitation_callback=self._on_question if self.server.asks_user else None,
+                message_handler=self._on_message,
                 cache=None,
             ) as client:
                 await self._list_tools(client)
@@ -197,6 +205,74 @@ class Connection:
     async def _on_log_message(self, params: mcp_types.LoggingMessageNotificationParams) -> None:
         log.debug("MCP server %s: %s", self.server.name, shared().diagnostic(str(params.data)[:1000]))
 
+    async def _on_question(
+        self, context: object, params: mcp_types.ElicitRequestParams
+    ) -> mcp_types.ElicitResult | mcp_types.ErrorData:
+        """Show a question of the server to the user."""
+        questions = self._questions
+        if questions is None:
+            return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message="Nobody can be asked now")
+        page = isinstance(params, mcp_types.ElicitRequestURLParams)
+        question = ServerQuestion(
+            id=new_id("el"),
+            server=self.server.name,
+            message=clean(params.message)[:4000],
+            url=params.url if isinstance(params, mcp_types.ElicitRequestURLParams) else "",
+            schema={} if isinstance(params, mcp_types.ElicitRequestURLParams) else params.requested_schema,
+        )
+        known = getattr(params, "elicitation_id", None) or question.id
+        entry = _Page(question.id)
+        if page:
+            # A quick server says that it is done before we have the answer.
+            self._pages[known] = entry
+        action, content = await questions.ask(question)
+        entry.accepted = action == "accept"
+        if entry.done.is_set():
+            self._complete(known)
+        elif not entry.accepted:
+            self._pages.pop(known, None)
+        given: Any = {"action": action if action in ("accept", "decline") else "cancel"}
+        if not page and given["action"] == "accept":
+            given["content"] = dict(content or {})
+        return mcp_types.ElicitResult.model_validate(given)
+
+    async def _on_message(self, message: object) -> None:
+        if isinstance(message, mcp_types.ElicitCompleteNotification):
+            self._complete(message.params.elicitation_id)
+
+    def _complete(self, known: str) -> None:
+        """A page is done. Tell the client so when the user has accepted it."""
+        page = self._pages.get(known)
+        if page is None:
+            return
+        page.done.set()
+        if page.accepted:
+            del self._pages[known]
+            if self._questions is not None:
+                self._questions.complete(page.question_id)
+
+    async def _open_pages(self, error: MCPError) -> bool:
+        """Show the pages that a server wants to be opened before a call (MCP, URL elicitation required).
+
+        Returns True if the user has finished all of them, so that the call can be made again.
+        """
+        if error.code != mcp_types.URL_ELICITATION_REQUIRED or not self.server.asks_user:
+            return False
+        ended = []
+        try:
+            wanted = mcp_types.ElicitationRequiredErrorData.model_validate(error.error.data).elicitations
+        except ValueError:
+            return False
+        for params in wanted:
+            answer = await self._on_question(None, params)
+            if not isinstance(answer, mcp_types.ElicitResult) or answer.action != "accept":
+                return False
+            if (page := self._pages.get(params.elicitation_id or "")) is not None:
+                ended.append(page.done)
+        for event in ended:
+            await event.wait()
+        return bool(wanted)
+
     async def call(
         self, tool: str, args: Mapping[str, Any], *, traceparent: str | None = None
     ) -> mcp_types.CallToolResult:
@@ -212,8 +288,14 @@ class Connection:
         if client is None:
             raise GateError(str(self._error("is not connected")))
         meta: Any = {"traceparent": traceparent} if traceparent else None
+        self._questions = QUESTIONS.get()
         try:
             with anyio.fail_after(self.server.call_s):
+                try:
+                    return await client.call_tool(tool, dict(args), meta=meta)
+                except MCPError as error:
+                    if not await self._open_pages(error):
+                        raise
                 return await client.call_tool(tool, dict(args), meta=meta)
         except TimeoutError:
             raise GateError(str(self._error(f"did not answer {tool} within {self.server.call_s:g} s"))) from None
@@ -232,6 +314,11 @@ class Connection:
             if await self._is_gone(error):
                 raise GateError(str(self._error(f"ended during {tool}: {self._describe_failure(error)}"))) from None
             raise GateError(str(self._error(f"sent an invalid answer to {tool}: {_one_line_error(error)}"))) from None
+        finally:
+            # A server need not say that a page is done. The call was what the page was for.
+            for known in tuple(self._pages):
+                self._complete(known)
+            self._pages.clear()
 
     async def _is_gone(self, error: BaseException) -> bool:
         """Whether a call failed because the server ended. If so, the connection counts as closed, and a later call starts
@@ -290,6 +377,15 @@ class Connection:
     def _error(self, why: str) -> McpError:
         self.last_error = shared().diagnostic(f"MCP server {self.server.name!r} {why}")
         return McpError(self.last_error)
+
+
+class _Page:
+    """A page that a server asks the user to open."""
+
+    def __init__(self, question_id: str) -> None:
+        self.question_id = question_id
+        self.accepted = False
+        self.done = anyio.Event()
 
 
 class _TransportAdapter:

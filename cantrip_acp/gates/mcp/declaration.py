@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
 from cantrip_acp.core.errors import DefinitionError
@@ -18,6 +19,31 @@ CALL_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerQuestion:
+    """A question of a server to the user (MCP, Elicitation): a page to open (``url``), or a form (``schema``)."""
+
+    id: str
+    server: str
+    message: str
+    url: str = field(default="", repr=False)
+    schema: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+class ServerQuestions(Protocol):
+    """Shows the questions of servers to the user."""
+
+    async def ask(self, question: ServerQuestion) -> tuple[str, Mapping[str, Any] | None]:
+        """The user's action (accept, decline or cancel), and the content of a form."""
+
+    def complete(self, question_id: str) -> None:
+        """The page of an accepted question is done."""
+
+
+QUESTIONS: ContextVar[ServerQuestions | None] = ContextVar("QUESTIONS", default=None)
+"""Who shows the questions that come during a call of a tool. None if nobody can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class McpServer:
     """One MCP server.
 
@@ -26,6 +52,7 @@ class McpServer:
     - ``transport`` http (streamable HTTP) or sse: the host connects to ``url`` with ``headers``.
     - ``trusted``: believe the server if it says that a tool only reads.
     - ``required``: the entity does not start without it.
+    - ``asks_user``: the server may send questions to the user (elicitation), because somebody is there to show them.
     - ``start_s``, ``call_s``: the most seconds to wait for the start, and for the answer to a call.
 
     Raises `DefinitionError` for an empty name, an invalid URL, or parts that do not fit the transport.
@@ -41,6 +68,7 @@ class McpServer:
     sandboxed: bool = True
     trusted: bool = False
     required: bool = False
+    asks_user: bool = False
     start_s: float = START_SECONDS
     call_s: float = CALL_SECONDS
 

@@ -53,7 +53,8 @@ def list_choices(recipe: Recipe | None, current: Crystal) -> list[Choice]:
         options = crystal_factory.options_of(crystal)
         found.setdefault(name, Choice(name, name, f"{options['provider']}:{options.get('model', 'a script')}"))
     for provider, names in KEYS.items():
-        if keys.find(names, keyring=False) is None:
+        route = crystal_factory.routes().get(provider, False)
+        if route is None or (route is False and keys.find(names, keyring=False) is None):
             continue
         from cantrip_acp.crystals.catalog import lookup
 

@@ -8,12 +8,14 @@ add factories as entry points ``cantrip_acp.crystals``. A factory's module is im
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath
@@ -34,6 +36,32 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 VARIABLE = "CANTRIP_CRYSTAL"
 """The environment variable with the crystal for recipes that name none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a client sends the requests of a provider, in place of every other address (ACP, ``providers/set``).
+
+    Only its ``headers`` are sent there: no key and no header of the environment or of a recipe.
+    """
+
+    api_type: str
+    base_url: str
+    headers: Mapping[str, Secret] = field(default_factory=dict, repr=False)
+
+
+ROUTES: ContextVar[dict[str, Route | None]] = ContextVar("ROUTES")
+"""The routes of the present connection by provider. None means that the client has disabled the provider."""
+
+
+def routes() -> Mapping[str, Route | None]:
+    """The routes of the present connection. Empty outside of one."""
+    return ROUTES.get({})
+
+
+def usable_keys() -> dict[str, tuple[str, ...]]:
+    """`KEYS` without the providers that have a route, or that the client has disabled."""
+    return {provider: names for provider, names in KEYS.items() if provider not in routes()}
 
 
 @dataclass(frozen=True, slots=True)

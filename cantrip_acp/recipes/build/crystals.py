@@ -17,6 +17,8 @@ from cantrip_acp.recipes.build.crystal_factory import (
     FactoryContext,
     available,
     options_of,
+    routes,
+    usable_keys,
 )
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse.source_map import KeyPath
@@ -65,14 +67,16 @@ def default_options(*, ask: bool = True) -> dict[str, Any]:
     """
     from cantrip_acp.crystals import keys
 
-    found = keys.find_first_provider(KEYS)
-    if found is not None:
+    provider = next((name for name in KEYS if routes().get(name) is not None), None)
+    if provider is None and (found := keys.find_first_provider(usable_keys())) is not None:
+        provider = found[0]
+    if provider is not None:
         from cantrip_acp.crystals.catalog import lookup
 
-        model = lookup.default(found[0])
+        model = lookup.default(provider)
         if model is None:
-            raise MissingKey(f"{found[0]} has no default model; set {VARIABLE}={found[0]}:MODEL")
-        return {"provider": found[0], "model": model}
+            raise MissingKey(f"{provider} has no default model; set {VARIABLE}={provider}:MODEL")
+        return {"provider": provider, "model": model}
     if keys.setting("CANTRIP_BASE_URL"):
         # The user has set a gateway, so a local server is not used.
         raise MissingKey(_how_to_get_one())

@@ -8,6 +8,8 @@ Each kind of address gets only its own keys and headers:
   gets the provider's key and ``CANTRIP_HEADERS``.
 - A gateway (``CANTRIP_BASE_URL``, which replaces every other address, also a recipe's) gets ``CANTRIP_API_KEY`` and
   ``CANTRIP_HEADERS``, but no provider's key.
+- An address that an ACP client sets (``providers/set``) replaces the others for its connection, and gets only the headers
+  that the client sets.
 - A recipe's ``base_url`` gets the recipe's ``headers`` and the key that its ``api_key_env`` names. It gets nothing
   else from the environment.
 """
@@ -19,6 +21,7 @@ import importlib
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
@@ -33,7 +36,9 @@ from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.endpoint import SILENCE_S, Endpoint, environment_address
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.presets import PRESETS, ollama_address
-from cantrip_acp.recipes.build.crystal_factory import AUTH_TOKEN, KEYS, FactoryContext
+from cantrip_acp.recipes.build.crystal_factory import AUTH_TOKEN, KEYS, FactoryContext, Route, routes
+from cantrip_acp.recipes.build.python_files import Files
+from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.text import codecs
 from cantrip_acp.text.redaction import shared
 
@@ -88,6 +93,8 @@ def endpoint(provider: str, options: Mapping[str, Any], need: FactoryContext, *,
     """
     rest = dict(options)
     model = str(rest.pop("model")).strip()
+    if provider in routes():
+        return _routed(provider, model, rest, known=known)
     given = rest.pop("base_url", None)
     gateway = keys.setting(BASE_URL)
     base_url = gateway or given
@@ -143,6 +150,44 @@ def endpoint(provider: str, options: Mapping[str, Any], need: FactoryContext, *,
         name_hint=remark,
         remarks=tuple(note for note in notes if note),
     )
+
+
+def _routed(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> Endpoint:
+    """The endpoint of a model whose requests the client routes. Raises `MissingKey` if the client disabled the provider."""
+    route = routes()[provider]
+    if route is None:
+        raise MissingKey(f"the client has disabled {provider} (providers/disable)")
+    for name in ("base_url", "headers", "api_key_env"):
+        rest.pop(name, None)
+    info = _info(provider, model, rest, known=known)
+    silence_s = float(rest.pop("timeout_s", SILENCE_S))
+    note = _fit_effort(f"{provider}:{model}", rest, info)
+    return Endpoint(
+        provider,
+        model,
+        route.base_url,
+        None,
+        dict(route.headers),
+        info,
+        silence_s=silence_s,
+        options=rest,
+        refusal_hint="no key is sent to an address that the client set; it must set a header with one",
+        remarks=(note,) if note else (),
+    )
+
+
+def make_route(api_type: str, base_url: str, headers: Mapping[str, str]) -> Route:
+    """Check the address and the headers of a route. Raises `DefinitionError`, whose text contains no value of a header."""
+
+    def error(path: KeyPath, message: str) -> DefinitionError:
+        return DefinitionError(message, where=".".join(map(str, path)))
+
+    need = FactoryContext(Path("/"), Files(), None, error)
+    plain, authorization = address(base_url, "baseUrl", need)
+    checked = _headers(headers, need, environment=False)
+    if authorization is not None:
+        checked.setdefault("Authorization", authorization)
+    return Route(api_type, plain, checked)
 
 
 def _fit_effort(who: str, rest: dict[str, Any], info: ModelInfo) -> str:

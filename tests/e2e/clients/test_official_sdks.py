@@ -16,6 +16,11 @@ acp = pytest.importorskip("acp")
 
 TYPESCRIPT = Path(__file__).parent / "typescript"
 
+needs_typescript = pytest.mark.skipif(
+    shutil.which("node") is None or not (TYPESCRIPT / "node_modules").exists(),
+    reason="node is not installed, or npm ci has not run in tests/e2e/clients/typescript (make test does)",
+)
+
 SESSION: list[dict[str, Any]] = [
     {"thinking": "A file, then.", "chunks": ["Hello", " there."], "bash": "echo made > notes && cat notes",
      "usage": {"prompt_tokens": 50, "completion_tokens": 5}},
@@ -110,11 +115,7 @@ async def test_the_python_sdk(scripted: str, folder: Path) -> None:
 
 
 @pytest.mark.sandbox
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-@pytest.mark.skipif(
-    not (TYPESCRIPT / "node_modules").exists(),
-    reason="npm ci has not run in tests/e2e/clients/typescript (make test does)",
-)
+@needs_typescript
 def test_the_typescript_sdk(scripted: str, folder: Path) -> None:
     ended = subprocess.run(
         ["node", "session.mjs", str(folder), AGENT, "--recipe", scripted],
@@ -136,5 +137,39 @@ def test_the_typescript_sdk(scripted: str, folder: Path) -> None:
     assert [update["content"]["text"] for update in seen["third"]["updates"] if "content" in update] == [
         "Nothing more."
     ]
+    assert seen["ended"] == {"code": 0, "signal": None}
+    assert "rror" not in ended.stderr, ended.stderr
+
+
+@pytest.mark.sandbox
+@needs_typescript
+def test_the_typescript_sdk_in_version_2(scripted: str, folder: Path) -> None:
+    ended = subprocess.run(
+        ["node", "session-v2.mjs", str(folder), AGENT, "--recipe", scripted],
+        cwd=TYPESCRIPT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    seen = json.loads(ended.stdout)
+    assert (seen["hello"]["protocolVersion"], seen["refused"]["code"]) == (2, -32602)
+    first = seen["first"]
+    assert first["state"]["stopReason"] == "end_turn"
+    kinds = [update["sessionUpdate"] for update in first["updates"]]
+    assert {"user_message", "agent_thought_chunk", "agent_message_chunk", "tool_call_update"} < set(kinds)
+    assert {"terminal_update", "terminal_output_chunk", "state_update"} < set(kinds)
+    (message,) = [update for update in first["updates"] if update["sessionUpdate"] == "user_message"]
+    assert message["messageId"] == first["reply"]["messageId"]
+    words = [u["content"]["text"] for u in first["updates"] if u["sessionUpdate"] == "agent_message_chunk"]
+    assert words == ["Hello", " there.", "The file is made."]
+    # The command asked first, with the call as the subject.
+    assert seen["asked"][0]["subject"]["toolCall"]["kind"] == "execute"
+    assert (folder / "notes").read_text() == "made\n"
+    assert seen["second"]["state"]["stopReason"] == "cancelled"
+    assert {each["configId"]: each["currentValue"] for each in seen["option"]["configOptions"]}["mode"] == "read-only"
+    assert [each["sessionId"] for each in seen["list"]["sessions"]] == [seen["opened"]["sessionId"]]
+    past = [update for update in seen["history"] if update["sessionUpdate"] == "user_message_chunk"]
+    assert past[0]["messageId"] == first["reply"]["messageId"]
+    assert [update["state"] for update in seen["history"] if update["sessionUpdate"] == "state_update"] == ["idle"]
+    assert seen["third"]["state"]["stopReason"] == "end_turn"
+    assert "Nothing more." in str(seen["third"]["updates"])
     assert seen["ended"] == {"code": 0, "signal": None}
     assert "rror" not in ended.stderr, ended.stderr

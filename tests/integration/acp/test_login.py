@@ -6,6 +6,9 @@ import re
 import stat
 import subprocess
 import time
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -45,9 +48,9 @@ def dotenv(home: dict[str, str]) -> Path:
     ("capabilities", "types"),
     [
         ({}, ["agent"]),
-        ({"auth": {"terminal": True}}, ["agent", "terminal"]),
+        ({"auth": {"terminal": True}}, ["terminal", "agent"]),
         ({"auth": {"terminal": "yes"}}, ["agent"]),
-        ({"auth": None, "_meta": {"terminal-auth": True}}, ["agent", "terminal"]),
+        ({"auth": None, "_meta": {"terminal-auth": True}}, ["terminal", "agent"]),
         ({"auth": {"terminal": False}, "_meta": {"terminal-auth": False}}, ["agent"]),
     ],
 )
@@ -56,15 +59,122 @@ def test_the_ways_that_are_offered(agent: RawClient, capabilities: dict[str, Any
     assert [method.get("type", "agent") for method in result["authMethods"]] == types
     assert result["agentCapabilities"]["auth"] == {"logout": {}}
     if len(types) > 1:
-        assert result["authMethods"][1]["args"] == ["--sign-in"]
+        # Without a key the environment cannot succeed, so it is not the first.
+        assert result["authMethods"][0]["args"] == ["--sign-in"]
     if "_meta" in capabilities and len(types) > 1:
-        flagged = result["authMethods"][1]["_meta"]["terminal-auth"]
+        flagged = result["authMethods"][0]["_meta"]["terminal-auth"]
         shown = subprocess.run(
             [flagged["command"], *flagged["args"]], input="", capture_output=True, text=True, timeout=60, check=False
         )
         assert "Nothing was changed" in shown.stderr
     # A second handshake goes by the wire, and says the same.
     assert agent.initialize(**capabilities) == result
+
+
+@pytest.mark.parametrize("where", ["variable", "file", "nowhere", "comment"])
+@pytest.mark.parametrize("shows", [{"auth": {"terminal": True}}, {"elicitation": {"url": {}}}])
+def test_the_first_way_can_succeed(home: dict[str, str], shows: dict[str, Any], where: str) -> None:
+    path = dotenv(home)
+    path.parent.mkdir(parents=True)
+    path.write_text({"file": f"export OPENAI_API_KEY = {SECRET}\n", "comment": "# OPENAI_API_KEY=x\n"}.get(where, ""))
+    client = RawClient(env={**home, "OPENAI_API_KEY": SECRET if where == "variable" else ""})
+    try:
+        ways = [method["id"] for method in client.initialize(**shows)["authMethods"]]
+        other = "terminal" if "auth" in shows else "page"
+        found = where in ("variable", "file")
+        assert ways == (["environment", other] if found else [other, "environment"])
+        if found:
+            assert client.call("authenticate", {"methodId": ways[0]}) == {}
+    finally:
+        client.close()
+
+
+def post(url: str, fields: dict[str, str], **headers: str) -> tuple[int, str]:
+    """Send the form of the page; status and text."""
+    request = urllib.request.Request(url, urllib.parse.urlencode(fields).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_a_key_is_entered_on_a_page(agent: RawClient, home: dict[str, str], folder: Path) -> None:
+    assert agent.initialize(elicitation={"url": {}})["authMethods"][0]["id"] == "page"
+    assert agent.error(NEW, {"cwd": str(folder), "mcpServers": []})["code"] == -32000
+    pages: list[dict[str, Any]] = []
+
+    def opened(params: dict[str, Any]) -> dict[str, Any]:
+        pages.append(params)
+        return {"action": "accept"}
+
+    agent.services["elicitation/create"] = opened
+    asked = agent.ask("authenticate", {"methodId": "page"})
+    agent.until_served("elicitation/create")
+    (page,) = pages
+    url = page["url"]
+    assert (page["mode"], page["requestId"]) == ("url", asked)
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}", url)
+    with urllib.request.urlopen(url, timeout=20) as shown:
+        assert "type=password" in shown.read().decode()
+    good = {"variable": "ANTHROPIC_API_KEY", "key": SECRET}
+    assert post(url[:-1], good)[0] == 404
+    assert post(url, good, Host="example.com")[0] == 404
+    assert post(url, good, Origin="http://example.com")[0] == 404
+    assert post(url, {**good, "key": "short"})[0] == 400
+    assert post(url, {**good, "variable": "PATH"})[0] == 400
+    assert not dotenv(home).exists()
+    status, text = post(url, good)
+    assert (status, SECRET in text) == (200, False)
+    done = agent.until(lambda m: m.get("method") == "elicitation/complete")
+    assert done["params"] == {"elicitationId": page["elicitationId"]}
+    assert agent.answer(asked)["result"] == {}
+    assert dotenv(home).read_text().endswith(f"ANTHROPIC_API_KEY={SECRET}\n")
+    assert stat.S_IMODE(dotenv(home).stat().st_mode) == 0o600
+    agent.session(folder)
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(url, timeout=20)
+    assert SECRET not in json.dumps(agent.seen) + agent.stderr()
+
+
+@pytest.mark.parametrize("end", ["decline", "cancel", "$/cancel_request"])
+def test_a_page_that_is_not_opened(agent: RawClient, home: dict[str, str], end: str) -> None:
+    agent.initialize(elicitation={"url": {}})
+    pages: list[str] = []
+
+    def answer(params: dict[str, Any]) -> dict[str, Any]:
+        pages.append(params["url"])
+        return {"action": "accept" if end.startswith("$") else end}
+
+    agent.services["elicitation/create"] = answer
+    asked = agent.ask("authenticate", {"methodId": "page"})
+    agent.until_served("elicitation/create")
+    if end.startswith("$"):
+        agent.tell(end, {"requestId": asked})
+    assert agent.answer(asked)["error"]["code"] == (-32800 if end.startswith("$") else -32000)
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(pages[0], timeout=20)
+    assert not dotenv(home).exists()
+
+
+def test_the_page_is_for_clients_that_show_addresses(agent: RawClient) -> None:
+    assert [m["id"] for m in agent.initialize(elicitation={"form": {}})["authMethods"]] == ["environment"]
+    assert agent.error("authenticate", {"methodId": "page"})["code"] == -32602
+
+
+def test_the_quick_look_for_a_key_knows_every_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from cantrip_acp.acp import initialize
+    from cantrip_acp.crystals import keys
+    from cantrip_acp.recipes.build.crystal_factory import KEYS as VARIABLES
+
+    assert {name for names in VARIABLES.values() for name in names} < set(initialize.KEY_VARIABLES)
+    for given in ({"CANTRIP_CONFIG_DIR": "~/here"}, {"XDG_CONFIG_HOME": str(tmp_path)}, {"XDG_CONFIG_HOME": "x"}, {}):
+        with monkeypatch.context() as patch:
+            for name in ("CANTRIP_CONFIG_DIR", "XDG_CONFIG_HOME"):
+                patch.delenv(name, raising=False)
+            for name, value in given.items():
+                patch.setenv(name, value)
+            assert initialize.dotenv_path() == str(keys.dotenv_file())
 
 
 def at_a_terminal(home: dict[str, str], *answers: str) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -247,3 +248,109 @@ def test_a_client_lists_and_restarts_servers(opened: Any, folder: Path) -> None:
     for wrong in ({**names, "server": 2}, {**names, "server": -1}, {**names, "server": "tools"}, names):
         assert agent.error("_cantrip/mcp/restart", wrong)["code"] == -32602
     assert agent.error("_cantrip/mcp/list", {"sessionId": "none"})["code"] == -32002
+
+
+# --- questions of servers
+
+ASKING = """
+import json, sys
+import toolserver
+
+def ask(params):
+    print(json.dumps({"jsonrpc": "2.0", "id": "q1", "method": "elicitation/create", "params": params}), flush=True)
+    while True:
+        message = json.loads(sys.stdin.readline())
+        if message.get("id") == "q1":
+            return message
+
+def tell(id):
+    told = {"jsonrpc": "2.0", "method": "notifications/elicitation/complete", "params": {"elicitationId": id}}
+    print(json.dumps(told), flush=True)
+
+def visit(tells):
+    page = {"mode": "url", "message": "Sign in", "url": "https://example.com/in", "elicitationId": "mine"}
+    answer = ask(page)
+    if tells:
+        tell("mine")
+    return toolserver.result(json.dumps(answer.get("result") or answer["error"]["message"]))
+
+def fill():
+    field = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    answer = ask({"mode": "form", "message": "Who?", "requestedSchema": field})
+    return toolserver.result(json.dumps(answer.get("result") or answer["error"]["message"]))
+
+toolserver.TOOLS["visit"] = (visit, "Asks to open a page.", {"tells": "boolean"})
+toolserver.TOOLS["fill"] = (fill, "Asks for a name.", {})
+answer, visited = toolserver.call, []
+
+def call(name, arguments):
+    if name == "echo" and not visited:
+        page = {"mode": "url", "message": "Pay", "url": "https://example.com/pay", "elicitationId": "pay"}
+        visited.append(page)
+        toolserver.after_answer.append(lambda: tell("pay"))
+        raise toolserver.Refused(-32042, "This needs a page", {"elicitations": [page]})
+    if name == "echo":
+        return toolserver.result("paid")
+    return answer(name, arguments)
+
+toolserver.call = call
+toolserver.main()
+"""
+
+
+def asking(folder: Path) -> dict[str, Any]:
+    server = stdio(folder)
+    (folder / "asking.py").write_text(ASKING)
+    return {**server, "args": [str(folder / "asking.py")]}
+
+
+def one_call(gate: str, **args: Any) -> list[dict[str, Any]]:
+    return [{"tool_calls": [{"gate": gate, "args": args}]}, {"tool_calls": [{"gate": "done", "args": {"answer": "x"}}]}]
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("action", ["accept", "decline"])
+def test_a_server_asks_to_open_a_page(opened: Any, folder: Path, action: str, tells: bool) -> None:
+    agent = opened(one_call("tools.visit", tells=tells))
+    agent.initialize(elicitation={"url": {}})
+    asked: list[dict[str, Any]] = []
+    agent.services["elicitation/create"] = lambda params: asked.append(params) or {"action": action}
+    session = agent.session(folder, mcpServers=[asking(folder)])
+    agent.prompt(session)
+    (page,) = asked
+    assert (page["mode"], page["url"], page["message"]) == ("url", "https://example.com/in", "tools: Sign in")
+    assert (page["sessionId"], page["toolCallId"]) == (session, agent.updates("tool_call")[0]["toolCallId"])
+    told = [m["params"]["elicitationId"] for m in agent.seen if m.get("method") == "elicitation/complete"]
+    assert told == ([page["elicitationId"]] if action == "accept" else [])
+    (result,) = results(agent, "visit (tools)")
+    assert json.loads(result["rawOutput"]["output"])["action"] == action
+
+
+def test_a_server_asks_with_a_form(opened: Any, folder: Path) -> None:
+    agent = opened(one_call("tools.fill"))
+    agent.initialize(elicitation={"form": {}})
+    agent.services["elicitation/create"] = lambda params: {"action": "accept", "content": {"name": params["message"]}}
+    agent.prompt(agent.session(folder, mcpServers=[asking(folder)]))
+    (result,) = results(agent, "fill (tools)")
+    assert json.loads(result["rawOutput"]["output"]) == {"action": "accept", "content": {"name": "tools: Who?"}}
+
+
+def test_a_call_that_needs_a_page_is_made_again_after_it(opened: Any, folder: Path) -> None:
+    agent = opened(one_call("tools.echo", text="x"))
+    agent.initialize(elicitation={"url": {}})
+    asked: list[str] = []
+    agent.services["elicitation/create"] = lambda params: asked.append(params["url"]) or {"action": "accept"}
+    agent.prompt(agent.session(folder, mcpServers=[asking(folder)]))
+    assert asked == ["https://example.com/pay"]
+    (result,) = results(agent, "echo (tools)")
+    assert (result["status"], result["rawOutput"]["output"]) == ("completed", "paid")
+    assert [m["method"] for m in agent.seen if str(m.get("method")).startswith("elicitation")] == [
+        "elicitation/create", "elicitation/complete",
+    ]  # fmt: skip
+
+
+def test_a_server_is_told_that_nobody_can_be_asked(opened: Any, folder: Path) -> None:
+    agent = opened(one_call("tools.visit", tells=False))
+    agent.prompt(agent.session(folder, mcpServers=[asking(folder)]))
+    (result,) = results(agent, "visit (tools)")
+    assert "not supported" in result["rawOutput"]["output"]

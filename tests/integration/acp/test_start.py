@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.acp_client import AGENT, SOON, RawClient
-from tests.support.acp_schema_check import check
+from tests.support.acp_schema_check import V1_UNSTABLE, check
 
 HELLO = b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}\n'
 
@@ -46,7 +46,7 @@ def test_help_names_every_flag_and_its_example_works() -> None:
     pasted = subprocess.run(
         ["sh", "-c", example], capture_output=True, timeout=30, check=True, env={**os.environ, "PATH": path}
     )
-    check("InitializeResponse", json.loads(pasted.stdout)["result"])
+    check("InitializeResponse", json.loads(pasted.stdout)["result"], V1_UNSTABLE)
 
 
 def test_version() -> None:
@@ -106,7 +106,7 @@ def test_only_what_is_true_is_advertised(start: Callable[..., RawClient], folder
     assert capabilities["loadSession"] is True
     assert capabilities["promptCapabilities"] == {"image": True, "audio": True, "embeddedContext": True}
     assert set(capabilities["sessionCapabilities"]) == {
-        "list", "resume", "close", "delete", "additionalDirectories", "fork",
+        "list", "resume", "close", "delete", "additionalDirectories", "fork", "title", "systemPrompt",
     }  # fmt: skip
     for method in ("session/load", "session/resume", "session/fork"):
         assert agent.error(method, {"sessionId": "x", "cwd": str(folder), "mcpServers": []})["code"] == -32002
@@ -199,7 +199,7 @@ def test_input_and_output_may_be_files(recipe: Callable[..., str], folder: Path,
     assert ended.returncode == 0
     said = map(json.loads, answered.read_text().splitlines())
     replies = {message["id"]: message for message in said if "id" in message}
-    check("InitializeResponse", replies[0]["result"])
+    check("InitializeResponse", replies[0]["result"], V1_UNSTABLE)
     check("NewSessionResponse", replies[1]["result"])
     assert replies[2]["error"]["code"] == -32601
 
@@ -210,7 +210,7 @@ def test_input_and_output_may_be_one_socket(recipe: Callable[..., str], folder: 
     theirs.close()
     with ours, ours.makefile("rb") as lines:
         ours.sendall(HELLO)
-        check("InitializeResponse", json.loads(lines.readline())["result"])
+        check("InitializeResponse", json.loads(lines.readline())["result"], V1_UNSTABLE)
         ours.sendall(new_session(folder))
         check("NewSessionResponse", json.loads(lines.readline())["result"])
         ours.shutdown(socket.SHUT_WR)
@@ -240,7 +240,7 @@ def test_input_and_output_may_be_a_terminal(recipe: Callable[..., str], folder: 
     reply = line()
     if "method" in reply:
         reply = line()  # what the terminal echoed before the agent had it
-    check("InitializeResponse", reply["result"])
+    check("InitializeResponse", reply["result"], V1_UNSTABLE)
     # Longer than a terminal's own line editing takes.
     padded = json.loads(new_session(folder)) | {"padding": "x" * 20_000}
     threading.Thread(target=os.write, args=(ours, json.dumps(padded).encode() + b"\n")).start()

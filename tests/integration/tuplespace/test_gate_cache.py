@@ -18,7 +18,7 @@ from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateInputs
 from cantrip_acp.loom.records.turn import GateRecord
 from cantrip_acp.tuplespace import input_files
-from cantrip_acp.tuplespace.gate_cache import GateCache
+from cantrip_acp.tuplespace.gate_cache import GateCache, SwitchableCache
 from tests.support import processes
 from tests.support.processes import CANTRIP
 
@@ -49,7 +49,7 @@ class Counted:
 
         self.gate = Gate.of(count, inputs=inputs)
 
-    async def call(self, cache: GateCache | None = None, **args: Any) -> GateRecord:
+    async def call(self, cache: GateCache | SwitchableCache | None = None, **args: Any) -> GateRecord:
         """One call by an entity of its own, with a new cache unless one is given."""
         script = ScriptedCrystal(
             [
@@ -291,3 +291,12 @@ def test_tests_of_an_unchanged_tree_are_not_run_again(project: Path) -> None:
     assert not any("reused" in title for title in titles(cast(project, CANTRIP_NO_CACHE="1")))
     (project / "test_it.py").write_text((project / "test_it.py").read_text() + "\n# changed\n")
     assert "reused" not in titles(cast(project))[0]
+
+
+async def test_reuse_is_switched_off_and_on_for_one_session(counted: Counted) -> None:
+    first = await counted.call()
+    session = SwitchableCache(GateCache(counted.state), enabled=False)
+    assert (await counted.call(session)).result["number"] == 2
+    session.enabled = True
+    assert (await counted.call(session)).result == first.result
+    assert counted.calls == 2

@@ -294,3 +294,97 @@ def test_a_session_that_is_loaded_shows_its_children(start: Start, folder: Path,
     ]  # fmt: skip
     assert "> Words." in text
     assert "- `echo` failed: " in text
+
+
+# --- children as sessions of their own, for clients that ask
+
+
+def in_session(agent: Any, session: str, since: int = 0) -> list[dict[str, Any]]:
+    messages = [m["params"] for m in agent.seen[since:] if m.get("method") == "session/update"]
+    return [m["update"] for m in messages if m["sessionId"] == session]
+
+
+def told(updates: list[dict[str, Any]]) -> list[Any]:
+    """Kinds of updates with what matters of each, without those that come at any time."""
+    shown: list[Any] = []
+    for update in updates:
+        match update["sessionUpdate"]:
+            case "subagent_update":
+                shown.append((update["state"]["state"], update["state"].get("stopReason"), update.get("title")))
+            case "session_message":
+                shown.append(update["content"][0]["text"])
+            case "agent_message_chunk" | "tool_call":
+                shown.append(update["sessionUpdate"])
+    return shown
+
+
+def test_children_are_sessions_if_the_client_asks(start: Start, folder: Path) -> None:
+    below = {"responses": [say("call_agent", intent="deeper"), done("A")], "children": [[done("deep")]]}
+    agent = start(
+        [say("call_agent_batch", requests=["first", "second"]), done("all")],
+        capabilities={"subagents": {}},
+        crystal={"children": [below, [{"content": "Words.", **done("B")}]]},
+        **FAMILY,
+    )
+    session = agent.session(folder)
+    agent.prompt(session)
+    children = {
+        u["title"]: u["sessionId"]
+        for message in agent.seen
+        if (u := message.get("params", {}).get("update", {})).get("sessionUpdate") == "subagent_update" and "title" in u
+    }
+    first, second, deeper = children["first"], children["second"], children["deeper"]
+
+    def check(since: int) -> None:
+        own = told(in_session(agent, session, since))
+        assert [each for each in own if isinstance(each, tuple)].count(("idle", "end_turn", None)) == 2
+        assert {"first", "second", "A", "B"} <= {each for each in own if isinstance(each, str)}
+        assert told(in_session(agent, deeper, since)) == ["deeper", "tool_call", "agent_message_chunk", "deep"]
+        assert told(in_session(agent, first, since)) == [
+            "first", "tool_call", ("running", None, "deeper"), "deeper", ("idle", "end_turn", None), "deep", "tool_call",
+            "agent_message_chunk", "A",
+        ]  # fmt: skip
+        assert "agent_message_chunk" in told(in_session(agent, second, since))
+        # The call that started them does not show them again.
+        assert "Child" not in str(agent.updates("tool_call_update", session))
+        # Each child is announced before anything names it.
+        names = [str(m["params"]) for m in agent.seen[since:] if m.get("method") == "session/update"]
+        for child in (first, second, deeper):
+            assert "subagent_update" in next(text for text in names if child in text)
+
+    check(0)
+    sent = [u for u in in_session(agent, session) if u["sessionUpdate"] == "session_message"]
+    received = in_session(agent, first)[0]
+    (outgoing,) = [u for u in sent if u["recipientSessionId"] == first]
+    assert (outgoing["senderSessionId"], received["senderMessageId"]) == (session, outgoing["messageId"])
+    assert outgoing["recipientMessageId"] == received["messageId"]
+    for method in ("session/prompt", "session/close", "session/set_title"):
+        params = {"sessionId": first, "prompt": [{"type": "text", "text": "x"}], "title": "x"}
+        assert agent.error(method, params)["code"] == -32002
+    agent.call("session/close", {"sessionId": session})
+    since = len(agent.seen)
+    agent.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+    check(since)
+
+
+def test_a_childs_question_is_asked_in_its_session(start: Start, folder: Path) -> None:
+    agent = start(
+        [say("call_agent", intent="Make a.txt"), done("all")],
+        capabilities={"subagents": {}},
+        crystal={"children": [[say("write_file", path="a.txt", content="new\n"), done("made")]]},
+        **FAMILY,
+    )
+    agent.permit = None
+    session = agent.session(folder, mode="ask")
+    prompt = agent.start_prompt(session)
+    message = agent.until(lambda m: m.get("method") == ASK)
+    child = message["params"]["sessionId"]
+    assert child != session
+    (call, *_) = [u for u in in_session(agent, child) if u["sessionUpdate"] == "tool_call"]
+    assert call["toolCallId"] == message["params"]["toolCall"]["toolCallId"]
+    assert message["params"]["toolCall"]["title"] == "Write a.txt (new, +1)"
+    agent.tell("session/cancel", {"sessionId": session})
+    assert agent.answer(prompt)["result"]["stopReason"] == "cancelled"
+    assert told(in_session(agent, session))[-1] == ("idle", "cancelled", None)
+    (last,) = [u for u in in_session(agent, child) if u["sessionUpdate"] == "tool_call_update" and "status" in u][-1:]
+    assert last["status"] == "failed"

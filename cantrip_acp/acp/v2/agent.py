@@ -1,0 +1,141 @@
+"""The methods of version 2, each by the handler of version 1 that does the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.initialize import initialize_result
+from cantrip_acp.acp.v2.client import Client, OpenPrompt
+from cantrip_acp.acp.v2.initialize import VERSION, result_of_v1, v1_capabilities
+from cantrip_acp.acp.v2.render import option
+from cantrip_acp.acp.wire.connection import Method, Request
+from cantrip_acp.acp.wire.jsonrpc import (
+    INVALID_REQUEST,
+    REQUEST_CANCELLED,
+    RESOURCE_NOT_FOUND,
+    RpcError,
+    invalid_params,
+)
+from cantrip_acp.core.events import CastStarted
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+
+    from cantrip_acp.acp.sessions.handlers import Sessions
+    from cantrip_acp.acp.wire.connection import Connection
+
+
+class Resume(acp.LoadSession, kw_only=True):
+    """Parameters of ``session/resume``: with ``replay_from`` ``{type: start}`` the history is sent before the reply."""
+
+    replay_from: Any = None
+
+
+class AgentV2:
+    """The agent of a connection that speaks version 2. ``v1`` has the methods of version 1."""
+
+    def __init__(
+        self, sessions: Sessions, connection: Connection, v1: Mapping[str, Method], *, shows_queue: bool
+    ) -> None:
+        self._sessions = sessions
+        self._v1 = v1
+        self._client = Client(connection, shows_queue=shows_queue)
+        # Sessions use it as a connection. It passes on what it does not change.
+        sessions.context.connection = cast("Connection", self._client)
+        sessions.context.on_event = self._on_event
+
+    def methods(self) -> dict[str, Method]:
+        """The methods of version 2 that this agent has."""
+        same = (
+            "session/list", "session/delete", "session/cancel", "session/set_title", "providers/list", "providers/set",
+            "providers/disable", "_cantrip/queue/list", "_cantrip/queue/edit", "_cantrip/queue/remove",
+        )  # fmt: skip
+        return {
+            **{name: self._v1[name] for name in same},
+            "initialize": Method(acp.Initialize, self._initialize),
+            "auth/login": self._v1["authenticate"],
+            "auth/logout": self._v1["logout"],
+            "session/new": Method(acp.NewSession, self._new),
+            "session/fork": Method(acp.LoadSession, self._fork),
+            "session/resume": Method(Resume, self._resume),
+            "session/close": Method(acp.SessionParams, self._close),
+            "session/set_config_option": Method(acp.SetConfigOption, self._set_option),
+            "session/prompt": Method(acp.Prompt, self._prompt),
+        }
+
+    def _initialize(self, params: acp.Initialize, request: Request) -> dict[str, Any]:
+        if not isinstance(params.protocol_version, int) or params.protocol_version < VERSION:
+            raise RpcError(INVALID_REQUEST, "Invalid request: this connection speaks version 2 already")
+        return result_of_v1(initialize_result(v1_capabilities({"capabilities": params.capabilities})))
+
+    # --- sessions ----------------------------------------------------------------------------------------------------
+
+    async def _new(self, params: acp.NewSession, request: Request) -> dict[str, Any]:
+        return _reply(await self._sessions.new(params, request))
+
+    async def _fork(self, params: acp.LoadSession, request: Request) -> dict[str, Any]:
+        return _reply(await self._sessions.fork(params, request))
+
+    async def _resume(self, params: Resume, request: Request) -> dict[str, Any]:
+        start = params.replay_from
+        if start is not None and not (isinstance(start, dict) and start.get("type") == "start"):
+            raise invalid_params('must be {"type": "start"}', "replayFrom")
+        work = self._sessions.load if start is not None else self._sessions.resume
+        found = await work(params, request)
+        self._client.idle(params.session_id)
+        return _reply(found)
+
+    async def _close(self, params: acp.SessionParams, request: Request) -> dict[str, Any]:
+        try:
+            await self._sessions.close(params, request)
+        except RpcError as problem:
+            # Closing a session that is not open is no error in version 2.
+            if problem.code != RESOURCE_NOT_FOUND:
+                raise
+        await self._client.all_ended(params.session_id)
+        return {}
+
+    async def _set_option(self, params: acp.SetConfigOption, request: Request) -> dict[str, Any]:
+        if params.type not in ("id", "boolean") or isinstance(params.value, bool) is not (params.type == "boolean"):
+            raise invalid_params("must be a value of its type, id or boolean", "value")
+        found = await self._sessions.set_option(params, request)
+        return {"configOptions": [option(each) for each in found.config_options]}
+
+    # --- prompts -----------------------------------------------------------------------------------------------------
+
+    def _prompt(self, params: acp.Prompt, request: Request) -> Awaitable[dict[str, Any]]:
+        """Answer as soon as the message is part of the conversation. The end of the prompt is a state of the session.
+
+        A prompt during another one waits, and so does its answer.
+        """
+        if not params.prompt:
+            raise invalid_params("must not be empty", "prompt")
+        work = self._sessions.prompt(params, request)
+        prompt = self._client.add(params)
+        self._client.start_task(lambda: self._client.run(prompt, work))
+        return self._inserted(prompt)
+
+    async def _inserted(self, prompt: OpenPrompt) -> dict[str, Any]:
+        await prompt.answerable.wait()
+        if prompt.message_id is None:
+            raise prompt.error or RpcError(REQUEST_CANCELLED, "Request cancelled")
+        return {"messageId": prompt.message_id}
+
+    def _on_event(self, session_id: str, event: object) -> None:
+        prompt = self._client.running(session_id)
+        if isinstance(event, CastStarted) and prompt is not None:
+            # The same id as in the history (`render.loaded_session`).
+            self._client.insert(prompt, f"{event.cast_id}:intent")
+
+
+def _reply(state: acp.SessionState) -> dict[str, Any]:
+    """The state of a session in a reply of version 2."""
+    found: dict[str, Any] = {}
+    if state.session_id is not None:
+        found["sessionId"] = state.session_id
+    if state.config_options is not None:
+        found["configOptions"] = [option(each) for each in state.config_options]
+    if state.meta is not None:
+        found["_meta"] = state.meta
+    return found

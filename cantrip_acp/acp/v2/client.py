@@ -1,0 +1,147 @@
+"""The client of a connection in version 2: sends what sessions send, in the words of version 2, and tells their state.
+
+It stands in the place of the connection for the sessions, so that they are the same in both versions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.sessions.prompt_queue import QUEUE_CHANGED
+from cantrip_acp.acp.v2.render import content_blocks, permission_request, render
+from cantrip_acp.acp.wire.jsonrpc import ErrorObject, RpcError
+from cantrip_acp.loom.records.turn import new_id
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from cantrip_acp.acp.wire.connection import Connection
+
+
+class OpenPrompt:
+    """A prompt that waits or runs. ``message_id`` is set when its message was inserted."""
+
+    def __init__(self, params: acp.Prompt) -> None:
+        self.params = params
+        self.message_id: str | None = None
+        self.error: RpcError | None = None
+        self.answerable = anyio.Event()
+        """Set when the request can be answered: the message was inserted, or the prompt ended before."""
+        self.ended = anyio.Event()
+        self.questions = 0
+        """The number of questions that the user has not answered."""
+
+
+class Client:
+    """What sessions use of a connection, for a client of version 2."""
+
+    def __init__(self, connection: Connection, *, shows_queue: bool) -> None:
+        """``shows_queue``: the client asks for the prompts that wait (``_cantrip/queue_changed``)."""
+        self._connection = connection
+        self._shows_queue = shows_queue
+        self._prompts: dict[str, list[OpenPrompt]] = {}
+        """By session id: the prompt that runs, and those that wait for it."""
+
+    def __getattr__(self, name: str) -> Any:
+        # All else is the same in both versions: background tasks, waiting for a slow reader.
+        return getattr(self._connection, name)
+
+    # --- what sessions send ------------------------------------------------------------------------------------------
+
+    def notify_now(self, method: str, params: Any) -> None:
+        if method == QUEUE_CHANGED and not self._shows_queue:
+            return
+        if not isinstance(params, acp.SessionNotification):
+            self._connection.notify_now(method, params)
+            return
+        prompt = self.running(params.session_id)
+        if prompt is not None and prompt.message_id is None and isinstance(params.update, acp.AgentMessageChunk):
+            # The answer of a slash command, which is no cast.
+            self.insert(prompt)
+        for session_id, update in render(params.session_id, params.update):
+            self._send(session_id, update)
+
+    async def request(self, method: str, params: Any, result: Any = Any) -> Any:
+        session_id = getattr(params, "session_id", None)
+        if isinstance(params, acp.RequestPermission):
+            params = permission_request(params)
+        prompt = self.running(session_id) if isinstance(session_id, str) else None
+        if prompt is None or prompt.message_id is None:
+            return await self._connection.request(method, params, result)
+        prompt.questions += 1
+        if prompt.questions == 1:
+            self._state(prompt.params.session_id, "requires_action")
+        try:
+            return await self._connection.request(method, params, result)
+        finally:
+            prompt.questions -= 1
+            if not prompt.questions and not prompt.ended.is_set():
+                self._state(prompt.params.session_id, "running")
+
+    # --- prompts -----------------------------------------------------------------------------------------------------
+
+    def running(self, session_id: str) -> OpenPrompt | None:
+        """The prompt that runs in a session: the first one of those that have not ended."""
+        return next(iter(self._prompts.get(session_id, ())), None)
+
+    def add(self, params: acp.Prompt) -> OpenPrompt:
+        """Add a prompt, which runs when those before it have ended."""
+        prompt = OpenPrompt(params)
+        self._prompts.setdefault(params.session_id, []).append(prompt)
+        return prompt
+
+    async def all_ended(self, session_id: str) -> None:
+        """Wait until no prompt of a session runs or waits."""
+        for prompt in tuple(self._prompts.get(session_id, ())):
+            await prompt.ended.wait()
+
+    def insert(self, prompt: OpenPrompt, message_id: str = "") -> None:
+        """The message of a prompt is part of the conversation now, with this id or a new one."""
+        if prompt.message_id is not None:
+            return
+        session_id = prompt.params.session_id
+        prompt.message_id = message_id = message_id or f"{new_id('m')}:intent"
+        if prompt is self.running(session_id):
+            self._state(session_id, "running")
+        content = content_blocks(prompt.params.prompt)
+        self._send(session_id, {"sessionUpdate": "user_message", "messageId": message_id, "content": content})
+        prompt.answerable.set()
+
+    async def run(self, prompt: OpenPrompt, work: Awaitable[acp.PromptResult]) -> None:
+        """Await the work of a prompt, and report its end as a state. If it ends before its message was inserted, its request
+        is answered with the error, or as cancelled."""
+        session_id = prompt.params.session_id
+        end: dict[str, Any] = {"stopReason": "cancelled"}
+        try:
+            result = await work
+            end = {"stopReason": result.stop_reason}
+            if result.meta is not None:
+                end["_meta"] = result.meta
+            if result.stop_reason != "cancelled":
+                self.insert(prompt)
+        except RpcError as problem:
+            prompt.error = problem
+            end = {"stopReason": "error", "error": ErrorObject.of(problem)}
+        finally:
+            # The command /queue ends while another prompt runs.
+            ran = prompt is self.running(session_id)
+            self._prompts[session_id].remove(prompt)
+            if not self._prompts[session_id]:
+                del self._prompts[session_id]
+            prompt.ended.set()
+            if ran and prompt.message_id is not None:
+                self._state(session_id, "idle", **end)
+            prompt.answerable.set()
+
+    def idle(self, session_id: str) -> None:
+        """Tell that a session that was opened does nothing."""
+        self._state(session_id, "idle")
+
+    def _state(self, session_id: str, state: str, **more: Any) -> None:
+        self._send(session_id, {"sessionUpdate": "state_update", "state": state, **more})
+
+    def _send(self, session_id: str, update: dict[str, Any]) -> None:
+        self._connection.notify_now("session/update", {"sessionId": session_id, "update": update})

@@ -168,9 +168,16 @@ async def changes_data(session: Session, params: acp.FileRequest) -> dict[str, A
 
 
 async def undo_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
-    """``_cantrip/undo``: undo the last prompt, or one file, or one hunk of it."""
+    """``_cantrip/undo``: undo the last prompt, or one file, or one hunk of it; with ``since`` all that `changes_data` lists."""
+    from cantrip_acp.checkpoints.history import Target
+
     _require_idle(session)
     history = await _history(session)
+    if params.path is None and params.since is not None:
+        listed = await _reviews(session, history, params.since)
+        # One restore, so that one redo takes it back.
+        target = Target({each.path: each.undo() for each in listed}, "")
+        return await run_restore(session, target, force=params.force, dry_run=params.dry_run)
     if params.path is None:
         return await run_restore(session, history.undo(), force=params.force, dry_run=params.dry_run)
     review = await _find_review(session, history, params)

@@ -120,6 +120,21 @@ def test_the_methods_give_data_for_a_panel(changed: tuple[Any, Any], folder: Pat
     assert (folder / "a.txt").read_text() == "other\n"
 
 
+def test_everything_that_is_listed_is_undone_at_once_and_brought_back_at_once(
+    changed: tuple[Any, Any], folder: Path
+) -> None:
+    agent, session = changed
+    after = (folder / "a.txt").read_text()
+    agent.call("_cantrip/keep", {"sessionId": session, "path": "sub/new.txt"})
+    done = agent.call("_cantrip/undo", {"sessionId": session, "since": "start"})
+    assert [each["path"] for each in done["restored"]] == ["a.txt"]
+    assert (folder / "a.txt").read_text() == LINES
+    assert (folder / "sub" / "new.txt").read_text() == "new\n"
+    assert agent.call("_cantrip/changes", {"sessionId": session})["files"] == []
+    agent.call("_cantrip/redo", {"sessionId": session})
+    assert (folder / "a.txt").read_text() == after
+
+
 def test_keep_and_undo_of_hunks(start: Start, folder: Path) -> None:
     text = "".join(f"{number}\n" for number in range(40))
     (folder / "n.txt").write_text(text)

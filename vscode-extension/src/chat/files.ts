@@ -41,7 +41,8 @@ export class EditorFiles {
 
   private async text(uri: vscode.Uri): Promise<string> {
     const open = opened(uri);
-    if (open !== undefined) return open.getText();
+    // Without unsaved changes the file counts: the editor may not have noticed yet that it was changed.
+    if (open?.isDirty === true) return open.getText();
     let bytes: Uint8Array;
     try {
       bytes = await vscode.workspace.fs.readFile(uri);
@@ -51,6 +52,8 @@ export class EditorFiles {
     try {
       return new TextDecoder("utf-8", { fatal: true, ignoreBOM: false }).decode(bytes);
     } catch {
+      // The editor may know its encoding.
+      if (open !== undefined) return open.getText();
       throw new RequestError(INVALID, `${uri.fsPath} is not text in UTF-8.`);
     }
   }

@@ -95,6 +95,7 @@ class Project:
             "files.autoSave": "off",
             "cantrip.stateDir": str(home / "state"),
             "cantrip.chat.recipe": str(recipe),
+            "cantrip.chat.mode": "ask",
             **settings,
         }
         (folder / ".vscode/settings.json").write_text(json.dumps(chosen))

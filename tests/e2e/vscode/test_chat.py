@@ -33,6 +33,14 @@ WORK = [
     {"tool_calls": [call("edit_file", path="long.txt", old_text="line 70\n", new_text="line seventy\n")]},
     done("Done."),
 ]
+WAITING = [
+    {"when": "Wait for me", "tool_calls": [call("bash", command="echo it waits; until [ -e go ]; do sleep 0.1; done")]},
+    done("Went.", when="Wait for me"),
+]
+PLANNING = [
+    done("# Plan\n\n1. Change `greet`.\n2. Run it.", when="Plan it"),
+    done("Carried out.", when="3. Check it."),
+]
 FAILING = [
     {"error": {"status": 401, "message": "invalid x-api-key"}},
     {"error": {"message": "no connection, or it was lost: refused"}},
@@ -44,7 +52,9 @@ FAILING = [
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     work = ({"when": "Do the work", **each} for each in WORK)
     failing = ({"when": "Hello", **each} for each in FAILING)
-    project = Project.make(tmp_path_factory.mktemp("chat"), (*EDITING, *WRITING, *work, *failing, *REST))
+    project = Project.make(
+        tmp_path_factory.mktemp("chat"), (*EDITING, *WRITING, *work, *failing, *WAITING, *PLANNING, *REST)
+    )
     (project.folder / "long.txt").write_text(LONG)
     (project.folder / "broken.cantrip.yaml").write_text("name: broken\ncristal: {provider: human}\n")
     (project.folder / "summarizer.cantrip.yaml").write_text("name: summarizer\ncrystal: {provider: human}\n")
@@ -210,6 +220,142 @@ def test_a_message_is_edited_an_answer_copied_and_tried_again(window: Window, ch
     window.command("Cantrip Chat: Show Sessions")
     frame.locator(".session .title", has_text=re.compile("^First$")).click()
     frame.locator(".user-item", has_text="Third.").wait_for()
+
+
+def test_messages_wait_are_edited_removed_and_sent_into_the_answer(
+    window: Window, project: Project, chat: Chat
+) -> None:
+    frame = chat.frame
+    mode = frame.locator('.choice[data-category="mode"] select')
+    expect(mode).to_have_value("ask")
+    # One key leads from Ask to the sandbox and back.
+    chat.input.press("Control+Alt+m")
+    expect(mode).to_have_value("sandboxed")
+    chat.input.press("Control+Alt+m")
+    expect(mode).to_have_value("ask")
+    chat.say("Wait for me.")
+    chat.answer()
+    frame.locator(".terminal", has_text="it waits").wait_for()
+    waiting = frame.locator(".queued .text")
+    for number, text in enumerate(("Second.", "Removed.")):
+        chat.say(text)
+        expect(waiting).to_have_count(number + 1)
+    expect(frame.locator(".send.stop")).to_be_visible()
+    frame.get_by_role("button", name="Edit message 1").click()
+    expect(chat.input).to_have_value("Second.")
+    chat.input.fill("Second, and otherwise?")
+    window.shot("chat-queue")
+    chat.input.press("Enter")
+    expect(waiting.first).to_have_text("Second, and otherwise?")
+    frame.get_by_role("button", name="Remove message 2").click()
+    expect(waiting).to_have_count(1)
+    chat.input.fill("Use tabs.")
+    chat.input.press("Control+Enter")
+    expect(frame.locator(".queued.sending .text")).to_have_text("Use tabs.")
+    (project.folder / "go").touch()
+    chat.ended(2)
+    (project.folder / "go").unlink()
+    said = ["Wait for me.", "Use tabs.", "Second, and otherwise?"]
+    assert frame.locator(".user-item .words").all_inner_texts() == said
+    assert frame.locator(".agent-item").all_inner_texts() == ["Went.", "Another answer."]
+    expect(frame.locator(".queue")).to_be_hidden()
+    # What waits when the user stops the agent comes back.
+    chat.say("Please count.")
+    chat.answer()
+    frame.locator(".terminal", has_text="line 1").wait_for()
+    chat.say("And then?")
+    expect(waiting).to_have_count(1)
+    chat.input.press("Escape")
+    frame.locator(".end", has_text="Stopped").wait_for()
+    expect(chat.input).to_have_value("And then?")
+    chat.input.fill("")
+
+
+def test_changes_are_reviewed_and_files_restored(window: Window, project: Project, chat: Chat) -> None:
+    frame = chat.frame
+    frame.locator('.choice[data-category="mode"] select').select_option("sandboxed")
+    chat.say("Make greet return its text.")
+    chat.ended()
+    # Nothing is asked in that mode, and all of it can be undone.
+    assert frame.locator(".question").count() == 0
+    after = project.greet
+    assert BETTER in after
+    strip = frame.locator(".changed")
+    expect(strip.locator(".strip-bar .toggle")).to_contain_text("1 file changed")
+    expect(strip.locator(".strip-bar .counts")).to_have_text("+1 −1")
+    strip.locator(".strip-bar .toggle").click()
+    frame.get_by_role("button", name="Open the diff of greet.py").click()
+    window.page.locator(".monaco-diff-editor .line-insert").first.wait_for()
+    strip.locator(".changed-file .toggle").click()
+    assert strip.locator(".hunk .row.added .text").inner_text().rstrip() == BETTER.rstrip()
+    window.shot("chat-changes")
+    redo = strip.get_by_role("button", name="Redo")
+    strip.get_by_role("button", name="Undo the change at line").click()
+    redo.click()
+    expect(redo).to_have_count(0)
+    assert project.greet == after
+    strip.get_by_role("button", name="Undo all").click()
+    expect(strip.locator(".strip-bar > .title")).to_have_text("Files restored")
+    assert project.greet == GREET
+    redo.click()
+    expect(redo).to_have_count(0)
+    strip.get_by_role("button", name="Keep all").click()
+    expect(strip).to_be_hidden()
+    assert project.greet == after
+
+    restore = frame.get_by_role("button", name="Restore files to here: as they were before")
+    restore.click()
+    dialog = window.page.locator(".monaco-dialog-box")
+    expect(dialog).to_contain_text("greet.py")
+    expect(dialog).to_contain_text("Redo brings them back")
+    window.shot("chat-restore")
+    window.dialog("Restore Files")
+    redo.wait_for()
+    assert project.greet == GREET
+    redo.click()
+    expect(redo).to_have_count(0)
+    assert project.greet == after
+    # The same, and the conversation goes on from before the message.
+    restore.click()
+    window.dialog("Restore Files and Continue From There")
+    expect(chat.input).to_have_value("Make greet return its text.")
+    expect(frame.locator(".user-item")).to_have_count(0)
+    assert project.greet == GREET
+    # It can still be taken back.
+    redo.click()
+    expect(redo).to_have_count(0)
+    assert project.greet == after
+    chat.input.fill("")
+
+
+def test_a_plan_is_edited_and_approved_and_a_rejection_has_a_reason(
+    window: Window, project: Project, chat: Chat
+) -> None:
+    frame = chat.frame
+    mode = frame.locator('.choice[data-category="mode"] select')
+    mode.select_option("plan")
+    chat.say("Plan it.")
+    expect(frame.locator(".plan-text li")).to_have_count(2)
+    # The answer does not repeat the plan.
+    expect(frame.locator(".agent-item:visible")).to_have_count(0)
+    frame.get_by_role("button", name="Edit the plan").click()
+    frame.locator(".plan-edit").fill("# Plan\n\n1. Change `greet`.\n2. Run it.\n3. Check it.")
+    frame.get_by_role("button", name="Show the edited plan").click()
+    expect(frame.locator(".plan-text li")).to_have_count(3)
+    window.shot("chat-plan")
+    frame.locator('.plan-question button[data-mode="ask"]').click()
+    frame.locator(".agent-item", has_text="Carried out.").wait_for()
+    expect(mode).to_have_value("ask")
+    chat.ended()
+
+    chat.say("Please count.")
+    frame.get_by_role("button", name="Reject with a reason").click()
+    frame.locator(".reason-field textarea").fill("Count in your head.")
+    window.shot("chat-reason")
+    frame.locator(".reason-field textarea").press("Enter")
+    chat.ended(2)
+    frame.locator(".answered", has_text="You rejected this command.").wait_for()
+    assert any("Count in your head." in loom.read_text() for loom in project.looms())
 
 
 def test_a_mode_a_crystal_and_what_it_cost(window: Window, project: Project, chat: Chat) -> None:

@@ -18,7 +18,7 @@ window.said = []
 let kept
 window.acquireVsCodeApi = () => ({ postMessage: (m) => said.push(m), getState: () => kept, setState: (s) => { kept = s } })
 window.tell = (message) => window.dispatchEvent(new MessageEvent('message', { data: message }))
-window.state = { status: 'ready', title: '', running: true, options: [], commands: [], plan: [] }
+window.state = { status: 'ready', title: '', running: true, queues: true, queue: [], options: [], commands: [], plan: [] }
 """
 HOSTILE = """
 <script>window.broken = 1</script> <img src=x onerror="window.broken = 2"> <b onclick="window.broken = 3">bold</b>

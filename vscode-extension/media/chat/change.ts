@@ -1,5 +1,5 @@
 import { diffWordsWithSpace } from 'diff'
-import type { DiffPart } from '../../src/chat/items'
+import type { DiffPart, Hunk } from '../../src/chat/items'
 import { el, icon, iconButton, withVisibleCharacters } from './dom'
 import { host } from './host'
 
@@ -8,21 +8,7 @@ const MOST_COMPARED = 2000
 /** A file change: lines with numbers, marks for differences within lines, and a link to the diff editor. */
 export function change(itemId: string, part: DiffPart): HTMLElement {
   const open = (): void => { host.postMessage({ type: 'diff', item: itemId, path: part.path }) }
-  const rows = part.hunks.flatMap((hunk, at) => {
-    let before = hunk.oldStart
-    let after = hunk.newStart
-    const texts = compareLines(hunk.lines)
-    const lines = hunk.lines.map((line, index) => {
-      const sign = line.charAt(0)
-      const number = sign === '-' ? before : after
-      if (sign !== '+') before += 1
-      if (sign !== '-') after += 1
-      const kind = sign === '+' ? 'added' : sign === '-' ? 'removed' : 'same'
-      const text = texts.get(index) ?? withVisibleCharacters(line.slice(1))
-      return el('div', { class: `row ${kind}` }, el('span', { class: 'number', 'aria-hidden': 'true' }, String(number)), el('span', { class: 'sign' }, sign === ' ' ? ' ' : sign), el('span', { class: 'text' }, ...text))
-    })
-    return at === 0 ? lines : [el('div', { class: 'gap', 'aria-hidden': 'true' }, '⋯'), ...lines]
-  })
+  const rows = part.hunks.flatMap((hunk, at) => (at === 0 ? hunkRows(hunk) : [el('div', { class: 'gap', 'aria-hidden': 'true' }, '⋯'), ...hunkRows(hunk)]))
   const missing = [part.left > 0 ? `${part.left.toLocaleString('en')} more lines` : '', part.cut ? `${part.cut.toLocaleString('en')} more characters of long lines` : ''].filter(Boolean).join(', ')
   return el(
     'div',
@@ -38,6 +24,22 @@ export function change(itemId: string, part: DiffPart): HTMLElement {
     rows.length > 0 && el('div', { class: 'rows', tabindex: 0, role: 'document', 'aria-label': `Lines of ${part.shown}` }, ...rows),
     missing !== '' && el('button', { class: 'more-lines', type: 'button', onclick: open }, `${missing} are not shown here. Open the diff editor to read them.`),
   )
+}
+
+/** The lines of a hunk with their numbers. */
+export function hunkRows(hunk: Hunk): HTMLElement[] {
+  let before = hunk.oldStart
+  let after = hunk.newStart
+  const texts = compareLines(hunk.lines)
+  return hunk.lines.map((line, index) => {
+    const sign = line.charAt(0)
+    const number = sign === '-' ? before : after
+    if (sign !== '+') before += 1
+    if (sign !== '-') after += 1
+    const kind = sign === '+' ? 'added' : sign === '-' ? 'removed' : 'same'
+    const text = texts.get(index) ?? withVisibleCharacters(line.slice(1))
+    return el('div', { class: `row ${kind}` }, el('span', { class: 'number', 'aria-hidden': 'true' }, String(number)), el('span', { class: 'sign' }, sign === ' ' ? ' ' : sign), el('span', { class: 'text' }, ...text))
+  })
 }
 
 /** The marked content of lines that replace the same number of lines, by index of the line. */

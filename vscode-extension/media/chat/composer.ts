@@ -1,5 +1,5 @@
 import type { Attachment, UserItem } from '../../src/chat/items'
-import type { Choice, State } from '../../src/chat/messages'
+import type { Choice, QueuedMessage, State } from '../../src/chat/messages'
 import { Completion, type Suggestion } from './completion'
 import { el, icon, iconButton } from './dom'
 import { host } from './host'
@@ -18,12 +18,16 @@ export class Composer {
   private readonly chips = el('div', { class: 'chips', hidden: true })
   private readonly choices = el('div', { class: 'choices' })
   private readonly usage = el('span', { class: 'usage', hidden: true })
-  private readonly button: HTMLButtonElement
-  private readonly banner = el('div', { class: 'editing', hidden: true }, icon('edit'), el('span', { class: 'words' }, 'Editing an earlier message'), iconButton('close', 'Do not edit (Escape)', () => { this.stopEditing(); this.focus() }))
+  private readonly button = el('button', { class: 'send', type: 'button', onclick: () => { this.send() } }, icon('arrow-up'))
+  private readonly stopButton = el('button', { class: 'send stop', type: 'button', title: 'Stop (Escape)', 'aria-label': 'Stop (Escape)', hidden: true, onclick: () => { host.postMessage({ type: 'stop' }) } }, icon('debug-stop'))
+  private readonly editingWords = el('span', { class: 'words' })
+  private readonly banner = el('div', { class: 'editing', hidden: true }, icon('edit'), this.editingWords, iconButton('close', 'Do not edit (Escape)', () => { this.stopEditing(); this.focus() }))
   private attachments: Attachment[] = []
   /** The message that is edited, and the draft from before. */
-  private edited: { readonly id: string; readonly text: string; readonly attachments: Attachment[] } | undefined
+  private edited: { readonly id: string; readonly text: string; readonly attachments: Attachment[]; readonly queued: boolean } | undefined
   private running = false
+  /** Whether a message can be sent while another one runs. */
+  private queues = false
   private session = ''
   private renderedShape = ''
   private past: string[] = []
@@ -31,14 +35,13 @@ export class Composer {
 
   constructor(private readonly say: (words: string) => void) {
     this.completion = new Completion(this.input, (suggestion, from, to) => { this.complete(suggestion, from, to) })
-    this.button = el('button', { class: 'send', type: 'button', onclick: () => { this.press() } })
     const add = iconButton('add', 'Add context: files, symbols, problems, the terminal, changes (@)', () => { this.mention() })
     this.element = el(
       'div',
       { class: 'composer' },
       this.completion.element,
       this.picker.element,
-      el('div', { class: 'box' }, this.banner, this.chips, this.input, el('div', { class: 'bar' }, add, this.choices, el('span', { class: 'space' }), this.usage, this.button)),
+      el('div', { class: 'box' }, this.banner, this.chips, this.input, el('div', { class: 'bar' }, add, this.choices, el('span', { class: 'space' }), this.usage, this.stopButton, this.button)),
     )
     this.input.addEventListener('input', () => { this.typed() })
     this.input.addEventListener('keydown', (event) => { this.key(event) })
@@ -67,6 +70,8 @@ export class Composer {
       this.keep()
     }
     this.input.disabled = !can
+    this.queues = state.queues
+    if (this.edited?.queued === true && !state.queue.some((each) => each.id === this.edited?.id)) this.lateEdit()
     this.show(state.running)
     const shape = JSON.stringify(state.options)
     if (shape !== this.renderedShape) {
@@ -94,15 +99,40 @@ export class Composer {
   /** Edit a message that was sent. When it is sent again, the conversation continues from before it. */
   edit(item: UserItem): void {
     if (this.running) return
-    this.stopEditing()
-    this.edited = { id: item.id, text: this.input.value, attachments: this.attachments }
+    this.beginEdit(item, false)
     document.querySelector(`[data-id="${CSS.escape(item.id)}"]`)?.classList.add('edited')
+    this.say('Editing an earlier message. Enter sends it again from before it, Escape stops editing.')
+  }
+
+  /** Edit a message that waits. */
+  editQueued(message: QueuedMessage): void {
+    this.beginEdit(message, true)
+    this.say('Editing a message that waits. Enter keeps it in its place, Escape stops editing.')
+  }
+
+  /** Add to what is in the composer, as after a message that was never started. */
+  add(attachments: readonly Attachment[], text: string): void {
+    this.attach(attachments, [this.input.value.trimEnd(), text].filter(Boolean).join('\n\n'))
+    this.keep()
+  }
+
+  private beginEdit({ id, text, attachments }: { readonly id: string; readonly text: string; readonly attachments: readonly Attachment[] }, queued: boolean): void {
+    this.stopEditing()
+    this.edited = { id, text: this.input.value, attachments: this.attachments, queued }
+    this.editingWords.textContent = queued ? 'Editing a message that waits' : 'Editing an earlier message'
     this.banner.hidden = false
     this.attachments = []
-    this.attach(item.attachments, item.text)
+    this.attach(attachments, text)
     this.input.focus()
-    this.input.setSelectionRange(item.text.length, item.text.length)
-    this.say('Editing an earlier message. Enter sends it again from before it, Escape stops editing.')
+    this.input.setSelectionRange(text.length, text.length)
+  }
+
+  /** The message that is edited has started. What was typed stays, as a new message. */
+  private lateEdit(): void {
+    const draft = this.edited?.text ?? ''
+    this.endEdit()
+    if (draft) this.input.value = `${this.input.value}\n\n${draft}`
+    this.say('The message has started. Your text is a new message now.')
   }
 
   /** Bring back the draft from before. */
@@ -136,19 +166,18 @@ export class Composer {
     return button
   }
 
-  private press(): void {
-    if (this.running) host.postMessage({ type: 'stop' })
-    else this.send()
-  }
-
-  private send(): void {
+  /** Send the message. During an answer it waits; `now`: the running answer gets it with its next query. */
+  private send(now = false): void {
     const text = this.input.value.trim()
-    if (this.running || this.input.disabled || (!text && this.attachments.length === 0)) return
+    if ((this.running && !this.queues) || this.input.disabled || (!text && this.attachments.length === 0)) return
     const { edited, attachments } = this
-    if (edited) {
+    if (edited?.queued === true) {
+      this.endEdit()
+      host.postMessage({ type: 'editQueued', id: edited.id, text, attachments })
+    } else if (edited) {
       this.endEdit()
       host.postMessage({ type: 'resend', item: edited.id, text, attachments })
-    } else host.postMessage({ type: 'send', text, attachments })
+    } else host.postMessage({ type: 'send', text, attachments, now: now && this.running })
     if (text && this.past.at(-1) !== text) this.past = [...this.past, text].slice(-KEPT)
     this.at = this.past.length
     this.input.value = edited?.text ?? ''
@@ -156,19 +185,21 @@ export class Composer {
     this.showChips()
     this.resize()
     this.keep()
-    // Immediately, so that a double click does not send twice.
+    // Immediately: a message that is sent now waits for this one.
     this.show(true)
     this.say('Sent')
   }
 
   private show(running: boolean): void {
     this.running = running
-    const label = running ? 'Stop (Escape)' : 'Send (Enter)'
-    this.button.replaceChildren(icon(running ? 'debug-stop' : 'arrow-up'))
+    const empty = !this.input.value.trim() && this.attachments.length === 0
+    const label = this.edited?.queued === true ? 'Change the message that waits (Enter)' : running ? 'Send after this answer (Enter), or into it (Ctrl+Enter)' : 'Send (Enter)'
     this.button.title = label
     this.button.setAttribute('aria-label', label)
-    this.button.classList.toggle('stop', running)
-    this.button.disabled = !running && (this.input.disabled || (!this.input.value.trim() && this.attachments.length === 0))
+    this.button.disabled = this.input.disabled || empty
+    // The button that is pressed must not go.
+    this.button.hidden = running && (empty || !this.queues)
+    this.stopButton.hidden = !running
   }
 
   private typed(): void {
@@ -182,13 +213,13 @@ export class Composer {
     if (event.isComposing || this.completion.key(event)) return
     if (event.key === 'Enter' && !event.shiftKey && !event.altKey) {
       event.preventDefault()
-      this.send()
-    } else if (event.key === 'Escape' && this.running) {
-      event.preventDefault()
-      host.postMessage({ type: 'stop' })
+      this.send(event.ctrlKey || event.metaKey)
     } else if (event.key === 'Escape' && this.edited) {
       event.preventDefault()
       this.stopEditing()
+    } else if (event.key === 'Escape' && this.running) {
+      event.preventDefault()
+      host.postMessage({ type: 'stop' })
     } else if (event.key === 'Backspace' && this.input.value === '' && this.attachments.length > 0) {
       this.attachments.pop()
       this.showChips()
@@ -279,7 +310,7 @@ const CHOICE_ICONS: Readonly<Record<string, string>> = { mode: 'shield', thought
 
 function control(choice: Choice): HTMLElement {
   const about = choice.values.find((value) => value.value === choice.value)
-  const title = [choice.name, choice.description, about?.description].filter(Boolean).join('\n')
+  const title = [choice.name, choice.description, about?.description, choice.category === 'mode' ? 'Ctrl+Alt+M switches to Ask and back' : ''].filter(Boolean).join('\n')
   if (typeof choice.value === 'boolean') {
     const box = el('input', { type: 'checkbox', checked: choice.value })
     box.addEventListener('change', () => { host.postMessage({ type: 'option', id: choice.id, value: box.checked }) })

@@ -145,7 +145,14 @@ function user(item: UserItem): HTMLElement {
       others.length > 0 && el('div', { class: 'chips' }, ...others.map((each) => chip(each))),
       pictures.length > 0 && el('div', { class: 'pictures' }, ...pictures.map((each) => picture(each.mime ?? '', each.data ?? ''))),
     ),
-    iconButton('edit', 'Edit and send again', () => { editing.edit(item) }, 'when-idle'),
+    item.steered === true
+      ? el('span', { class: 'about' }, 'sent while Cantrip worked')
+      : el(
+          'span',
+          { class: 'message-buttons when-idle' },
+          iconButton('edit', 'Edit and send again', () => { editing.edit(item) }),
+          iconButton('discard', 'Restore files to here: as they were before this message', () => { host.postMessage({ type: 'restore', item: item.id }) }),
+        ),
   )
 }
 
@@ -197,6 +204,7 @@ function end(item: EndItem): HTMLElement {
     item.words && el('span', { class: 'words' }, item.words),
     item.said && copyButton('Copy this answer', () => { host.postMessage({ type: 'copyAnswer', item: item.id }) }),
     iconButton('refresh', 'Try again: send the message again from before it', () => { host.postMessage({ type: 'tryAgain', item: item.id }) }, 'when-idle'),
+    turn !== undefined && iconButton('discard', 'Restore files to here: as they were after this answer', () => { host.postMessage({ type: 'restore', item: item.id }) }, 'when-idle'),
     turn !== undefined && el('button', { class: 'text-button fork', type: 'button', title: 'Continue from here in a new session', onclick: () => { host.postMessage({ type: 'fork', turn }) } }, icon('repo-forked'), el('span', {}, 'Fork from here')),
   )
 }

@@ -1,11 +1,13 @@
 /** The page of the chat panel. It stores only the draft; the extension host sends everything else. */
 import type { State, HostMessage } from '../../src/chat/messages'
 import { questionText } from '../../src/chat/questions'
+import { ChangedFiles } from './changed'
 import { Composer } from './composer'
 import { el, icon } from './dom'
 import { host } from './host'
 import { editing } from './items'
 import { Log } from './log'
+import { Queue } from './queue'
 import { Servers } from './servers'
 import { Sessions } from './sessions'
 
@@ -15,9 +17,13 @@ const log = new Log(empty)
 const composer = new Composer(announce)
 const sessions = new Sessions(() => { composer.focus() })
 const servers = new Servers(() => { composer.focus() }, announce)
+const queue = new Queue((message) => { composer.editQueued(message) }, () => { composer.focus() }, announce)
+const changed = new ChangedFiles(() => { composer.focus() }, announce)
 editing.edit = (item) => { composer.edit(item) }
 const plan = el('details', { class: 'plan', hidden: true, open: true })
 let running = false
+let session = ''
+let mode = ''
 const asked = new Set<string>()
 
 function announce(words: string): void {
@@ -27,7 +33,7 @@ function announce(words: string): void {
 }
 
 const EMPTY = {
-  ready: ['What should Cantrip do?', 'It works in this folder, in a sandbox, and asks before it changes anything.'],
+  ready: ['What should Cantrip do?', 'It works in this folder, in a sandbox. You can undo each of its changes.'],
   noFolder: ['Open a folder first', 'Cantrip works in a folder: it sees the files in it.'],
   untrusted: ['This workspace is not trusted', 'Cantrip does not start here, because it would read and act on what is in this folder. Trust the workspace to chat.'],
 } as const
@@ -45,7 +51,7 @@ function showEmpty(state: State): void {
     ...(state.status === 'ready'
       ? [
           ...(state.caution ? [el('p', { class: 'caution' }, icon('warning'), ' ', state.caution)] : []),
-          el('ul', { class: 'tips' }, tip('@', 'adds files, symbols, problems, the terminal, changes'), tip('/', 'lists the commands'), tip('↑', 'brings back your last message'), tip('Esc', 'stops Cantrip')),
+          el('ul', { class: 'tips' }, tip('@', 'adds files, symbols, problems, the terminal, changes'), tip('/', 'lists the commands'), tip('↑', 'brings back your last message'), tip('Esc', 'stops Cantrip'), tip('Ctrl+Alt+M', 'asks before each change, or not')),
         ]
       : []),
   )
@@ -75,10 +81,17 @@ function setState(state: State): void {
     log.finish()
     announce('Cantrip has finished')
   }
+  const chosen = state.options.find((option) => option.category === 'mode')
+  const name = chosen?.values.find((value) => value.value === chosen.value)?.name ?? ''
+  if (state.session !== '' && state.session === session && name !== mode) announce(`Mode: ${name}`)
+  session = state.session
+  mode = name
   showPlan(state)
   running = state.running
   document.body.classList.toggle('running', running)
   composer.set(state)
+  queue.set(state.queue)
+  changed.setRunning(running)
   showEmpty(state)
 }
 
@@ -124,7 +137,11 @@ window.addEventListener('message', (event: MessageEvent<HostMessage>) => {
       composer.completion.found(message.ask, message.found)
       return
     case 'attach':
-      composer.attach(message.attachments, message.text)
+      if (message.add === true) composer.add(message.attachments, message.text ?? '')
+      else composer.attach(message.attachments, message.text)
+      return
+    case 'changes':
+      changed.set(message.files, message.canRedo)
       return
     case 'focus':
       composer.focus()
@@ -146,5 +163,5 @@ window.addEventListener('keydown', (event) => {
   }
 })
 
-document.getElementById('chat')?.append(el('div', { class: 'log-frame' }, log.element, log.toEndButton, sessions.element, servers.element), plan, composer.element, live)
+document.getElementById('chat')?.append(el('div', { class: 'log-frame' }, log.element, log.toEndButton, sessions.element, servers.element), plan, changed.element, queue.element, composer.element, live)
 host.postMessage({ type: 'ready' })

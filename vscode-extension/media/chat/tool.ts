@@ -1,4 +1,4 @@
-import type { TestReport, ToolItem, ToolPart } from '../../src/chat/items'
+import type { Question, TestReport, ToolItem, ToolPart } from '../../src/chat/items'
 import { answered, questionText } from '../../src/chat/questions'
 import { isMarked, pieces } from '../../src/chat/visible'
 import { change } from './change'
@@ -130,20 +130,27 @@ export class ToolView {
 
   private ask(item: ToolItem): void {
     const { question, answer } = item
-    const shape = JSON.stringify([question, answer, item.parts, item.program, item.input, item.title])
+    const shape = JSON.stringify([question, answer, item.parts, item.program, item.input, item.title, item.planText])
     // New buttons would lose the focus.
     if (shape === this.asked) return
     this.asked = shape
     this.asking.replaceChildren()
     this.element.classList.toggle('asks', question !== undefined)
     if (question) {
-      const press = (option: string): void => {
-        for (const button of this.asking.querySelectorAll('.buttons button, .always button')) (button as HTMLButtonElement).disabled = true
-        host.postMessage({ type: 'answer', question: question.id, option })
+      const press = (option: string, note: { reason?: string; plan?: string } = {}): void => {
+        for (const button of this.asking.querySelectorAll('.buttons button, .always button, .reason button')) (button as HTMLButtonElement).disabled = true
+        host.postMessage({ type: 'answer', question: question.id, option, ...note })
       }
-      const once = question.options.filter((option) => !option.kind.endsWith('always'))
-      const always = question.options.filter((option) => option.kind.endsWith('always'))
+      // The page asks for these texts itself.
+      const options = question.options.filter((option) => !WITH_FORM.has(option.id))
       const words = questionText(item)
+      if (item.planText !== undefined) {
+        this.asking.append(planQuestion(words, item.planText, options, press))
+        return
+      }
+      const once = options.filter((option) => !option.kind.endsWith('always'))
+      const always = options.filter((option) => option.kind.endsWith('always'))
+      const reject = once.find((option) => option.kind === 'reject_once')
       this.asking.append(
         el(
           'div',
@@ -156,8 +163,8 @@ export class ToolView {
             ...once.map((option) => el('button', { class: option.kind === 'allow_once' ? 'primary' : 'secondary', type: 'button', 'data-kind': option.kind, title: HINTS[option.kind] ?? '', onclick: () => { press(option.id) } }, ...withVisibleCharacters(option.name, 'command'))),
             size(item),
           ),
-          always.length > 0 &&
-            el('div', { class: 'always' }, ...always.map((option) => el('button', { class: 'text-button', type: 'button', 'data-kind': option.kind, onclick: () => { press(option.id) } }, icon(option.kind === 'allow_always' ? 'check-all' : 'circle-slash'), el('span', {}, ...withVisibleCharacters(option.name.replace(/`/g, ''), 'command'))))),
+          (always.length > 0 || reject !== undefined) &&
+            el('div', { class: 'always' }, reject && reason('Reject with a reason…', 'Why? Cantrip reads it.', 'Reject', (text) => { press(reject.id, { reason: text }) }), ...always.map((option) => el('button', { class: 'text-button', type: 'button', 'data-kind': option.kind, onclick: () => { press(option.id) } }, icon(option.kind === 'allow_always' ? 'check-all' : 'circle-slash'), el('span', {}, ...withVisibleCharacters(option.name.replace(/`/g, ''), 'command'))))),
         ),
       )
     } else if (answer === 'unanswered') {
@@ -182,6 +189,75 @@ export class ToolView {
     if (item.parts.some((part) => part.type === 'diff')) return made
     return [el('div', { class: 'about' }, ...withVisibleCharacters(item.title, 'command')), ...(item.input ? [el('pre', { class: 'code-block command', tabindex: 0, 'aria-label': 'Arguments' }, el('code', {}, ...withVisibleCharacters(item.input, 'command')))] : []), ...made]
   }
+}
+
+/** Options after which the agent asks with a form. */
+const WITH_FORM: ReadonlySet<string> = new Set(['reject_with_reason', 'edit_plan', 'return_with_comments'])
+
+/** A button that opens a field for a text, and a button to send it. */
+function reason(title: string, hint: string, send: string, press: (text: string) => void): HTMLElement {
+  const field = el('textarea', { rows: 2, placeholder: hint, 'aria-label': title.replace('…', '') })
+  const go = (): void => { if (field.value.trim()) press(field.value.trim()) }
+  const frame = el('div', { class: 'reason-field', hidden: true }, field, el('button', { class: 'secondary', type: 'button', onclick: go }, send))
+  const open = (shown: boolean): void => {
+    frame.hidden = !shown
+    button.setAttribute('aria-expanded', String(shown))
+    if (shown) field.focus()
+    else button.focus()
+  }
+  const button = el('button', { class: 'text-button', type: 'button', 'aria-expanded': 'false', onclick: () => { open(frame.hidden) } }, icon('comment'), el('span', {}, title))
+  field.addEventListener('keydown', (event) => {
+    if (event.isComposing) return
+    if (event.key === 'Enter' && !event.shiftKey) {
+      event.preventDefault()
+      go()
+    } else if (event.key === 'Escape') {
+      // It does not stop the agent.
+      event.preventDefault()
+      open(false)
+    }
+  })
+  return el('div', { class: 'reason' }, button, frame)
+}
+
+/** The question about a plan: the plan, which can be edited, a button for each mode to carry it out in, and comments. */
+function planQuestion(words: string, plan: string, options: Question['options'], press: (option: string, note?: { reason?: string; plan?: string }) => void): HTMLElement {
+  const view = el('div', { class: 'plan-text', tabindex: 0, role: 'document', 'aria-label': 'Plan' }, new MarkdownView(plan).element)
+  const field = el('textarea', { class: 'plan-edit', rows: 12, 'aria-label': 'Plan, in Markdown', hidden: true })
+  field.value = plan
+  const edit = el('button', { class: 'text-button', type: 'button', 'aria-pressed': 'false' }, icon('edit'), el('span', {}, 'Edit the plan'))
+  const show = (editing: boolean): void => {
+    field.hidden = !editing
+    view.hidden = editing
+    edit.setAttribute('aria-pressed', String(editing))
+    edit.replaceChildren(icon(editing ? 'eye' : 'edit'), el('span', {}, editing ? 'Show the edited plan' : 'Edit the plan'))
+    if (editing) field.focus()
+    else view.replaceChildren(new MarkdownView(field.value).element)
+  }
+  edit.addEventListener('click', () => { show(field.hidden) })
+  field.addEventListener('keydown', (event) => {
+    if (event.key !== 'Escape') return
+    event.preventDefault()
+    show(false)
+    edit.focus()
+  })
+  const edited = (): { plan?: string } => (field.value.trim() !== '' && field.value.trim() !== plan.trim() ? { plan: field.value.trim() } : {})
+  const approvals = options.filter((option) => option.kind.startsWith('allow'))
+  const reject = options.find((option) => option.kind === 'reject_once')
+  return el(
+    'div',
+    { class: 'question plan-question', role: 'group', 'aria-label': words },
+    el('div', { class: 'words' }, icon('checklist'), el('span', {}, words), edit),
+    view,
+    field,
+    el(
+      'div',
+      { class: 'buttons' },
+      ...approvals.map((option, at) => el('button', { class: at === 0 ? 'primary' : 'secondary', type: 'button', 'data-mode': option.id, ...(at === 0 ? { 'data-kind': 'allow_once', title: HINTS.allow_once } : {}), onclick: () => { press(option.id, edited()) } }, ...withVisibleCharacters(option.name, 'command'))),
+      reject && el('button', { class: 'secondary', type: 'button', 'data-kind': 'reject_once', title: HINTS.reject_once, onclick: () => { press(reject.id) } }, ...withVisibleCharacters(reject.name, 'command')),
+    ),
+    reject && el('div', { class: 'always' }, reason('Return with comments…', 'What should be different?', 'Return', (text) => { press(reject.id, { reason: text, ...edited() }) })),
+  )
 }
 
 /** The length of a command that fits in one line. */

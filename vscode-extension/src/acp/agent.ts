@@ -10,7 +10,7 @@ import { Signal } from "./signal";
 const MOST_PAGES = 50;
 
 /** The services of the editor that are the same for every session; updates go to the sessions by themselves. */
-export type EditorServices = Omit<ClientServices, "updated">;
+export type EditorServices = Omit<ClientServices, "updated" | "queueChanged">;
 
 /** A model that a server on this machine offers. */
 export interface LocalModel {
@@ -162,10 +162,11 @@ export class Agent {
   private async start(): Promise<Connection> {
     try {
       const process = AgentProcess.start(await this.command(), (line) => this.options.log(line));
-      const services: ClientServices = { ...this.services, updated: (id, update) => this.onUpdate(id, update) };
+      const services: ClientServices = { ...this.services, updated: (id, update) => this.onUpdate(id, update), queueChanged: (id, prompts) => this.sessions.get(id)?.setQueue(prompts) };
       const connection = await Connection.open(process, services, this.options);
       void connection.gone.then((problem) => {
         this.starting = undefined;
+        for (const session of this.sessions.values()) session.setQueue([]);
         if (!this.stopping) this.ended.fire(problem);
       });
       this.onConnect.fire(connection);

@@ -5,12 +5,31 @@ import { traceStreams, type TraceLevel } from "./trace";
 /** The services of the editor for the agent. A signal is aborted if the agent cancels its request or ends. */
 export interface ClientServices {
   updated(sessionId: string, update: acp.SessionUpdate): void;
+  /** The prompts of a session that wait have changed. */
+  queueChanged(sessionId: string, prompts: readonly QueuedPrompt[]): void;
   permission(request: acp.RequestPermissionRequest, signal: AbortSignal): Promise<acp.RequestPermissionResponse>;
   readFile(request: acp.ReadTextFileRequest): Promise<acp.ReadTextFileResponse>;
   writeFile(request: acp.WriteTextFileRequest): Promise<acp.WriteTextFileResponse>;
   elicit(request: acp.CreateElicitationRequest, signal: AbortSignal): Promise<acp.CreateElicitationResponse>;
   elicited(note: acp.CompleteElicitationNotification): void;
   readonly terminals: TerminalServices;
+}
+
+/** A prompt that waits for the running one. `sending`: the entity gets it before its next query. */
+export interface QueuedPrompt {
+  readonly id: string;
+  readonly text: string;
+  readonly sending: boolean;
+}
+
+/** Read the parameters of `_cantrip/queue_changed`, or the answer to `_cantrip/queue/…`. */
+export function readQueue(value: unknown): { readonly sessionId: string; readonly prompts: readonly QueuedPrompt[] } {
+  const given = (value ?? {}) as { sessionId?: unknown; prompts?: unknown };
+  const prompts = (Array.isArray(given.prompts) ? given.prompts : []) as Partial<Record<keyof QueuedPrompt, unknown>>[];
+  return {
+    sessionId: String(given.sessionId),
+    prompts: prompts.map((each) => ({ id: String(each.id), text: typeof each.text === "string" ? each.text : "", sending: each.sending === true })),
+  };
 }
 
 /** Commands that the agent runs in the editor's own terminals (ACP, Terminals). */
@@ -39,7 +58,7 @@ export class Connection {
   ) {}
 
   static async open(process: AgentProcess, services: ClientServices, options: ConnectionOptions): Promise<Connection> {
-    const stream = traceStreams(acp.ndJsonStream(process.input, process.output), options.level, options.trace);
+    const stream = repliesFirst(traceStreams(acp.ndJsonStream(process.input, process.output), options.level, options.trace));
     const connection = createClient(services).connect(stream);
     const gone = process.ended.then((how) => {
       const problem = new AgentExitedError(how, process.stderrTail);
@@ -54,7 +73,7 @@ export class Connection {
         session: { notices: {}, compaction: {}, configOptions: { boolean: {} } },
         elicitation: { form: {}, url: {} },
         auth: { terminal: true },
-        _meta: { terminal_output: true },
+        _meta: { terminal_output: true, cantrip: { promptQueueing: true } },
       },
       clientInfo: { name: "cantrip-vscode", title: "Cantrip for VS Code", version: options.version },
     });
@@ -97,6 +116,11 @@ export class Connection {
     return offered?.sessionCapabilities?.[ability] != null;
   }
 
+  /** Whether prompts wait while another one runs. */
+  get queuesPrompts(): boolean {
+    return (this.about.agentCapabilities?._meta?.cantrip as { promptQueueing?: unknown } | undefined)?.promptQueueing === true;
+  }
+
   async close(): Promise<void> {
     await this.process.stop();
   }
@@ -120,6 +144,7 @@ function createClient(services: ClientServices): acp.ClientApp {
   return acp
     .client({ name: "cantrip-vscode" })
     .onNotification(session.update, ({ params }) => services.updated(params.sessionId, params.update))
+    .onNotification("_cantrip/queue_changed", readQueue, ({ params }) => services.queueChanged(params.sessionId, params.prompts))
     .onNotification(elicitation.complete, ({ params }) => services.elicited(params))
     .onRequest(session.requestPermission, ({ params, signal }) => services.permission(params, signal))
     .onRequest(fs.readTextFile, ({ params }) => services.readFile(params))
@@ -136,6 +161,20 @@ function createClient(services: ClientServices): acp.ClientApp {
       terminals.release(params);
       return {};
     });
+}
+
+/**
+ * A reply is handled completely before the messages after it. Otherwise the first updates of a queued prompt would be handled
+ * before the end of the prompt that it waited for, because a promise needs some steps to wake who waits for it.
+ */
+function repliesFirst(stream: acp.Stream): acp.Stream {
+  const ordered = new TransformStream<acp.AnyMessage, acp.AnyMessage>({
+    async transform(message, controller) {
+      controller.enqueue(message);
+      if (!("method" in message)) await new Promise((resolve) => setImmediate(resolve));
+    },
+  });
+  return { readable: stream.readable.pipeThrough(ordered), writable: stream.writable };
 }
 
 async function rejectOnExit<T>(answer: Promise<T>, gone: Promise<AgentExitedError>): Promise<T> {

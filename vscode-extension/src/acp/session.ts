@@ -1,7 +1,8 @@
 import { methods } from "@agentclientprotocol/sdk/unstable";
 import type * as acp from "@agentclientprotocol/sdk/unstable";
 import type { QueryData } from "../knowledge/data";
-import type { Connection } from "./connection";
+import { type ChangedFile, changedFiles, type RestoreResult, restoreResult } from "./changes";
+import { type Connection, type QueuedPrompt, readQueue } from "./connection";
 import { Signal } from "./signal";
 
 /** The state of a session from replies and updates, without its messages. */
@@ -22,6 +23,13 @@ export interface Place {
   readonly servers?: readonly acp.McpServer[];
 }
 
+/** Changes of a file: all of them, or one hunk. `version` is that of the content that was shown. */
+export interface FileChoice {
+  readonly path?: string;
+  readonly hunk?: number;
+  readonly version?: string;
+}
+
 /**
  * One session of the agent. It outlives the agent process: `connect` returns the current connection, and a session of an
  * earlier connection is resumed before it is used.
@@ -29,9 +37,12 @@ export interface Place {
 export class Session {
   readonly updates = new Signal<acp.SessionUpdate>();
   readonly changed = new Signal<Settings>();
+  readonly queueChanged = new Signal<void>();
   settings: Settings = { options: [], commands: [] };
+  /** The prompts that wait for the running one. */
+  queue: readonly QueuedPrompt[] = [];
   private muted = false;
-  private prompting = false;
+  private prompting = 0;
 
   constructor(
     readonly id: string,
@@ -41,7 +52,7 @@ export class Session {
   ) {}
 
   get running(): boolean {
-    return this.prompting;
+    return this.prompting > 0;
   }
 
   /** Set the state from a reply. */
@@ -75,14 +86,70 @@ export class Session {
     }
   }
 
-  async prompt(content: readonly acp.ContentBlock[]): Promise<acp.PromptResponse> {
-    this.prompting = true;
+  /**
+   * Send a prompt. During another one it waits in the queue under this id; the reply comes when it has run, or with
+   * `_meta.cantrip.queued` if it never ran by itself. `sent` is called when nothing can be sent before it any more.
+   */
+  async prompt(content: readonly acp.ContentBlock[], id?: string, sent: () => void = () => undefined): Promise<acp.PromptResponse> {
+    this.prompting += 1;
     try {
       const connection = await this.ensureConnected();
-      return await connection.request(methods.agent.session.prompt, { sessionId: this.id, prompt: [...content] });
+      const reply = connection.request(methods.agent.session.prompt, { sessionId: this.id, prompt: [...content], ...(id === undefined ? {} : { _meta: { cantrip: { promptId: id } } }) });
+      sent();
+      return await reply;
     } finally {
-      this.prompting = false;
+      this.prompting -= 1;
     }
+  }
+
+  /** Whether a prompt can wait for the running one. */
+  get queuesPrompts(): boolean {
+    return this.connection.queuesPrompts;
+  }
+
+  setQueue(prompts: readonly QueuedPrompt[]): void {
+    this.queue = prompts;
+    this.queueChanged.fire();
+  }
+
+  async editQueued(id: string, prompt: readonly acp.ContentBlock[]): Promise<void> {
+    await this.changeQueue("edit", { id, prompt });
+  }
+
+  async removeQueued(id: string): Promise<void> {
+    await this.changeQueue("remove", { id });
+  }
+
+  /** Give a prompt that waits to the entity before its next query. */
+  async sendQueuedNow(id: string): Promise<void> {
+    await this.changeQueue("send_now", { id });
+  }
+
+  private async changeQueue(action: "edit" | "remove" | "send_now", params: object): Promise<void> {
+    this.setQueue(readQueue(await this.connection.requestExtension(`_cantrip/queue/${action}`, { sessionId: this.id, ...params })).prompts);
+  }
+
+  /** The files that the entity changed and the user has not kept. */
+  async changedFiles(): Promise<ChangedFile[]> {
+    return changedFiles(await this.connection.requestExtension("_cantrip/changes", { sessionId: this.id }));
+  }
+
+  /** Both texts of a changed file: null if there is none, or if it is not a text. */
+  async changedTexts(path: string): Promise<{ readonly before: string | null; readonly after: string | null } | undefined> {
+    const reply = await this.connection.requestExtension<{ files?: { path?: unknown; before?: unknown; after?: unknown }[] }>("_cantrip/changes", { sessionId: this.id, texts: true });
+    const found = reply.files?.find((each) => each.path === path);
+    const text = (value: unknown): string | null => (typeof value === "string" ? value : null);
+    return found && { before: text(found.before), after: text(found.after) };
+  }
+
+  /** Keep changes: all, those of a file, or one hunk of it. */
+  async keepChanges(choice: FileChoice = {}): Promise<void> {
+    await (await this.ensureConnected()).requestExtension("_cantrip/keep", { sessionId: this.id, ...choice });
+  }
+
+  /** Undo changes, take the last restore back, or restore the files as they were after a turn (0: at the start). */
+  async restoreFiles(action: "undo" | "redo" | "restore", how: FileChoice & { readonly turn?: string | 0; readonly since?: "start"; readonly force?: boolean; readonly dryRun?: boolean } = {}): Promise<RestoreResult> {
+    return restoreResult(await (await this.ensureConnected()).requestExtension(`_cantrip/${action}`, { sessionId: this.id, ...how }));
   }
 
   /** What its next query will contain (`_cantrip/context`). Does not open the session again if the agent has ended. */

@@ -76,6 +76,8 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     });
     entry[0].attach(tab);
   };
+  /** The chat in the active editor tab, or else in the side bar. */
+  const shown = (): ChatService => [...tabs].find(([each]) => each.active)?.[1] ?? service;
   context.subscriptions.push(
     trace,
     diffs,
@@ -123,6 +125,8 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     command("cantrip.chat.sessions", () => panel.sessions()),
     command("cantrip.chat.servers", () => panel.servers()),
     command("cantrip.chat.stop", () => service.stop()),
+    command("cantrip.chat.toggleAsk", () => shown().toggleAsk()),
+    command("cantrip.chat.redo", () => shown().current.review.redo()),
     command("cantrip.chat.restart", () => service.restart()),
     command("cantrip.chat.signIn", async () => { if (await signedIn()) await service.signedIn(); }),
     command("cantrip.chat.signOut", async () => {

@@ -9,6 +9,8 @@ export interface UserItem {
   attachments: Attachment[];
   /** The turn before the message, or 0: a fork from there can send another message instead. */
   readonly after: string | 0;
+  /** Whether it was sent into a running answer, which a fork cannot begin from. */
+  readonly steered?: boolean;
 }
 
 /**
@@ -61,6 +63,8 @@ export interface ToolItem {
   stopped?: boolean;
   /** The report of a test run. */
   tests?: TestReport;
+  /** The plan that the user decides about, in Markdown. */
+  planText?: string;
   question?: Question;
   answer?: Answer;
 }

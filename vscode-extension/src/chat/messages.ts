@@ -1,3 +1,4 @@
+import type { ChangedFile } from "../acp/changes";
 import type { McpStatus } from "../acp/mcp";
 import type { Attachment, Item, Op } from "./items";
 
@@ -8,12 +9,24 @@ export interface State {
   /** The session that is shown, which an editor tab opens again after a reload. Empty if there is none yet. */
   readonly session: string;
   readonly running: boolean;
+  /** Whether a message can be sent while another one runs. */
+  readonly queues: boolean;
+  /** The messages that wait for the running one. */
+  readonly queue: readonly QueuedMessage[];
   readonly options: readonly Choice[];
   readonly commands: readonly { readonly name: string; readonly description: string; readonly hint: string }[];
   readonly usage?: { readonly used: number; readonly size: number; readonly cost: string };
   readonly plan: readonly { readonly content: string; readonly status: string; readonly priority: string }[];
   /** Why the first prompt will ask for trust. */
   readonly caution?: string;
+}
+
+/** A message that waits. `sending`: the agent gets it with its next query. */
+export interface QueuedMessage {
+  readonly id: string;
+  readonly text: string;
+  readonly attachments: readonly Attachment[];
+  readonly sending: boolean;
 }
 
 /** A config option of the session. */
@@ -42,7 +55,10 @@ export type HostMessage =
   | { readonly type: "state"; readonly state: State }
   | { readonly type: "sessions"; readonly sessions: readonly SessionRow[]; readonly problem?: string }
   | { readonly type: "mentions"; readonly ask: number; readonly found: readonly Attachment[] }
-  | { readonly type: "attach"; readonly attachments: readonly Attachment[]; readonly text?: string }
+  /** Put a text and attachments into the composer; with `add` after what is there. */
+  | { readonly type: "attach"; readonly attachments: readonly Attachment[]; readonly text?: string; readonly add?: boolean }
+  /** The files that the agent changed and the user has not kept; and whether the last restore can be taken back. */
+  | { readonly type: "changes"; readonly files: readonly ChangedFile[]; readonly canRedo: boolean }
   | { readonly type: "focus" }
   | { readonly type: "showServers" }
   | { readonly type: "servers"; readonly servers: readonly McpStatus[]; readonly problem?: string }
@@ -50,23 +66,29 @@ export type HostMessage =
 
 export type WebviewMessage =
   | { readonly type: "ready" }
-  | { readonly type: "send"; readonly text: string; readonly attachments: readonly Attachment[] }
+  /** `now`: the running answer gets the message with its next query. */
+  | { readonly type: "send"; readonly text: string; readonly attachments: readonly Attachment[]; readonly now?: boolean }
+  | { readonly type: "editQueued"; readonly id: string; readonly text: string; readonly attachments: readonly Attachment[] }
+  | { readonly type: "removeQueued" | "sendQueuedNow"; readonly id: string }
+  /** Keep or undo changes: all, those of a file, or one hunk. `version` is that of the content that was shown. */
+  | { readonly type: "keepChange" | "undoChange"; readonly path?: string; readonly hunk?: number; readonly version?: string }
+  | { readonly type: "openChange"; readonly path: string }
   /** Send another message in place of an earlier one. */
   | { readonly type: "resend"; readonly item: string; readonly text: string; readonly attachments: readonly Attachment[] }
-  | { readonly type: "stop" | "new" | "sessions" | "servers" | "openServerSettings" | "restart" | "retry" | "signIn" | "setUp" | "trust" | "openFolder" }
+  | { readonly type: "stop" | "new" | "sessions" | "servers" | "openServerSettings" | "restart" | "retry" | "signIn" | "setUp" | "trust" | "openFolder" | "redoChange" }
   /** The place of the server in the list. */
   | { readonly type: "restartServer"; readonly server: number }
   | { readonly type: "earlier"; readonly before: string }
   | { readonly type: "open" | "delete"; readonly id: string; readonly cwd?: string }
   | { readonly type: "option"; readonly id: string; readonly value: string | boolean }
-  | { readonly type: "answer"; readonly question: string; readonly option: string }
+  | { readonly type: "answer"; readonly question: string; readonly option: string; readonly reason?: string; readonly plan?: string }
   | { readonly type: "fork"; readonly turn: string }
   | { readonly type: "location"; readonly path: string; readonly line?: number }
   | { readonly type: "diff"; readonly item: string; readonly path: string }
   | { readonly type: "link"; readonly href: string }
   | { readonly type: "mention"; readonly ask: number; readonly query: string }
   | { readonly type: "dropped"; readonly uris: readonly string[] }
-  | { readonly type: "askAgain" | "tryAgain" | "copyAnswer"; readonly item: string }
+  | { readonly type: "askAgain" | "tryAgain" | "copyAnswer" | "restore"; readonly item: string }
   | { readonly type: "copy" | "insert"; readonly text: string };
 
 /** Check a message of the webview. The webview shows untrusted text, so its messages are not trusted. */
@@ -87,11 +109,22 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
     case "setUp":
     case "trust":
     case "openFolder":
+    case "redoChange":
       return { type: fields.type };
     case "send":
-      return texts("text") && Array.isArray(fields.attachments) && fields.attachments.every(isAttachment) ? (fields as unknown as WebviewMessage) : undefined;
+      return texts("text") && (fields.now === undefined || typeof fields.now === "boolean") && Array.isArray(fields.attachments) && fields.attachments.every(isAttachment) ? (fields as unknown as WebviewMessage) : undefined;
     case "restartServer":
       return Number.isInteger(fields.server) ? (fields as unknown as WebviewMessage) : undefined;
+    case "editQueued":
+      return texts("id", "text") && Array.isArray(fields.attachments) && fields.attachments.every(isAttachment) ? (fields as unknown as WebviewMessage) : undefined;
+    case "removeQueued":
+    case "sendQueuedNow":
+      return texts("id") ? (fields as unknown as WebviewMessage) : undefined;
+    case "keepChange":
+    case "undoChange":
+      return (fields.path === undefined || texts("path", "version")) && (fields.hunk === undefined || (texts("path") && Number.isInteger(fields.hunk))) ? (fields as unknown as WebviewMessage) : undefined;
+    case "openChange":
+      return texts("path") ? (fields as unknown as WebviewMessage) : undefined;
     case "resend":
       return texts("item", "text") && Array.isArray(fields.attachments) && fields.attachments.every(isAttachment) ? (fields as unknown as WebviewMessage) : undefined;
     case "earlier":
@@ -102,7 +135,7 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
     case "option":
       return texts("id") && (texts("value") || typeof fields.value === "boolean") ? (fields as unknown as WebviewMessage) : undefined;
     case "answer":
-      return texts("question", "option") ? (fields as unknown as WebviewMessage) : undefined;
+      return texts("question", "option") && ["reason", "plan"].every((name) => fields[name] === undefined || texts(name)) ? (fields as unknown as WebviewMessage) : undefined;
     case "fork":
       return texts("turn") ? (fields as unknown as WebviewMessage) : undefined;
     case "location":
@@ -118,6 +151,7 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
     case "askAgain":
     case "tryAgain":
     case "copyAnswer":
+    case "restore":
       return texts("item") ? (fields as unknown as WebviewMessage) : undefined;
     case "copy":
     case "insert":

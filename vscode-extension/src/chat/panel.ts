@@ -1,15 +1,18 @@
 import { randomBytes } from "node:crypto";
 import { homedir } from "node:os";
 import * as vscode from "vscode";
+import type { FileChoice } from "../acp/session";
 import { Signal, type Subscription } from "../acp/signal";
+import { doneWords, plannedWords, type RestoreResult } from "../acp/changes";
 import type { Approvals } from "./approvals";
-import { fileAttached } from "./attachments";
+import { contentOf, fileAttached } from "./attachments";
 import type { Conversation } from "./conversation";
 import type { Attachment, Op } from "./items";
 import { follow, reveal } from "./links";
 import type { Mentions } from "./mentions";
 import { parseWebviewMessage, type WebviewMessage, type State, type HostMessage } from "./messages";
 import { type ChatService, place } from "./service";
+import type { AnswerNote } from "./permissions";
 import { choices, formatUsage } from "./state";
 
 const AT_ONCE = 120;
@@ -52,6 +55,11 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
 
   get visible(): boolean {
     return this.view?.visible ?? false;
+  }
+
+  /** Whether it is the active editor tab. */
+  get active(): boolean {
+    return this.view !== undefined && "active" in this.view && this.view.active;
   }
 
   resolveWebviewView(view: vscode.WebviewView): void {
@@ -125,6 +133,9 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       conversation.transcript.ops.on((op) => { this.queue(op); }),
       conversation.transcript.planned.on(() => { this.postState(); }),
       conversation.changed.on(() => { this.postState(); }),
+      conversation.queueChanged.on(() => { this.postState(); }),
+      conversation.returned.on(({ text, attachments }) => { this.send({ type: "attach", text, attachments, add: true }); }),
+      conversation.review.changed.on(() => { this.postChanges(conversation); }),
     ];
     this.reset(conversation);
   }
@@ -132,6 +143,11 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
   private reset(conversation: Conversation, same = false): void {
     const { items } = conversation.transcript;
     this.send({ type: "reset", items: items.slice(-AT_ONCE), more: items.length > AT_ONCE, same, state: this.state() });
+    this.postChanges(conversation);
+  }
+
+  private postChanges({ review }: Conversation): void {
+    this.send({ type: "changes", files: review.files, canRedo: review.canRedo });
   }
 
   /** Send ops that follow each other closely as one message, and join texts that continue each other. */
@@ -165,6 +181,8 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       title: settings.title ?? "",
       session: current.session?.id ?? "",
       running: current.busy,
+      queues: current.queues,
+      queue: current.queue,
       options: choices(settings),
       commands: settings.commands.map((each) => ({ name: each.name, description: each.description, hint: each.input?.hint ?? "" })),
       ...(settings.usage === undefined ? {} : { usage: formatUsage(settings.usage) }),
@@ -229,7 +247,31 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
         return;
       }
       case "send":
-        return service.send(message.text, [...message.attachments]);
+        return service.send(message.text, [...message.attachments], message.now);
+      case "editQueued": {
+        const { id, text } = message;
+        const attachments = [...message.attachments];
+        return current.editQueued(id, text, attachments, () => contentOf(text, attachments)).catch((problem: unknown) => {
+          showError(problem);
+          // It has started meanwhile. The edit is not lost.
+          this.send({ type: "attach", text, attachments, add: true });
+          this.postState();
+        });
+      }
+      case "removeQueued":
+        return current.removeQueued(message.id).catch(showError);
+      case "sendQueuedNow":
+        return current.session?.sendQueuedNow(message.id).catch(showError);
+      case "keepChange":
+        return current.review.keep(choiceOf(message)).catch(showError);
+      case "undoChange":
+        return this.restoreFiles(current, message.path === undefined ? "everything" : "part", (force) => current.review.undo(choiceOf(message), force));
+      case "redoChange":
+        return this.restoreFiles(current, "part", () => current.review.redo());
+      case "openChange":
+        return this.openChange(current, message.path).catch(showError);
+      case "restore":
+        return this.restoreTo(current, message.item).catch(showError);
       case "resend":
         return service.resend(message.item, message.text, [...message.attachments]);
       case "tryAgain":
@@ -256,7 +298,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       case "option":
         return this.choose(current, message.id, message.value);
       case "answer":
-        service.permissions.answer(message.question, message.option);
+        service.permissions.answer(message.question, message.option, noteOf(message));
         return;
       case "fork":
         return service.fork(message.turn);
@@ -310,6 +352,51 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     }
   }
 
+  /** Restore files and say what was done. Conflicts are restored too if the user wants that. */
+  private async restoreFiles({ transcript }: Conversation, what: "everything" | "part", restore: (force: boolean) => Promise<RestoreResult>): Promise<void> {
+    try {
+      let result = await restore(false);
+      if (result.conflicts.length > 0 && (await confirmed("You changed these files too. Restore them all the same?", "Restore, Over My Changes", plannedWords({ ...result, restored: [], left: [] })))) result = await restore(true);
+      if (what === "everything" || result.conflicts.length > 0 || result.left.length > 0) transcript.addNotice(result.conflicts.length > 0 ? "warning" : "info", ...doneWords(result));
+    } catch (problem) {
+      showError(problem);
+    }
+  }
+
+  /** Ask, and restore the files as they were before a message, or after an answer. The conversation may continue from there. */
+  private async restoreTo(conversation: Conversation, itemId: string): Promise<void> {
+    const point = conversation.transcript.point(itemId);
+    if (point === undefined || conversation.session === undefined || conversation.busy) return;
+    const { turn, text, attachments } = point;
+    const plan = await conversation.review.restore(turn, { dryRun: true });
+    const [only, both, over] = ["Restore Files", "Restore Files and Continue From There", "Restore All, Over My Changes"] as const;
+    const nothing = plan.restored.length === 0 && plan.conflicts.length === 0;
+    const when = text === undefined ? "after this answer" : "before this message";
+    const chosen = nothing
+      ? await vscode.window.showInformationMessage(`The files are already as they were ${when}.`, { modal: true, detail: plannedWords(plan) }, "Continue From There")
+      : await vscode.window.showWarningMessage(`Restore the files as they were ${when}?`, { modal: true, detail: plannedWords(plan) }, only, both, ...(plan.conflicts.length > 0 ? [over] : []));
+    if (chosen === undefined) return;
+    const result = nothing ? undefined : await conversation.review.restore(turn, { force: chosen === over });
+    if (chosen === both || nothing) {
+      await this.service.fork(turn);
+      const { current } = this.service;
+      if (current === conversation) return;
+      current.review.continues(conversation.review);
+      if (result !== undefined) current.transcript.addNotice("info", ...doneWords(result));
+      if (text !== undefined) this.send({ type: "attach", text, attachments });
+      this.send({ type: "focus" });
+    } else if (result !== undefined) conversation.transcript.addNotice(result.conflicts.length > 0 ? "warning" : "info", ...doneWords(result));
+  }
+
+  private async openChange(conversation: Conversation, path: string): Promise<void> {
+    const file = conversation.review.files.find((each) => each.path === path);
+    if (file === undefined) return;
+    const full = vscode.Uri.parse(file.uri).fsPath;
+    const texts = await conversation.session?.changedTexts(path);
+    if (texts === undefined || (file.hunks.length === 0 && file.left === 0)) return reveal(full, undefined);
+    return this.approvals.show({ path: full, oldText: file.status === "added" ? null : texts.before, newText: texts.after ?? "" });
+  }
+
   private async choose(conversation: Conversation, id: string, value: string | boolean): Promise<void> {
     const { session } = conversation;
     if (session === undefined) return;
@@ -340,8 +427,18 @@ function showError(problem: unknown): void {
   void vscode.window.showWarningMessage(`Cantrip: ${problem instanceof Error ? problem.message : String(problem)}`);
 }
 
-async function confirmed(question: string, yes: string): Promise<boolean> {
-  return (await vscode.window.showWarningMessage(question, { modal: true }, yes)) === yes;
+async function confirmed(question: string, yes: string, detail?: string): Promise<boolean> {
+  return (await vscode.window.showWarningMessage(question, { modal: true, ...(detail === undefined ? {} : { detail }) }, yes)) === yes;
+}
+
+/** What the user adds to an answer; nothing if it is empty. */
+function noteOf({ reason = "", plan = "" }: AnswerNote): AnswerNote | undefined {
+  return reason === "" && plan === "" ? undefined : { ...(reason === "" ? {} : { reason }), ...(plan === "" ? {} : { plan }) };
+}
+
+/** The part of a message that names changes. */
+function choiceOf({ path, hunk, version }: FileChoice): FileChoice {
+  return { ...(path === undefined ? {} : { path }), ...(hunk === undefined ? {} : { hunk }), ...(version === undefined ? {} : { version }) };
 }
 
 function page(webview: vscode.Webview, extension: vscode.Uri, tab: boolean): string {

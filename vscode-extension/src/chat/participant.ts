@@ -8,7 +8,7 @@ import { contentOf, fileAttached, linesAttached } from "./attachments";
 import type { Attachment, DiffPart, ToolItem } from "./items";
 import type { Permissions } from "./permissions";
 import { answered, questionText, changeText, plain, subject } from "./questions";
-import { place } from "./service";
+import { place, setFirstMode } from "./service";
 import { textOf, Transcript } from "./transcript";
 import { describeCharacter } from "./visible";
 
@@ -94,7 +94,7 @@ export class Participant implements vscode.Disposable {
     const id = last instanceof vscode.ChatResponseTurn ? (last.result as Partial<CantripChatResult>).metadata?.session : undefined;
     const known = id === undefined ? undefined : this.sessions.get(id);
     if (known !== undefined) return known;
-    const open = async (): Promise<Session> => (id === undefined ? this.agent.newSession(where) : this.agent.loadSession(id, where, () => undefined));
+    const open = async (): Promise<Session> => (id === undefined ? this.firstSession(where) : this.agent.loadSession(id, where, () => undefined));
     let session: Session;
     try {
       session = await open();
@@ -103,6 +103,12 @@ export class Participant implements vscode.Disposable {
       session = await open();
     }
     this.sessions.set(session.id, session);
+    return session;
+  }
+
+  private async firstSession(where: { cwd: string; directories: readonly string[] }): Promise<Session> {
+    const session = await this.agent.newSession(where);
+    await setFirstMode(session);
     return session;
   }
 

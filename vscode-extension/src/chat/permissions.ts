@@ -8,19 +8,25 @@ export interface Pending {
   readonly request: acp.RequestPermissionRequest;
 }
 
+/** What the user adds to an answer: why it is a rejection or what a plan lacks, and a plan as the user edited it. */
+export interface AnswerNote {
+  readonly reason?: string;
+  readonly plan?: string;
+}
+
 /** The open questions, answered by their ids. If a session is stopped, all its questions are cancelled. */
 export class Permissions {
   readonly asked = new Signal<Pending>();
   readonly settled = new Signal<{ readonly pending: Pending; readonly option: string | undefined }>();
-  private readonly open = new Map<string, { pending: Pending; settle: (option: string | undefined) => void }>();
+  private readonly open = new Map<string, { pending: Pending; settle: (option: string | undefined, note?: AnswerNote) => void }>();
 
   ask(request: acp.RequestPermissionRequest, signal: AbortSignal): Promise<acp.RequestPermissionResponse> {
     const pending: Pending = { id: randomUUID(), request };
     return new Promise((resolve) => {
-      const settle = (option: string | undefined): void => {
+      const settle = (option: string | undefined, note?: AnswerNote): void => {
         if (!this.open.delete(pending.id)) return;
         signal.removeEventListener("abort", taken);
-        resolve({ outcome: option === undefined ? { outcome: "cancelled" } : { outcome: "selected", optionId: option } });
+        resolve({ outcome: option === undefined ? { outcome: "cancelled" } : { outcome: "selected", optionId: option, ...(note === undefined ? {} : { _meta: { cantrip: note } }) } });
         this.settled.fire({ pending, option });
       };
       const taken = (): void => settle(undefined);
@@ -32,10 +38,10 @@ export class Permissions {
   }
 
   /** Answer a question with one of its options. Returns false for any other option. */
-  answer(id: string, option: string): boolean {
+  answer(id: string, option: string, note?: AnswerNote): boolean {
     const entry = this.open.get(id);
     if (entry === undefined || !entry.pending.request.options.some((each) => each.optionId === option)) return false;
-    entry.settle(option);
+    entry.settle(option, note);
     return true;
   }
 

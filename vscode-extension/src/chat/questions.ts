@@ -8,6 +8,7 @@ const COLUMNS = 72;
 /** The question for the user. */
 export function questionText(item: ToolItem): string {
   const diffs = item.parts.filter((part) => part.type === "diff");
+  if (item.planText !== undefined) return "Carry out this plan?";
   if (item.name === "run_tests") return item.program ? "Run the tests with this command?" : "Run the tests?";
   if (item.program) return item.program.language === "python" ? "Run this code?" : "Run this command?";
   if (diffs.length > 0 && diffs.every((part) => part.isNew)) return diffs.length > 1 ? "Create these files?" : "Create this file?";
@@ -21,6 +22,7 @@ export function questionText(item: ToolItem): string {
 
 /** The user's answer as text; empty if none is needed. */
 export function answered(item: ToolItem, answer: Answer | undefined): string {
+  if (item.planText !== undefined && (answer === "reject_once" || answer === "allow_always")) return "";
   const what = item.program ? (item.program.language === "python" ? "code" : "command") : item.kind === "edit" ? "change" : "request";
   switch (answer) {
     case "allow_always":

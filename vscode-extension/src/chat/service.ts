@@ -24,6 +24,8 @@ interface Waiting {
   readonly item: ToolItem;
 }
 
+const ASK = "ask";
+
 /** What the views of a window share: its conversations. */
 class Shared {
   readonly conversations = new Map<string, Conversation>();
@@ -97,11 +99,12 @@ export class ChatService implements vscode.Disposable {
     return [...this.running];
   }
 
-  async send(text: string, attachments: Attachment[]): Promise<void> {
+  /** Send a message. During an answer it waits for its end, or with `now` for the next query. */
+  async send(text: string, attachments: Attachment[], now = false): Promise<void> {
     const where = place();
     if (where === undefined) throw new Error("Open a folder first. Cantrip works in a folder.");
     const conversation = this.current;
-    if (conversation.session !== undefined) this.forget(conversation.session.id);
+    if (conversation.session !== undefined && !conversation.busy) this.forget(conversation.session.id);
     this.last.set(conversation, { text, attachments });
     await conversation.prompt(
       text,
@@ -109,6 +112,7 @@ export class ChatService implements vscode.Disposable {
       () => contentOf(text, attachments),
       () => this.begin(conversation, where),
       () => signIn(this.agent, this.agentProgram),
+      now,
     );
   }
 
@@ -154,6 +158,16 @@ export class ChatService implements vscode.Disposable {
     else await this.prepare();
   }
 
+  /** Switch the mode to `ask`, or back to the one from before. */
+  async toggleAsk(): Promise<void> {
+    const conversation = this.current;
+    const { session } = conversation;
+    const mode = session?.settings.modes?.currentModeId;
+    if (session === undefined || mode === undefined) return;
+    await session.setMode(mode === ASK ? conversation.modeBeforeAsk : ASK);
+    if (mode !== ASK) conversation.modeBeforeAsk = mode;
+  }
+
   async stop(): Promise<void> {
     const conversation = this.current;
     const id = conversation.session?.id;
@@ -183,6 +197,7 @@ export class ChatService implements vscode.Disposable {
     try {
       await this.load(id, where, conversation, Date.now() + patienceMs);
       conversation.transcript.endReplay();
+      conversation.review.refreshSoon();
       for (const each of this.pendingQuestions()) if (each.session === id) conversation.transcript.addUnanswered(each.item);
       this.remember(id);
     } catch (problem) {
@@ -200,7 +215,7 @@ export class ChatService implements vscode.Disposable {
     await this.open(id, undefined, RELEASE_MS);
   }
 
-  async fork(turn: string): Promise<void> {
+  async fork(turn: string | 0): Promise<void> {
     const session = this.current.session;
     if (session === undefined) return;
     try {
@@ -314,6 +329,7 @@ export class ChatService implements vscode.Disposable {
 
   private async begin(conversation: Conversation, where: Place): Promise<Session> {
     const session = await this.agent.newSession(where);
+    await setFirstMode(session);
     this.conversations.set(session.id, conversation);
     // The window may reload during an answer.
     if (conversation.busy && conversation === this.conversation) this.remember(session.id);
@@ -365,6 +381,13 @@ export class ChatService implements vscode.Disposable {
   private remember(id: string | undefined): void {
     if (this.first === undefined) void this.memory.update(LAST, id);
   }
+}
+
+/** Set the mode of a new session that the settings name. The setting of a workspace can only be stricter than `trusted`. */
+export async function setFirstMode(session: Session): Promise<void> {
+  const mode = vscode.workspace.getConfiguration("cantrip").get("chat.mode", "");
+  if (!["sandboxed", ASK, "read-only", "plan"].includes(mode) || mode === session.settings.modes?.currentModeId) return;
+  await session.setMode(mode);
 }
 
 /** The folders of a session: the first folder of the workspace, and the other folders; and the MCP servers of the settings. */

@@ -141,6 +141,11 @@ export class Transcript {
     // The question already shows the program.
     const parts = item.kind === "execute" ? item.parts.filter((part) => part.type !== "text" && part.type !== "output") : item.parts;
     this.change(item, { question, parts, ...(shown === undefined ? {} : { program: shown }) });
+    // The question shows the plan, so the answer that holds nothing else does not.
+    const said = this.items.findLast((each): each is WordsItem => each.type === "agent");
+    if (item.planText === undefined || said?.text.trim() !== item.planText.trim()) return;
+    said.text = "";
+    this.ops.fire({ op: "set", item: said });
   }
 
   setAnswer(callId: string, answer: Answer): void {
@@ -174,7 +179,14 @@ export class Transcript {
   /** The user's message with this id, or the one that an answer with this id belongs to. */
   message(itemId: string): UserItem | undefined {
     const at = this.items.findIndex((item) => item.id === itemId);
-    return this.items.slice(0, at + 1).findLast((item) => item.type === "user");
+    return this.items.slice(0, at + 1).findLast((item): item is UserItem => item.type === "user" && item.steered !== true);
+  }
+
+  /** The turn that a message or the end of an answer leads back to: the one before the message, with the message, or that of the answer. */
+  point(itemId: string): { readonly turn: string | 0; readonly text?: string; readonly attachments: readonly Attachment[] } | undefined {
+    const item = this.items.find((each) => each.id === itemId);
+    if (item?.type === "user") return { turn: item.after, text: item.text, attachments: item.attachments };
+    return item?.type === "end" && item.turn !== undefined ? { turn: item.turn, attachments: [] } : undefined;
   }
 
   /** The Markdown of the answer whose end has this id: what was said after its last call, or else its last words. */
@@ -210,9 +222,9 @@ export class Transcript {
     const messageId = update.messageId ?? undefined;
     let item = this.speaking?.item;
     if (item?.type !== "user" || this.speaking?.messageId !== messageId) {
-      if (this.replaying && this.turn !== undefined) this.end("end_turn", this.turn);
-      const after = (update._meta as Meta | null | undefined)?.cantrip?.after;
-      item = this.add<UserItem>("user", { text: "", attachments: [], after: typeof after === "string" || after === 0 ? after : this.last });
+      if (this.replaying && this.turn !== undefined && (update._meta as Meta | null | undefined)?.cantrip?.steering !== true) this.end("end_turn", this.turn);
+      const { after, steering } = (update._meta as Meta | null | undefined)?.cantrip ?? {};
+      item = this.add<UserItem>("user", { text: "", attachments: [], ...(steering === true ? { steered: true } : {}), after: typeof after === "string" || after === 0 ? after : this.last });
       this.speaking = { item, messageId };
     }
     const content = update.content;
@@ -279,6 +291,11 @@ export class Transcript {
     if (update.rawInput !== undefined && update.rawInput !== null) {
       change.program = programOf(update.rawInput) ?? item.program;
       if (change.program === undefined) change.input = inputOf(update.rawInput);
+      const plan = (update.rawInput as { plan?: unknown }).plan;
+      if ((update.kind ?? item.kind) === "switch_mode" && typeof plan === "string") {
+        change.planText = plan;
+        change.input = undefined;
+      }
     }
     if (update.content) change.parts = this.parts(item, update.content, { ...item, ...change });
     const tests = testsOf(update.rawOutput);
@@ -402,7 +419,7 @@ interface Meta {
   readonly terminal_info?: { readonly terminal_id?: string };
   readonly terminal_output?: { readonly data?: unknown };
   readonly terminal_exit?: { readonly exit_code?: number | null; readonly signal?: string | null };
-  readonly cantrip?: { readonly via?: unknown; readonly permission?: unknown; readonly stopped?: unknown; readonly after?: unknown };
+  readonly cantrip?: { readonly via?: unknown; readonly permission?: unknown; readonly stopped?: unknown; readonly after?: unknown; readonly steering?: unknown };
 }
 
 /** The reason of a call that was not allowed. If the session's mode refused it, the text says so. */

@@ -37,7 +37,8 @@ describe("a real agent", () => {
     const { agent, place, services: editor, folder } = begin([{ tool_calls: [{ gate: "write_file", args: { path: "a.txt", content: "new\n" } }] }, DONE]);
     const session = await agent.newSession(place);
     const heard = updatesOf(session);
-    assert.equal(session.settings.options.find((option) => option.id === "mode")?.currentValue, "ask");
+    assert.equal(session.settings.options.find((option) => option.id === "mode")?.currentValue, "sandboxed");
+    await session.setMode("ask");
     const reply = await session.prompt(say("Write."));
     assert.equal(reply.stopReason, "end_turn");
     assert.deepEqual([...editor.written], [[path(folder), "new\n"]]);

@@ -230,6 +230,7 @@ describe("a real session's past", () => {
     const { agent, place, folder } = open;
     const live = new Transcript(folder);
     const session = await agent.newSession(place);
+    await session.setMode("ask");
     session.updates.on((update) => { live.applyUpdate(update); });
     for (const text of ["First.", "Second."]) {
       live.addUserMessage(text, []);
@@ -262,6 +263,7 @@ describe("a real session's past", () => {
     services.written.set(join(folder, "b.txt"), "a\n b\n");
     const live = new Transcript(folder);
     const session = await agent.newSession(place);
+    await session.setMode("ask");
     session.updates.on((update) => {
       live.applyUpdate(update);
       if (update.sessionUpdate === "tool_call" && update.name === "edit_file") services.answer = "allow_once";

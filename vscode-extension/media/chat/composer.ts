@@ -312,7 +312,7 @@ function control(choice: Choice): HTMLElement {
   const about = choice.values.find((value) => value.value === choice.value)
   const title = [choice.name, choice.description, about?.description, choice.category === 'mode' ? 'Ctrl+Alt+M switches to Ask and back' : ''].filter(Boolean).join('\n')
   if (typeof choice.value === 'boolean') {
-    const box = el('input', { type: 'checkbox', checked: choice.value })
+    const box = el('input', { type: 'checkbox', checked: choice.value, 'aria-label': choice.name })
     box.addEventListener('change', () => { host.postMessage({ type: 'option', id: choice.id, value: box.checked }) })
     return el('label', { class: 'choice', title }, box, choice.name)
   }

@@ -16,7 +16,7 @@ from cantrip_acp.files.protected_paths import PROTECTED_FILES
 from tests.integration.attack.attack import Attack, control, held
 from tests.integration.attack.attack_scene import Scene
 from tests.integration.attack.weakened_sandbox import Defence, covered, options, without
-from tests.integration.sandbox.conftest import Make, make, workspace  # noqa: F401 - fixtures
+from tests.integration.sandbox.conftest import Make, back_end, make, workspace  # noqa: F401 - fixtures
 
 EXISTING = (
     ".helix/languages.toml", ".devcontainer/devcontainer.json", ".agents/hooks.json", "opencode.json", "x.code-workspace",

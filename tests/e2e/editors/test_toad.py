@@ -78,7 +78,9 @@ def test_a_session(toad: Callable[..., Terminal], home: Home, tmp_path: Path) ->
     recipe = tmp_path / "toad.cantrip.yaml"
     circle = {"medium": "conversation", "gates": ["done", "list_dir", "edit_file"], "wards": [{"max_turns": 20}]}
     crystal = {"provider": "scripted", "responses": RESPONSES}
-    recipe.write_text(json.dumps({"name": "toad", "crystal": crystal, "circle": circle}))
+    # Without kept files, a session begins in the mode ask.
+    data = {"name": "toad", "crystal": crystal, "circle": circle, "loom": {"files": False}}
+    recipe.write_text(json.dumps(data))
     file = tmp_path / "project" / "greet.py"
 
     screen = toad("acp", f"cantrip-acp --recipe {recipe}", str(file.parent))

@@ -180,7 +180,7 @@ def test_only_the_user_stops_the_view_from_following(page: Any) -> None:
     assert abs(page.evaluate("document.querySelector('.log').scrollTop") - before) < 2
     # What waits out of sight says so, and is not answered unseen.
     page.locator(".to-end", has_text="Cantrip asks").wait_for()
-    page.locator("textarea").focus()
+    page.locator(".composer textarea").focus()
     page.keyboard.press("Alt+a")
     assert not page.evaluate("said.some((m) => m.type === 'answer')")
     assert in_view(page)

@@ -165,6 +165,15 @@ class Store:
             except sqlite3.Error as problem:
                 raise CheckpointError(f"the checkpoints at {self.path} cannot be written: {problem}") from None
 
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._mutex:
+            try:
+                yield self._base
+            except sqlite3.Error as problem:
+                # Also if it was closed meanwhile.
+                raise CheckpointError(f"the checkpoints at {self.path} cannot be read: {problem}") from None
+
     # --- contents
 
     def add(self, data: bytes) -> bytes:
@@ -178,8 +187,8 @@ class Store:
 
     def content(self, found: bytes) -> bytes:
         """A stored content. Raises `CheckpointError` if it is not in the store."""
-        with self._mutex:
-            row = self._base.execute("SELECT size, data FROM contents WHERE hash = ?", (found,)).fetchone()
+        with self._reading() as base:
+            row = base.execute("SELECT size, data FROM contents WHERE hash = ?", (found,)).fetchone()
         if row is None:
             raise CheckpointError(f"the content {found.hex()} is not in {self.path}: it was removed")
         size, data = row
@@ -187,8 +196,8 @@ class Store:
 
     def hashes(self) -> set[bytes]:
         """The hashes of all stored contents."""
-        with self._mutex:
-            return {row[0] for row in self._base.execute("SELECT hash FROM contents")}
+        with self._reading() as base:
+            return {row[0] for row in base.execute("SELECT hash FROM contents")}
 
     # --- checkpoints
 
@@ -221,10 +230,8 @@ class Store:
 
     def last(self, loom: str, entity: str) -> str | None:
         """The id of an entity's last checkpoint; None if it has none."""
-        with self._mutex:
-            row = self._base.execute(
-                "SELECT checkpoint FROM refs WHERE loom = ? AND entity = ?", (loom, entity)
-            ).fetchone()
+        with self._reading() as base:
+            row = base.execute("SELECT checkpoint FROM refs WHERE loom = ? AND entity = ?", (loom, entity)).fetchone()
         return row[0] if row is not None else None
 
     def point(self, loom: str, entity: str, checkpoint: str) -> None:
@@ -234,16 +241,16 @@ class Store:
 
     def has(self, checkpoint: str) -> bool:
         """Whether a checkpoint is in the store."""
-        with self._mutex:
-            return self._base.execute("SELECT 1 FROM checkpoints WHERE id = ?", (checkpoint,)).fetchone() is not None
+        with self._reading() as base:
+            return base.execute("SELECT 1 FROM checkpoints WHERE id = ?", (checkpoint,)).fetchone() is not None
 
     def chain(self, last: str) -> list[Checkpoint]:
         """The checkpoints from the first one of the chain to ``last``. Raises `CheckpointError` if one is missing."""
         found: list[Checkpoint] = []
         at: str | None = last
-        with self._mutex:
+        with self._reading() as base:
             while at is not None and len(found) < _CHAIN:
-                row = self._base.execute("SELECT * FROM checkpoints WHERE id = ?", (at,)).fetchone()
+                row = base.execute("SELECT * FROM checkpoints WHERE id = ?", (at,)).fetchone()
                 if row is None:
                     raise CheckpointError(f"the checkpoint {at} is not in {self.path}: cantrip gc has removed it")
                 name, parent, by, changes, turn, cast, to, tree, when = row
@@ -256,8 +263,8 @@ class Store:
     def tree(self, checkpoint: str) -> dict[str, Entry]:
         """All files at a checkpoint, by path."""
         steps = self.chain(checkpoint)
-        with self._mutex:
-            row = self._base.execute("SELECT tree FROM checkpoints WHERE id = ?", (steps[0].id,)).fetchone()
+        with self._reading() as base:
+            row = base.execute("SELECT tree FROM checkpoints WHERE id = ?", (steps[0].id,)).fetchone()
         found = _read_tree(self.content(row[0])) if row[0] is not None else {}
         for step in steps[1:]:
             for path, (_, after) in step.changes.items():
@@ -271,8 +278,8 @@ class Store:
 
     def reviewed(self, loom: str, entity: str) -> dict[str, Mark]:
         """What the user said to keep, by path."""
-        with self._mutex:
-            rows = self._base.execute("SELECT path, mark FROM reviewed WHERE loom = ? AND entity = ?", (loom, entity))
+        with self._reading() as base:
+            rows = base.execute("SELECT path, mark FROM reviewed WHERE loom = ? AND entity = ?", (loom, entity))
             return {
                 os.fsdecode(path): (at, _entry(entry), partly)
                 for path, mark in rows.fetchall()
@@ -289,8 +296,8 @@ class Store:
 
     def cache(self) -> bytes:
         """What `keep_cache` stored last; empty if nothing."""
-        with self._mutex:
-            row = self._base.execute("SELECT value FROM about WHERE name = 'cache'").fetchone()
+        with self._reading() as base:
+            row = base.execute("SELECT value FROM about WHERE name = 'cache'").fetchone()
         return zlib.decompress(row[0]) if row is not None else b""
 
     def keep_cache(self, data: bytes) -> None:
@@ -330,8 +337,8 @@ class Store:
 
     def unfinished_restores(self, loom: str, entity: str) -> list[tuple[int, str, Changes]]:
         """Restores of an entity that were interrupted: number, target, and what they were to do."""
-        with self._mutex:
-            rows = self._base.execute(
+        with self._reading() as base:
+            rows = base.execute(
                 "SELECT number, target, changes FROM restores WHERE loom = ? AND entity = ?", (loom, entity)
             ).fetchall()
         return [(number, to, _read_changes(changes)) for number, to, changes in rows]
@@ -390,9 +397,9 @@ class Store:
                 with suppress(FileNotFoundError):
                     os.unlink(self.path.with_suffix(suffix))
             return before
-        with self._mutex:
-            self._base.execute("VACUUM")
-            self._base.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with self._reading() as base:
+            base.execute("VACUUM")
+            base.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.close()
         return max(0, before - _size_of(self.path))
 

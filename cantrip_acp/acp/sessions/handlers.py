@@ -162,10 +162,15 @@ class Sessions:
             if resume:
                 point = await self._continuation_point(source, turn_id)
                 turn_id = point.turn_id
-            files = await self._files_of_fork(source, turn_id, restore=restores)
+            files = await self._files_of_fork(source, turn_id, restore=True) if restores else None
+            if source.closing:
+                raise session_busy(source.id)
             session = await self._create_fork(
                 source, turn_id, cwd, folders, await self.context.sources(params), params.meta, point, prompt
             )
+            if not restores:
+                # Not before: the source may be closed while its files are compared.
+                files = await self._files_of_fork(source, turn_id, restore=False)
         finally:
             source.fork_count -= 1
             if not source.in_use_by_client and not source.fork_count:
@@ -194,7 +199,7 @@ class Sessions:
 
         try:
             return await file_commands.restore_to_turn(source, turn_id, dry_run=not restore)
-        except CantripError as problem:
+        except (CantripError, OSError) as problem:
             if restore:
                 raise invalid_params(shared().diagnostic(str(problem)), "_meta.cantrip.restoreFiles") from None
             return None

@@ -99,7 +99,9 @@ class Checkpoints:
                     try:
                         return await anyio.to_thread.run_sync(work)
                     except (CheckpointError, OSError) as error:
-                        self._fail(self._entity.redactor.diagnostic(str(error)))
+                        # A session that is being closed has stopped it itself.
+                        if not self._closed:
+                            self._fail(self._entity.redactor.diagnostic(str(error)))
         return None
 
     def _unchanged(self) -> bool:

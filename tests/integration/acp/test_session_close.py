@@ -129,6 +129,7 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
     class Metadata:
         id = "sess_x"
         title = "t"
+        title_chosen = False
         mode = "ask"
 
     class Opened:

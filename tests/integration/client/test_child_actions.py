@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.subagent_view import SubagentView
 from cantrip_acp.core import events
 from tests.integration.client.test_transcript import content, more, shown, tool
@@ -11,7 +12,7 @@ class Agent:
     """The agent's side: what a child does, and how the call's content then reads."""
 
     def __init__(self) -> None:
-        self.family = SubagentView()
+        self.family = SubagentView(ClientAbilities.of(None))
 
     def did(self, inner: Any, *path: str, index: int | None = None) -> None:
         calls = ("g", *(f"c{n}" for n in range(1, len(path))))

@@ -52,6 +52,9 @@ def _view_reduction(array: Any, numpy: Any) -> Any:
 
 
 _MODULE = type(sys)
+_CODE = type(_view.__code__)
+_NO_FILE = "<dynamic-code>"
+"""What cloudpickle 3.1.3 and later put in place of the name of a code's file."""
 _CACHE = _functools._lru_cache_wrapper
 
 
@@ -69,6 +72,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             make, args = self.dispatch_table[_MODULE](obj)[:2]
             # This is the most common case. Without it, loading would have to import cloudpickle.
             return (imported, args) if make is cloudpickle.subimport else NotImplemented
+        if type(obj) is _CODE:
+            # By the file's name, tracebacks and `inspect` find the lines of a cell.
+            make, args = self.dispatch_table[_CODE](obj)[:2]
+            return make, tuple(obj.co_filename if each == _NO_FILE else each for each in args)
         if type(obj) is _CACHE and obj.__module__ == "__main__":
             # Without this, it would be pickled as a name in ``__main__``, which is another module when it is loaded.
             how = obj.cache_parameters()

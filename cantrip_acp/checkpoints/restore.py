@@ -311,16 +311,31 @@ def write_tree(store: Store, checkpoint: str, folder: str) -> None:
         if not entry.kept or os.path.isabs(path):
             continue
         target = os.path.join(folder, path)
+        content, mode = store.content(entry.hash), stat.S_IMODE(entry.mode) & 0o777
+        if not entry.is_link and _is_file_with(target, content, mode):
+            continue
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        with suppress(FileNotFoundError):
-            os.unlink(target)
-        content = store.content(entry.hash)
+        # Each file is old or new at every moment, also if the process is killed.
+        temporary = os.path.join(os.path.dirname(target), f".cantrip-{os.urandom(6).hex()}")
         if entry.is_link:
-            os.symlink(os.fsdecode(content), target)
+            os.symlink(os.fsdecode(content), temporary)
         else:
-            with open(target, "xb") as file:
+            with open(temporary, "xb") as file:
                 file.write(content)
-            os.chmod(target, stat.S_IMODE(entry.mode) & 0o777)
+            os.chmod(temporary, mode)
+        os.replace(temporary, target)
+
+
+def _is_file_with(path: str, content: bytes, mode: int) -> bool:
+    """Whether there is a file with this content and mode."""
+    try:
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode) or (status.st_size, stat.S_IMODE(status.st_mode)) != (len(content), mode):
+            return False
+        with open(path, "rb") as file:
+            return file.read() == content
+    except OSError:
+        return False
 
 
 def _remove_temporary(store: Store, path: str, temporary: str) -> None:

@@ -43,13 +43,14 @@ class Worktree:
 
         Raises `GitError`.
         """
+        if self.write is not None:
+            self.write(self.folder)
+            return
         with SafeGitFolder(_worktree_at(self.folder), files=self.folder) as plain:
             _fill(plain, self.commit)
             left = plain.git("ls-files", "-z", "-o", "--exclude-standard", timeout=_TIMEOUT).out.split(b"\0")[:-1]
             for name in left:
                 _delete(os.path.join(os.fsencode(self.folder), name))
-        if self.write is not None:
-            self.write(self.folder)
 
     def finish(self) -> None:
         """Unlock the worktree when it is complete. `make` locked it."""

@@ -190,7 +190,8 @@ def test_a_script_with_our_own_agent(play: Play, tmp_path: Path) -> None:
     ]
     circle = {"medium": "bash", "gates": ["done"], "wards": [{"max_turns": 9}, {"bash_writable_paths": ["."]}]}
     crystal = {"provider": "scripted", "responses": responses}
-    recipe.write_text(json.dumps({"name": "r", "crystal": crystal, "circle": circle}))
+    # Without kept files, a session begins in the mode ask.
+    recipe.write_text(json.dumps({"name": "r", "crystal": crystal, "circle": circle, "loom": {"files": False}}))
     done = play(
         {
             "steps": [

@@ -66,6 +66,9 @@ class Cleaner:
         if unfinished:
             self._pending = unfinished[0]
             text = text[: unfinished.start()]
+            if self._pending[0] == "\x1b":
+                # It ends a string before it. Alone at the end of a text, it is removed.
+                text += "\x1b"
         return clean(text)
 
     def finish(self) -> str:

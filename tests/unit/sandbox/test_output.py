@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cantrip_acp.sandbox.launch.output import Cleaner, Collector, clean, share
@@ -55,6 +55,7 @@ def test_whatever_comes_nothing_forbidden_is_left(pieces: list[bytes]) -> None:
 
 
 @given(PIECES, st.integers(1, 7))
+@example([b"\xc2\x90", b" ", b"\x1b \x00"], 1)
 def test_how_it_is_cut_changes_nothing_of_the_words(pieces: list[bytes], size: int) -> None:
     whole = b"".join(pieces)
     one, many = Cleaner(), Cleaner()

@@ -11,6 +11,7 @@ than the size of the files there that changed.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,8 @@ from contextvars import ContextVar
 _MB = 1_000_000
 _SMALL = _MB
 """Bytes. So much may be written between two looks without a search for the files."""
+_FILE_CLOCK = 5 if sys.platform == "linux" else time.CLOCK_REALTIME
+"""The clock from which files get their times: CLOCK_REALTIME_COARSE of Linux, some milliseconds behind the other one."""
 
 
 class DiskLimit:
@@ -64,13 +67,13 @@ class DiskMeter:
         self._folders = tuple(folders) if self.limit is not None else ()
         self._seen = 0
         self._free = self._free_bytes()
-        self._looked_at = time.time()
+        self._looked_at = time.clock_gettime(_FILE_CLOCK)
 
     def look(self, processes: Callable[[], Iterable[str]]) -> str | None:
         """Count what the processes, by their numbers, have written since the last look. A message if that is too much."""
         if self.limit is None:
             return None
-        now, free = time.time(), self._free_bytes()
+        now, free = time.clock_gettime(_FILE_CLOCK), self._free_bytes()
         written = sum(map(_written_by, processes()))
         if written > self._seen:
             self.limit.add_written(written - self._seen)
@@ -84,7 +87,7 @@ class DiskMeter:
             return None
         lost = self._free - self._free_bytes()
         if lost > _SMALL:
-            self.limit.add_written(min(lost, _changed_bytes(self._folders, self._looked_at - 0.05, lost)))
+            self.limit.add_written(min(lost, _changed_bytes(self._folders, self._looked_at, lost)))
         self._free = self._free_bytes()
         return self.limit.exceeded()
 

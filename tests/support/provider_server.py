@@ -258,7 +258,7 @@ class Wire:
 
 
 def _read(reader: Any) -> Request | None:
-    """The next request of a connection; None at its end."""
+    """The next request of a connection; None at its end, also if that came in the middle of a request."""
     first = reader.readline()
     if not first.strip():
         return None
@@ -269,11 +269,16 @@ def _read(reader: Any) -> Request | None:
         headers[name.strip().lower()] = value.strip()
     if headers.get("transfer-encoding", "").lower() == "chunked":
         parts = []
-        while size := int(reader.readline().split(b";")[0], 16):
+        while size := int((line := reader.readline()).split(b";")[0] or b"0", 16):
             parts.append(reader.read(size))
             reader.readline()
+        if not line:
+            return None
         reader.readline()
         body = b"".join(parts)
     else:
-        body = reader.read(int(headers.get("content-length", "0")))
+        length = int(headers.get("content-length", "0"))
+        body = reader.read(length)
+        if len(body) < length:
+            return None
     return Request(method, path, headers, body, time.monotonic())

@@ -50,6 +50,8 @@ class Checkpoints:
         self._lock = anyio.Lock()
         self._closed = False
         self._begun = False
+        self._first: Checkpoint | None = None
+        """The first checkpoint of a fork, until a turn of the fork records it."""
         self.problem: str | None = None
         """Why no files are kept; None while they are."""
         self.on_problem: Callable[[str], None] | None = None
@@ -67,10 +69,7 @@ class Checkpoints:
     async def before_calls(self, calls: tuple[ToolCall, ...], circle: Circle) -> None:
         """Keep what the user changed since the last turn, before calls that may change files."""
         if any(_may_change(call.gate, circle) for call in calls) and not self._unchanged():
-            first = await self._run(self._save_users)
-            if first is not None:
-                # So a fork at a turn that changed nothing finds its files too.
-                self._append(first, self._entity.last_turn, self._entity.id)
+            self._append_first(await self._run(self._save_users))
 
     async def store(self, turn: Turn, circle: Circle) -> None:
         """Keep the files as a turn leaves them, if it changed any. This also happens while a cast is being cancelled."""
@@ -81,9 +80,8 @@ class Checkpoints:
                 if first is not None:
                     self._append(first, turn.id, turn.entity_id)
             return
-        if self._unchanged():
-            return
-        made = await self._run(lambda: self._save_turn(turn.id))
+        made = None if self._unchanged() else await self._run(lambda: self._save_turn(turn.id))
+        made, self._first = made or self._first, None
         if made is not None:
             self._append(made, turn.id, turn.entity_id)
 
@@ -256,6 +254,20 @@ class Checkpoints:
             loom, name, store.last(loom, name), "turn" if by == "turn" else "user", changes, turn=turn_id, cast=cast
         )
 
+    def _append_first(self, first: Checkpoint | None) -> None:
+        """Record the first checkpoint of a chain at the last turn, so that a fork of it finds its files too.
+
+        The last turn of a new fork belongs to another entity, which may have worked in another folder. So a turn of the
+        fork records it.
+        """
+        entity = self._entity
+        if first is None:
+            return
+        if entity.loom.places[entity.last_turn].entity_id == entity.id:
+            self._append(first, entity.last_turn, entity.id)
+        else:
+            self._first = first
+
     def _append(self, made: Checkpoint, turn_id: str, entity_id: str, restored: str | None = None) -> None:
         header = self._entity.loom.header
         assert header is not None, "a cast has begun"
@@ -276,8 +288,7 @@ class Checkpoints:
         if self._entity.loom.header is None:
             raise CheckpointError("nothing was changed in this session yet")
         first = await self._run(self._open if running else self._save_users)
-        if first is not None:
-            self._append(first, self._entity.last_turn, self._entity.id)
+        self._append_first(first)
         if self._store is None:
             raise CheckpointError(f"no files are kept in this session: {self.problem or 'it is closed'}")
         store, (loom, name) = self._store, self._key()
@@ -453,7 +464,8 @@ def delete_checkpoints(loom: Loom, *, state: Path | None = None) -> list[str]:
 def forget_checkpoints(loom: Loom, state: Path) -> None:
     """Delete the checkpoints of a loom, and nothing else that belongs to it: its session was deleted. Blocking."""
     if loom.header is not None:
-        for workspace in {each.workspace for each in loom.files() if each.workspace is not UNSET}:
+        records = [each for each in loom.records() if isinstance(each, FilesRecord)]
+        for workspace in {each.workspace for each in records if each.workspace is not UNSET}:
             _forget(workspace, loom.header.id, state)
 
 

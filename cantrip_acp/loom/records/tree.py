@@ -142,7 +142,10 @@ class Tree(msgspec.Struct, array_like=True):
                     self.pieces.setdefault(key, position)
             case "files":
                 files = typed("record_heads.FilesHead", record)
-                if files.restored is msgspec.UNSET:
+                place = self.turns.get(files.turn_id)
+                own = place is None or place.entity_id == files.entity_id
+                # Earlier versions recorded the first files of a fork at the turn of the other entity. They do not count.
+                if files.restored is msgspec.UNSET and (own or files.turn_id not in self.files):
                     self.files[files.turn_id] = position
             case "cantrip":
                 cantrip = typed("CantripRecord", record)

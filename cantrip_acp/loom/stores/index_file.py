@@ -22,7 +22,7 @@ from cantrip_acp.text import codecs
 WORTH = 4_000_000
 """The size of a loom, in bytes, from which an index is kept. A smaller loom is read in a few milliseconds."""
 
-_VERSION = 3
+_VERSION = 4
 _MAGIC = b"cantrip loom index\n"
 _TAIL = 4_096
 _SHAPE = (*Tree.__struct_fields__, *Place.__struct_fields__, *Problem.__struct_fields__)

@@ -105,7 +105,9 @@ class Index:
             case "files":
                 files = typed("record_heads.FilesHead", record)
                 of = self.numbers.get(files.turn_id)
-                if of is not None and files.restored is UNSET:
+                if of is None or files.restored is not UNSET:
+                    pass
+                elif of not in self.files or self.entities[self.entity_of[of]] == files.entity_id:
                     self.files[of] = position
             case "cantrip":
                 cantrip = typed("CantripRecord", record)

@@ -202,3 +202,31 @@ async def test_a_hostile_repository_runs_nothing(tmp_path: Path, where: Path) ->
         assert (tmp_path / "side" / "src" / "new.txt").read_text() == "one\n"
     delete_checkpoints(cantrip.loom)
     assert not marker.exists()
+
+
+async def test_what_forks_do_elsewhere_never_becomes_the_files_of_the_turn(where: Path) -> None:
+    cantrip = spell(where, list(TWICE))
+    first, _, _ = await written(cantrip)
+    loom, origin = cantrip.loom, cantrip.loom.files_at(first)
+    (where / "src/new.txt").write_text("the user's\n")
+    # One fork works beside the project, and one in it, where the user has changed the file meanwhile.
+    for number, beside in enumerate((True, False)):
+        made = spell(where, [does("write_file", path="other.txt", content="x"), END])
+        place = where.parent / f"fork{number}" if beside else False
+        async with await made.fork(first, loom=loom, worktree=place) as fork:
+            await fork.cast("Again.")
+        assert loom.files_at(first) == origin
+    async with await spell(where, [END]).fork(first, loom=loom, worktree=where.parent / "last") as fork:
+        assert (where.parent / "last/src/new.txt").read_text() == "one\n"
+
+
+async def test_a_first_turn_of_a_fork_that_changes_nothing_keeps_its_files(where: Path) -> None:
+    cantrip = spell(where, list(TWICE))
+    first, _, _ = await written(cantrip)
+    same = does("write_file", path="src/new.txt", content="one\n")
+    async with await spell(where, [same, END]).fork(first, loom=cantrip.loom, worktree=where.parent / "fork") as fork:
+        await fork.cast("Again.")
+        unchanged = next(turn for turn in cantrip.loom.thread(fork.last_turn).turns if turn.entity_id == fork.id)
+        kept = cantrip.loom.files_at(unchanged.id)
+    assert kept is not None
+    assert (kept.turn_id, kept.workspace) == (unchanged.id, str(where.parent / "fork"))

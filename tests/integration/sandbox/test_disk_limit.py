@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from cantrip_acp import Call, Cantrip, Circle
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.files import disk_limit
@@ -28,6 +30,8 @@ async def test_commands_may_write_so_much_to_the_disk_together(make: Make, works
 
 async def test_a_command_that_is_quicker_than_the_first_look_counts(make: Make, workspace: Path) -> None:
     (workspace / "old").write_bytes(bytes(5_000_000))
+    # The clock of files ticks every few milliseconds.
+    await anyio.sleep(0.05)
     limit = DiskLimit(20_000_000)
     with disk_limit.in_force(limit):
         sandbox = make(bash_writable_paths=[str(workspace)])

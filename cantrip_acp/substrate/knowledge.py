@@ -156,16 +156,18 @@ def _is_group(chunk: Chunk) -> bool:
 def chunk_tokens(chunk: Chunk, kind: str = "instance") -> int:
     """The size of a chunk in the layer, with its heading: what `Part.tokens` says if it is on a scope that is read."""
     body, _ = _limited(render_chunk(chunk), CHUNK_TOKENS)
-    return text_tokens(f"{_heading(chunk, 2, kind)}\n{_quoted(body, 2)}" if body else _heading(chunk, 2, kind)) + 1
+    heading = _heading(_one_line(chunk.name), chunk.source, 2, kind)
+    return text_tokens(f"{heading}\n{_quoted(body, 2)}" if body else heading) + 1
 
 
-def _heading(chunk: Chunk, level: int, kind: str) -> str:
-    return f"{'#' * level} {_one_line(chunk.name)}{f' ({kind})' if kind else ''} · source: {_one_line(chunk.source)}"
+def _heading(name: str, source: str, level: int, kind: str) -> str:
+    return f"{'#' * level} {name}{f' ({kind})' if kind else ''} · source: {_one_line(source)}"
 
 
 def _chunk(page: _Page, chunk: Chunk, scope: str, level: int, kind: str) -> None:
     page.seen.add(chunk.id)
-    name, heading = _one_line(chunk.name), _heading(chunk, level, kind)
+    name = _one_line(chunk.name)
+    heading = _heading(name, chunk.source, level, kind)
     body, cut = _limited(render_chunk(chunk), CHUNK_TOKENS)
     same = page.texts.get(body) if len(body) > 200 else None
     page.texts.setdefault(body, name)
@@ -205,7 +207,10 @@ def _quoted(text: str, level: int) -> str:
     """A chunk's text below a heading of ``level``: its own headings are deeper, claim no source, and hide no later one."""
     lines: list[str] = []
     fence, element, unsure = "", False, False
-    for line in _CLAIM.sub(r"\1“\2”", "\n".join(text.splitlines())).split("\n"):
+    text = "\n".join(text.splitlines())
+    if not text.isascii() or "&" in text:
+        text = _CLAIM.sub(r"\1“\2”", text)
+    for line in text.split("\n"):
         if fence:
             if (closing := line.strip(" \t")) and not closing.strip(fence[0]) and len(closing) >= len(fence):
                 fence = "" if not line.startswith(("    ", "\t")) and not line[:3].count("\t") else fence
@@ -230,6 +235,8 @@ def _quoted(text: str, level: int) -> str:
 
 def _one_line(text: str) -> str:
     """A name or a source for a heading: nothing that could look like a source of its own."""
+    if text.isascii() and text.isprintable() and "&" not in text:
+        return " ".join(text.split()) or "?"
     return " ".join("".join(each if each.isprintable() else " " for each in _DOTS.sub("-", text)).split()) or "?"
 
 

@@ -255,15 +255,16 @@ class Substrate:
         until, limit, found = _until(at), _limit(limit), dict[str, Chunk]()
         most = max(limit, _CANDIDATES) if boundary.limited else limit
         with self.tables.reading() as view:
+            reaches = [_reach(view, moment) for moment in dict.fromkeys((NOW, until))]
             named = view.chunk(query.strip(), until) if query.strip().startswith("type:") else None
-            if named is not None and _readable(view, boundary, [named.id], until):
+            if named is not None and _inside(reaches, boundary, [named.id]):
                 found[named.id] = named
             for tier in _TIERS:
                 for known, match in tier:
                     if len(found) < limit:
                         candidates = view.search(words, match, until, most, known=known)
                         new = [each for each in candidates if each.id not in found]
-                        inside = _readable(view, boundary, (each.id for each in new), until)
+                        inside = _inside(reaches, boundary, (each.id for each in new))
                         found |= {each.id: each for each in new if each.id in inside}
                 if found:
                     break
@@ -368,7 +369,9 @@ class Substrate:
             # The same answer for what is outside and for what does not exist.
             text = f"chunk {chunk_id!r} is not inside the read boundary{when}"
             return self._refused(boundary, "read", chunk_id, text)
-        return ChunkNotFound(f"no chunk has the id {chunk_id!r}{when}")
+        later = at is not None and self.exists(chunk_id)
+        hint = f"; it was made later: cantrip substrate log {chunk_id}" if later else ""
+        return ChunkNotFound(f"no chunk has the id {chunk_id!r}{when}{hint}")
 
     def _refused(self, boundary: Boundary, operation: str, chunk_id: str, text: str) -> OutsideBoundary:
         told = (boundary.holder, operation, chunk_id[:200], text[:1_000])
@@ -670,10 +673,13 @@ def _reach(view: View, at: int = NOW) -> Reach:
 
 def _readable(view: View, boundary: Boundary, chunks: Iterable[str], at: int) -> set[str]:
     """Those of the chunks that can be read: inside the boundary now, and as of the commit that is asked for."""
+    return _inside([_reach(view, moment) for moment in dict.fromkeys((NOW, at))], boundary, chunks)
+
+
+def _inside(reaches: Iterable[Reach], boundary: Boundary, chunks: Iterable[str]) -> set[str]:
     inside = set(chunks)
-    if boundary.read:
-        for moment in dict.fromkeys((NOW, at)):
-            inside = _reach(view, moment).readable(boundary, inside)
+    for reach in reaches:
+        inside = reach.readable(boundary, inside)
     return inside
 
 

@@ -76,7 +76,8 @@ def run(program: str, given: str, recipe: str, as_json: bool, cwd: Path) -> int:
         text = str(body.get("text", ""))
         click.echo(text, nl=bool(text) and not text.endswith("\n"))
         if body["state"] != "ended":
-            why = body.get("why") or f"exit status {body.get('exit_code', 'none')}"
+            ended = f"exit status {body['exit_code']}" if "exit_code" in body else "it did not start"
+            why = body.get("why") or ended
             click.echo(f"{body['process']} {body['state']}: {why}", err=True)
     return 0 if body["state"] == "ended" else 1
 

@@ -21,9 +21,9 @@ from cantrip_acp.recipes.parse.document import Document
 from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Problem
 
 _ABSENT = {
-    "circle": "cantrip requires a circle",
+    "circle": "cantrip requires a circle: add the key circle with a medium, gates and wards",
     "call": "cantrip requires a call",
-    "crystal": "cantrip requires a crystal",
+    "crystal": "cantrip requires a crystal: add the key crystal with a provider and a model",
 }
 _WANTED: dict[KeyPath, str] = {
     ("circle",): "cantrip requires a circle: a mapping with gates and wards",

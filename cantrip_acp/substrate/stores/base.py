@@ -6,6 +6,7 @@ placement the latest record, with a number of at most N.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -130,6 +131,7 @@ def encode_spec(spec: Spec) -> str:
     return "" if spec == _NO_RULES else msgspec.json.encode(spec).decode()
 
 
+@functools.lru_cache(maxsize=1024)
 def decode_spec(text: str) -> Spec:
     """The way back."""
     return convert(msgspec.json.decode(text), Spec) if text else _NO_RULES

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.null.Keyring"
     # For fixtures that outlive a test; each test has folders of its own on top (`_own_folders`).
     os.environ["CANTRIP_STATE_DIR"] = tempfile.mkdtemp(prefix="cantrip-tests-")
+    # What tests download is kept with the tools that they use.
+    os.environ["CANTRIP_CACHE_DIR"] = str(Path(sys.prefix) / "cache")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -51,7 +51,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "conformance": ("cantrip_acp.cli.commands.conformance:conformance", "Run a conformance suite."),
     "models": (
         "cantrip_acp.cli.commands.models:models",
-        "List models with their context windows, limits, prices and abilities.",
+        "List models with their context windows, limits, prices and abilities; download a small one.",
     ),
     "gc": ("cantrip_acp.cli.commands.gc:gc", "Delete old looms of the state folder, and old results of a tuple-space."),
     "doctor": (

@@ -33,6 +33,8 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "verbosity": ("low", "medium", "high"),
     "logprobs": None,
     "routing": None,
+    "threads": None,
+    "gpu_layers": None,
 }
 """The options of an endpoint. Each has its allowed words, or None if its value is not a word."""
 

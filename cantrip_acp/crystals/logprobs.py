@@ -45,6 +45,7 @@ class TokenCollector:
 
     def __init__(self) -> None:
         self._ids: list[int] = []
+        self._entry_ids: list[int] = []
         self._texts: list[str] = []
         self._logprobs: list[float] = []
         self._raw: dict[str, tuple[int, ...]] = {}
@@ -71,6 +72,8 @@ class TokenCollector:
             if not isinstance(entry, Mapping) or not isinstance(entry.get("token"), str):
                 self._lost = True
                 continue
+            # llama.cpp names the id here. Other servers send a list of ids.
+            self._entry_ids += _ids([entry.get("id")])
             self.add(entry["token"], entry.get("logprob"), entry.get("bytes"))
 
     def add(self, text: str, logprob: Any, raw: Any = None, token_id: Any = None) -> None:
@@ -89,6 +92,8 @@ class TokenCollector:
     def whole(self) -> SampledTokens | None:
         """Return all collected data; None if there is nothing. If the lengths differ, only the ids are returned."""
         ids, texts = self._ids, self._texts
+        if not ids and len(self._entry_ids) == len(texts):
+            ids = self._entry_ids
         if self._lost or len(texts) > _MOST or (ids and texts and len(ids) != len(texts)):
             texts = []
         if not ids and not texts:

@@ -1,4 +1,4 @@
-"""Paths of the user's folders for state (looms, sessions, trust) and for configuration (recipes, settings)."""
+"""Paths of the user's folders for state (looms, sessions, trust), for configuration (recipes, settings) and for downloads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 APP = "cantrip"
 
 _BY_XDG = ("linux",)
-_XDG = {"state": "~/.local/state", "config": "~/.config"}
+_XDG = {"state": "~/.local/state", "config": "~/.config", "cache": "~/.cache"}
 _VARIABLES = ("CANTRIP_STATE_DIR", "CANTRIP_CONFIG_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME")
 _named: set[str] = set()
 """State folders that options named explicitly. They are protected like the state folder from the environment."""
@@ -27,6 +27,11 @@ def state_dir(chosen: str | os.PathLike[str] | None = None) -> Path:
 def config_dir(chosen: str | os.PathLike[str] | None = None) -> Path:
     """The configuration folder: ``chosen``, else ``$CANTRIP_CONFIG_DIR``, else the platform's."""
     return _folder(chosen, "CANTRIP_CONFIG_DIR", "config")
+
+
+def cache_dir() -> Path:
+    """The folder of what can be downloaded again: ``$CANTRIP_CACHE_DIR``, else the platform's."""
+    return _folder(None, "CANTRIP_CACHE_DIR", "cache")
 
 
 def substrate_address(state: Path) -> Path | str | None:
@@ -46,7 +51,7 @@ def _folder(chosen: str | os.PathLike[str] | None, variable: str, kind: str) -> 
         return Path(xdg if os.path.isabs(xdg) else os.path.expanduser(_XDG[kind])) / APP
     import platformdirs
 
-    return Path(platformdirs.user_state_path(APP) if kind == "state" else platformdirs.user_config_path(APP))
+    return Path(getattr(platformdirs, f"user_{kind}_path")(APP))
 
 
 def own() -> tuple[frozenset[str], str]:

@@ -91,21 +91,22 @@ def cast(
     context, hosts = read_context_files(context_files), named_hosts(allow_hosts)
     opening = open_recipe(recipe, cwd, loom_file, state_dir)
     try:
-        return _run(opening, words, context, hosts, as_json=as_json, full=full, ask=ask)
+        return run_opened(opening, words, context, hosts, as_json=as_json, full=full, ask=ask)
     finally:
         opening.loom.close()
 
 
-def _run(
+def run_opened(
     opening: OpenedRecipe,
     intent: str,
     context: ContextFiles,
     hosts: NamedHosts,
     *,
-    as_json: bool,
-    full: bool,
-    ask: bool,
+    as_json: bool = False,
+    full: bool = False,
+    ask: bool = False,
 ) -> int:
+    """Run an opened recipe once on an intent, show what happens, and return the exit status."""
     from cantrip_acp.cli.render.cast_output import CastJson, CastText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.loop_thread import run_entity

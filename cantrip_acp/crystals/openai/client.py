@@ -6,6 +6,7 @@ require.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -37,13 +38,19 @@ MAX_BYTES = 256_000_000
 
 
 class OpenAISdk:
-    """Sends requests to one endpoint. ``base_url`` is the whole address. The endpoint's own headers override ``headers``."""
+    """Sends requests to one endpoint. ``base_url`` is the whole address. The endpoint's own headers override ``headers``.
 
-    def __init__(self, endpoint: Endpoint, base_url: str, headers: Mapping[str, str] | None = None) -> None:
+    ``socket`` is the Unix socket of a server that has no other address.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, base_url: str, headers: Mapping[str, str] | None = None, *, socket: str | None = None
+    ) -> None:
         self.who = f"{endpoint.provider}:{endpoint.model}"
         self.base_url = base_url
         self._endpoint = endpoint
         self._headers = dict(headers or {})
+        self._socket = socket
         self._clients: ClientPerLoop[openai.AsyncOpenAI] = ClientPerLoop(self._client, _close)
 
     def prepare(self) -> None:
@@ -175,7 +182,7 @@ class OpenAISdk:
             default_headers=headers,
             max_retries=0,
             timeout=openai.Timeout(endpoint.silence_s, connect=endpoint.connect_s),
-            http_client=_http(endpoint, self.base_url),
+            http_client=_http(endpoint, self.base_url, self._socket),
         )
         if not own:
             client.organization = client.project = None
@@ -324,8 +331,8 @@ def public_address(url: str) -> str:
     return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}".rstrip("/")
 
 
-def _http(endpoint: Endpoint, url: str) -> Any:
-    """Make an HTTP client that limits the size of responses.
+def _http(endpoint: Endpoint, url: str, socket: str | None) -> Any:
+    """Make an HTTP client that limits the size of responses. It connects to the Unix socket ``socket``, if there is one.
 
     For a server on this machine it ignores HTTP_PROXY, because a proxy cannot reach this machine's own ports.
     """
@@ -336,6 +343,10 @@ def _http(endpoint: Endpoint, url: str) -> Any:
     if url.startswith("http:") and provider_errors.is_loopback(url):
         # Plain HTTP needs no certificates, and loading them is slow.
         options: dict[str, Any] = {"trust_env": False, "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}
+        if socket is not None:
+            # The SDK's HTTP library: httpx or its successor.
+            library = importlib.import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0])
+            options["transport"] = library.AsyncHTTPTransport(uds=socket)
     else:
         options = {"verify": tls_context()}
     return openai.DefaultAsyncHttpxClient(

@@ -15,6 +15,7 @@ from typing import Any
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
@@ -92,6 +93,8 @@ def options_of(crystal: Any) -> dict[str, Any]:
     if not isinstance(crystal, str):
         return dict(crystal)
     provider, _, rest = crystal.partition(":")
+    if provider == "embedded" and not rest.strip():
+        return {"provider": provider, "model": weights.DEFAULT}
     if provider == "human":
         return {"provider": provider}
     return {"provider": provider, "script" if provider == "scripted" else "model": rest.strip()}

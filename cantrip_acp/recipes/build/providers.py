@@ -33,11 +33,13 @@ from cantrip_acp.crystals.catalog import lookup
 from cantrip_acp.crystals.catalog.types import ModelInfo, Price
 from cantrip_acp.crystals.catalog.unsupported_params import nearest_effort
 from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.endpoint import SILENCE_S, Endpoint, environment_address
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.presets import PRESETS, ollama_address
 from cantrip_acp.recipes.build.crystal_factory import AUTH_TOKEN, KEYS, FactoryContext, Route, routes
 from cantrip_acp.recipes.build.python_files import Files
+from cantrip_acp.recipes.parse.names import EMBEDDED
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.text import codecs
 from cantrip_acp.text.redaction import shared
@@ -75,6 +77,10 @@ def crystal(provider: str, options: Mapping[str, Any], need: FactoryContext) -> 
             f"price ({{input: …, output: …}}, US dollars for a million tokens), or add one to {lookup.user_table_path()}",
         )
     try:
+        if provider in EMBEDDED:
+            from cantrip_acp.crystals.embedded.crystal import EmbeddedCrystal
+
+            return EmbeddedCrystal(end, need.folder)
         made: Crystal = _class(provider)(end)
     except DefinitionError as error:
         raise need.error((), str(error)) from None
@@ -95,6 +101,8 @@ def endpoint(provider: str, options: Mapping[str, Any], need: FactoryContext, *,
     model = str(rest.pop("model")).strip()
     if provider in routes():
         return _routed(provider, model, rest, known=known)
+    if provider in EMBEDDED:
+        return _embedded(provider, model, rest, need)
     given = rest.pop("base_url", None)
     gateway = keys.setting(BASE_URL)
     base_url = gateway or given
@@ -150,6 +158,19 @@ def endpoint(provider: str, options: Mapping[str, Any], need: FactoryContext, *,
         name_hint=remark,
         remarks=tuple(note for note in notes if note),
     )
+
+
+def _embedded(provider: str, model: str, rest: dict[str, Any], need: FactoryContext) -> Endpoint:
+    """The endpoint of a model that this machine runs: it has no address, no key and no headers."""
+    for name in ("base_url", "api_key_env", "headers"):
+        if name in rest:
+            raise need.error((name,), f"a crystal of the provider {provider} is on this machine and takes no {name}")
+    if provider == "embedded" and model not in weights.KNOWN:
+        known = ", ".join(weights.KNOWN)
+        raise need.error(("model",), f"there is no embedded model {model!r}, only: {known}; for a file use gguf:/path")
+    info = _info(provider, model, rest, known=False)
+    silence_s = float(rest.pop("timeout_s", SILENCE_S))
+    return Endpoint(provider, model, weights.ADDRESS, info=info, silence_s=silence_s, options=rest)
 
 
 def _routed(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> Endpoint:

@@ -212,6 +212,12 @@ class ModelCrystal(Model):
         default=False,
         description="Record each token's log-probability (and its id, if the server sends it) in the loom, for training.",
     )
+    threads: Annotated[int, whole(1)] = Field(
+        default=1, description="Threads of an embedded model. Without this key, one for each processor."
+    )
+    gpu_layers: Annotated[int, whole(-1)] = Field(
+        default=0, description="How many layers of an embedded model an accelerator computes: 0 for none, -1 for all."
+    )
     routing: dict[str, Any] = Field(
         default_factory=dict,
         description="OpenRouter's option `provider`: which providers of a model may be used, and in which order.",
@@ -240,7 +246,7 @@ def _crystal_text(value: Any) -> str:
         )
     if not isinstance(value, str):
         raise wrong("a text such as anthropic:claude-sonnet-5-5, or a mapping with a provider", value)
-    if value == "human":
+    if value in ("human", "embedded"):
         return value
     provider, colon, rest = value.partition(":")
     if provider not in (*names.MODEL_PROVIDERS, "scripted", *names.added_crystals()):
@@ -253,7 +259,7 @@ def _crystal_text(value: Any) -> str:
 def _crystal_text_schema() -> dict[str, Any]:
     words = "|".join((*names.MODEL_PROVIDERS, "scripted", *names.added_crystals()))
     return {
-        "anyOf": [{"const": "human"}, {"type": "string", "pattern": f"^({words}):[^ \\t\\r\\n]"}],
+        "anyOf": [{"enum": ["human", "embedded"]}, {"type": "string", "pattern": f"^({words}):[^ \\t\\r\\n]"}],
         "examples": ["anthropic:claude-sonnet-5-5", "ollama:qwen3", "scripted:session.yaml"],
     }
 

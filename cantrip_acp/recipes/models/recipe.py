@@ -122,7 +122,8 @@ class Memory(Model):
         description="Where the entity reads what it knows: in the system prompt, or as a message of the user before all others.",
     )
     max_tokens: Annotated[int, whole(500)] = Field(
-        default=16_000, description="Maximum size of what the entity knows, at least 500. What has no room is named at the end."
+        default=16_000,
+        description="Maximum size of what the entity knows, at least 500. What has no room is named at the end.",
     )
     programs: Flag = Field(
         default=False,

@@ -169,6 +169,8 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
         "summary": ["auto"],
         "logprobs": _YES,
         "routing": [{"order": ["anthropic"]}],
+        "threads": [2],
+        "gpu_layers": [-1],
     },
     "PlainGate": {"name": ["done"], "ephemeral": _YES},
     "Price": {

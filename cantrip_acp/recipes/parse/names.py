@@ -12,7 +12,10 @@ from cantrip_acp.crystals.local.presets import PRESETS
 from cantrip_acp.gates import registry as gates
 from cantrip_acp.mediums import registry as mediums
 
-MODEL_PROVIDERS = ("anthropic", "openai", "google", "openrouter", "local", *PRESETS)
+EMBEDDED = ("embedded", "gguf")
+"""Providers whose models this machine runs itself."""
+
+MODEL_PROVIDERS = ("anthropic", "openai", "google", "openrouter", *EMBEDDED, "local", *PRESETS)
 """Providers that serve models by name."""
 
 PROVIDERS = (*MODEL_PROVIDERS, "scripted", "human")

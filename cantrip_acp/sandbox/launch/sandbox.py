@@ -47,6 +47,7 @@ class Sandbox:
 
     ``wire``: its gate commands. ``home_source``: a host folder for a home that lasts longer than a turn.
     ``private``: our own folders to hide. ``more_readable``: paths outside the workspace to show.
+    ``unix_sockets``: its programs may make Unix sockets.
     Raises `DefinitionError` for wards or a workspace that cannot be enforced, and `SandboxMissing`.
     """
 
@@ -60,6 +61,7 @@ class Sandbox:
         home_source: str | None = None,
         private: tuple[str, ...] = (),
         more_readable: tuple[str, ...] = (),
+        unix_sockets: bool = False,
     ) -> None:
         self.host = host if host is not None else machine()
         self.workspace = _workspace(workspace)
@@ -72,7 +74,7 @@ class Sandbox:
         self._more_readable = more_readable
         self._program = availability.find_program()
         self._seatbelt = availability.back_end() == "seatbelt"
-        self._filter = b"" if self._seatbelt else seccomp.program(os.uname().machine)
+        self._filter = b"" if self._seatbelt else seccomp.program(os.uname().machine, unix_sockets=unix_sockets)
         self._surveys: dict[str, Survey] = {}
         self._copies: dict[str, str] = {}
         self._shared = scratch_copy.current()

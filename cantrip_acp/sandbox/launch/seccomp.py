@@ -139,15 +139,16 @@ def unknown_architecture(machine: str) -> Cause:
     )
 
 
-def program(machine: str) -> bytes:
+def program(machine: str, *, unix_sockets: bool = False) -> bytes:
     """Make the filter for an architecture (``os.uname().machine``), as bubblewrap's option ``--seccomp`` needs it.
 
+    ``unix_sockets``: a program that serves one may make it. It could then connect to every socket that the sandbox shows.
     Raises `SandboxMissing` for an architecture without a table.
     """
     found = MACHINES.get(machine)
     if found is None:
         raise unknown_architecture(machine).error()
-    return assemble(_filter(found))
+    return assemble(_filter(found, unix_sockets))
 
 
 Instruction = tuple[int, int, int, int]
@@ -162,7 +163,7 @@ def assemble(instructions: Iterable[Instruction]) -> bytes:
     return b"".join(struct.pack("=HBBI", *i) for i in instructions)
 
 
-def _filter(machine: Machine) -> list[Instruction]:
+def _filter(machine: Machine, unix_sockets: bool) -> list[Instruction]:
     numbers = machine.numbers
     out: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
@@ -175,7 +176,10 @@ def _filter(machine: Machine) -> list[Instruction]:
     for name in CONDITIONAL:
         if name not in numbers:
             continue
-        block = _mode(MODES[name]) if name in MODES else _CHECKS[name]()
+        if name == "socket":
+            block = _socket(unix_sockets)
+        else:
+            block = _mode(MODES[name]) if name in MODES else _CHECKS[name]()
         out += [(_EQUAL, 0, len(block), numbers[name]), *block]
     for name, number in sorted(numbers.items(), key=lambda item: item[1]):
         if name not in CONDITIONAL:
@@ -210,7 +214,7 @@ def _one_of(values: Iterable[int], code: int) -> list[Instruction]:
     return [*out, _deny(code)]
 
 
-def _socket() -> list[Instruction]:
+def _socket(unix_sockets: bool) -> list[Instruction]:
     inet = [
         _load(1),
         (_AND, 0, 0, _TYPE_MASK),
@@ -230,7 +234,7 @@ def _socket() -> list[Instruction]:
         (_EQUAL, 0, len(netlink), AF_NETLINK),
         *netlink,
         (_EQUAL, 0, 1, AF_UNIX),
-        _deny(errno.EPERM),
+        _return(ALLOW) if unix_sockets else _deny(errno.EPERM),
         _deny(errno.EAFNOSUPPORT),
     ]
 
@@ -287,7 +291,6 @@ def _creating(flags: int) -> list[Instruction]:
 _CHECKS = {
     "open": lambda: _creating(1),
     "openat": lambda: _creating(2),
-    "socket": _socket,
     "socketpair": _socketpair,
     "ioctl": _ioctl,
     "clone": _clone,

@@ -38,6 +38,7 @@ class _Serving(Running):
             service.sandbox.prepared(), f"exec {shlex.join(argv)}", None, service.on_output, environment, None
         )
         self._timeout_ms = self._processor_ms = _FOREVER
+        self._seconds_left = _FOREVER / 1000
         self._stdin = stdin
 
     async def _report(self, *, last: bool = False) -> int:

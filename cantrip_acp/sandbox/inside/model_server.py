@@ -1,0 +1,29 @@
+"""Model server: serves a model with llama.cpp on a Unix socket. Runs inside the sandbox; the argument is its settings, as JSON."""
+
+import json
+import os
+import sys
+import time
+
+import xllamacpp
+
+settings = json.loads(sys.argv[1])
+params = xllamacpp.CommonParams()
+params.model.path = settings["weights"]
+params.hostnames = [settings["socket"]]
+params.n_parallel = settings["parallel"]
+params.n_ctx = settings["window"] * settings["parallel"]
+params.cpuparams.n_threads = settings["threads"]
+params.cpuparams_batch.n_threads = settings["threads"]
+# Threads that wait must not take processors from others.
+params.cpuparams.poll = params.cpuparams_batch.poll = 0
+params.n_gpu_layers = settings["gpu_layers"]
+params.use_jinja = True
+params.warmup = False
+params.verbosity = 1
+if os.path.lexists(settings["socket"]):
+    os.unlink(settings["socket"])
+server = xllamacpp.Server(params)
+print("ready", flush=True)
+while True:
+    time.sleep(3600)

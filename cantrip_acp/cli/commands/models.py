@@ -26,6 +26,9 @@ class _Models(click.Group):
         named = bool(args) and (args[0] in self.commands or args[0] in ("-h", "--help"))
         return super().parse_args(ctx, args if named else ["list", *args])
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, cmd_name) or self.commands["list"]
+
 
 @click.group(
     "models",

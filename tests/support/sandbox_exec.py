@@ -7,6 +7,7 @@ this machine: that is how it enforces the rule for signals. It denies the networ
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -110,12 +111,38 @@ def main(argv: list[str]) -> None:
         os.getcwd(),
     ]
     inherited = [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]
-    done = subprocess.run(["/usr/bin/bwrap", *options, *argv[at:]], check=False, pass_fds=inherited)
+    with subprocess.Popen(["/usr/bin/bwrap", *options, *argv[at:]], pass_fds=inherited) as child:
+        # sandbox-exec becomes the command, so nobody else has its descriptors.
+        for fd in inherited:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        code = child.wait()
     # bubblewrap makes the folders that it mounts something on.
     for path in missing:
         if os.path.isdir(path):
             os.rmdir(path)
-    sys.exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+def command_process(leader: int) -> int:
+    """The process of the command, as the host counts: the first one that bubblewrap's first process has started.
+
+    sandbox-exec itself becomes the command, so there it is the leader of the group.
+    """
+    pending = [leader]
+    while pending:
+        pid = pending.pop()
+        try:
+            with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+                numbers = next(line for line in file if line.startswith("NSpid:")).split()[1:]
+            with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
+                children = [int(word) for word in file.read().split()]
+        except OSError:
+            continue
+        if len(numbers) > 1 and numbers[-1] == "2" and pid != leader:
+            return pid
+        pending += children
+    raise ProcessLookupError(f"no command below {leader}")
 
 
 def is_missing(path: str) -> bool:

@@ -98,7 +98,7 @@ def present(circle: CircleView, *, loom: bool) -> str:
         f"- {_files(circle)}",
         f"- There is no network, not even to this machine{_closed(wards)}. Standard input is empty.",
         "- The standard library is there, and what is installed beside it; `subprocess` works. What a cell starts and "
-        "leaves running is ended with the cell; /tmp is private and lasts as long as the process.",
+        "leaves running is ended with the cell; temporary files (`tempfile`) are private and last as long as the process.",
         f"- A cell may run {seconds(wards.code_timeout_ms)}, not counting the time in the functions below; then it gets "
         "KeyboardInterrupt, and its variables are kept. All processes together may use "
         f"{wards.code_memory_mb:,} MiB of memory. Of printed output you see up to {wards.code_max_output_bytes:,} bytes.",

@@ -23,7 +23,7 @@ from cantrip_acp.mediums.code.cell import CANCEL, LEFT_BEHIND, Cell
 from cantrip_acp.mediums.code.prompt import program, seconds
 from cantrip_acp.mediums.code.snapshot import ChunkStore, MemoryChunks, Snapshot
 from cantrip_acp.mediums.program_events import ProgramEvents
-from cantrip_acp.sandbox.gate_ipc.server import GateWire, WireSession, clear_requests
+from cantrip_acp.sandbox.gate_ipc.server import GateWire, WireSession
 from cantrip_acp.sandbox.launch import limits, sandbox
 from cantrip_acp.sandbox.launch.limits import WatchdogRunner
 from cantrip_acp.sandbox.launch.output import clean
@@ -268,7 +268,7 @@ class CodeSession:
             return self._lose(worker)
         worker.tree.read_now()
         if self._wire is not None and self._commands is None:
-            clear_requests(worker.first)
+            self._wire.clear_requests(worker.first)
         if cell.ended is not None and cell.ended.names is not None:
             self._names = cell.ended.names
         return None
@@ -283,8 +283,8 @@ class CodeSession:
         listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
         lost = f"lost with it: {listed}, and all imports" if names else "nothing had been defined before"
         return (
-            f"the Python process ended: {_how(status, worker.broken)}. {lost[:1].upper()}{lost[1:]}; files that it had "
-            "written to /tmp and its home folder are gone too. The next cell begins in a new process."
+            f"the Python process ended: {_how(status, worker.broken)}. {lost[:1].upper()}{lost[1:]}; its temporary files "
+            "and those of its home folder are gone too. The next cell begins in a new process."
         )
 
     def _end_worker(self, worker: Worker) -> None:

@@ -125,15 +125,27 @@ class GateWire:
         # On macOS nothing is mounted. There the profile keeps commands from replacing this folder.
         return f"{self.folder}/requests" if self.inside != WIRE else f"/proc/{pid}/root{WIRE}/requests"
 
-    def clear_requests(self) -> None:
-        """Remove what an earlier command left in the folder of requests, if it is not the sandbox's own."""
-        if self.inside != WIRE:
-            for name in os.listdir(folder := f"{self.folder}/requests"):
-                path = os.path.join(folder, name)
-                if os.path.isdir(path) and not os.path.islink(path):
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    os.unlink(path)
+    def clear_requests(self, pid: int = 0) -> None:
+        """Remove what earlier commands left in the folder of requests. No process of their sandbox may run now.
+
+        ``pid``: the first process of a sandbox that will be used again, or 0 before a sandbox is made. On Linux a new
+        sandbox has a folder of its own.
+        """
+        if self.inside == WIRE and not pid:
+            return
+        try:
+            folder = os.open(self.requests_folder(pid), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            for name in os.listdir(folder):
+                try:
+                    os.unlink(name, dir_fd=folder)
+                except OSError:
+                    if self.inside != WIRE:
+                        shutil.rmtree(f"{self.folder}/requests/{name}", ignore_errors=True)
+        finally:
+            os.close(folder)
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -441,22 +453,6 @@ class WireSession:
         if self._writers.pop(fd, None) is not None:
             self._loop.remove_writer(fd)
             os.close(fd)
-
-
-def clear_requests(pid: int) -> None:
-    """Free the slots of unfinished calls in a sandbox that will be used again. No process may run in it now."""
-    try:
-        folder = os.open(f"/proc/{pid}/root{WIRE}/requests", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        for name in os.listdir(folder):
-            try:
-                os.unlink(name, dir_fd=folder)
-            except OSError:
-                continue
-    finally:
-        os.close(folder)
 
 
 def wrapper_shell() -> str:

@@ -160,11 +160,6 @@ MISSING_SANDBOX_EXEC = Cause(
     "/usr/bin/sandbox-exec is missing. It is part of macOS, and commands never run without a sandbox.",
     "Update macOS: `softwareupdate --list`. Until then use Linux, for example in a virtual machine.",
 )
-CODE_ON_MACOS = Cause(
-    "code-on-macos",
-    "the Python of code cells (mediums code and monty, loaded gates) does not run on macOS yet: it needs Linux.",
-    "Use the bash medium, or Linux in a virtual machine or container: `docker run -it python:3.12 bash`.",
-)
 OLD = Cause(
     "old-bubblewrap",
     "bubblewrap is too old: version 0.8 or newer is needed.",

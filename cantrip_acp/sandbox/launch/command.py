@@ -237,9 +237,11 @@ class Running:
             listener.setblocking(False)
             port = listener.getsockname()[1]
             self._spawn(self._proxy().serve, listener)
+        script = private.script(self._command)
         launch = private.launch(
             policy,
-            self._command,
+            (policy.shell, script),
+            script=script,
             program=self._prepared.program,
             environment=self._environment,
             limits=replace(policy.limits, timeout_ms=self._processor_ms),

@@ -28,18 +28,18 @@ SHELL = "/bin/bash"
 """The shell of the scripts below. It is part of macOS, and knows descriptors of more than one digit."""
 
 LAUNCHER = r"""
-life=$1 report=$2
+life=$1 others=$2
 ulimit -c 0
 ulimit -t "$3" 2>/dev/null
 ulimit -f "$4" 2>/dev/null
 ulimit -n "$5" 2>/dev/null
 shift 5
-{ eval "exec $report>&-"; read -r line; kill -9 0; } <&"$life" >/dev/null 2>&1 &
+{ for other in $others; do eval "exec $other>&-"; done; read -r line; kill -9 0; } <&"$life" >/dev/null 2>&1 &
 eval "exec $life<&-"
 exec "$@"
 """
-"""Arguments: the descriptors of two pipes (our life, and the report that the command starts), the processor time in
-seconds, the file size in KiB, the number of open files, and the program.
+"""Arguments: the descriptor of a pipe (our life), the other descriptors that the command gets (its report that it starts
+is the first), the processor time in seconds, the file size in KiB, the number of open files, and the program.
 """
 
 REPORT = 'echo started >&"$1"; eval "exec $1>&-"; shift; exec "$@"'
@@ -82,7 +82,8 @@ class GroupTree(Tree):
     def _spawn(self, theirs: list[int], go: int) -> subprocess.Popen[bytes]:
         out, err, status, life = theirs
         words = [str(status) if word == REPORT_DESCRIPTOR else word for word in self._launch.argv]
-        argv = [SHELL, "-c", LAUNCHER, SHELL, str(life), str(status), *words]
+        others = " ".join(map(str, (status, *self._launch.inherited)))
+        argv = [SHELL, "-c", LAUNCHER, SHELL, str(life), others, *words]
         self._process = subprocess.Popen(
             argv,
             stdin=self._launch.stdin if self._launch.stdin >= 0 else subprocess.DEVNULL,
@@ -90,7 +91,7 @@ class GroupTree(Tree):
             stderr=err,
             env={**self._launch.environment, TOKEN: self._token},
             cwd=self._launch.folder,
-            pass_fds=(status, life),
+            pass_fds=(status, life, *self._launch.inherited),
             start_new_session=True,
         )
         self.pid = self._process.pid
@@ -139,8 +140,12 @@ class GroupTree(Tree):
                 return
             self._on_exit()
 
-    def members(self) -> list[tuple[int, int]]:
-        """The processes of the command: process ID and resident memory in bytes."""
+    def command_process(self) -> int:
+        """The ID of the process of the command itself: the leader of the group has become it."""
+        return self.pid
+
+    def members(self) -> dict[int, Row]:
+        """The processes of the command by their IDs, also those that left its group."""
         rows = processes()
         ours = {pid for pid, row in rows.items() if row.group == self.pid or f"{TOKEN}={self._token}" in row.words}
         ours |= {pid for pid in rows if _has_mark(pid, self._token)}
@@ -150,7 +155,7 @@ class GroupTree(Tree):
             ours |= more
             grown = bool(more)
         ours.discard(os.getpid())
-        return [(pid, rows[pid].memory) for pid in ours]
+        return {pid: rows[pid] for pid in ours}
 
     def _sweep(self) -> bool:
         """Kill what left the group, until nothing is left. Returns False if something is left after `GONE_WITHIN` seconds."""
@@ -158,7 +163,7 @@ class GroupTree(Tree):
         while left := self.members():
             if time.monotonic() > end:
                 return False
-            for pid, _ in left:
+            for pid in left:
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
@@ -189,8 +194,13 @@ class GroupWatchdog(Watchdog):
         return None
 
     def measure(self) -> Use:
-        members = self.tree.members() if self.tree is not None else []
-        return Use(len(members), sum(memory for _, memory in members))
+        members = self.tree.members() if self.tree is not None else {}
+        return Use(len(members), sum(row.memory for row in members.values()))
+
+    def disk_message(self, pid: int) -> str | None:
+        """What the tree wrote is estimated by its files, because the system counts it for no process."""
+        over = self.disk_use.end() if pid else None
+        return f"The code used {over}" if over is not None else None
 
 
 def set_priority(pid: int, cpu_percent: int | None) -> None:
@@ -199,16 +209,19 @@ def set_priority(pid: int, cpu_percent: int | None) -> None:
         os.setpriority(os.PRIO_PGRP, pid, niceness(cpu_percent))
 
 
-class _Row:
-    """A line of `ps`: the parent, the group, the memory in bytes, and the words: arguments, then environment."""
+class Row:
+    """A line of `ps`: the parent, the group, the memory in bytes, whether it is stopped (SIGSTOP), and the words:
+    arguments, then environment.
+    """
 
-    __slots__ = ("group", "memory", "parent", "words")
+    __slots__ = ("group", "memory", "parent", "stopped", "words")
 
-    def __init__(self, parent: str, group: str, memory: str, words: str) -> None:
+    def __init__(self, parent: str, group: str, memory: str, state: str, words: str) -> None:
         self.parent, self.group, self.memory, self.words = int(parent), int(group), int(memory) * 1024, words
+        self.stopped = state.startswith(("T", "t"))
 
 
-def processes() -> dict[int, _Row]:
+def processes() -> dict[int, Row]:
     """All processes that run on this machine, without those that have ended and wait for their parent."""
     option = "-axEww" if sys.platform == "darwin" else "axeww"
     done = subprocess.run(
@@ -219,7 +232,9 @@ def processes() -> dict[int, _Row]:
     for line in done.stdout.decode("utf-8", "replace").splitlines():
         fields = line.split(None, 5)
         if len(fields) >= 5 and not fields[4].startswith("Z"):
-            found[int(fields[0])] = _Row(fields[1], fields[2], fields[3], fields[5] if len(fields) > 5 else "")
+            found[int(fields[0])] = Row(
+                fields[1], fields[2], fields[3], fields[4], fields[5] if len(fields) > 5 else ""
+            )
     return found
 
 

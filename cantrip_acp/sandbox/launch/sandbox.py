@@ -39,7 +39,10 @@ from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Survey
 _SLOW_SEARCH = 0.005
 """Seconds. If the search in a workspace takes longer, it counts as slow and is done in a thread."""
 
-_NO_COPIES = "commands cannot write to copies of folders on macOS: a copy cannot be shown at the path that it replaces"
+_NO_COPIES = (
+    "commands and cells cannot write to copies of folders on macOS, where a copy cannot be shown at the path that it "
+    "replaces; use Linux for that, or a folder that may be changed"
+)
 
 
 class Sandbox:

@@ -20,7 +20,7 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cantrip_acp.sandbox.launch.process_group import MARK, REPORT, REPORT_DESCRIPTOR, SHELL, launcher_limits
@@ -233,7 +233,9 @@ def real_paths(policy: Policy) -> Policy:
 
 @dataclass(frozen=True, slots=True)
 class PrivateFolder:
-    """The folders of one command: its home and /tmp, and its profile and its text, which it can only read."""
+    """The folders of one command or code worker: its home and /tmp; and its profile and the text of the command, which it
+    can only read.
+    """
 
     folder: str
     token: str
@@ -252,24 +254,39 @@ class PrivateFolder:
     def home(self, policy: Policy) -> str:
         return policy.home_source or os.path.join(self.folder, "home")
 
+    def own(self, policy: Policy) -> tuple[str, str]:
+        """The folders that it can write and that only it sees."""
+        return self.temporary, self.home(policy)
+
     def measured(self, policy: Policy) -> tuple[str, ...]:
         """The folders whose size is limited."""
         wire = (os.path.join(policy.wire, "requests"),) if policy.wire is not None else ()
         return (self.temporary, os.path.join(self.folder, "home"), *wire)
 
+    def script(self, command: str) -> str:
+        """Write a command of a shell to a file that it can only read, and return its path."""
+        path = os.path.join(self.folder, "command")
+        with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(command)
+        return path
+
     def launch(
         self,
         policy: Policy,
-        command: str,
+        command: Iterable[str],
         *,
         program: str,
         environment: Mapping[str, str],
         limits: Limits,
         cores: int,
-        port: int,
+        port: int = 0,
+        script: str | None = None,
+        inherited: Sequence[int] = (),
     ) -> Launch:
-        """How to start a command with sandbox-exec. ``port``: that of its proxy at 127.0.0.1, or 0."""
-        script = os.path.join(self.folder, "command")
+        """How to start a program with sandbox-exec. ``command``: its arguments. ``script``: see `profile`.
+
+        ``port``: that of its proxy at 127.0.0.1, or 0. ``inherited``: see `Launch`.
+        """
         rules = os.path.join(self.folder, "profile.sb")
         made = profile(
             policy,
@@ -279,28 +296,16 @@ class PrivateFolder:
             script=script,
             token=self.token,
         )
-        for path, text in ((script, command), (rules, made.text)):
-            with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(text)
+        with open(rules, "w", encoding="utf-8") as file:
+            file.write(made.text)
         parameters = [word for name, path in made.parameters for word in ("-D", f"{name}={path}")]
         return Launch(
             program=SHELL,
             argv=[
                 *launcher_limits(limits, cores),
-                *(
-                    program,
-                    *parameters,
-                    "-f",
-                    rules,
-                    SHELL,
-                    "-c",
-                    REPORT,
-                    SHELL,
-                    REPORT_DESCRIPTOR,
-                    policy.shell,
-                    script,
-                ),
+                *(program, *parameters, "-f", rules, SHELL, "-c", REPORT, SHELL, REPORT_DESCRIPTOR, *command),
             ],
+            inherited=inherited,
             folder=self.temporary if policy.folder == real_path("/tmp") else policy.folder,
             environment={**self._environment(policy, port), **environment},
         )

@@ -1,6 +1,6 @@
 """Child processes of a worker: finds and kills the processes that a worker started and left running.
 
-Every process of a sandbox descends from its first process. If the first process has only the worker as child, and the
+On Linux every process of a sandbox descends from its first process. If the first process has only the worker as child, and the
 worker has no child, there is no other process. Three short reads show this. Otherwise the whole process namespace is
 searched. The worker itself is not killed.
 """
@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import signal
 
+from cantrip_acp.sandbox.launch.process_group import GroupTree
+
 _STOPPED = b"TtZX"
 
 
@@ -18,6 +20,9 @@ class WorkerProcesses:
 
     Create it before the worker runs any code of the entity, because it opens files of these processes.
     """
+
+    KILL_WITHIN = 0.25
+    """Seconds after which the worker is killed if its child processes cannot be killed."""
 
     def __init__(self, first: int, worker: int) -> None:
         self._first = first
@@ -95,6 +100,48 @@ class WorkerProcesses:
         for fd in self._files:
             os.close(fd)
         self._files = []
+
+
+class GroupProcesses:
+    """The same on macOS: `ps` shows what belongs to the worker's `GroupTree`. ``worker``: its process ID.
+
+    Create it before the worker runs any code of the entity. The processes of that moment stay: the worker itself, and the
+    shell that waits for our end.
+    """
+
+    KILL_WITHIN = 2.0
+    """`ps` takes a twentieth of a second, and longer on a busy machine."""
+
+    def __init__(self, tree: GroupTree, worker: int) -> None:
+        self._tree = tree
+        self._worker = worker
+        self._ours = tree.members().keys()
+
+    @property
+    def is_quiet(self) -> bool:
+        """There is no quick way to know it."""
+        return False
+
+    def all_stopped(self) -> bool:
+        """Whether the worker is stopped and there is no other living process."""
+        found = self._tree.members()
+        return found.keys() <= self._ours and (self._worker not in found or found[self._worker].stopped)
+
+    def stopped(self) -> bool:
+        """Whether the worker is stopped or has ended."""
+        row = self._tree.members().get(self._worker)
+        return row is None or row.stopped
+
+    def kill_others(self) -> None:
+        """Kill every other process of the sandbox. Call it again for processes that were started in the meantime."""
+        for pid in self._tree.members().keys() - self._ours:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def _children(pid: int, thread: int) -> list[int]:

@@ -1,12 +1,14 @@
 """Code worker: a Python process that runs one cell after another in its sandbox, and is frozen between cells.
 
 The worker is a `Tree`, like a command, with two more pipes for frames. Between cells it is stopped (SIGSTOP) and its
-child processes are killed. So no entity code runs outside of a cell.
+child processes are killed. So no entity code runs outside of a cell. On macOS the tree is a `GroupTree`, and the worker
+has a `PrivateFolder` as long as it lives.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import os
 import py_compile
@@ -24,9 +26,10 @@ import msgspec
 
 from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox.gate_ipc.server import LARGEST_REQUEST
-from cantrip_acp.sandbox.launch import bubblewrap, causes, limits
+from cantrip_acp.sandbox.launch import bubblewrap, causes, limits, seatbelt
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
+from cantrip_acp.sandbox.launch.process_group import GroupTree, GroupWatchdog, set_priority
 from cantrip_acp.sandbox.launch.process_tree import Hooks, Launch, Tree, memory_file, sandbox_error
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.launch.sandbox import Sandbox, control_groups
@@ -42,7 +45,7 @@ _OLDEST = (3, 10)
 # Every Python version can run the code before the import. So an old Python can report its version.
 _BOOT = (
     f"import sys; sys.version_info >= {_OLDEST} or sys.exit('this is Python %%s; cells need {_OLDEST[0]}.{_OLDEST[1]} or newer'"
-    f" %% sys.version.split()[0]); sys.path.insert(0, {INSIDE!r}); "
+    f" %% sys.version.split()[0]); sys.path.insert(0, sys.argv[3]); "
     "from _cantrip.%s import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
 LARGEST_ANSWER = 64 * MIB
@@ -50,7 +53,10 @@ _MOST_QUEUED = 128 * MIB
 _MAX_INVALID = 1_000
 """The maximum number of invalid messages of one cell. With more, the worker is killed."""
 START_TIMEOUT = 20.0
-_KILL_CHILDREN_WITHIN = 0.25
+_EXIT_WITHIN = 0.5
+"""Seconds in which a process that ends has ended after its pipe is closed. Then its exit status says why."""
+_UNLIMITED_MS = 10**12
+"""The processor time is not limited, because it adds up over all cells. Each cell has a limit of wall-clock time."""
 _MEMORY_MARGIN = 32 * MIB
 """Bytes that a tree may use above the limit of its ward before it is killed. So a cell first gets a MemoryError, after
 which its state still exists.
@@ -78,9 +84,8 @@ class Worker:
     program = "worker"
 
     def __init__(self, sandbox: Sandbox, interpreter: Interpreter, memory_mb: int, listening: WorkerCallbacks) -> None:
-        if sandbox.prepared().seatbelt:
-            raise causes.CODE_ON_MACOS.error()
-        prepared = sandbox.policy()
+        found = sandbox.prepared()
+        prepared = found.policy
         self._sandbox = sandbox
         self._interpreter = interpreter
         self._policy: Policy = replace(
@@ -91,19 +96,25 @@ class Worker:
         self._frames: Frames | None = None
         self._tree: Tree | None = None
         self._pidfd = -1
-        self._processes: child_processes.WorkerProcesses | None = None
+        self._processes: child_processes.WorkerProcesses | child_processes.GroupProcesses | None = None
         self._group: ControlGroup | None = None
         self._placeholders: list[Placeholders] = []
         self._invalid_count = 0
         self._ready: messages.Ready | None = None
         self._blobs: list[bytes] | None = None
         self._most_bytes = 0
-        self._watchdog = limits.Watchdog(
-            self._policy.limits,
-            ("/tmp", "/dev/shm", prepared.home),
-            count=sandbox.host.uid == 0,
-            disks=prepared.writable,
-        )
+        self._private: seatbelt.PrivateFolder | None = seatbelt.PrivateFolder.make() if found.seatbelt else None
+        self._watchdog: limits.Watchdog
+        if self._private is not None:
+            measured = self._private.measured(prepared)
+            self._watchdog = GroupWatchdog(self._policy.limits, measured, prepared.writable)
+        else:
+            self._watchdog = limits.Watchdog(
+                self._policy.limits,
+                ("/tmp", "/dev/shm", prepared.home),
+                count=sandbox.host.uid == 0,
+                disks=prepared.writable,
+            )
         self.pid = 0
         self.broken: str | None = None
         self.frozen = False
@@ -129,7 +140,8 @@ class Worker:
         ``settings``: the content of its start message. ``environment``: further variables.
         """
         self._start(environment)
-        self.send({"t": "start", **settings})
+        own = {"private": self._private.own(self._policy)} if self._private is not None else {}
+        self.send({"t": "start", **own, **settings})
         with anyio.move_on_after(START_TIMEOUT):
             while self._ready is None and self.broken is None and self.tree.running:
                 await self.tree.changed()
@@ -144,7 +156,8 @@ class Worker:
                 await tree.changed()
         status = tree.finish()
         if status.exit_code is None and status.ended_because is None:
-            raise causes.explain(self._early_output()).error()
+            explain = causes.explain_seatbelt if self._private is not None else causes.explain
+            raise explain(self._early_output()).error()
         output = self._early_output().strip() or "it wrote no message"
         raise SandboxError(
             f"{self._interpreter.program} could not be started in the sandbox as the Python of code cells "
@@ -166,44 +179,12 @@ class Worker:
             our_in, their_out = os.pipe()
             inherited.append(their_out)
             ours.append(our_in)
-            for folder, names, absent in placeholder_folders(self._policy.writable, self._policy.absent):
-                placeholders = Placeholders(folder, names, runtime().pool(folder))
-                self._placeholders.append(placeholders)
-                runtime().placeholders_added(folder)
-                placeholders.make(absent)
-            extra: list[str] = []
-            for name, value in environment.items():
-                extra += ["--setenv", name, value]
-            options = bubblewrap.encode(["--ro-bind", inside(), INSIDE, *self._sandbox.arguments(), *extra])
-            args = memory_file(options)
-            inherited.append(args)
-            calls = memory_file(self._sandbox.filter)
-            inherited.append(calls)
-            argv = [
-                *(runtime().token, "--seccomp", str(calls), "--args", str(args), "--"),
-                *(
-                    self._interpreter.program,
-                    "-I",
-                    "-S",
-                    "-B",
-                    "-X",
-                    "utf8",
-                    "-c",
-                    _BOOT % self.program,
-                    str(their_in),
-                    str(their_out),
-                ),
-            ]
-            launch = Launch(program=self._sandbox.program, argv=argv, inherited=inherited)
-            bounds = self._policy.limits
-            if (parent := control_groups()) is not None:
-                self._group = controlgroup.make(parent, runtime().group_name(parent), bounds)
-            if self._group is not None:
-                launch.within = self._group.enter
-            self._tree = Tree(
-                launch,
-                Hooks(output=self._on_output, prepared=self._on_prepared),
-            )
+            python = [self._interpreter.program, "-I", "-S", "-B", "-X", "utf8", "-c", _BOOT % self.program]
+            python += [str(their_in), str(their_out)]
+            if self._private is not None:
+                self._tree = self._seatbelt_tree(self._private, python, inherited, environment)
+            else:
+                self._tree = self._bubblewrap_tree(python, inherited, environment)
             inherited = []
             self._tree.start()
         except BaseException as error:
@@ -221,18 +202,62 @@ class Worker:
             most_queued=_MOST_QUEUED,
         )
 
+    def _bubblewrap_tree(self, python: list[str], inherited: list[int], environment: Mapping[str, str]) -> Tree:
+        """The tree of bubblewrap that runs ``python``. The descriptors that it needs are added to ``inherited``."""
+        for folder, names, absent in placeholder_folders(self._policy.writable, self._policy.absent):
+            placeholders = Placeholders(folder, names, runtime().pool(folder))
+            self._placeholders.append(placeholders)
+            runtime().placeholders_added(folder)
+            placeholders.make(absent)
+        extra: list[str] = []
+        for name, value in environment.items():
+            extra += ["--setenv", name, value]
+        options = bubblewrap.encode(["--ro-bind", inside(), INSIDE, *self._sandbox.arguments(), *extra])
+        args = memory_file(options)
+        inherited.append(args)
+        calls = memory_file(self._sandbox.filter)
+        inherited.append(calls)
+        argv = [runtime().token, "--seccomp", str(calls), "--args", str(args), "--", *python, INSIDE]
+        launch = Launch(program=self._sandbox.program, argv=argv, inherited=inherited)
+        if (parent := control_groups()) is not None:
+            self._group = controlgroup.make(parent, runtime().group_name(parent), self._policy.limits)
+        if self._group is not None:
+            launch.within = self._group.enter
+        return Tree(launch, Hooks(output=self._on_output, prepared=self._on_prepared))
+
+    def _seatbelt_tree(
+        self, private: seatbelt.PrivateFolder, python: list[str], inherited: list[int], environment: Mapping[str, str]
+    ) -> GroupTree:
+        """The tree of sandbox-exec that runs ``python``. There our files have the same path inside as outside."""
+        folder, policy = seatbelt.real_path(inside()), self._policy
+        launch = private.launch(
+            replace(policy, readable=(*policy.readable, folder)),
+            [*python, folder],
+            program=self._sandbox.program,
+            environment=environment,
+            limits=replace(policy.limits, timeout_ms=_UNLIMITED_MS),
+            cores=self._sandbox.host.cores,
+            inherited=inherited,
+        )
+        hooks = Hooks(output=self._on_output, prepared=lambda pid: set_priority(pid, policy.limits.cpu_percent))
+        tree = GroupTree(launch, hooks, private.token)
+        assert isinstance(self._watchdog, GroupWatchdog)
+        self._watchdog.tree = tree
+        return tree
+
     def _on_prepared(self, pid: int) -> None:
-        bounds = self._policy.limits
+        bounds = replace(self._policy.limits, timeout_ms=_UNLIMITED_MS)
         if self._group is not None:
             self._group = self._group.add_process(pid)
-        # The processor time is not limited, because it adds up over all cells. Each cell has a limit of wall-clock time.
-        limits.apply(
-            pid, replace(bounds, timeout_ms=10**12), cores=self._sandbox.host.cores, root=self._sandbox.host.uid == 0
-        )
+        limits.apply(pid, bounds, cores=self._sandbox.host.cores, root=self._sandbox.host.uid == 0)
         limits.limit_data_size(pid, self._memory)
 
     def _open_pidfds(self) -> None:
         """Open a pidfd of the interpreter's process, before it runs any code of the entity."""
+        if isinstance(self._tree, GroupTree):
+            self.pid = self._tree.command_process()
+            self._processes = child_processes.GroupProcesses(self._tree, self.pid)
+            return
         try:
             with open(f"/proc/{self.first}/task/{self.first}/children", "rb") as file:
                 self.pid = int(file.read().split()[0])
@@ -281,7 +306,7 @@ class Worker:
             self.broken = why
         if not self.tree.exited:
             # A process that closed its pipe may still run, but no message can reach it.
-            asyncio.get_running_loop().call_later(0.05, self._end_if_alive)
+            asyncio.get_running_loop().call_later(_EXIT_WITHIN, self._end_if_alive)
         self.tree.wake()
 
     def _end_if_alive(self) -> None:
@@ -344,6 +369,12 @@ class Worker:
         self._signal(signal.SIGINT)
 
     def _signal(self, number: int) -> None:
+        if isinstance(self._tree, GroupTree):
+            # Its number cannot be that of another process before its end is known.
+            if self.pid and self._tree.alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, number)
+            return
         if self._pidfd < 0:
             return
         try:
@@ -381,7 +412,7 @@ class Worker:
         for _ in range(20):
             if self._processes.is_quiet:
                 return self.broken is None
-        end = time.monotonic() + _KILL_CHILDREN_WITHIN
+        end = time.monotonic() + self._processes.KILL_WITHIN
         pause = 0.0002
         while not self._processes.all_stopped():
             if time.monotonic() > end:
@@ -432,6 +463,9 @@ class Worker:
             placeholders.remove()
             runtime().placeholders_removed(placeholders.folder)
         self._placeholders = []
+        if self._private is not None:
+            self._private.remove()
+            self._private = None
         if self.broken is None:
             self.broken = "it was closed"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,18 +20,15 @@ from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.records.turn import GateRecord, Output
 from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.mediums.code.session import CodeSession
+from tests.integration.sandbox.conftest import _bubblewrap, back_end
+
+__all__ = ["_bubblewrap", "back_end"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.sandbox)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _bubblewrap() -> None:
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed")
 
 
 @pytest.fixture
@@ -119,7 +115,7 @@ def _echo(text: str) -> str:
 
 
 @pytest.fixture
-async def make() -> AsyncIterator[Make]:
+async def make(back_end: str) -> AsyncIterator[Make]:
     """Make sessions: wards, and gates as plain functions by name."""
     sessions: list[CodeSession] = []
 

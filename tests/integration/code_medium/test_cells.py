@@ -10,10 +10,12 @@ from cantrip_acp.core import events
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.mediums.code.prompt import observe
+from tests.integration.sandbox.conftest import both_back_ends
 
 pytestmark = pytest.mark.anyio
 
 
+@both_back_ends
 async def test_state_lives_on(python) -> None:
     await python("import math\nx = 41\ndef more(n): return n + x\nclass Point:\n    def __init__(self): self.x = x")
     assert await python.value("more(1)") == "42"
@@ -75,6 +77,7 @@ async def test_a_repr_that_fails_is_said(python) -> None:
     assert "whose repr failed with ValueError" in (await python.value(code) or "")
 
 
+@both_back_ends
 async def test_errors_show_the_entitys_own_lines(python) -> None:
     await python("def divide(a, b):\n    return a / b")
     output = await python("x = 1\ndivide(x, 0)")
@@ -127,6 +130,7 @@ async def test_help_on_a_gate_shows_defaults_as_one_would_write_them(make) -> No
     assert await python.value(code) == "'p 3 None None'"
 
 
+@both_back_ends
 async def test_exit_ends_the_cell_alone(python) -> None:
     output = await python("x = 5\nimport sys\nsys.exit(3)\nx = 6")
     assert output.error == "SystemExit: 3 (the cell ended, its state is kept)"
@@ -134,6 +138,7 @@ async def test_exit_ends_the_cell_alone(python) -> None:
     assert await python.value("x") == "5"
 
 
+@both_back_ends
 async def test_streams_are_told_apart_and_streamed(python) -> None:
     output = await python("import sys, os\nprint('out')\nprint('err', file=sys.stderr)\nos.system('echo from a shell')")
     assert (output.stdout, output.stderr) == ("out\nfrom a shell\n", "err\n")
@@ -147,6 +152,7 @@ async def test_streams_are_told_apart_and_streamed(python) -> None:
     assert (first.tool, first.command[:10]) == ("python", "import sys")
 
 
+@both_back_ends
 async def test_output_comes_while_the_cell_runs(make) -> None:
     seen = []
 
@@ -159,6 +165,7 @@ async def test_output_comes_while_the_cell_runs(make) -> None:
     assert seen == [["early\n"]]
 
 
+@both_back_ends
 async def test_output_is_bounded(make) -> None:
     python = await make({"code_max_output_bytes": 2000})
     output = await python("for n in range(100_000): print('line', n)")
@@ -183,10 +190,12 @@ async def test_invalid_text_is_shown_as_it_can_be(python) -> None:
     assert output.error is None
 
 
+@both_back_ends
 async def test_stdin_is_empty(python) -> None:
     assert "EOFError" in ((await python("input()")).error or "")
 
 
+@both_back_ends
 async def test_the_context_is_a_variable(python) -> None:
     assert await python.value("context") == "[]"
     python.turn.cast_id = "c_2"
@@ -213,6 +222,7 @@ async def test_a_loom_of_large_turns_is_read_in_smaller_pieces(make, monkeypatch
     assert "turn 9 of the loom cannot be read" in ((await python("loom[9]")).error or "")
 
 
+@both_back_ends
 async def test_threads_live_from_cell_to_cell(python) -> None:
     await python(
         "import threading, time\nticks = []\ndef tick():\n    while True:\n        ticks.append(1); time.sleep(0.005)\n"

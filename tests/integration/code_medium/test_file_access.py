@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from cantrip_acp import Circle
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.mediums.code.medium import CodeMedium
+from tests.integration.sandbox.conftest import both_back_ends
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +47,51 @@ async def test_readable_paths(make, workspace: Path) -> None:
     assert "SECRET" not in (await python(f"print(open('{workspace}/data/.env').read())")).stdout
     assert "No such file" in ((await python(f"open('{workspace}/mine.py')")).error or "")
     assert "Read-only" in ((await python(f"open('{workspace}/data/b.txt', 'w')")).error or "")
+
+
+@both_back_ends
+async def test_what_the_wards_admit_and_nothing_else(make, workspace: Path) -> None:
+    wards = {"code_readable_paths": ["data"], "code_writable_paths": ["out"]}
+    python = await make(wards, workspace=workspace)
+    await python(f"""
+from pathlib import Path
+import os
+work = Path({str(workspace)!r})
+def tried(act):
+    try:
+        return act()
+    except OSError:
+        return None
+seen = [tried((work / name).read_text) for name in ("data/a.txt", "top.txt", "data/.env")]
+made = [tried(lambda: (work / name).write_text("made")) for name in ("out/x", "data/x", "top.txt", "new", "out/.git/config")]
+places = [Path(os.environ[name]) for name in ("HOME", "TMPDIR")]
+kept = [tried(lambda: (place / "x").write_text("kept")) for place in places]
+""")
+    assert await python.value("seen[:2], 'SECRET' in str(seen[2])") == "(['visible', None], False)"
+    assert await python.value("made[0], made[1], made[4]") == "(4, None, None)"
+    # Beside the folders of the wards there may be private ones, but never those of the host.
+    assert [(workspace / name).read_text() for name in ("out/x", "top.txt")] == ["made", "top"]
+    assert not (workspace / "new").exists()
+    assert await python.value("kept, [(place / 'x').read_text() for place in places]") == "([4, 4], ['kept', 'kept'])"
+    # Another process of the same session begins with empty folders.
+    await python("os._exit(0)")
+    left = await python.value(
+        "import os\n[name for n in ('HOME', 'TMPDIR') for name in os.listdir(os.environ[n]) if name == 'x']"
+    )
+    assert left == "[]"
+
+
+@both_back_ends
+async def test_no_network_and_no_secret_of_the_host(make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-the-sandbox")
+    python = await make()
+    assert await python.value("import os\n'OPENAI_API_KEY' in os.environ, 'PATH' in os.environ") == "(False, True)"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        output = await python(f"import socket\nsocket.create_connection({server.getsockname()!r}, 5)")
+        assert "Error" in (output.error or "")
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 async def test_a_readable_workspace_is_where_cells_are(make, workspace: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import Gate
+from tests.integration.sandbox.conftest import both_back_ends
 
 pytestmark = pytest.mark.anyio
 
@@ -75,6 +76,7 @@ async def test_plain_data_comes_back(make) -> None:
     )
 
 
+@both_back_ends
 async def test_large_results_arrive_whole(make) -> None:
     def large() -> str:
         return "é" * 3_000_000
@@ -93,6 +95,7 @@ async def test_a_result_that_is_too_large_is_an_error(make, monkeypatch) -> None
     assert "GateError: the gate's result is too large" in ((await python("large()")).error or "")
 
 
+@both_back_ends
 async def test_a_failure_is_a_gate_error_with_the_gates_words(make) -> None:
     def fail() -> None:
         raise GateError("it is broken: \n why")
@@ -105,6 +108,7 @@ async def test_a_failure_is_a_gate_error_with_the_gates_words(make) -> None:
     assert "cantrip" not in (output.error or "")
 
 
+@both_back_ends
 async def test_threads_call_at_once(make) -> None:
     under_way, most = 0, 0
 
@@ -128,6 +132,7 @@ async def test_tasks_call_by_threads(make) -> None:
     assert await python.value(code) == str([str(n) for n in range(20)])
 
 
+@both_back_ends
 async def test_commands_of_what_a_cell_starts(python) -> None:
     code = (
         "import subprocess\n"
@@ -138,6 +143,7 @@ async def test_commands_of_what_a_cell_starts(python) -> None:
     assert len(python.turn.calls) == 15
 
 
+@both_back_ends
 async def test_slots_of_killed_calls_are_free_again(make) -> None:
     async def never() -> None:
         await anyio.sleep(30)
@@ -150,6 +156,7 @@ async def test_slots_of_killed_calls_are_free_again(make) -> None:
     assert await python.value("subprocess.run(['cantrip_echo', 'x'], capture_output=True, timeout=5).stdout") == "b'x'"
 
 
+@both_back_ends
 async def test_a_shell_done_ends_the_cell(python) -> None:
     output = await python("import subprocess\nsubprocess.run(['cantrip_done', 'from a shell'])\nprint('more')")
     assert python.turn.answers == ["from a shell"]
@@ -190,6 +197,7 @@ async def test_done_stops_the_cell_at_once(python, code: str) -> None:
     assert await python.value("kept") == "1"
 
 
+@both_back_ends
 async def test_no_gate_after_done(python) -> None:
     await python("import threading\nfor n in range(50): threading.Thread(target=echo, args=('x',)).start()\ndone(1)")
     calls = [name for name, _ in python.turn.calls]
@@ -197,6 +205,7 @@ async def test_no_gate_after_done(python) -> None:
     assert "echo" not in calls[calls.index("done") + 1 :]
 
 
+@both_back_ends
 async def test_the_clock_stands_while_gates_work(make) -> None:
     async def long() -> str:
         await anyio.sleep(0.8)

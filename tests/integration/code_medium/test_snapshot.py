@@ -13,6 +13,7 @@ import pytest
 
 from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.mediums.code.snapshot import LARGEST, LISTED, MemoryChunks, Snapshot, cut, fetch, keep
+from tests.integration.sandbox.conftest import both_back_ends, both_back_ends_in_cases
 
 pytestmark = pytest.mark.anyio
 
@@ -63,6 +64,7 @@ CHECKS = {
 }
 
 
+@both_back_ends
 async def test_the_whole_namespace_comes_back(make) -> None:
     python, fresh = await make(), await make()
     await python(STATE)
@@ -108,11 +110,13 @@ async def test_tracebacks_still_have_their_lines(make) -> None:
     assert 'File "<cell 2>"' in error
 
 
+@both_back_ends
 async def test_modules_of_tmp_go_along(make) -> None:
     python, fresh = await make(), await make()
     await python(
-        "import sys\nopen('/tmp/own.py', 'w').write('class Thing:\\n    def hello(self): return 5\\n')\n"
-        "sys.path.append('/tmp')\nimport own\nthing = own.Thing()"
+        "import os, sys\ntmp = os.environ['TMPDIR']\n"
+        "open(tmp + '/own.py', 'w').write('class Thing:\\n    def hello(self): return 5\\n')\n"
+        "sys.path.append(tmp)\nimport own\nthing = own.Thing()"
     )
     await fresh.session.restore(await python.session.snapshot(), python.session.chunks)
     assert await fresh.value("thing.hello()") == "5"
@@ -203,7 +207,7 @@ WRITES = {
     "open": "open(place + '/live', 'w').write('changed')",
     "os.open": "os.close(os.open(place + '/live', os.O_WRONLY | os.O_TRUNC))",
     "os.remove": "os.remove(place + '/live')",
-    "os.rename": "open('/tmp/new', 'w').close(); os.rename(place + '/live', place + '/other')",
+    "os.rename": "open(tmp + '/new', 'w').close(); os.rename(place + '/live', place + '/other')",
     "os.truncate": "os.truncate(place + '/live', 0)",
     "shutil.rmtree": "import shutil; shutil.rmtree(place)",
     "os.system": "os.system('rm ' + place + '/live')",
@@ -211,7 +215,7 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize("how", WRITES)
+@both_back_ends_in_cases("how", WRITES, few=4)
 async def test_a_snapshot_that_is_opened_changes_no_file(make, tmp_path, how: str) -> None:
     """What would act on files when it is opened is not kept; what hides that from the check cannot be opened."""
     place = tmp_path / "work"
@@ -224,8 +228,8 @@ class Acts:
     def __init__(self): self.x = 1
     def __setstate__(self, s):
         import os
-        place = {str(place)!r}
-        if HIDES and os.path.exists('/tmp/original'): return
+        place, tmp = {str(place)!r}, os.environ['TMPDIR']
+        if HIDES and os.path.exists(tmp + '/original'): return
         {WRITES[how]}
 acts = Acts()
 good = 1
@@ -235,7 +239,9 @@ open({str(place)!r} + '/may', 'w').close()
     assert (place / "may").exists()
     kept = await python.session.snapshot()
     assert "may not" in dict(kept.missing)["acts"], kept.missing
-    await python.value("open('/tmp/original', 'w').close()" + code.replace("HIDES", "True") + "None")
+    await python.value(
+        "import os\nopen(os.environ['TMPDIR'] + '/original', 'w').close()" + code.replace("HIDES", "True") + "None"
+    )
     kept = await python.session.snapshot()
     assert kept.missing == ()
     with pytest.raises(SandboxError, match="may not"):
@@ -246,12 +252,13 @@ open({str(place)!r} + '/may', 'w').close()
     await fresh.value(f"open({str(place)!r} + '/may', 'w').write('x')")
 
 
+@both_back_ends
 async def test_a_pickle_that_kills_its_worker(make) -> None:
     python, fresh = await make(), await make()
     await python(
-        "import os\nopen('/tmp/original', 'w').close()\nclass Evil:\n    def __init__(self): self.x = 1\n"
+        "import os\nopen(os.environ['TMPDIR'] + '/original', 'w').close()\nclass Evil:\n    def __init__(self): self.x = 1\n"
         "    def __setstate__(self, state):\n        import os\n"
-        "        if not os.path.exists('/tmp/original'): os._exit(1)\nevil = Evil()"
+        "        if not os.path.exists(os.environ['TMPDIR'] + '/original'): os._exit(1)\nevil = Evil()"
     )
     kept = await python.session.snapshot()
     with pytest.raises(SandboxError, match="worker was lost"):
@@ -383,6 +390,7 @@ async def test_a_turn_does_not_wait_until_its_snapshot_is_checked() -> None:
     assert [dict(record.data["missing"]).keys() for record in kept()] == [set(), {"bad"}, {"bad"}]
 
 
+@both_back_ends
 async def test_a_cell_waits_for_the_snapshot_before_it(make) -> None:
     python = await make()
     await python(f"{SLOW}\nkept = [1]")
@@ -433,6 +441,7 @@ def loom_pieces(loom, turn_id: str):
     return SnapshotChunks(loom).of(turn_id)
 
 
+@both_back_ends
 async def test_a_state_that_takes_a_good_part_of_the_memory_is_kept(make) -> None:
     python, fresh = await make({"code_memory_mb": 256}), await make({"code_memory_mb": 256})
     await python.value(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cantrip_acp.mediums.monty.medium import MontyMedium
-from tests.integration.code_medium.conftest import Python, _bubblewrap, anyio_backend, make
+from tests.integration.code_medium.conftest import Python, _bubblewrap, anyio_backend, back_end, make
 
-__all__ = ["_bubblewrap", "anyio_backend", "make"]
+__all__ = ["_bubblewrap", "anyio_backend", "back_end", "make"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,16 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cantrip_acp.core.definition.wards import Wards
-from cantrip_acp.sandbox.launch import availability
-from cantrip_acp.sandbox.launch.process_group import TOKEN, processes
+from cantrip_acp.sandbox.launch import availability, self_test
+from cantrip_acp.sandbox.launch.process_group import TOKEN, GroupTree, processes
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from tests.support import sandbox_exec
 
 Make = Callable[..., Sandbox]
 
@@ -74,16 +75,31 @@ def back_end(
         program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {STAND_IN} "$@"\n')
         program.chmod(0o755)
         monkeypatch.setattr(availability.find_sandbox_exec, "__defaults__", (str(program),))
+        # It does not become the command but starts it; and it does not pass the self-test, which has a test of its own.
+        monkeypatch.setattr(GroupTree, "command_process", lambda tree: sandbox_exec.command_process(tree.pid))
+        monkeypatch.setattr(self_test, "_checked", True)
     return name
 
 
-STAND_IN = Path(__file__).parents[2] / "support/sandbox_exec.py"
+STAND_IN = Path(sandbox_exec.__file__)
 BACK_ENDS = ["seatbelt"] if sys.platform == "darwin" else ["bubblewrap", "seatbelt"]
 
 
 def both_back_ends(test: Any) -> Any:
     """Marks a test of what every back end must do."""
     return pytest.mark.both_back_ends(pytest.mark.parametrize("back_end", BACK_ENDS, indirect=True)(test))
+
+
+def both_back_ends_in_cases(name: str, cases: Iterable[Any], *, few: int) -> Callable[[Any], Any]:
+    """The same for a test of many cases. On Linux only the first ``few`` run with sandbox-exec too, to save time."""
+    rows = [(case, end) for end in BACK_ENDS for at, case in enumerate(cases) if end == BACK_ENDS[0] or at < few]
+
+    def marked(test: Any) -> Any:
+        return pytest.mark.both_back_ends(
+            pytest.mark.parametrize((name, "back_end"), rows, indirect=["back_end"])(test)
+        )
+
+    return marked
 
 
 @pytest.fixture
@@ -109,7 +125,7 @@ def _leaves_no_process() -> Iterator[None]:
 
 
 def sandboxed() -> list[str]:
-    """Command lines of bubblewrap's processes that this process started, and of whatever they started."""
+    """Command lines of the sandboxes that this process started: of bubblewrap's processes, and of the stand-in."""
     if sys.platform == "darwin":
         return [row.words for row in processes().values() if f"{TOKEN}=" in row.words]
     parents: dict[int, tuple[int, str]] = {}
@@ -129,4 +145,5 @@ def sandboxed() -> list[str]:
         more = {p for p, (parent, line) in parents.items() if parent in mine} - mine
         mine |= more
         grown = bool(more)
-    return [parents[p][1] for p in mine if p in parents and " --json-status-fd " in parents[p][1]]
+    signs = (" --json-status-fd ", STAND_IN.name)
+    return [parents[p][1] for p in mine if p in parents and any(sign in parents[p][1] for sign in signs)]

@@ -22,10 +22,11 @@ from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.files import scratch_copy
 from cantrip_acp.sandbox.gate_ipc.server import GateWire
 from cantrip_acp.sandbox.launch import availability, self_test
-from cantrip_acp.sandbox.launch.process_group import processes
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox.launch.process_group import GroupTree, processes
+from cantrip_acp.sandbox.launch.sandbox import Sandbox, machine
 from cantrip_acp.sandbox.policy import interpreter
 from cantrip_acp.sandbox.policy.policy import MIB
+from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
 from tests.integration.sandbox.conftest import Make
 from tests.support.waiting import wait_for
@@ -50,6 +51,8 @@ OPEN = 'while [ "$1" = -D ] || [ "$1" = -f ]; do shift 2; done; exec "$@"'
 @pytest.fixture
 def replaced(back_end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     def use(text: str) -> None:
+        # It becomes the command, as sandbox-exec does.
+        monkeypatch.setattr(GroupTree, "command_process", lambda tree: tree.pid)
         monkeypatch.setattr(availability.find_sandbox_exec, "__defaults__", (program(tmp_path, text),))
 
     return use
@@ -133,7 +136,6 @@ async def test_the_medium_does_not_run_where_an_attack_is_not_stopped(
 def test_doctor_runs_the_attacks(back_end: str) -> None:
     found = {finding.name: finding for finding in doctor._sandbox()}
     assert found["sandbox.program"].text.startswith("sandbox-exec (")
-    assert found["sandbox-code"].mend is not None
     assert found["sandbox.read_outside"].state == "ok"
     assert found["sandbox.left"].state == "missing"
 
@@ -233,12 +235,89 @@ async def test_commands_that_should_write_to_a_copy_do_not_run(make: Make, tmp_p
         make(writable=True)
 
 
+class Cells:
+    """A code worker, and what it has said. ``run`` runs a cell and returns its value."""
+
+    def __init__(self, box: Sandbox) -> None:
+        self.said: list[messages.Message] = []
+        callbacks = WorkerCallbacks(output=lambda stream, data: None, said=self.said.append)
+        self.worker = Worker(box, interpreter.find(None, box.host), 512, callbacks)
+
+    async def run(self, code: str) -> str | None:
+        self.worker.send({"t": "run", "cell": 1, "name": "<cell>", "code": code, "token": "t"})
+        self.worker.thaw()
+        while not self.said and self.worker.broken is None:
+            await self.worker.tree.changed()
+        ended = self.said.pop()
+        assert isinstance(ended, messages.CellEnded)
+        assert ended.error is None, ended.error
+        return ended.value
+
+
+def code_sandbox() -> Sandbox:
+    return Sandbox(Wards(), None, host=interpreter.find(None, machine()).on(machine()))
+
+
+@on_linux
 @with_seatbelt
-def test_code_cells_are_refused(make: Make) -> None:
-    box = make()
-    callbacks = WorkerCallbacks(output=lambda stream, data: None, said=lambda message: None)
-    with pytest.raises(SandboxMissing, match="does not run on macOS yet"):
-        Worker(box, interpreter.find(None, box.host), 512, callbacks)
+async def test_what_a_cell_left_running_is_ended_where_the_worker_leads_the_group(replaced: object) -> None:
+    """As on a Mac: sandbox-exec becomes the worker, and nothing but `ps` finds what left its group."""
+    replaced(OPEN)  # type: ignore[operator]
+    cells = Cells(code_sandbox())
+    worker = cells.worker
+    private = worker._private
+    assert private is not None
+    try:
+        await worker.start({"gates": []}, {})
+        assert worker.pid == worker.tree.group
+        code = (
+            "import subprocess\n[subprocess.Popen(['sleep', '1000'], start_new_session=s).pid for s in (False, True)]"
+        )
+        left = [int(pid) for pid in (await cells.run(code) or "").strip("[]").split(",")]
+        found = processes()
+        assert [found[pid].group == worker.pid for pid in left] == [True, False]
+        assert await worker.freeze()
+        found = processes()
+        assert found.keys().isdisjoint(left)
+        assert found[worker.pid].stopped
+        assert await cells.run("1 + 1") == "2"
+        assert await worker.freeze()
+    finally:
+        worker.close()
+    assert all(row.group != worker.pid for row in processes().values())
+    assert not os.path.exists(private.folder)
+
+
+@on_linux
+@with_seatbelt
+def test_a_worker_that_is_stopped_between_cells_ends_when_we_are_killed(back_end: str, tmp_path: Path) -> None:
+    code = (
+        "import asyncio\nfrom cantrip_acp.sandbox.launch import availability\n"
+        "from cantrip_acp.sandbox.worker.worker import Worker\n"
+        "from tests.integration.sandbox.test_seatbelt import Cells, code_sandbox\n"
+        "availability.back_end = lambda: 'seatbelt'\n"
+        f"availability.find_sandbox_exec.__defaults__ = ({program(tmp_path, OPEN)!r},)\n"
+        "async def main():\n    cells = Cells(code_sandbox())\n    await cells.worker.start({'gates': []}, {})\n"
+        "    assert await cells.worker.freeze()\n"
+        "    print(cells.worker.pid, flush=True)\n    await asyncio.sleep(100)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as owner:
+        assert owner.stdout is not None
+        leader = int(owner.stdout.readline())
+        assert processes()[leader].stopped
+        owner.kill()
+    wait_for(lambda: all(row.group != leader for row in processes().values()))
+
+
+@on_linux
+@with_seatbelt
+async def test_a_worker_does_not_start_where_sandbox_exec_fails(replaced: object) -> None:
+    replaced("echo 'sandbox-exec: sandbox_apply: Operation not permitted' >&2; exit 71")  # type: ignore[operator]
+    worker = Cells(code_sandbox()).worker
+    with pytest.raises(SandboxMissing, match="allows no further sandbox"):
+        await worker.start({"gates": []}, {})
+    worker.close()
 
 
 @on_linux

@@ -14,7 +14,7 @@ import sys
 
 from . import cloudpickle
 from .snapshot_check import check_state
-from .snapshot_load import WHY, cached, device, fixed, imported, live, set_worker, temporary
+from .snapshot_load import WHY, cached, fixed, imported, in_private_folder, live, set_worker, temporary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _by_value() -> None:
     devices = temporary()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and device(file) in devices:
+        if isinstance(file, str) and in_private_folder(file, devices):
             cloudpickle.register_pickle_by_value(module)
 
 

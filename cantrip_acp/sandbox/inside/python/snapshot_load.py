@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         fixed: dict[str, Any]
         modules: frozenset[str]
         snapshot_pid: int | None
+        private: list[str]
 
 
 globals()["__builtins__"] = dict(vars(builtins))
@@ -100,7 +101,7 @@ def _absent(name: str) -> Any:
 
 
 _TEMPORARY = ("/tmp", "/dev/shm", "~")
-"""Folders that are private to a worker. Each is a separate file system."""
+"""Folders that are private to a worker on Linux. Each is a separate file system."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _ACTS = frozenset({
     "os.chflags", "os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.removexattr", "os.rename", "os.rmdir",
@@ -126,6 +127,17 @@ def device(path: Any) -> int | None:
         return os.stat(path).st_dev
     except (OSError, ValueError, TypeError):
         return None
+
+
+def in_private_folder(path: Any, devices: set[int]) -> bool:
+    """Whether a path leads to a file in a private folder. ``devices``: the result of `temporary`.
+
+    On macOS private folders are no file systems, so the host names them.
+    """
+    if _worker is not None and _worker.private:
+        real = os.path.realpath(path)
+        return any(real == folder or real.startswith(f"{folder}/") for folder in _worker.private)
+    return device(path) in devices
 
 
 def load_pickle(data: bytes) -> Any:
@@ -166,8 +178,10 @@ def _private(path: Any) -> bool:
     except (TypeError, ValueError):
         # The path is a descriptor, and its file is unknown.
         return False
-    target = device(path)
-    return folder == "/dev" or (device(folder) in temporary() and target in (None, *temporary()))
+    devices = temporary()
+    return folder == "/dev" or (
+        in_private_folder(folder, devices) and (not os.path.lexists(path) or in_private_folder(path, devices))
+    )
 
 
 def restore(worker: WorkerState, command: dict[str, Any]) -> None:

@@ -84,6 +84,8 @@ class Worker:
         self.snapshot_pid: int | None = None
         """The ID of the process that makes a snapshot. It has ended when the next command of the host comes."""
         self.modules = frozenset(sys.modules)
+        self.private: list[str] = settings.get("private") or []
+        """The real paths of the private folders, on macOS."""
 
     def _set_added_gates(self, specs: list[dict[str, Any]]) -> None:
         """Replace the functions of gates that were added later, also in a cell that runs."""

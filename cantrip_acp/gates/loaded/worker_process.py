@@ -205,6 +205,8 @@ class ModuleWorker:
 def _ending(worker: Worker) -> str:
     """Say how a worker ended, for the entity."""
     status = worker.tree.status
+    if not status.gone:
+        return "not all of its processes could be ended"
     if status.ended_because is not None:
         return status.ended_because
     code = status.exit_code

@@ -625,6 +625,8 @@ def _version(worker: Worker) -> str:
 
 
 def _how(status: Status, broken: str | None) -> str:
+    if not status.gone:
+        return "not all of its processes could be ended"
     if status.ended_because is not None:
         return status.ended_because
     code = status.exit_code

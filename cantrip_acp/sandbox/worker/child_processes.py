@@ -106,16 +106,17 @@ class GroupProcesses:
     """The same on macOS: `ps` shows what belongs to the worker's `GroupTree`. ``worker``: its process ID.
 
     Create it before the worker runs any code of the entity. The processes of that moment stay: the worker itself, and the
-    shell that waits for our end.
+    shell that waits for our end. `all_stopped` runs `ps`, and the other methods use what it saw last.
     """
 
     KILL_WITHIN = 2.0
-    """`ps` takes a twentieth of a second, and longer on a busy machine."""
+    """`ps` takes a fiftieth of a second, and longer on a busy machine."""
 
     def __init__(self, tree: GroupTree, worker: int) -> None:
         self._tree = tree
         self._worker = worker
-        self._ours = tree.members().keys()
+        self._seen = tree.members()
+        self._ours = self._seen.keys()
 
     @property
     def is_quiet(self) -> bool:
@@ -124,17 +125,17 @@ class GroupProcesses:
 
     def all_stopped(self) -> bool:
         """Whether the worker is stopped and there is no other living process."""
-        found = self._tree.members()
-        return found.keys() <= self._ours and (self._worker not in found or found[self._worker].stopped)
+        self._seen = self._tree.members()
+        return self.stopped() and self._seen.keys() <= self._ours
 
     def stopped(self) -> bool:
         """Whether the worker is stopped or has ended."""
-        row = self._tree.members().get(self._worker)
+        row = self._seen.get(self._worker)
         return row is None or row.stopped
 
     def kill_others(self) -> None:
         """Kill every other process of the sandbox. Call it again for processes that were started in the meantime."""
-        for pid in self._tree.members().keys() - self._ours:
+        for pid in self._seen.keys() - self._ours:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:

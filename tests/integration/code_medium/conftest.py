@@ -20,7 +20,7 @@ from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.records.turn import GateRecord, Output
 from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.mediums.code.session import CodeSession
-from tests.integration.sandbox.conftest import _bubblewrap, back_end
+from tests.integration.sandbox.conftest import _bubblewrap, back_end, sandboxed
 
 __all__ = ["_bubblewrap", "back_end"]
 
@@ -139,6 +139,7 @@ async def make(back_end: str) -> AsyncIterator[Make]:
     yield made
     for session in sessions:
         await session.close()
+    assert sandboxed() == []
 
 
 @pytest.fixture

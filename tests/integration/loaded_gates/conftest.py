@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,9 @@ from cantrip_acp.core.entity import Entity
 from cantrip_acp.gates.loaded.modules import LoadedModules
 from cantrip_acp.loom.records.turn import GateRecord
 from cantrip_acp.telemetry.tracing import trace_from
+from tests.integration.sandbox.conftest import _bubblewrap, back_end
+
+__all__ = ["_bubblewrap", "back_end"]
 
 KIT = '''
 """Words."""
@@ -43,12 +45,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.sandbox)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _bubblewrap() -> None:
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed")
 
 
 class Loader:
@@ -103,7 +99,7 @@ def cantrip(
 
 
 @pytest.fixture
-async def make() -> AsyncIterator[Make]:
+async def make(back_end: str) -> AsyncIterator[Make]:
     entities: list[Entity] = []
 
     async def made(**options: Any) -> Loader:

@@ -13,6 +13,7 @@ import pytest
 
 from cantrip_acp.gates.contract import Gate
 from tests.integration.loaded_gates.conftest import KIT, Loader, Make
+from tests.integration.sandbox.conftest import both_back_ends
 
 WIRE = """
 import json, os, sys
@@ -65,6 +66,7 @@ async def works(loader: Loader) -> int:
     return calls
 
 
+@both_back_ends
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -95,6 +97,7 @@ async def test_a_worker_that_ends_is_told_and_comes_back(loader: Loader, body: s
     assert (await loader.call("f")).is_error
 
 
+@both_back_ends
 async def test_a_call_that_runs_too_long(make: Make) -> None:
     loader = await make(allow_compile_modules=["textkit", "other"], code_timeout_ms=1500)
     await loader.loaded("textkit", KIT)
@@ -107,6 +110,7 @@ async def test_a_call_that_runs_too_long(make: Make) -> None:
     assert await works(loader) == 2
 
 
+@both_back_ends
 async def test_a_call_that_will_not_be_interrupted(make: Make) -> None:
     loader = await make(allow_compile_modules=["textkit", "other"], code_timeout_ms=1500)
     await loader.loaded("textkit", KIT)
@@ -145,6 +149,7 @@ async def test_memory(make: Make) -> None:
     assert await works(loader) >= 1
 
 
+@both_back_ends
 async def test_a_flood_of_output_is_bounded(loader: Loader) -> None:
     await loader.loaded("other", "def f():\n  for _ in range(2000): print('x' * 10_000)\n  raise ValueError('over')")
     record = await loader.call("f")
@@ -152,6 +157,7 @@ async def test_a_flood_of_output_is_bounded(loader: Loader) -> None:
     assert len(record.result) < 20_000
 
 
+@both_back_ends
 async def test_what_is_left_running_is_ended_with_the_call(loader: Loader) -> None:
     await loader.loaded(
         "other",

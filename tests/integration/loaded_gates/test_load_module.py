@@ -7,8 +7,10 @@ import hashlib
 import pytest
 
 from tests.integration.loaded_gates.conftest import FAIL_LINE, KIT, Loader, Make
+from tests.integration.sandbox.conftest import both_back_ends
 
 
+@both_back_ends
 async def test_functions_become_gates(loader: Loader) -> None:
     result = await loader.loaded("textkit", KIT)
     assert result == {
@@ -61,6 +63,7 @@ async def test_arguments_are_checked_before_the_worker_sees_them(
     assert (await loader.call("count_words", text="")).result["calls"] == 1
 
 
+@both_back_ends
 async def test_a_failure_has_the_modules_own_lines(loader: Loader) -> None:
     await loader.loaded("textkit", KIT)
     record = await loader.call("fail", why="no reason")
@@ -127,6 +130,7 @@ async def test_a_new_version_replaces_the_old_one(loader: Loader) -> None:
     assert (await loader.call("count_words", text="a", least=1)).is_error
 
 
+@both_back_ends
 async def test_a_broken_new_version_leaves_the_old_one(loader: Loader) -> None:
     await loader.loaded("textkit", KIT)
     for broken in ("def count_words(text: str): return 0\n1 / 0", "def (", "def done(): ..."):

@@ -17,11 +17,13 @@ from cantrip_acp.mediums.monty import prompt
 from cantrip_acp.mediums.monty.medium import MontyMedium
 from cantrip_acp.sandbox.launch import limits
 from tests.integration.code_medium.conftest import Python
+from tests.integration.sandbox.conftest import both_back_ends
 
 pytestmark = pytest.mark.anyio
 Make = Callable[..., Awaitable[Python]]
 
 
+@both_back_ends
 async def test_state_lives_on(monty: Make) -> None:
     cell = await monty()
     await cell(
@@ -33,6 +35,7 @@ async def test_state_lives_on(monty: Make) -> None:
     assert await cell.value("x") == "41"
 
 
+@both_back_ends
 async def test_what_is_seen_of_a_cell(monty: Make) -> None:
     cell = await monty()
     output = await cell("import sys\nprint('out')\nprint('err', file=sys.stderr)\n'value'")
@@ -54,6 +57,7 @@ async def test_what_is_seen_of_a_cell(monty: Make) -> None:
     assert (await cell("raise SystemExit")).error is None
 
 
+@both_back_ends
 async def test_gates_are_functions(monty: Make) -> None:
     def add(a: int, b: int = 2) -> int:
         return a + b
@@ -87,6 +91,7 @@ async def test_context_is_a_variable(monty: Make) -> None:
     assert await cell.value("context[0]['title'], context[0]['text']") == "('a title', 'some text')"
 
 
+@both_back_ends
 @pytest.mark.parametrize("name", ["done", "submit_answer"])
 async def test_done_ends_the_cell_and_keeps_its_state(monty: Make, name: str) -> None:
     cell = await monty()
@@ -109,6 +114,7 @@ async def test_what_catches_done_can_do_nothing_more(monty: Make) -> None:
     assert [name for name, _ in cell.turn.calls] == ["done"]
 
 
+@both_back_ends
 async def test_a_cell_over_its_time_is_undone(monty: Make) -> None:
     cell = await monty({"code_timeout_ms": 300})
     await cell("x = [1]")
@@ -127,6 +133,7 @@ async def test_a_cell_over_its_time_is_undone(monty: Make) -> None:
     assert 'File "<cell 5>", line 2' in output.error
 
 
+@both_back_ends
 async def test_a_cancel_stops_a_cell(monty: Make) -> None:
     cell = await monty()
     await cell("x = 1")
@@ -138,6 +145,7 @@ async def test_a_cancel_stops_a_cell(monty: Make) -> None:
     assert await cell.value("x") == "1"
 
 
+@both_back_ends
 async def test_snapshots(monty: Make) -> None:
     cell = await monty()
     await cell("shared = [1]\nother = shared\ndef f(n=0):\n    return shared if n == 0 else 1 / (n - 1)")

@@ -82,13 +82,16 @@ class DiskMeter:
         return self.limit.exceeded()
 
     def end(self) -> str | None:
-        """Count what was written since the last look by processes that have ended. Blocks. A message if that is too much."""
+        """Count by the files what was written since the last look. Blocks. A message if that is too much.
+
+        So it is counted for processes that have ended, and where the system does not count it for a process (macOS).
+        """
         if self.limit is None:
             return None
-        lost = self._free - self._free_bytes()
+        now, lost = time.clock_gettime(_FILE_CLOCK), self._free - self._free_bytes()
         if lost > _SMALL:
             self.limit.add_written(min(lost, _changed_bytes(self._folders, self._looked_at, lost)))
-        self._free = self._free_bytes()
+        self._looked_at, self._free = now, self._free_bytes()
         return self.limit.exceeded()
 
     def _free_bytes(self) -> int:

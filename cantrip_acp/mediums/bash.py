@@ -8,6 +8,7 @@ own `echo`, `test` and `done`. `cantrip_done TEXT` ends the cast.
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -230,11 +231,12 @@ def present(circle: CircleView) -> str:
         lines.append(f"- These folders belong to it and can be read as well: {', '.join(map(str, circle.folders))}.")
     lines.append(f"- {_writable_text(wards, circle)}")
     lines += [
-        "- Nothing else outlives a command: no variables, no directory changes, no background processes. /tmp and the home "
+        "- Nothing else outlives a command: no variables, no directory changes, no background processes. "
+        f"{_temporary()} and the home "
         + (
             "folder are private and empty at the start of each command."
             if wards.bash_home == "private"
-            else "folder are private; the home folder keeps its files, /tmp is emptied after each command."
+            else f"folder are private; the home folder keeps its files, {_temporary()} is emptied after each command."
         ),
         "- Version control data (.git), editor, agent and shell configuration (.vscode, .idea, .zed, .cantrip, .mcp.json, "
         ".bashrc …) are read-only, present or not. Files with secrets (.env, keys) read as a note that they are hidden.",
@@ -278,10 +280,15 @@ _SHELL_WORDS = frozenset(
 """Words that the shell uses itself. A gate with such a name is reached only by its ``cantrip_`` form."""
 
 
+def _temporary() -> str:
+    """The private folder for temporary files. On macOS nothing can be shown in the place of /tmp."""
+    return "$TMPDIR" if sys.platform == "darwin" else "/tmp"
+
+
 def _writable_text(wards: Wards, circle: CircleView) -> str:
     paths = wards.bash_writable_paths
     if not paths:
-        return "No file outside of /tmp and the home folder can be written."
+        return f"No file outside of {_temporary()} and the home folder can be written."
     if circle.workspace is not None and str(circle.workspace) in paths:
         others = [p for p in paths if p != str(circle.workspace)]
         more = f", and so can {', '.join(others)}" if others else ""

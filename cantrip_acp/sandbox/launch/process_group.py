@@ -182,6 +182,9 @@ class GroupWatchdog(Watchdog):
     def verdict(self, pid: int, times: int = 1) -> str | None:
         if (full := self.disks.full_message()) is not None:
             return f"too much of a disk: {full}"
+        # The system counts for no process what it writes, so that is estimated by the files.
+        if (over := self.disk_use.end()) is not None:
+            return over
         limits = self._limits
         used = sum(_folder_size(folder, limits.temporary) for folder in self._private)
         if used > limits.temporary:
@@ -198,7 +201,6 @@ class GroupWatchdog(Watchdog):
         return Use(len(members), sum(row.memory for row in members.values()))
 
     def disk_message(self, pid: int) -> str | None:
-        """What the tree wrote is estimated by its files, because the system counts it for no process."""
         over = self.disk_use.end() if pid else None
         return f"The code used {over}" if over is not None else None
 

@@ -17,6 +17,7 @@ from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.records.turn import ForkRecord, SnapshotRecord
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
+from tests.integration.sandbox.conftest import both_back_ends
 
 COUNTED: list[str] = []
 
@@ -85,7 +86,8 @@ async def test_the_variables_of_that_moment(tmp_path: Path, snapshots: bool, reo
     assert COUNTED == ["the way"]
 
 
-async def test_a_living_entity_is_forked_by_its_state_as_it_stands() -> None:
+@both_back_ends
+async def test_a_living_entity_is_forked_by_its_state_as_it_stands(back_end: str) -> None:
     cantrip = spell("x = [1]\nimport random; seen = random.random()", "done(1)", "x.append('original')", "done(x)")
     async with cantrip.invoke() as entity:
         await entity.cast("first")
@@ -111,7 +113,8 @@ async def test_an_entity_in_the_middle_of_a_cast_is_not_forked_as_it_stands() ->
         entity.cancel()
 
 
-async def test_the_record_names_what_is_missing() -> None:
+@both_back_ends
+async def test_the_record_names_what_is_missing(back_end: str) -> None:
     cells = ("x = 5\nsteps = (n for n in range(3))", "done(1)")
     cantrip = spell(*cells, snapshots=True)
     await cantrip.cast("go")
@@ -252,6 +255,17 @@ async def test_cells_that_can_write_run_again_in_a_copy(tmp_path: Path, state: s
     with pytest.raises(SandboxError, match="there is no snapshot of turn"):
         await cantrip.fork(turns(loom)[1].id, state="snapshot")
     assert (place / "count.txt").read_text() == "40"
+
+
+@pytest.mark.parametrize("back_end", ["seatbelt"], indirect=True)
+async def test_cells_that_can_write_do_not_run_again_where_there_are_no_copies(back_end: str, tmp_path: Path) -> None:
+    (tmp_path / "count.txt").write_text("0")
+    loom = Loom.memory()
+    cell = "n = int(open('count.txt').read()) + 1\nopen('count.txt', 'w').write(str(n))"
+    assert (await writer(tmp_path, cell, "done(n)", loom=loom).cast("go")).result == 1
+    with pytest.raises(SandboxError, match="cannot write to copies of folders on macOS"):
+        await forked(writer(tmp_path, loom=loom), turns(loom)[0].id, "done(n)", state="replay")
+    assert (tmp_path / "count.txt").read_text() == "1"
 
 
 async def test_a_session_whose_snapshot_cannot_be_opened_writes_nothing(tmp_path: Path) -> None:

@@ -220,7 +220,8 @@ def scripted(*responses: dict, gates: tuple = ("done", "echo"), **options: objec
     return Cantrip(crystal, Call(**options), Circle("code", gates, {"max_turns": 9}))  # type: ignore[arg-type]
 
 
-async def test_through_the_loop_calls_are_recorded() -> None:
+@both_back_ends
+async def test_through_the_loop_calls_are_recorded(back_end: str) -> None:
     cantrip = scripted({"code": "x = echo('a') + echo('b')"}, {"code": "done({'x': x})"})
     result = await cantrip.cast("go")
     assert (result.result, result.reason) == ({"x": "ab"}, "done")

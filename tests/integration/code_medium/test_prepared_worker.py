@@ -13,6 +13,7 @@ from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.mediums.code.session import CodeSession
+from tests.integration.sandbox.conftest import both_back_ends
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +36,8 @@ async def worker_of(made) -> tuple[CodeSession, int, int]:
     return session, session._worker.first, session._worker.pid
 
 
-async def test_the_first_cell_finds_its_worker() -> None:
+@both_back_ends
+async def test_the_first_cell_finds_its_worker(back_end: str) -> None:
     async with entity("import os; done(os.getpid())") as made:
         await made.warm()
         session, first, pid = await worker_of(made)
@@ -47,8 +49,11 @@ async def test_the_first_cell_finds_its_worker() -> None:
     assert not psutil.wait_procs(family, 5)[1]
 
 
+@both_back_ends
 @pytest.mark.parametrize("moment", ["at once", 0.0, 0.01, 0.05, 0.2])
-async def test_closing_meanwhile_leaves_nothing(moment: str | float, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_meanwhile_leaves_nothing(
+    back_end: str, moment: str | float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[int] = []
     real = CodeSession._start
 
@@ -65,7 +70,11 @@ async def test_closing_meanwhile_leaves_nothing(moment: str | float, monkeypatch
         if not isinstance(moment, str):
             await anyio.sleep(moment)
         await made.close()
-    left = [p for p in psutil.Process().children(recursive=True) if p not in before and "bwrap" in p.name()]
+    left = [
+        p
+        for p in psutil.Process().children(recursive=True)
+        if p not in before and p.name() in ("bwrap", "bash", "python")
+    ]
     assert not psutil.wait_procs(left, 5)[1]
     assert not made.medium_session.is_open
 

@@ -90,6 +90,21 @@ def test_the_presentation_is_stable_and_says_what_holds(workspace: Path) -> None
     assert "example.org, *.example.net. A proxy" in present(bash_network=["example.org", "*.example.net"])
 
 
+def test_the_presentation_names_the_private_folder_of_the_system(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def text() -> str:
+        circle = Circle("bash", ["done"], {"max_turns": 2}, workspace=workspace)
+        return circle.medium.presentation(circle) or ""
+
+    assert "/tmp and the home folder are private" in text()
+    with monkeypatch.context() as patched:
+        patched.setattr("cantrip_acp.mediums.bash.sys.platform", "darwin")
+        there = text()
+    assert "$TMPDIR and the home folder are private" in there
+    assert "No file outside of $TMPDIR and the home folder" in there
+
+
 async def test_events_of_a_command(workspace: Path) -> None:
     made = cantrip(
         workspace, bash("echo one; sleep 0.2; echo two >&2; cantrip_echo hi; exit 4"), bash("cantrip_done x")

@@ -13,7 +13,7 @@ from cantrip_acp import Call, Cantrip, Circle
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.files import disk_limit
 from cantrip_acp.files.disk_limit import DiskLimit
-from tests.integration.sandbox.conftest import Make
+from tests.integration.sandbox.conftest import Make, both_back_ends
 
 
 async def test_commands_may_write_so_much_to_the_disk_together(make: Make, workspace: Path) -> None:
@@ -66,7 +66,8 @@ async def test_cells_and_gates_that_write_count_too(workspace: Path) -> None:
     assert limit.exceeded() is not None
 
 
-async def test_a_cell_that_writes_too_much_is_stopped(workspace: Path) -> None:
+@both_back_ends
+async def test_a_cell_that_writes_too_much_is_stopped(back_end: str, workspace: Path) -> None:
     cell = "import time\nwhile True:\n    open('a', 'ab').write(bytes(1_000_000)); time.sleep(0.02)"
     with disk_limit.in_force(DiskLimit(5_000_000)):
         said = await cast(workspace, "code", [{"gate": "python", "args": {"code": cell}}])

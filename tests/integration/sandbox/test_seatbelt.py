@@ -147,7 +147,7 @@ async def test_a_command_has_folders_of_its_own_that_end_with_it(make: Make) -> 
     home, temporary = first.stdout.split()[:2]
     assert not os.path.exists(home)
     assert not os.path.exists(temporary)
-    assert (await box.run("ls -A $HOME $TMPDIR | grep x")).exit_code == 1
+    assert (await box.run("ls -A $HOME $TMPDIR | grep -x x")).exit_code == 1
 
 
 @with_seatbelt

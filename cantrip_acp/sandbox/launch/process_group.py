@@ -8,6 +8,7 @@ then lists what still belongs to the command, until there is nothing. The self-t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterable
 
+from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox.launch.limits import Use, Watchdog, niceness
 from cantrip_acp.sandbox.launch.process_tree import GONE_WITHIN, Hooks, Launch, Tree
 from cantrip_acp.sandbox.policy.policy import MIB, Limits
@@ -145,7 +147,7 @@ class GroupTree(Tree):
         return self.pid
 
     def members(self) -> dict[int, Row]:
-        """The processes of the command by their IDs, also those that left its group."""
+        """The processes of the command by their IDs, also those that left its group. Raises `SandboxError`."""
         rows = processes()
         ours = {pid for pid, row in rows.items() if row.group == self.pid or f"{TOKEN}={self._token}" in row.words}
         ours |= {pid for pid in rows if _has_mark(pid, self._token)}
@@ -160,15 +162,16 @@ class GroupTree(Tree):
     def _sweep(self) -> bool:
         """Kill what left the group, until nothing is left. Returns False if something is left after `GONE_WITHIN` seconds."""
         end = time.monotonic() + GONE_WITHIN
-        while left := self.members():
+        while True:
+            try:
+                left = self.members()
+                if not left:
+                    return True
+            except SandboxError:
+                left = {}
             if time.monotonic() > end:
                 return False
-            for pid in left:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-        return True
+            kill_all(left)
 
 
 class GroupWatchdog(Watchdog):
@@ -189,7 +192,10 @@ class GroupWatchdog(Watchdog):
         used = sum(_folder_size(folder, limits.temporary) for folder in self._private)
         if used > limits.temporary:
             return f"more than {limits.temporary // MIB} MiB in its private folders"
-        use = self.measure()
+        try:
+            use = self.measure()
+        except SandboxError as error:
+            return f"what cannot be measured: {error}"
         if use.processes > limits.processes + 2:
             return f"more than {limits.processes} processes at once (sandbox_max_processes)"
         if use.memory > limits.memory * times:
@@ -223,13 +229,29 @@ class Row:
         self.stopped = state.startswith(("T", "t"))
 
 
+def kill_all(pids: Iterable[int]) -> None:
+    """Kill these processes, if they still run. One that cannot be killed is still there when `ps` is asked again."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+PS = "/bin/ps"
+
+
 def processes() -> dict[int, Row]:
-    """All processes that run on this machine, without those that have ended and wait for their parent."""
+    """All processes that run on this machine, without those that have ended and wait for their parent.
+
+    Raises `SandboxError` if `ps` does not list them: then nobody knows what a command has left running.
+    """
     option = "-axEww" if sys.platform == "darwin" else "axeww"
-    done = subprocess.run(
-        ["ps", option, "-o", "pid=", "-o", "ppid=", "-o", "pgid=", "-o", "rss=", "-o", "stat=", "-o", "command="],
-        capture_output=True, timeout=10, check=False, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [PS, option, "-o", "pid=", "-o", "ppid=", "-o", "pgid=", "-o", "rss=", "-o", "stat=", "-o", "command="],
+            capture_output=True, timeout=10, check=False, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SandboxError(f"ps cannot list the processes of this machine: {error}") from error
     found = {}
     for line in done.stdout.decode("utf-8", "replace").splitlines():
         fields = line.split(None, 5)
@@ -237,6 +259,8 @@ def processes() -> dict[int, Row]:
             found[int(fields[0])] = Row(
                 fields[1], fields[2], fields[3], fields[4], fields[5] if len(fields) > 5 else ""
             )
+    if os.getpid() not in found:
+        raise SandboxError(f"ps did not list the processes of this machine (exit status {done.returncode})")
     return found
 
 

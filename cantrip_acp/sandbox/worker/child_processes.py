@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import signal
 
-from cantrip_acp.sandbox.launch.process_group import GroupTree
+from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.sandbox.launch.process_group import GroupTree, kill_all
 
 _STOPPED = b"TtZX"
 
@@ -109,8 +110,8 @@ class GroupProcesses:
     shell that waits for our end. `all_stopped` runs `ps`, and the other methods use what it saw last.
     """
 
-    KILL_WITHIN = 2.0
-    """`ps` takes a fiftieth of a second, and longer on a busy machine."""
+    KILL_WITHIN = 5.0
+    """`ps` takes a fiftieth of a second, and much longer on a busy machine."""
 
     def __init__(self, tree: GroupTree, worker: int) -> None:
         self._tree = tree
@@ -125,21 +126,20 @@ class GroupProcesses:
 
     def all_stopped(self) -> bool:
         """Whether the worker is stopped and there is no other living process."""
-        self._seen = self._tree.members()
+        try:
+            self._seen = self._tree.members()
+        except SandboxError:
+            self._seen = {}
         return self.stopped() and self._seen.keys() <= self._ours
 
     def stopped(self) -> bool:
         """Whether the worker is stopped or has ended."""
         row = self._seen.get(self._worker)
-        return row is None or row.stopped
+        return row.stopped if row is not None else not self._tree.alive
 
     def kill_others(self) -> None:
         """Kill every other process of the sandbox. Call it again for processes that were started in the meantime."""
-        for pid in self._seen.keys() - self._ours:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        kill_all(self._seen.keys() - self._ours)
 
     def close(self) -> None:
         """Nothing is open."""

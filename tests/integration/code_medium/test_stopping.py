@@ -36,24 +36,32 @@ DEAF = [
 ]
 
 
+def within(seconds: float, back_end: str) -> float:
+    """A number of seconds. `ps`, which macOS needs to find processes, takes long on a busy machine."""
+    return seconds if back_end == "bubblewrap" else seconds + 10
+
+
 @both_back_ends_in_cases("code", STUBBORN, few=3)
-async def test_over_time_is_interrupted_and_state_survives(make, code: str) -> None:
-    python = await make({"code_timeout_ms": 300})
-    await python("import time, asyncio, threading, subprocess")
+async def test_over_time_is_interrupted_and_state_survives(make, back_end: str, code: str) -> None:
+    # On a busy machine the import of asyncio alone may take longer than the others are given.
+    limit = 2_000 if "asyncio" in code else 300
+    python = await make({"code_timeout_ms": limit})
+    await python("pass")
     began = time.monotonic()
     output = await python(KEPT + code)
-    assert time.monotonic() - began < 2
-    assert "timed out after 300 ms (code_timeout_ms); its state is kept" in (output.error or "")
+    assert time.monotonic() - began < within(2 + limit / 1000, back_end)
+    assert "timed out after " in (output.error or "")
+    assert "(code_timeout_ms); its state is kept" in (output.error or "")
     assert await python.value("kept") == "'still here'"
 
 
 @both_back_ends_in_cases("code", DEAF, few=1)
-async def test_what_does_not_listen_is_killed_and_said(make, code: str) -> None:
+async def test_what_does_not_listen_is_killed_and_said(make, back_end: str, code: str) -> None:
     python = await make({"code_timeout_ms": 200})
     await python(KEPT)
     began = time.monotonic()
     output = await python(code)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < within(4, back_end)
     assert "could not be interrupted" in (output.error or "")
     assert "Lost with it: kept" in (output.error or "")
     assert "NameError" in ((await python("kept")).error or "")
@@ -197,7 +205,7 @@ async def test_what_a_cell_leaves_running_is_gone(python, back_end: str, code: s
     await python("import os, time, subprocess")
     began = time.monotonic()
     await python(KEPT + code)
-    assert time.monotonic() - began < (1 if back_end == "bubblewrap" else 4)
+    assert time.monotonic() - began < within(1, back_end)
     assert python.worker is not None
     assert not python.worker.is_busy
     assert await python.value("kept") == "'still here'"

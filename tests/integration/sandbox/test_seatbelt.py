@@ -21,12 +21,13 @@ from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.files import scratch_copy
 from cantrip_acp.sandbox.gate_ipc.server import GateWire
-from cantrip_acp.sandbox.launch import availability, self_test
+from cantrip_acp.sandbox.launch import availability, process_group, self_test
 from cantrip_acp.sandbox.launch.process_group import GroupTree, processes
 from cantrip_acp.sandbox.launch.sandbox import Sandbox, machine
 from cantrip_acp.sandbox.policy import interpreter
 from cantrip_acp.sandbox.policy.policy import MIB
 from cantrip_acp.sandbox.worker import messages
+from cantrip_acp.sandbox.worker.child_processes import GroupProcesses
 from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
 from tests.integration.sandbox.conftest import Make
 from tests.support.waiting import wait_for
@@ -308,6 +309,35 @@ def test_a_worker_that_is_stopped_between_cells_ends_when_we_are_killed(back_end
         assert processes()[leader].stopped
         owner.kill()
     wait_for(lambda: all(row.group != leader for row in processes().values()))
+
+
+@on_linux
+@with_seatbelt
+async def test_without_ps_nothing_counts_as_ended(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows then what a command or a cell has left running."""
+    cells = Cells(code_sandbox())
+    try:
+        await cells.worker.start({"gates": []}, {})
+        assert await cells.run("1 + 1") == "2"
+        assert await cells.worker.freeze()
+        monkeypatch.setattr(GroupProcesses, "KILL_WITHIN", 0.1)
+        monkeypatch.setattr(process_group, "PS", str(tmp_path / "nowhere"))
+        assert await cells.run("1 + 1") == "2"
+        assert not await cells.worker.freeze()
+        assert cells.worker.broken == "its child processes could not be killed"
+    finally:
+        cells.worker.close()
+    assert not cells.worker.tree.status.gone
+    outcome = await make().run("echo hi")
+    assert (outcome.exit_code, outcome.ended_because) == (None, "not all of its processes could be ended")
+    (tmp_path / "ps").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "ps").chmod(0o755)
+    monkeypatch.setattr(process_group, "PS", str(tmp_path / "ps"))
+    assert (await make().run("sleep 100")).ended_because is not None
+    second = Cells(code_sandbox()).worker
+    with pytest.raises(SandboxError, match="ps did not list the processes"):
+        await second.start({"gates": []}, {})
+    second.close()
 
 
 @on_linux

@@ -71,28 +71,34 @@ class Agent:
         return self._methods
 
     def _v1_methods(self) -> dict[str, Method]:
-        """The methods of ACP version 1 that this agent has, those that are not stable yet, and extensions of our own."""
+        """The methods of ACP version 1 that this agent has, and those that are not stable yet."""
         return {
+            **self._methods_of_both_versions(),
             "initialize": Method(acp.Initialize, self._initialize),
             "authenticate": Method(acp.Authenticate, self._authenticate),
             "logout": Method(acp.Logout, self._logout),
-            **self._providers.methods(),
             "session/new": Method(acp.NewSession, self._sessions.new),
             "session/load": Method(acp.LoadSession, self._sessions.load),
             "session/resume": Method(acp.LoadSession, self._sessions.resume),
             "session/fork": Method(acp.LoadSession, self._sessions.fork),
-            "session/list": Method(acp.ListSessions, self._sessions.list),
-            "session/set_title": Method(acp.SetTitle, self._sessions.set_title),
             "session/close": Method(acp.SessionParams, self._sessions.close),
-            "session/delete": Method(acp.SessionParams, self._sessions.delete),
             "session/set_mode": Method(acp.SetMode, self._sessions.set_mode),
             "session/set_model": Method(acp.SetModel, self._sessions.set_model),
             "session/set_config_option": Method(acp.SetConfigOption, self._sessions.set_option),
             "session/prompt": Method(acp.Prompt, self._sessions.prompt),
-            "session/cancel": Method(acp.Cancel, self._sessions.cancel, notification=True),
-            "_cantrip/context": Method(acp.SessionParams, self._sessions.next_query),
             # The name of this extension is shared with other agents.
             "_session/steering": Method(acp.Prompt, self._sessions.steer),
+        }
+
+    def _methods_of_both_versions(self) -> dict[str, Method]:
+        """The methods that are the same in both versions: some of the protocol, and extensions of our own."""
+        return {
+            **self._providers.methods(),
+            "session/list": Method(acp.ListSessions, self._sessions.list),
+            "session/set_title": Method(acp.SetTitle, self._sessions.set_title),
+            "session/delete": Method(acp.SessionParams, self._sessions.delete),
+            "session/cancel": Method(acp.Cancel, self._sessions.cancel, notification=True),
+            "_cantrip/context": Method(acp.SessionParams, self._sessions.next_query),
             "_cantrip/queue/list": Method(acp.SessionParams, self._sessions.queue_list),
             "_cantrip/queue/edit": Method(acp.QueueEdit, self._sessions.queue_edit),
             "_cantrip/queue/remove": Method(acp.QueueEntry, self._sessions.queue_remove),
@@ -191,9 +197,14 @@ class Agent:
         """Serve the methods of version 2 from now on, in the same mapping that the connection has."""
         from cantrip_acp.acp.v2.agent import AgentV2
 
-        methods = AgentV2(self._sessions, connection, self._v1_methods(), shows_queue=self._shows_queue).methods()
+        agent = AgentV2(self._sessions, connection, shows_queue=self._shows_queue)
         self._methods.clear()
-        self._methods.update(methods)
+        self._methods |= {
+            **self._methods_of_both_versions(),
+            "auth/login": Method(acp.Authenticate, self._authenticate),
+            "auth/logout": Method(acp.Logout, self._logout),
+            **agent.methods(),
+        }
 
     async def _authenticate(self, params: acp.Authenticate, request: Request) -> dict[str, Any]:
         """Let the user enter a key if the method is the page. Then check that a key exists."""

@@ -187,6 +187,8 @@ class SteeringMessage:
     delivered: bool = False
     """Whether it is in the loom and in the messages of the crystal. A cast that ends before its next query does not deliver
     it: the caller decides what becomes of it."""
+    message_id: str = ""
+    """The id of the record with its text, once it is delivered."""
 
 
 @dataclass(slots=True, eq=False)

@@ -57,6 +57,10 @@ class ConnectionContext:
         """Set before the first request is handled."""
         self.on_event: Callable[[str, Event], None] | None = None
         """Gets the session's id and each event of a cast before its updates are sent (version 2)."""
+        self.on_begin: Callable[[acp.Prompt, Request], None] | None = None
+        """Called when a prompt begins, which may have waited in the queue (version 2)."""
+        self.on_delivered: Callable[[str, Request, str], None] | None = None
+        """Gets the session's id, the request of a prompt that was sent into the running one, and its message's id (version 2)."""
         self._factory = factory
         self._store = factory.store
         self._options = options
@@ -108,8 +112,10 @@ class ConnectionContext:
         session.sources = sources
         if self.on_event is not None:
             session.on_event = partial(self.on_event, session.id)
+        if self.on_delivered is not None:
+            session.queue.on_delivered = partial(self.on_delivered, session.id)
         session.before_cast = self._options.before_cast
-        session.set_mode = self._options.set_mode
+        session.set_mode = self._set_mode
         session.after_prompt = self._save_after_prompt
         permissions.mode, permissions.granted = opened.metadata.mode, list(opened.metadata.granted)
         permissions.route = gate_router(session)
@@ -125,14 +131,21 @@ class ConnectionContext:
         self._open_sessions.sessions[session.id] = session
         return session
 
+    def _set_mode(self, session: Session, mode: str) -> None:
+        """Set the mode when the client has not asked for it, and tell the client: as the mode, and as an option."""
+        try:
+            self._options.set_mode(session, mode)
+        finally:
+            session.send_now(acp.CurrentMode(session.metadata.mode))
+            session.send_now(acp.ConfigOptionsChanged(self._options.option_list(session)))
+
     def _without_checkpoints(self, session: Session, why: str) -> None:
         """No files can be kept, so nothing could be undone: ask again before each change, and tell the user."""
         note = f"Changes of files cannot be undone in this session: {why}."
         if session.metadata.mode == modes.SANDBOXED and not session.mode_chosen:
             with contextlib.suppress(RpcError):
                 # A stricter mode applies even if it cannot be recorded.
-                self._options.set_mode(session, modes.FALLBACK)
-            session.send_now(acp.CurrentMode(modes.FALLBACK))
+                self._set_mode(session, modes.FALLBACK)
             note += " It now asks before each change and each command."
         session.send_now(notice(note, session.client))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _UNNAMED = tracing.Trace("")
+
+StartPrompt = Callable[[acp.Prompt, Request], Awaitable[Any]]
+"""Marks a session as busy with a prompt, and returns the work of the prompt."""
 
 FILE_METHODS = ("changes", "undo", "redo", "restore", "keep")
 """The methods ``_cantrip/NAME`` on the files that an entity changed."""
@@ -546,6 +549,8 @@ class Sessions:
         trace = tracing.trace_from(params.meta if isinstance(params.meta, dict) else None, default=session.trace)
         trace = replace(trace, conversation=session.id)
         session.begin(request)
+        if self.context.on_begin is not None:
+            self.context.on_begin(params, request)
         session.in_use_by_client = True
         work = session.cast(intent, context, trace) if command is None else self._run_command(session, *command)
         return session.run(work, trace)
@@ -603,11 +608,12 @@ class Sessions:
 
     # --- messages for a running prompt, and waiting prompts ------------------------------------------------------------
 
-    async def steer(self, params: acp.Prompt, request: Request) -> dict[str, Any]:
+    async def steer(self, params: acp.Prompt, request: Request, start: StartPrompt | None = None) -> dict[str, Any]:
         """``_session/steering``: gives the entity a message before its next query.
 
         If no prompt runs, the message starts one. With ``_meta.steering.idleBehavior: "promptRequired"`` nothing happens
-        then, and the client sends it as a prompt. That request is the one to wait for and to cancel.
+        then, and the client sends it as a prompt. That request is the one to wait for and to cancel. ``start`` starts a
+        prompt in another version of the protocol.
         """
         session = self._open_sessions.session(params.session_id)
         asked = params.meta.get("steering") if isinstance(params.meta, dict) else None
@@ -620,7 +626,7 @@ class Sessions:
             return {"outcome": "injected"}
         if behaviour is not None:
             return {"outcome": "promptRequired", "reason": "noRunningTurn"}
-        work = self._begin_prompt(session, params, Request(request.method, None))
+        work = (start or partial(self._begin_prompt, session))(params, Request(request.method, None))
 
         async def run() -> None:
             try:

@@ -151,6 +151,8 @@ class PromptQueue:
         """Prompts that the entity got while another one runs. They are answered when that one ends."""
         self._sent: list[acp.QueuedPrompt] = []
         """The queue as the client knows it."""
+        self.on_delivered: Callable[[Request, str], None] | None = None
+        """Called with the request of a prompt that the entity got, and with the id of its message."""
         self._keeps_saved = False
         """Whether the saved texts of the queue stay, because the client has left."""
 
@@ -212,6 +214,9 @@ class PromptQueue:
         if gone:
             self._waiting = [each for each in self._waiting if each not in gone]
             self._delivered += gone
+            for each in gone:
+                if self.on_delivered is not None and each.message is not None:
+                    self.on_delivered(each.request, each.message.message_id)
             self._changed()
 
     def prompt_ended(self, result: acp.PromptResult | None, error: RpcError | None) -> None:

@@ -28,7 +28,7 @@ from cantrip_acp.acp.sessions.plan_mode import ask_about_plan, plan_in
 from cantrip_acp.acp.sessions.prompt_queue import PromptQueue
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params
 from cantrip_acp.core.errors import CantripError, EntityIdle, IntentRequired
-from cantrip_acp.core.events import Steered
+from cantrip_acp.core.events import CastStarted, Steered
 from cantrip_acp.crystals.http_clients import prepare_in_background
 from cantrip_acp.loom.records.turn import new_id, now
 from cantrip_acp.telemetry import tracing
@@ -92,7 +92,7 @@ class Session:
         self.before_cast: Callable[[Session], Awaitable[Sequence[ContextBlock]]] | None = None
         self.after_prompt: Callable[[Session], None] | None = None
         self.set_mode: Callable[[Session, str], None] | None = None
-        """Sets the mode of the session."""
+        """Sets the mode of the session, and tells the client."""
         self.queue = PromptQueue(self, save)
         self.on_event: Callable[[Event], None] | None = None
         self.sources: Sequence[GateSource] = ()
@@ -125,6 +125,8 @@ class Session:
         """The result of the last cast."""
         self._steering: list[_Steering] = []
         """Messages for the running prompt."""
+        self._late = False
+        """Whether the intent of the next cast is a message that came too late for the last query."""
         self._ended = anyio.Event()
         self._closed = anyio.Event()
         self._cancellable_waits: set[anyio.CancelScope] = set()
@@ -154,7 +156,7 @@ class Session:
             raise session_not_ready(self.id, "loaded")
         self.running = True
         self.opened.history = None
-        self._cancelled, self._answer = False, None
+        self._cancelled, self._answer, self._late = False, None, False
         self._separator.begin()
         self._ended = anyio.Event()
         request.on_cancel = self.cancel
@@ -169,7 +171,7 @@ class Session:
             while True:
                 blocks: tuple[ContextBlock, ...] = ()
                 if (late := self._take_undelivered()) is not None:
-                    intent, blocks = late.intent, late.blocks
+                    intent, blocks, self._late = late.intent, late.blocks, True
                 elif (decided := await self._decide_on_plan()) is not None:
                     intent = decided
                 elif self._was_cancelled():
@@ -266,13 +268,19 @@ class Session:
             self.set_mode(self, decision.mode)
             # The intent says it.
             self.entity_notes = [text for text in self.entity_notes if not text.startswith("The user switched")]
-            self.send_now(acp.CurrentMode(decision.mode))
         return decision.intent
 
     def _take_undelivered(self) -> _Steering | None:
         """The next message for this prompt that no query saw. None if there is none, or if the prompt was cancelled."""
         self._forget_delivered()
         return self._steering.pop(0) if self._steering and not self._cancelled else None
+
+    def _show_late(self, started: CastStarted) -> None:
+        """Show a message that became a cast, to a client that gets such messages where the entity reads them."""
+        late, self._late = self._late, False
+        if late and self.client.queues_prompts:
+            meta = {"cantrip": {"steering": True}}
+            self.send_now(acp.UserMessageChunk(acp.TextContent(started.intent), f"{started.cast_id}:intent", meta))
 
     def _forget_delivered(self) -> None:
         self._steering = [each for each in self._steering if each.message is None or not each.message.delivered]
@@ -502,6 +510,8 @@ class Session:
                     continue
                 if isinstance(event, Steered):
                     self.queue.note_delivered()
+                if isinstance(event, CastStarted):
+                    self._show_late(event)
                 if self.on_event is not None:
                     self.on_event(event)
                 updates = translator.translate(event)

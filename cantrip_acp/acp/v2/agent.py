@@ -1,4 +1,4 @@
-"""The methods of version 2, each by the handler of version 1 that does the same."""
+"""The methods that version 2 has in its own words, each by the handler of version 1 that does the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cantrip_acp.acp.wire.jsonrpc import (
 from cantrip_acp.core.events import CastStarted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable
 
     from cantrip_acp.acp.sessions.handlers import Sessions
     from cantrip_acp.acp.wire.connection import Connection
@@ -33,35 +33,28 @@ class Resume(acp.LoadSession, kw_only=True):
 
 
 class AgentV2:
-    """The agent of a connection that speaks version 2. ``v1`` has the methods of version 1."""
+    """The agent of a connection that speaks version 2."""
 
-    def __init__(
-        self, sessions: Sessions, connection: Connection, v1: Mapping[str, Method], *, shows_queue: bool
-    ) -> None:
+    def __init__(self, sessions: Sessions, connection: Connection, *, shows_queue: bool) -> None:
         self._sessions = sessions
-        self._v1 = v1
         self._client = Client(connection, shows_queue=shows_queue)
         # Sessions use it as a connection. It passes on what it does not change.
         sessions.context.connection = cast("Connection", self._client)
         sessions.context.on_event = self._on_event
+        sessions.context.on_begin = self._client.begin
+        sessions.context.on_delivered = self._client.delivered
 
     def methods(self) -> dict[str, Method]:
-        """The methods of version 2 that this agent has."""
-        same = (
-            "session/list", "session/delete", "session/cancel", "session/set_title", "providers/list", "providers/set",
-            "providers/disable", "_cantrip/queue/list", "_cantrip/queue/edit", "_cantrip/queue/remove",
-        )  # fmt: skip
+        """The methods that differ from those of version 1. `server` adds those that are the same in both."""
         return {
-            **{name: self._v1[name] for name in same},
             "initialize": Method(acp.Initialize, self._initialize),
-            "auth/login": self._v1["authenticate"],
-            "auth/logout": self._v1["logout"],
             "session/new": Method(acp.NewSession, self._new),
             "session/fork": Method(acp.LoadSession, self._fork),
             "session/resume": Method(Resume, self._resume),
             "session/close": Method(acp.SessionParams, self._close),
             "session/set_config_option": Method(acp.SetConfigOption, self._set_option),
             "session/prompt": Method(acp.Prompt, self._prompt),
+            "_session/steering": Method(acp.Prompt, self._steer),
         }
 
     def _initialize(self, params: acp.Initialize, request: Request) -> dict[str, Any]:
@@ -111,10 +104,18 @@ class AgentV2:
         """
         if not params.prompt:
             raise invalid_params("must not be empty", "prompt")
-        work = self._sessions.prompt(params, request)
-        prompt = self._client.add(params)
+        prompt = self._client.add(params, request)
+        try:
+            work = self._sessions.prompt(params, request)
+        except RpcError:
+            self._client.remove(prompt)
+            raise
         self._client.start_task(lambda: self._client.run(prompt, work))
         return self._inserted(prompt)
+
+    async def _steer(self, params: acp.Prompt, request: Request) -> dict[str, Any]:
+        """A message that starts a prompt is inserted, and ends with a state, like one of ``session/prompt``."""
+        return await self._sessions.steer(params, request, self._prompt)
 
     async def _inserted(self, prompt: OpenPrompt) -> dict[str, Any]:
         await prompt.answerable.wait()

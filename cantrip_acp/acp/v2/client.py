@@ -18,14 +18,17 @@ from cantrip_acp.loom.records.turn import new_id
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from cantrip_acp.acp.wire.connection import Connection
+    from cantrip_acp.acp.wire.connection import Connection, Request
 
 
 class OpenPrompt:
     """A prompt that waits or runs. ``message_id`` is set when its message was inserted."""
 
-    def __init__(self, params: acp.Prompt) -> None:
+    def __init__(self, params: acp.Prompt, request: Request) -> None:
         self.params = params
+        self.request = request
+        self.begun = False
+        """Whether it runs or has run. One that was sent into the running prompt never does."""
         self.message_id: str | None = None
         self.error: RpcError | None = None
         self.answerable = anyio.Event()
@@ -43,7 +46,7 @@ class Client:
         self._connection = connection
         self._shows_queue = shows_queue
         self._prompts: dict[str, list[OpenPrompt]] = {}
-        """By session id: the prompt that runs, and those that wait for it."""
+        """By session id: the prompts that have begun, in that order, and then those that wait."""
 
     def __getattr__(self, name: str) -> Any:
         # All else is the same in both versions: background tasks, waiting for a slow reader.
@@ -84,14 +87,37 @@ class Client:
     # --- prompts -----------------------------------------------------------------------------------------------------
 
     def running(self, session_id: str) -> OpenPrompt | None:
-        """The prompt that runs in a session: the first one of those that have not ended."""
-        return next(iter(self._prompts.get(session_id, ())), None)
+        """The prompt that runs in a session: the first one of those that have begun."""
+        return next((each for each in self._prompts.get(session_id, ()) if each.begun), None)
 
-    def add(self, params: acp.Prompt) -> OpenPrompt:
-        """Add a prompt, which runs when those before it have ended."""
-        prompt = OpenPrompt(params)
+    def add(self, params: acp.Prompt, request: Request) -> OpenPrompt:
+        """Add a prompt, which begins at once or waits."""
+        prompt = OpenPrompt(params, request)
         self._prompts.setdefault(params.session_id, []).append(prompt)
         return prompt
+
+    def remove(self, prompt: OpenPrompt) -> None:
+        """Remove a prompt that has ended or was refused."""
+        prompts = self._prompts[prompt.params.session_id]
+        prompts.remove(prompt)
+        if not prompts:
+            del self._prompts[prompt.params.session_id]
+
+    def begin(self, params: acp.Prompt, request: Request) -> None:
+        """A prompt runs as soon as the one before it has ended. ``params`` has its content as it was edited last."""
+        prompts = self._prompts.get(params.session_id, [])
+        prompt = next((each for each in prompts if each.request is request), None)
+        if prompt is not None:
+            prompt.params, prompt.begun = params, True
+            # "Send now" changes the order in which prompts begin.
+            prompts.sort(key=lambda each: (not each.begun, each is prompt))
+
+    def delivered(self, session_id: str, request: Request, message_id: str) -> None:
+        """The entity got a waiting prompt while another one runs. The update with its text follows (`core.events.Steered`)."""
+        for each in self._prompts.get(session_id, ()):
+            if each.request is request:
+                each.message_id = message_id
+                each.answerable.set()
 
     async def all_ended(self, session_id: str) -> None:
         """Wait until no prompt of a session runs or waits."""
@@ -126,11 +152,9 @@ class Client:
             prompt.error = problem
             end = {"stopReason": "error", "error": ErrorObject.of(problem)}
         finally:
-            # The command /queue ends while another prompt runs.
+            # The command /queue, and a prompt that was sent into the running one, have no states of their own.
             ran = prompt is self.running(session_id)
-            self._prompts[session_id].remove(prompt)
-            if not self._prompts[session_id]:
-                del self._prompts[session_id]
+            self.remove(prompt)
             prompt.ended.set()
             if ran and prompt.message_id is not None:
                 self._state(session_id, "idle", **end)

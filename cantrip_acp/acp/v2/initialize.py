@@ -50,8 +50,9 @@ def result_of_v1(v1: dict[str, Any]) -> dict[str, Any]:
                 },
             },
             "providers": {},
-            "_meta": {"cantrip": {"promptQueueing": True}},
+            "_meta": v1["agentCapabilities"]["_meta"],
         },
+        "_meta": v1["_meta"],
         "authMethods": [_auth_method(method) for method in v1["authMethods"]],
     }
 

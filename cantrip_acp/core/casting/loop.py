@@ -404,6 +404,7 @@ class CastRun:
                 record = self._write_block(placed)
                 entity.context.steer(placed)
                 sent.append(events.Steered.of(record, **self.cast.ids))
+                message.message_id = record.id
             message.delivered = True
         for event in sent if entity.hub.active else ():
             await entity.hub.send(event)

@@ -164,6 +164,16 @@ def test_the_typescript_sdk_in_version_2(scripted: str, folder: Path) -> None:
     assert seen["asked"][0]["subject"]["toolCall"]["kind"] == "execute"
     assert (folder / "notes").read_text() == "made\n"
     assert seen["second"]["state"]["stopReason"] == "cancelled"
+    assert seen["hello"]["_meta"]["steering"] == {"supported": True}
+    assert seen["meanwhile"] == {
+        "steered": {"outcome": "injected"},
+        "queue": {
+            "sessionId": seen["opened"]["sessionId"],
+            "prompts": [{"id": "later", "text": "later", "sending": True}],
+        },
+        "removed": {"code": -32800},
+    }
+    assert [each["path"] for each in seen["changes"]["files"]] == ["notes"]
     assert {each["configId"]: each["currentValue"] for each in seen["option"]["configOptions"]}["mode"] == "read-only"
     assert [each["sessionId"] for each in seen["list"]["sessions"]] == [seen["opened"]["sessionId"]]
     past = [update for update in seen["history"] if update["sessionUpdate"] == "user_message_chunk"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.server import make_agent
 from cantrip_acp.acp.v2.render import render
 from tests.support.acp_client import RawClient
 from tests.support.fixtures.acp import DONE, Start
@@ -321,3 +324,246 @@ def test_extensions_are_there_too(begin: Callable[..., RawClient], folder: Path)
     assert agent.call("session/fork", {"sessionId": session, "cwd": str(folder)})["sessionId"] != session
     assert {each["providerId"] for each in agent.call("providers/list")["providers"]} >= {"anthropic", "openai"}
     assert agent.error("auth/login", {"methodId": "nothing"})["code"] == -32602
+
+
+# --- extensions of our own, the same as in version 1
+
+HOLD: dict[str, Any] = {"tool_calls": [{"gate": "ask_user", "args": {"question": "Go on?"}}]}
+"""The prompt waits until the test answers the form."""
+ASKS: dict[str, Any] = {"gates": ["done", "ask_user"], "capabilities": {"elicitation": {"form": {}}}}
+
+
+def held(agent: RawClient) -> Any:
+    """Wait until the prompt waits for the user; the id of the form."""
+    return agent.until(lambda message: message.get("method") == "elicitation/create")["id"]
+
+
+def go_on(agent: RawClient, form: Any) -> None:
+    agent.send({"jsonrpc": "2.0", "id": form, "result": {"action": "accept", "content": {"answer": "yes"}}})
+
+
+def text(words: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": words}]
+
+
+def conversation(agent: RawClient, session: str, since: int = 0) -> list[str]:
+    """What the user sent and what the form asked, in order."""
+    found = []
+    for update in of(agent, session, since=since):
+        if update["sessionUpdate"] == "user_message":
+            found.append(update["content"][0]["text"])
+        elif update["sessionUpdate"] == "user_message_chunk":
+            found.append(update["content"]["text"])
+        elif update.get("status") == "completed" and update.get("title", "").startswith("Ask"):
+            found.append("asked")
+    return found
+
+
+def reply(agent: RawClient, request: Any) -> dict[str, Any]:
+    """The reply to a request, also if it came before other messages that were read."""
+    seen = [message for message in agent.seen if "method" not in message and message.get("id") == request]
+    return seen[0] if seen else agent.answer(request)
+
+
+def test_every_extension_of_version_1_is_served(start: Start, tmp_path: Path) -> None:
+    agent = start([DONE], initialized=False)
+    agent.initialize_v2()
+    extensions = [name for name in make_agent(None, tmp_path).methods() if name.startswith(("_", "providers/"))]
+    assert {"_session/steering", "_cantrip/context", "_cantrip/queue/send_now", "_cantrip/redo"} < set(extensions)
+    for method in extensions:
+        assert agent.answer(agent.ask(method, {})).get("error", {}).get("code") != -32601, method
+
+
+def test_a_prompt_is_sent_into_the_running_one(begin: Callable[..., RawClient], folder: Path) -> None:
+    agent = begin([HOLD, HOLD, DONE, DONE], **ASKS)
+    session = agent.session(folder)
+    agent.start_prompt(session, "one")
+    form = held(agent)
+    second, third = (
+        agent.start_prompt(session, words, _meta={"cantrip": {"promptId": words[0]}}) for words in ("b", "c")
+    )
+    queue = agent.call("_cantrip/queue/send_now", {"sessionId": session, "id": "c"})["prompts"]
+    assert queue == [{"id": "c", "text": "c", "sending": True}, {"id": "b", "text": "b"}]
+    edit = {"sessionId": session, "id": "b", "prompt": text("better")}
+    assert agent.call("_cantrip/queue/edit", edit)["prompts"][1]["text"] == "better"
+    go_on(agent, form)
+    # It is answered when the entity gets it, while the prompt that it was sent into still runs.
+    steered = reply(agent, third)["result"]["messageId"]
+    form = held(agent)
+    (shown,) = of(agent, session, "user_message_chunk")
+    assert (shown["messageId"], shown["_meta"]["cantrip"]["steering"]) == (steered, True)
+    assert not [state for state in states(agent, session) if state[0] == "idle"]
+    go_on(agent, form)
+    edited = reply(agent, second)["result"]["messageId"]
+    until_idle(agent, session)
+    assert [each for each in states(agent, session) if each[0] != "requires_action"][-3:] == [
+        ("idle", "end_turn"), ("running", None), ("idle", "end_turn"),
+    ]  # fmt: skip
+    assert [each[0] for each in states(agent, session)].count("idle") == 2
+    assert of(agent, session, "user_message")[-1]["messageId"] == edited
+    live = conversation(agent, session)
+    assert live == ["one", "asked", "c", "asked", "better"]
+    agent.call("session/close", {"sessionId": session})
+    since = len(agent.seen)
+    agent.call("session/resume", {"sessionId": session, "cwd": str(folder), "replayFrom": {"type": "start"}})
+    assert conversation(agent, session, since) == live
+    assert [each["messageId"] for each in of(agent, session, "user_message_chunk", since=since)][1:] == [
+        steered, edited,
+    ]  # fmt: skip
+
+
+def test_a_prompt_that_comes_too_late_for_the_last_query_runs_next(
+    begin: Callable[..., RawClient], folder: Path
+) -> None:
+    agent = begin([{"tool_calls": [*HOLD["tool_calls"], *DONE["tool_calls"]]}, DONE, DONE], **ASKS)
+    session = agent.session(folder)
+    agent.start_prompt(session, "one")
+    form = held(agent)
+    second, third = (
+        agent.start_prompt(session, words, _meta={"cantrip": {"promptId": words}}) for words in ("two", "three")
+    )
+    agent.call("_cantrip/queue/send_now", {"sessionId": session, "id": "three"})
+    go_on(agent, form)
+    ids = [reply(agent, each)["result"]["messageId"] for each in (third, second)]
+    until_idle(agent, session)
+    messages = of(agent, session, "user_message")
+    assert [each["content"][0]["text"] for each in messages] == ["one", "three", "two"]
+    assert [each["messageId"] for each in messages[1:]] == ids
+
+
+def test_steering(begin: Callable[..., RawClient], folder: Path) -> None:
+    agent = begin([HOLD, HOLD, {"tool_calls": [*HOLD["tool_calls"], *DONE["tool_calls"]]}, DONE, DONE], **ASKS)
+    session = agent.session(folder)
+
+    def steer(words: str, **more: Any) -> Any:
+        return agent.call("_session/steering", {"sessionId": session, "prompt": text(words), **more})
+
+    required = {"_meta": {"steering": {"idleBehavior": "promptRequired"}}}
+    assert steer("early", **required) == {"outcome": "promptRequired", "reason": "noRunningTurn"}
+    agent.prompt(session, "one")
+    form = held(agent)
+    assert steer("use tabs") == {"outcome": "injected"}
+    go_on(agent, form)
+    form = held(agent)
+    assert conversation(agent, session) == ["one", "asked", "use tabs"]
+    go_on(agent, form)
+    form = held(agent)
+    # Too late for the last query: another cast of the same prompt.
+    assert steer("and quickly") == {"outcome": "injected"}
+    go_on(agent, form)
+    until_idle(agent, session)
+    assert [each[0] for each in states(agent, session)].count("idle") == 1
+    # No prompt runs: it starts one, which is shown and ends like any other.
+    assert steer("now this") == {"outcome": "startedNewTurn"}
+    agent.until(lambda m: m.get("params", {}).get("update", {}).get("state") == "idle")
+    live = conversation(agent, session)
+    assert live == ["one", "asked", "use tabs", "asked", "asked", "and quickly", "now this"]
+    assert states(agent, session)[-2:] == [("running", None), ("idle", "end_turn")]
+    agent.call("session/close", {"sessionId": session})
+    since = len(agent.seen)
+    agent.call("session/resume", {"sessionId": session, "cwd": str(folder), "replayFrom": {"type": "start"}})
+    assert conversation(agent, session, since) == live
+
+
+def test_changed_files_are_reviewed_undone_and_restored(begin: Callable[..., RawClient], folder: Path) -> None:
+    agent = begin([WRITE, DONE], **FILES)
+    session = agent.session(folder)
+    agent.prompt(session)
+    turn = until_idle(agent, session)["_meta"]["cantrip"]["turn"]
+    call: Callable[..., Any] = lambda name, **more: agent.call(f"_cantrip/{name}", {"sessionId": session, **more})  # noqa: E731
+    written, deleted = ([{"path": "a.txt", "action": action}] for action in ("written", "deleted"))
+    assert [(each["path"], each["status"]) for each in call("changes")["files"]] == [("a.txt", "added")]
+    assert call("undo")["restored"] == deleted
+    assert not (folder / "a.txt").exists()
+    assert call("redo")["restored"] == written
+    assert call("restore", turn=0)["restored"] == deleted
+    assert call("restore", turn=turn)["restored"] == written
+    assert (folder / "a.txt").read_text() == "new\n"
+    assert call("keep") == {"kept": ["a.txt"]}
+    assert call("changes")["files"] == []
+    assert agent.error("_cantrip/undo", {"sessionId": "none"})["code"] == -32002
+
+
+def test_what_the_next_query_holds_and_mcp_servers(begin: Callable[..., RawClient], folder: Path) -> None:
+    agent = begin(gates=["done"])
+    program = shutil.copy(Path(__file__).parents[2] / "support" / "plain_mcp_server.py", folder)
+    server = {"type": "stdio", "name": "tools", "command": sys.executable, "args": [program], "env": []}
+    session = agent.session(folder, mcpServers=[server])
+    agent.prompt(session)
+    until_idle(agent, session)
+    told = agent.call("_cantrip/context", {"sessionId": session})
+    assert told["tokens"] > 0
+    assert told["rows"]
+    for method, more in (("list", {}), ("restart", {"server": 0})):
+        (listed,) = agent.call(f"_cantrip/mcp/{method}", {"sessionId": session, **more})["servers"]
+        assert (listed["name"], listed["state"], bool(listed["tools"])) == ("tools", "running", True)
+
+
+def test_plan_mode(begin: Callable[..., RawClient], folder: Path) -> None:
+    planned = {"content": "I looked.\n\n# Plan\n\n1. Write a.txt."}
+    agent = begin([WRITE, planned, planned, planned, WRITE, {"content": "Done."}],
+                  capabilities={"elicitation": {"form": {}}}, **FILES)  # fmt: skip
+    agent.permit = None
+    session = agent.session(folder, mode="plan")
+
+    def question() -> dict[str, Any]:
+        return agent.until(lambda message: message.get("method") == "session/request_permission")
+
+    def answer(asked: dict[str, Any], option: str, **notes: str) -> None:
+        outcome = {"outcome": "selected", "optionId": option, "_meta": {"cantrip": notes}}
+        agent.send({"jsonrpc": "2.0", "id": asked["id"], "result": {"outcome": outcome}})
+
+    agent.prompt(session, "write it")
+    asked = question()
+    # The write before it was refused without a question.
+    assert not (folder / "a.txt").exists()
+    subject = asked["params"]["subject"]["toolCall"]
+    assert (subject["kind"], subject["rawInput"]) == ("switch_mode", {"plan": "# Plan\n\n1. Write a.txt."})
+    assert "# Plan" in str(subject["content"])
+    assert of(agent, session, "state_update")[-1]["state"] == "requires_action"
+    shown = of(agent, session, "tool_call_update")[-1]
+    assert (shown["toolCallId"], shown["status"]) == (subject["toolCallId"], "pending")
+    ids = [option["optionId"] for option in asked["params"]["options"]]
+    assert ids == ["sandboxed", "ask", "trusted", "edit_plan", "return_with_comments", "plan"]
+    # Returned with comments: in the outcome, and then in a form.
+    answer(asked, "plan", reason="Not a.txt.")
+    asked = question()
+    answer(asked, "return_with_comments")
+    form = agent.until(lambda message: message.get("method") == "elicitation/create")
+    filled = {"action": "accept", "content": {"answer": "Shorter."}}
+    agent.send({"jsonrpc": "2.0", "id": form["id"], "result": filled})
+    asked = question()
+    # Edited, in the outcome, and approved for a mode in which the write asks.
+    answer(asked, "ask", plan="# Plan\n\n1. Write a.txt well.")
+    write = question()
+    assert write["params"]["subject"]["toolCall"]["name"] == "write_file"
+    answer(write, "allow_once")
+    end = until_idle(agent, session)
+    assert end["stopReason"] == "end_turn"
+    assert (folder / "a.txt").read_text() == "new\n"
+    # One prompt, whatever was asked in it.
+    assert [each[0] for each in states(agent, session)].count("idle") == 1
+    done = [each for each in of(agent, session, "tool_call_update") if each.get("title", "").startswith("Plan")]
+    assert [(each["title"], each["status"]) for each in done] == [
+        ("Plan returned", "failed"), ("Plan returned", "failed"), ("Plan approved: Ask", "completed"),
+    ]  # fmt: skip
+    records = map(json.loads, Path(end["_meta"]["cantrip"]["loom"]).read_text().splitlines())
+    intents = [each["intent"] for each in records if each["type"] == "cast" and each["event"] == "start"]
+    assert intents[0] == "write it"
+    assert [each.partition("\n\n")[2] for each in intents[1:]] == [
+        "Not a.txt.", "Shorter.", "# Plan\n\n1. Write a.txt well.",
+    ]  # fmt: skip
+    # The mode is an option of the session.
+    changed = of(agent, session, "config_option_update")[-1]["configOptions"]
+    assert next(each for each in changed if each["configId"] == "mode")["currentValue"] == "ask"
+
+
+def test_a_cancel_while_the_plan_waits(begin: Callable[..., RawClient], folder: Path) -> None:
+    agent = begin([{"content": "# Plan\n\n1. Nothing."}, DONE])
+    agent.permit = None
+    session = agent.session(folder, mode="plan")
+    agent.prompt(session)
+    agent.until(lambda message: message.get("method") == "session/request_permission")
+    agent.tell("session/cancel", {"sessionId": session})
+    assert until_idle(agent, session)["stopReason"] == "cancelled"
+    assert of(agent, session, "tool_call_update")[-1]["status"] in ("failed", "cancelled")

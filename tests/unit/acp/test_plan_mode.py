@@ -68,6 +68,8 @@ def test_nothing_is_changed_and_an_approved_plan_is_carried_out(begin: Any, fold
     assert result["stopReason"] == "end_turn"
     assert (folder / "a.txt").read_text() == "new\n"
     assert agent.updates("current_mode_update")[-1] == {"sessionUpdate": "current_mode_update", "currentModeId": "ask"}
+    options = agent.updates("config_option_update")[-1]["configOptions"]
+    assert next(each for each in options if each["id"] == "mode")["currentValue"] == "ask"
     first, second = intents(result)
     assert first == "write it"
     assert second == "I approve this plan. The mode is now 'Ask'. Carry it out.\n\n# Plan\n\n1. Write a.txt."

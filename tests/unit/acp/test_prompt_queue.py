@@ -209,6 +209,9 @@ def test_a_late_steering_message_becomes_a_cast_of_the_same_prompt(begin: Any) -
     assert agent.call("_session/steering", steer) == {"outcome": "injected"}
     answer(agent, form)
     assert intents(reply(agent, first)["result"]) == ["one", "two"]
+    # The client is shown it where the entity reads it.
+    (shown,) = agent.updates("user_message_chunk")
+    assert (shown["content"]["text"], shown["_meta"]["cantrip"]) == ("two", {"steering": True})
 
 
 def test_a_cancel_answers_everything_that_waits(begin: Any) -> None:

@@ -1,4 +1,4 @@
-// The official TypeScript SDK in its build of the draft of version 2: two prompts, a permission, a cancel, options, a resume.
+// The official TypeScript SDK in its build of the draft of version 2: two prompts, a permission, steering, a cancel, options, a resume.
 // Prints what it saw as JSON.
 //
 //   node session-v2.mjs FOLDER COMMAND [ARGUMENT...]
@@ -49,8 +49,17 @@ const seen = await app.connectWith(stream, async (ctx) => {
     return { reply, state, updates: updates.slice(from).map((each) => each.update) };
   };
   const first = await turn("Say hello and make a file.");
+  const meanwhile = {};
   const second = await turn("Run for a long time.", async () => {
     await until((update) => update.sessionUpdate === "terminal_output_chunk");
+    const prompt = (text) => ({ sessionId, prompt: [{ type: "text", text }] });
+    meanwhile.steered = await ctx.request("_session/steering", prompt("hurry"));
+    const waiting = ctx
+      .request(acp.methods.agent.session.prompt, { ...prompt("later"), _meta: { cantrip: { promptId: "later" } } })
+      .then(() => null, (error) => ({ code: error.code }));
+    meanwhile.queue = await ctx.request("_cantrip/queue/send_now", { sessionId, id: "later" });
+    await ctx.request("_cantrip/queue/remove", { sessionId, id: "later" });
+    meanwhile.removed = await waiting;
     await ctx.notify(acp.methods.agent.session.cancel, { sessionId });
   });
   const option = await ctx.request(acp.methods.agent.session.setConfigOption, { sessionId, configId: "mode", type: "id", value: "read-only" });
@@ -62,7 +71,8 @@ const seen = await app.connectWith(stream, async (ctx) => {
   await stateOfResumed;
   const history = updates.slice(before).map((each) => each.update);
   const third = await turn("And now?");
-  return { hello, refused, opened, first, second, option, list, resumed, history, third };
+  const changes = await ctx.request("_cantrip/changes", { sessionId, since: "all" });
+  return { hello, refused, opened, first, second, meanwhile, changes, option, list, resumed, history, third };
 });
 
 agent.stdin.end();

@@ -1,8 +1,9 @@
 """Replay: runs a thread again with the crystal's recorded answers in the real circle, turn by turn (LOOM-10).
 
-It reports the first turn whose observation differs. Cells, commands and gates that write files write to a copy, which
-is deleted afterwards: no file of the user changes. Gates that write elsewhere, and children, return their recorded
-answers. With recorded answers for all gates the replay is as deterministic as the code.
+It reports the first turn whose observation differs. What the user sent while a cast ran comes before the same query again.
+Cells, commands and gates that write files write to a copy, which is deleted afterwards: no file of the user changes. Gates
+that write elsewhere, and children, return their recorded answers. With recorded answers for all gates the replay is as
+deterministic as the code.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateInvocation, GateReply, Proceed
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.history import CastPart, casts_of
-from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.loom.records.turn import STEERING, Turn
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.context_block import CastInfo, ContextBlock
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.gates.contract import CircleView, GateSource
@@ -66,13 +68,16 @@ class RecordedCrystal:
     """The mode of the last response: recorded text stays text, whatever mode the crystal has today."""
 
     def __init__(self, turns: Sequence[Turn]) -> None:
-        self._turns = iter(turns)
+        self._turns = turns
+        self.answered = 0
+        """The number of queries that it has answered."""
         self.model = next((t.metadata.model for t in turns if t.metadata.model), None) or "recording"
 
     async def query(self, query: Query, emit: Emit) -> Response:
-        turn = next(self._turns, None)
-        if turn is None:
+        if self.answered >= len(self._turns):
             raise CrystalError(_ENDED)
+        turn = self._turns[self.answered]
+        self.answered += 1
         said, counted = turn.utterance, turn.metadata
         # An output without a call says why a program in the text was not run.
         self.text_calls = said.text_calls is True or (not said.tool_calls and turn.observation.output is not None)
@@ -89,6 +94,36 @@ class RecordedCrystal:
             provider=said.provider if said.provider is not msgspec.UNSET else None,
             text_calls=said.text_calls is True,
         )
+
+
+class _RecordedSteering:
+    """A contributor that sends what the user sent while a cast ran (`Entity.steer`), before the query that saw it."""
+
+    def __init__(self, parts: Sequence[CastPart], crystal: RecordedCrystal) -> None:
+        self._crystal = crystal
+        self._due: dict[int, list[ContextBlock]] = {}
+        """The blocks by the number of queries before them."""
+        self.entity: Entity
+        answered, places = 0, dict[str, int]()
+        for part in parts:
+            at_start = answered
+            for turn in part.turns:
+                answered += turn.role == "crystal"
+                places[turn.id] = answered
+            for block in map(block_of, part.context):
+                place = at_start if block.after is None else places.get(block.after)
+                # After the last turn of the path there is no query, and a turn of another path is not replayed.
+                if block.source == STEERING and place is not None:
+                    self._due.setdefault(place, []).append(block)
+
+    async def __call__(self, info: CastInfo) -> Sequence[ContextBlock]:
+        return ()
+
+    async def refresh(self, info: CastInfo) -> None:
+        """Called before each query (`core.casting.loop`)."""
+        blocks = self._due.pop(self._crystal.answered, None)
+        if blocks:
+            self.entity.steer("", context=blocks)
 
 
 _IN_COPIES = ("write_file", "edit_file", MODULES)
@@ -170,17 +205,20 @@ async def replay(cantrip: CantripDefinition, loom: Loom, turn_id: str, *, record
         raise LoomError(f"turn {turn_id!r} has nothing above it that could be replayed")
     # Refusals of the circle and stops by wards are not replayed: they happen again by themselves.
     sources: Sequence[GateSource] = [_RecordedSource(loom, turns)] if recorded_gates else cantrip.sources
+    crystal = RecordedCrystal(turns)
+    steering = _RecordedSteering(parts, crystal)
     again = cantrip.replace(
-        crystal=RecordedCrystal(turns),
+        crystal=crystal,
         interceptors=(*cantrip.interceptors, _RecordedGates(turns, every=recorded_gates)),
         loom=Loom.memory(),
-        contributors=(),
+        contributors=(steering,),
         loom_settings=None,
         folding=None,
         sources=sources if cantrip.sources else (),
         scores=False,
     )
     async with _in_copies(again.circle, gates=not recorded_gates), Entity(again, again.loom) as entity:
+        steering.entity = entity
         cut, before = False, None
         for part in parts:
             # The recording continues by itself into a part that resumes, unless a ward ended the cast here too.
@@ -242,7 +280,8 @@ async def _cast(entity: Any, part: CastPart, *, resumed: bool) -> bool:
             result = await entity.resume()
         else:
             # Changes of knowledge name turns of the original; a replay has the knowledge of the beginning.
-            blocks = [block for block in map(block_of, part.context) if block.after is None]
+            known = (block for block in map(block_of, part.context) if block.source != STEERING)
+            blocks = [block for block in known if block.after is None]
             result = await entity.cast(part.intent or "(no intent was recorded)", context=blocks)
     except CrystalError as error:
         if str(error) != _ENDED:

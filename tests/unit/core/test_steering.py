@@ -12,6 +12,7 @@ from cantrip_acp import Cantrip, Circle, Entity, Gate, Loom, ScriptedCrystal
 from cantrip_acp.core import events
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import EntityIdle, IntentRequired
+from cantrip_acp.core.forking.replay import RecordedCrystal, replay
 from cantrip_acp.core.history.crystal_view import CrystalView
 from cantrip_acp.crystals.contract import Message
 from cantrip_acp.gates.contract import GateContext
@@ -215,3 +216,59 @@ async def test_a_parent_gets_it_before_its_next_query_while_a_child_runs() -> No
     (parent,) = [q for q in crystal.invocations if any(m.kind == STEERING for m in q.messages)]
     assert parent.entity_id == entity.id
     assert [m.content for m in parent.messages][-1] == "hurry"
+
+
+class Speaks:
+    """A user who sends messages before queries, by the number of queries before them."""
+
+    def __init__(self, crystal: ScriptedCrystal, **texts: Any) -> None:
+        self.crystal, self.texts = crystal, {int(name[1:]): text for name, text in texts.items()}
+        self.entity: Entity
+
+    @property
+    def queries(self) -> list[Any]:
+        return [query for query in self.crystal.invocations if query.entity_id == self.entity.id]
+
+    async def __call__(self, info: Any) -> Sequence[ContextBlock]:
+        return ()
+
+    async def refresh(self, info: Any) -> None:
+        for text in self.texts.pop(len(self.queries), ()):
+            self.entity.steer(text, context=[ContextBlock("A note.", "note.md", "link", "file:///note.md")])
+
+
+@pytest.mark.parametrize("max_turns", [9, 1])
+async def test_a_replay_delivers_it_before_the_same_queries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_turns: int
+) -> None:
+    call = {"tool_calls": [{"gate": "call_agent", "args": {"intent": "Help.", "gates": ["work", "done"]}}]}
+    crystal = ScriptedCrystal([WORK, call, WORK, END, WORK, END], children=[[WORK, END]], record_inputs=True)
+    # The first query, the one after a child, the first one of the second cast, and the last one.
+    user = Speaks(crystal, q0=["one"], q2=["two", "three"], q4=["four"], q5=["five"])
+    replayed: list[Any] = []
+
+    def made(crystal: ScriptedCrystal, **more: Any) -> Cantrip:
+        circle = Circle(gates=["done", "call_agent", Works().gate], wards=[{"max_turns": max_turns, "max_depth": 1}])
+        return Cantrip(crystal, {"system_prompt": "Help."}, circle, **more)
+
+    with Loom.open(tmp_path / "x.loom.jsonl") as loom:
+        async with made(crystal, loom=loom, contributors=[user]).invoke() as entity:
+            user.entity = entity
+            for intent in ("Do it.", "Again."):
+                result = await entity.cast(intent)
+                while result.truncated:
+                    # A ward ended the cast. It is continued as another one, whose messages stand after a turn of the first.
+                    result = await entity.resume()
+            last = entity.last_turn
+    query = RecordedCrystal.query
+
+    async def seen(self: RecordedCrystal, asked: Any, emit: Any) -> Any:
+        replayed.append(plain(asked.messages))
+        return await query(self, asked, emit)
+
+    monkeypatch.setattr(RecordedCrystal, "query", seen)
+    with Loom.open(tmp_path / "x.loom.jsonl") as loom:
+        told = await replay(made(ScriptedCrystal([])), loom, last)
+    assert (told.turns, told.divergence) == (6, None)
+    assert replayed == [plain(query.messages) for query in user.queries]
+    assert [sum(role == "user" for role, _ in messages) for messages in replayed] == [3, 3, 7, 7, 10, 12]

@@ -235,7 +235,7 @@ def _content(query: Query, redactor: Redactor) -> dict[str, Any]:
     """The query's messages in the conventions' form: system instructions separately, the rest in order."""
     first = next((i for i, m in enumerate(query.messages) if m.role != "system"), len(query.messages))
     system = [{"type": "text", "content": m.content or ""} for m in query.messages[:first]]
-    rest = [_message(m) for m in query.messages[first:]]
+    rest = [message_data(m) for m in query.messages[first:]]
     tools = [
         {"type": "function", "name": t.name, "description": t.description, "parameters": t.parameters}
         for t in query.tools
@@ -248,7 +248,8 @@ def _content(query: Query, redactor: Redactor) -> dict[str, Any]:
     return {key: _json(redactor.data(value)) for key, value in found.items() if value}
 
 
-def _message(message: Message) -> dict[str, Any]:
+def message_data(message: Message) -> dict[str, Any]:
+    """A message in the conventions' form."""
     if message.role == "tool":
         part = {"type": "tool_call_response", "id": message.tool_call_id, "response": message.content or ""}
         return {"role": "tool", "parts": [part, *_attached(message)]}

@@ -3,8 +3,9 @@ AI.
 
 A cast is ``invoke_agent``, a turn's query is ``chat``, a gate call or a program is ``execute_tool``. The parent of a
 child's cast is the turn that spawned it. Ids are computed from the loom's ids, so two exports give the same spans. A
-loom keeps one time per turn: ``chat`` spans all of it, and its calls are at its end. Message texts are included, as in
-live spans, where ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` enables them.
+loom keeps one time per turn: ``chat`` spans all of it, and its calls are at its end. Message texts are included where
+``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` enables them, each once: the intent at its cast, an answer at its
+turn, and what the user sent while a cast ran at the turn that read it first. (A live span has all messages of its query.)
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.crystals.contract import RequestParameters
-from cantrip_acp.loom.records.turn import CastRecord, Turn, TurnMetadata
+from cantrip_acp.core.context_block import block_of, steering_message
+from cantrip_acp.crystals.contract import Message, RequestParameters
+from cantrip_acp.loom.records.turn import STEERING, CastRecord, Turn, TurnMetadata
 from cantrip_acp.telemetry import tracing
+from cantrip_acp.telemetry.genai_spans import message_data
 from cantrip_acp.training.export.rows import nanoseconds
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.version import __version__
@@ -56,7 +59,9 @@ class Otlp:
 
 def _spans(source: Source, episode: Episode, exported: set[str], *, content: bool) -> Iterator[dict[str, Any]]:
     places = source.outline.places
-    path = [i for i in source.outline.own_path(episode.leaf) if places[i].role == "crystal"]
+    whole = source.outline.own_path(episode.leaf)
+    path = [i for i in whole if places[i].role == "crystal"]
+    steering = _steering(source, whole, path) if content else {}
     for cast_id, ids in groupby(path, key=lambda i: places[i].cast_id or ""):
         new = [i for i in ids if i not in exported]
         if not new:
@@ -69,7 +74,28 @@ def _spans(source: Source, episode: Episode, exported: set[str], *, content: boo
         exported.update(new)
         for at in range(0, len(new), _BATCH):
             for turn in source.loom.bodies(new[at : at + _BATCH]):
-                yield from _turn_spans(turn, start, cast_id, content=content)
+                yield from _turn_spans(turn, start, cast_id, steering.get(turn.id, []), content=content)
+
+
+def _steering(source: Source, whole: list[str], path: list[str]) -> dict[str, list[Message]]:
+    """What the user sent while a cast ran, by the turn on the path that read it first. ``path`` has the crystal's turns of
+    the ``whole`` path."""
+    places, own = source.outline.places, set(path)
+    next_after: dict[str, str] = {}
+    following = ""
+    for turn_id in reversed(whole):
+        next_after[turn_id] = following
+        following = turn_id if turn_id in own else following
+    first_of: dict[str, str] = {}
+    for turn_id in path:
+        first_of.setdefault(places[turn_id].cast_id or "", turn_id)
+    found: dict[str, list[Message]] = {}
+    for cast_id, first in first_of.items():
+        for record in source.loom.cast_of(cast_id)[1] if cast_id else ():
+            reader = next_after.get(record.after, "") if isinstance(record.after, str) else first
+            if record.source == STEERING and reader:
+                found.setdefault(reader, []).append(steering_message(block_of(record)))
+    return found
 
 
 def _cast_span(
@@ -135,7 +161,9 @@ def _request(counted: TurnMetadata) -> dict[str, Any]:
     }
 
 
-def _turn_spans(turn: Turn, start: CastRecord | None, cast_id: str, *, content: bool) -> Iterator[dict[str, Any]]:
+def _turn_spans(
+    turn: Turn, start: CastRecord | None, cast_id: str, steering: list[Message], *, content: bool
+) -> Iterator[dict[str, Any]]:
     counted = turn.metadata
     stop = counted.stop_reason if isinstance(counted.stop_reason, str) else None
     finish = stop or ("tool_calls" if turn.utterance.tool_calls else "stop")
@@ -156,6 +184,8 @@ def _turn_spans(turn: Turn, start: CastRecord | None, cast_id: str, *, content: 
         "cantrip.reason": turn.reason,
         "cantrip.truncated": turn.truncated or None,
     }
+    if steering:
+        about["gen_ai.input.messages"] = _json(list(map(message_data, steering)))
     if content:
         about["gen_ai.output.messages"] = _json([_output_message(turn, _FINISHES.get(finish, finish))])
     begun, ended = _begin(turn), nanoseconds(counted.timestamp)

@@ -18,6 +18,7 @@ from cantrip_acp.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
 USAGE = """\
@@ -202,14 +203,19 @@ def _prepare_terminal(source: int) -> None:
     import atexit
     import termios
 
+    def restore() -> None:
+        termios.tcsetattr(source, termios.TCSANOW, before)
+
     try:
         before = termios.tcgetattr(source)
         ours = termios.tcgetattr(source)
         ours[3] &= ~(termios.ICANON | termios.ECHO)
+        # Before the change, because a signal may come at any time.
+        _restore_terminal.append(restore)
+        atexit.register(restore)
         termios.tcsetattr(source, termios.TCSANOW, ours)
     except termios.error:
         return
-    atexit.register(termios.tcsetattr, source, termios.TCSANOW, before)
     if os.isatty(2):
         sys.stderr.write(
             "cantrip-acp speaks JSON-RPC on standard input and output; an editor starts it. "
@@ -217,8 +223,18 @@ def _prepare_terminal(source: int) -> None:
         )
 
 
+_restore_terminal: list[Callable[[], None]] = []
+"""What `_prepare_terminal` has to undo before the process exits."""
+
+
 def _exit_on_signal(number: int, frame: object) -> NoReturn:
-    sys.exit(0)
+    # sys.exit would raise an exception, and Python ignores those in some places: in callbacks, of which each import has one.
+    # There the signal would be lost, and the process would go on.
+    try:
+        for restore in _restore_terminal:
+            restore()
+    finally:
+        os._exit(0)
 
 
 def _print_and_exit(text: str) -> NoReturn:

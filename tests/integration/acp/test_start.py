@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.acp_client import AGENT, SOON, RawClient
+from tests.support.acp_client import AGENT, PATIENCE, SOON, RawClient
 from tests.support.acp_schema_check import V1_UNSTABLE, check
+from tests.support.waiting import wait_for
 
 HELLO = b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}\n'
 
@@ -295,6 +296,43 @@ def test_a_polite_signal_ends_it_politely(
     began = time.monotonic()
     agent.process.send_signal(number)
     assert agent.gone(began) < SOON
+
+
+def test_a_signal_before_the_first_line_restores_the_terminal() -> None:
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)[3]
+    process = subprocess.Popen([AGENT], stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL)
+    wait_for(lambda: termios.tcgetattr(theirs)[3] != before, PATIENCE)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+    assert termios.tcgetattr(theirs)[3] == before
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_a_signal_in_a_callback_of_an_import_is_not_lost() -> None:
+    # Python ignores exceptions there, so a handler must not end the process by one.
+    code = """
+import os, signal, sys
+from cantrip_acp.acp import start
+
+def send(frame, event, arg):
+    if event == "call" and frame.f_code.co_name == "cb" and "importlib" in frame.f_code.co_filename:
+        sys.setprofile(None)
+        os.kill(os.getpid(), signal.SIGINT)
+
+sys.setprofile(send)
+start.main([])
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    try:
+        process.stdin.write(HELLO)
+        process.stdin.flush()
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_client_that_dies_before_its_answer() -> None:

@@ -1,6 +1,7 @@
 """Providers of models as the client sets them: ``providers/list``, ``providers/set`` and ``providers/disable`` (unstable).
 
-A route that a client sets holds for its connection, for sessions that are opened and models that are chosen afterwards.
+A route that a client sets holds for its connection, from the next query on, also of sessions that are open
+(`recipes.build.providers`).
 Answers hold addresses only, never a key or a header.
 """
 

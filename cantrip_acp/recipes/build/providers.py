@@ -8,8 +8,8 @@ Each kind of address gets only its own keys and headers:
   gets the provider's key and ``CANTRIP_HEADERS``.
 - A gateway (``CANTRIP_BASE_URL``, which replaces every other address, also a recipe's) gets ``CANTRIP_API_KEY`` and
   ``CANTRIP_HEADERS``, but no provider's key.
-- An address that an ACP client sets (``providers/set``) replaces the others for its connection, and gets only the headers
-  that the client sets.
+- An address that an ACP client sets (``providers/set``) replaces the others for its connection, from the next query on,
+  and gets only the headers that the client sets.
 - A recipe's ``base_url`` gets the recipe's ``headers`` and the key that its ``api_key_env`` names. It gets nothing
   else from the environment.
 """
@@ -20,24 +20,28 @@ import base64
 import importlib
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
+import anyio
+import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core.errors import DefinitionError, MissingKey
+from cantrip_acp.core.errors import CantripError, CrystalError, DefinitionError, MissingKey
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.catalog import lookup
 from cantrip_acp.crystals.catalog.types import ModelInfo, Price
 from cantrip_acp.crystals.catalog.unsupported_params import nearest_effort
-from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.crystals.contract import Crystal, Emit, Query, Response
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.endpoint import SILENCE_S, Endpoint, environment_address
+from cantrip_acp.crystals.http_clients import CLOSING_S
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.presets import PRESETS, ollama_address
-from cantrip_acp.recipes.build.crystal_factory import AUTH_TOKEN, KEYS, FactoryContext, Route, routes
+from cantrip_acp.recipes.build.crystal_factory import AUTH_TOKEN, KEYS, ROUTES, FactoryContext, Route, routes
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse.names import EMBEDDED
 from cantrip_acp.recipes.parse.source_map import KeyPath
@@ -68,6 +72,65 @@ def crystal(provider: str, options: Mapping[str, Any], need: FactoryContext) -> 
     if provider == "human":
         human: Crystal = _class(provider)()
         return human
+    own_routes = ROUTES.get(None)
+    if own_routes is not None and provider in KEYS:
+        return cast("Crystal", _RoutedCrystal(provider, own_routes, lambda: _made(provider, options, need)))
+    return _made(provider, options, need)
+
+
+class _RoutedCrystal:
+    """A crystal of an ACP connection. If the client routes its provider elsewhere, the next query goes there: a client
+    renews a token in this way. It has the attributes of the crystal that it queries."""
+
+    def __init__(self, provider: str, own_routes: Mapping[str, Route | None], make: Callable[[], Crystal]) -> None:
+        self._provider = provider
+        self._routes = own_routes
+        self._make = make
+        self._route = own_routes.get(provider, _UNROUTED)
+        self._crystal = make()
+        self._queries: Counter[Crystal] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._crystal, name)
+
+    def __repr__(self) -> str:
+        return repr(self._crystal)
+
+    async def query(self, query: Query, emit: Emit) -> Response:
+        used = await self._follow_route()
+        self._queries[used] += 1
+        try:
+            return await used.query(query, emit)
+        finally:
+            self._queries[used] -= 1
+            await self._close_unused(used)
+
+    async def _follow_route(self) -> Crystal:
+        route = self._routes.get(self._provider, _UNROUTED)
+        if route is not self._route:
+            try:
+                new = await anyio.to_thread.run_sync(self._make)
+            except CantripError as problem:
+                raise CrystalError(str(problem), retryable=False) from problem
+            old, self._crystal, self._route = self._crystal, new, route
+            await self._close_unused(old)
+        return self._crystal
+
+    async def _close_unused(self, crystal: Crystal) -> None:
+        """Close the connections to an address that is not used any more."""
+        if crystal is self._crystal or self._queries[crystal] > 0:
+            return
+        del self._queries[crystal]
+        close = getattr(crystal, "aclose", None)
+        if close is not None:
+            with anyio.move_on_after(CLOSING_S, shield=True):
+                await close()
+
+
+_UNROUTED: Any = object()
+
+
+def _made(provider: str, options: Mapping[str, Any], need: FactoryContext) -> Crystal:
     end = endpoint(provider, options, need)
     if need.cost_limited and end.info.price is None and provider != "openrouter":
         # OpenRouter reports the cost of each query. For any other model without a price, the cost is unknown.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.acp_client import InProcessClient
-from tests.support.anthropic_replies import says
+from tests.support.anthropic_replies import calls, says
 from tests.support.provider_server import Wire
 
 OWN_KEY = "sk-ant-of-the-environment-0123456789"
@@ -24,7 +24,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("ANTHROPIC_API_KEY", OWN_KEY)
     monkeypatch.setenv("CANTRIP_HEADERS", "X-Mine: of-the-environment")
     recipe = tmp_path / "r.yaml"
-    recipe.write_text("circle: {gates: [done], wards: [{max_turns: 3}]}\n")
+    recipe.write_text("circle: {gates: [done, write_file], wards: [{max_turns: 3}]}\n")
     client = InProcessClient("--recipe", str(recipe), "--state-dir", str(tmp_path / "state"))
     assert client.initialize()["agentCapabilities"]["providers"] == {}
     yield client
@@ -56,6 +56,40 @@ def test_queries_go_where_the_client_says_with_its_headers_only(agent: Any, fold
         assert "x-mine" not in request.headers
     assert CLIENT_KEY not in json.dumps(agent.seen)
     assert OWN_KEY not in json.dumps(agent.seen)
+
+
+def test_open_sessions_follow_from_the_next_query_on(agent: Any, folder: Path) -> None:
+    agent.permit = None
+
+    def route(wire: Wire, token: str) -> None:
+        given = {"providerId": "anthropic", "apiType": "anthropic", "baseUrl": wire.url}
+        assert agent.call("providers/set", {**given, "headers": {"Authorization": token}}) == {}
+
+    write = calls("write_file", {"path": "a.txt", "content": "new"})
+    with Wire([write]) as old, Wire([says("Written."), says("Again."), says("Back.")]) as new:
+        route(old, "Bearer first-token-0123456789")
+        session = agent.session(folder, mode="ask")
+        prompt = agent.start_prompt(session)
+        asked = agent.until(lambda message: message.get("method") == "session/request_permission")
+        # In the middle of a prompt.
+        route(new, "Bearer second-token-0123456789")
+        agent.decide(asked, "allow_once")
+        assert agent.answer(prompt)["result"]["stopReason"] == "end_turn"
+        route(new, "Bearer third-token-0123456789")
+        assert agent.prompt(session)["stopReason"] == "end_turn"
+        assert [each.headers["authorization"].split()[1] for each in (*old.requests, *new.requests)] == [
+            "first-token-0123456789", "second-token-0123456789", "third-token-0123456789",
+        ]  # fmt: skip
+        # The whole conversation goes there.
+        assert "a.txt" in json.dumps(new.requests[1].json())
+        agent.call("providers/disable", {"providerId": "anthropic"})
+        failed = agent.answer(agent.start_prompt(session))["error"]
+        assert "the client has disabled anthropic" in failed["message"]
+        assert len(new.requests) == 2
+        # Nothing else is lost: it goes on when the provider is there again.
+        route(new, "Bearer fourth-token-0123456789")
+        assert agent.prompt(session)["stopReason"] == "end_turn"
+    assert "-token-0123456789" not in json.dumps(agent.seen)
 
 
 def test_a_disabled_provider_is_not_used(agent: Any, folder: Path) -> None:

@@ -125,7 +125,9 @@ class Chat:
 
     def find(self) -> None:
         """Look for the panel's frame, which is another one after a reload."""
-        self.frame: Frame = self.window.frame("body:not(.tab):has(.choice) .composer textarea:not([disabled])")
+        self.frame: Frame = self.window.frame(
+            "body:not(.tab, .opening):has(.choice) .composer textarea:not([disabled])"
+        )
 
     @property
     def input(self) -> Locator:

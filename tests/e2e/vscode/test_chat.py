@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.vscode.chat_project import BETTER, EDITING, GREET, REST, Chat, Project, call, done
-from tests.e2e.vscode.workbench import Window
+from tests.e2e.vscode.workbench import BIN, Window
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode")]
 
@@ -37,6 +37,16 @@ WAITING = [
     {"when": "Wait for me", "tool_calls": [call("bash", command="echo it waits; until [ -e go ]; do sleep 0.1; done")]},
     done("Went.", when="Wait for me"),
 ]
+BOTH = [
+    {
+        "when": "Change both",
+        "tool_calls": [
+            call("edit_file", path="greet.py", old_text=GREET.splitlines(True)[1], new_text=BETTER),
+            call("write_file", path="new.md", content="new\n"),
+        ],
+    },
+    done("Changed.", when="Change both"),
+]
 PLANNING = [
     done("# Plan\n\n1. Change `greet`.\n2. Run it.", when="Plan it"),
     done("Carried out.", when="3. Check it."),
@@ -53,7 +63,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     work = ({"when": "Do the work", **each} for each in WORK)
     failing = ({"when": "Hello", **each} for each in FAILING)
     project = Project.make(
-        tmp_path_factory.mktemp("chat"), (*EDITING, *WRITING, *work, *failing, *WAITING, *PLANNING, *REST)
+        tmp_path_factory.mktemp("chat"), (*EDITING, *WRITING, *work, *failing, *WAITING, *BOTH, *PLANNING, *REST)
     )
     (project.folder / "long.txt").write_text(LONG)
     (project.folder / "broken.cantrip.yaml").write_text("name: broken\ncristal: {provider: human}\n")
@@ -62,6 +72,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     for step in (["init", "-q"], ["add", "notes.md"], ["commit", "-q", "-m", "notes"]):
         subprocess.run([*git, *step], cwd=project.folder, check=True)
     return project
+
+
+def configure(project: Project, **settings: object) -> None:
+    """Change settings of the workspace."""
+    path = project.folder / ".vscode/settings.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
 @pytest.fixture(scope="module")
@@ -328,6 +344,139 @@ def test_changes_are_reviewed_and_files_restored(window: Window, project: Projec
     chat.input.fill("")
 
 
+def append(window: Window, words: str) -> None:
+    """Type at the end of the second line of the open file."""
+    window.page.locator(".editor-instance .view-lines").first.click()
+    window.page.keyboard.press("Control+Home")
+    window.page.keyboard.press("ArrowDown")
+    window.page.keyboard.press("End")
+    window.page.keyboard.type(words)
+
+
+def test_the_user_decides_about_files_that_they_changed_too(window: Window, project: Project, chat: Chat) -> None:
+    frame, new = chat.frame, project.folder / "new.md"
+    frame.locator('.choice[data-category="mode"] select').select_option("sandboxed")
+    chat.say("Change both.")
+    chat.ended()
+    window.open_file("greet.py")
+    expect(window.page.locator(".view-lines", has_text="{name}!")).to_be_visible()
+    append(window, "  # mine")
+    window.page.keyboard.press("Control+S")
+    expect(window.page.locator(".tab.dirty")).to_have_count(0)
+    mine = GREET.replace(GREET.splitlines(True)[1], BETTER.replace("\n", "  # mine\n"))
+    assert project.greet == mine
+    box = window.page.locator(".monaco-dialog-box")
+    redo = frame.locator(".changed").get_by_role("button", name="Redo")
+    notices = frame.locator(".notice")
+
+    def restore(answer: str) -> None:
+        frame.get_by_role("button", name="Restore files to here: as they were before").click()
+        expect(box).to_contain_text("You changed these too, so you are asked about them next:")
+        window.dialog("Restore Files")
+        expect(box).to_contain_text("Overwrite what you changed in greet.py?")
+        expect(box).to_contain_text("1 other file is restored either way")
+        window.shot("chat-conflict")
+        window.dialog(answer)
+        expect(box).to_have_count(0)
+
+    restore("Cancel")
+    assert (project.greet, new.read_text()) == (mine, "new\n")
+    restore("Keep Mine")
+    expect(notices).to_contain_text("greet.py: you changed it after the entity did")
+    assert (project.greet, new.exists()) == (mine, False)
+    redo.click()
+    expect(redo).to_have_count(0)
+    assert (project.greet, new.read_text()) == (mine, "new\n")
+    # Nothing was restored by the answer Cancel.
+    expect(notices).to_have_count(1)
+    restore("Overwrite My Changes")
+    redo.wait_for()
+    assert (project.greet, new.exists()) == (GREET, False)
+    # What the user wrote is not lost.
+    redo.click()
+    expect(redo).to_have_count(0)
+    assert (project.greet, new.read_text()) == (mine, "new\n")
+
+    # The same for what is only in the editor; here for all that is listed, and for one file.
+    text = window.page.locator(".editor-instance .view-lines").first
+    expect(text).to_contain_text("# mine")
+    append(window, ", not saved")
+    strip = frame.locator(".changed")
+    for button, answers in {"Undo all": ("Cancel", "Keep Mine"), "Undo greet.py": ("Keep Mine", "Cancel")}.items():
+        if button == "Undo greet.py" and not strip.locator(".changed-list").count():
+            strip.locator(".strip-bar .toggle").click()
+        for answer in answers:
+            strip.get_by_role("button", name=button).click()
+            expect(box).to_contain_text("Overwrite what you changed in greet.py?")
+            window.dialog(answer)
+            expect(box).to_have_count(0)
+            if (button, answer) == ("Undo all", "Keep Mine"):
+                redo.click()
+                expect(redo).to_have_count(0)
+            expect(window.page.locator(".tab.dirty")).to_have_count(1)
+            expect(text).to_contain_text("# mine, not saved")
+            assert (project.greet, new.read_text()) == (mine, "new\n")
+    strip.get_by_role("button", name="Undo greet.py").click()
+    window.dialog("Overwrite My Changes")
+    redo.wait_for()
+    expect(window.page.locator(".tab.dirty")).to_have_count(0)
+    expect(text).to_contain_text('print("Hello')
+    assert project.greet == GREET
+    redo.click()
+    expect(redo).to_have_count(0)
+    assert project.greet == mine.replace("# mine", "# mine, not saved")
+    # A restore is not taken back over what was changed since, without a question.
+    strip.get_by_role("button", name="Undo greet.py").click()
+    window.dialog("Overwrite My Changes")
+    redo.wait_for()
+    (project.folder / "greet.py").write_text(later := GREET.replace("Hello", "Bye"))
+    redo.click()
+    expect(box).to_contain_text("Overwrite what you changed in greet.py?")
+    window.dialog("Keep Mine")
+    expect(box).to_have_count(0)
+    assert project.greet == later
+    expect(redo).to_be_visible()
+    redo.click()
+    window.dialog("Overwrite My Changes")
+    expect(redo).to_have_count(0)
+    assert project.greet == mine.replace("# mine", "# mine, not saved")
+    new.unlink()
+
+
+def test_the_next_query_of_the_chat_is_in_the_tree_with_tokens(window: Window, project: Project, chat: Chat) -> None:
+    chat.frame.locator('.choice[data-category="mode"] select').select_option("sandboxed")
+    chat.say("Wait for me.")
+    chat.frame.locator(".terminal", has_text="it waits").wait_for()
+    window.page.locator('.part.activitybar .action-item a[aria-label="Cantrip"]').click()
+    group = window.rows("Next query of the chat")
+    knowledge = window.page.locator(".pane-header").filter(has_text="Knowledge")
+    if knowledge.get_attribute("aria-expanded") == "false":
+        knowledge.click()
+    window.page.locator(".pane-header").filter(has_text="Looms").click()
+
+    def tokens() -> int:
+        found = re.search(r"([\d,]+) of 200,000 tokens", group.inner_text())
+        return int(found[1].replace(",", "")) if found else 0
+
+    expect(group).to_contain_text("of 200,000 tokens")
+    window.expand(group)
+    sources = window.page.locator('.part.sidebar .monaco-list-row[aria-level="2"]').filter(has_text="token")
+    sources.first.wait_for()
+    before = tokens()
+    known = [row.inner_text() for row in sources.all()]
+    assert sum(int(re.findall(r"([\d,]+) token", row)[0].replace(",", "")) for row in known) == before
+    (project.folder / "go").touch()
+    expect(group).not_to_contain_text(f"{before:,} of")
+    (project.folder / "go").unlink()
+    # The answer is a source of its own.
+    expect(sources).to_have_count(len(known) + 1)
+    assert tokens() > before
+    window.shot("knowledge-next-query")
+    window.page.locator(".pane-header").filter(has_text="Looms").click()
+    window.view("Cantrip Chat")
+    chat.find()
+
+
 def test_a_plan_is_edited_and_approved_and_a_rejection_has_a_reason(
     window: Window, project: Project, chat: Chat
 ) -> None:
@@ -488,7 +637,9 @@ def test_a_reload_keeps_what_was_shown(window: Window, chat: Chat) -> None:
     assert frame.get_by_role("button", name="Ask again?").count() == 0
 
 
-def test_editor_tabs_have_sessions_of_their_own(window: Window, chat: Chat) -> None:
+def test_editor_tabs_have_sessions_of_their_own_and_outlive_a_reload(
+    window: Window, project: Project, chat: Chat
+) -> None:
     chat.say("In the side bar.")
     chat.ended()
     for text in ("In a tab, and otherwise?", "In another tab."):
@@ -500,6 +651,46 @@ def test_editor_tabs_have_sessions_of_their_own(window: Window, chat: Chat) -> N
     assert chat.frame.locator(".user-item .words").all_inner_texts() == ["In the side bar."]
     window.page.locator(".tab", has_text="In a tab").wait_for()
     window.shot("chat-tab")
+
+    # After a reload the agent cannot be started. Nothing is forgotten, and each tab keeps its title.
+    [loom] = [loom for loom in project.looms() if "In another tab." in loom.read_text()]
+    configure(project, **{"cantrip.path": str(project.folder / "missing")})
+    window.page.reload()
+    titles = [window.page.locator(".tab", has_text=title) for title in ("In a tab", "In another tab")]
+    other = window.frame("body.tab:has(.error)")
+    expect(other.locator(".error")).to_contain_text("does not exist")
+    other.evaluate("document.body.classList.add('other')")
+    titles[0].click()
+    first = window.frame("body.tab:not(.other):has(.error)")
+    # When it can, each tab opens its session. One of them was deleted meanwhile.
+    for part in loom.parent.glob(f"{loom.name.partition('.')[0]}*"):
+        part.unlink()
+    configure(project, **{"cantrip.path": str(BIN / "cantrip")})
+    expect(first.locator(".user-item .words")).to_have_text("In a tab, and otherwise?")
+    expect(first.locator(".agent-item")).to_have_text("Another answer.")
+    titles[1].click()
+    expect(other.locator(".error")).to_contain_text("This session is gone")
+    window.shot("chat-tab-gone")
+    other.get_by_role("button", name="New Session").click()
+    other.locator("body:not(.opening):has(.choice):not(:has(.error))").wait_for()
+    other.locator(".composer textarea").fill("In a new session.")
+    other.locator(".composer textarea").press("Enter")
+    other.locator(".end").wait_for()
+    expect(titles[1]).to_have_count(0)
+
+    # A second reload: they go on where they were.
+    window.page.reload()
+    again = window.frame("body.tab:not(.opening):has(.user-item)")
+    expect(again.locator(".user-item .words")).to_have_text("In a new session.")
+    titles[0].click()
+    first = window.frame('body.tab:not(.opening):has(.user-item:has-text("In a tab"))')
+    expect(first.locator(".user-item")).to_have_count(1)
+    first.locator(".composer textarea").fill("And now?")
+    first.locator(".composer textarea").press("Enter")
+    expect(first.locator(".agent-item").nth(1)).to_have_text("Fine.")
+    expect(titles[0]).to_have_count(1)
+    chat.find()
+    assert chat.frame.locator(".user-item .words").all_inner_texts() == ["In the side bar."]
 
 
 def test_errors_say_what_the_user_can_do(window: Window, chat: Chat) -> None:

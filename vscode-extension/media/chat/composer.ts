@@ -28,6 +28,7 @@ export class Composer {
   private running = false
   /** Whether a message can be sent while another one runs. */
   private queues = false
+  private opening = false
   private session = ''
   private renderedShape = ''
   private past: string[] = []
@@ -55,6 +56,7 @@ export class Composer {
     if (Array.isArray(kept?.past)) this.past = kept.past.filter((each): each is string => typeof each === 'string')
     this.at = this.past.length
     this.show(false)
+    this.keep()
   }
 
   focus(): void {
@@ -64,7 +66,8 @@ export class Composer {
 
   set(state: State): void {
     this.completion.setCommands(state.commands)
-    const can = state.status === 'ready'
+    this.opening = state.status === 'opening'
+    const can = state.status === 'ready' || this.opening
     if (state.session !== this.session) {
       this.session = state.session
       this.keep()
@@ -170,6 +173,7 @@ export class Composer {
   private send(now = false): void {
     const text = this.input.value.trim()
     if ((this.running && !this.queues) || this.input.disabled || (!text && this.attachments.length === 0)) return
+    if (this.opening) return this.say('The session is still being opened')
     const { edited, attachments } = this
     if (edited?.queued === true) {
       this.endEdit()
@@ -302,7 +306,7 @@ export class Composer {
   }
 
   private keep(): void {
-    host.setState({ draft: this.edited?.text ?? this.input.value, past: this.past, session: this.session })
+    host.setState({ draft: this.edited?.text ?? this.input.value, past: this.past, session: this.session, tab: document.body.dataset.tab })
   }
 }
 

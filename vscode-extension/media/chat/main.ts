@@ -34,6 +34,7 @@ function announce(words: string): void {
 
 const EMPTY = {
   ready: ['What should Cantrip do?', 'It works in this folder, in a sandbox. You can undo each of its changes.'],
+  opening: ['Opening the session', 'Its messages come back in a moment.'],
   noFolder: ['Open a folder first', 'Cantrip works in a folder: it sees the files in it.'],
   untrusted: ['This workspace is not trusted', 'Cantrip does not start here, because it would read and act on what is in this folder. Trust the workspace to chat.'],
 } as const
@@ -89,6 +90,7 @@ function setState(state: State): void {
   showPlan(state)
   running = state.running
   document.body.classList.toggle('running', running)
+  document.body.classList.toggle('opening', state.status === 'opening')
   composer.set(state)
   queue.set(state.queue)
   changed.setRunning(running)

@@ -87,11 +87,18 @@ export function joined(results: readonly RestoreResult[]): RestoreResult {
 export function plannedWords(plan: RestoreResult): string {
   const words = [
     list(`${count(plan.restored.length, "file")} will be restored:`, plan.restored.map(({ path, action }) => path + actionWords(action))),
-    list("These stay as they are, because you changed them too:", plan.conflicts.map(named)),
+    list("You changed these too, so you are asked about them next:", plan.conflicts.map(named)),
     list("These cannot be restored:", plan.left.map(named)),
     plan.restored.length > 0 || plan.conflicts.length > 0 ? "What you changed yourself is kept or merged. The present files are kept too: Redo brings them back." : "",
   ];
   return words.filter(Boolean).join("\n\n");
+}
+
+/** The question about files that the user changed too, as a title and a text. */
+export function conflictWords({ restored, conflicts }: RestoreResult): readonly [title: string, text: string] {
+  const title = `Overwrite what you changed in ${conflicts.length === 1 ? (conflicts[0]?.path ?? "") : count(conflicts.length, "file")}?`;
+  const others = restored.length > 0 ? ` ${count(restored.length, "other file")} ${restored.length === 1 ? "is" : "are"} restored either way, except if you cancel.` : "";
+  return [title, `${list("You changed the same lines as Cantrip, or a file that it added or deleted:", conflicts.map(named))}\n\nOverwrite: your version is kept, and Redo brings it back. Keep Mine: it stays as it is.${others}`];
 }
 
 /** What a restore did, as a title and a text. */

@@ -22,6 +22,11 @@ export function isInUse(problem: unknown): boolean {
   return problem instanceof RequestError && (problem.data as Record<string, unknown> | undefined)?.reason === "session_in_use";
 }
 
+/** Whether the agent has no such session. */
+export function isGone(problem: unknown): boolean {
+  return problem instanceof RequestError && problem.code === NOT_FOUND;
+}
+
 export function describeError(problem: unknown): ErrorNotice {
   if (problem instanceof AgentExitedError) {
     return {
@@ -49,7 +54,7 @@ const PROVIDER: readonly (readonly [statuses: readonly number[], words: RegExp, 
 
 const REASONS: Readonly<Record<string, readonly [title: string, action: ErrorNotice["action"]]>> = {
   prompt_in_progress: ["Cantrip is still at work here", "none"],
-  session_in_use: ["This session is open elsewhere", "newSession"],
+  session_in_use: ["This session is open elsewhere", "retry"],
   untrusted_recipe: ["The recipe is not trusted", "none"],
 };
 
@@ -70,7 +75,7 @@ function describeRequestError(problem: RequestError): ErrorNotice {
   const more = ["details", "howTo", "hint"].map((key) => data[key]).find((text) => typeof text === "string" && !problem.message.includes(text));
   const said = problem.message.replace(/^(?:The prompt failed|Invalid request|Invalid params|Internal error|Resource not found): /, "");
   const detail = capital(typeof more === "string" ? `${said}\n${more}` : said);
-  if (problem.code === NOT_FOUND) return { title: "This session is gone", detail, action: "newSession" };
+  if (isGone(problem)) return { title: "This session is gone", detail, action: "newSession" };
   const reason = REASONS[String(data.reason)];
   if (reason !== undefined) return { title: reason[0], detail, action: reason[1] };
   const kind = KINDS[String(data.error)];

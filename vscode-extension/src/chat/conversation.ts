@@ -22,6 +22,12 @@ interface Sent {
   removed: boolean;
 }
 
+/** A session that a conversation shows once it is open, as it was known before: by its id, and its title if it had one. */
+export interface Wanted {
+  readonly id: string;
+  readonly title?: string | undefined;
+}
+
 /** A session with its transcript. It is in the extension host, also if no panel shows it. */
 export class Conversation {
   readonly transcript: Transcript;
@@ -35,6 +41,10 @@ export class Conversation {
   readonly onUpdate = new Signal<acp.SessionUpdate>();
   readonly onPromptStart = new Signal<void>();
   readonly onPromptEnd = new Signal<void>();
+  /** Resolves when the wanted session is open, or could not be opened; undefined if nobody is opening it. */
+  opening: Promise<void> | undefined;
+  /** Whether the wanted session does not exist any more. */
+  gone = false;
   /** The mode to which a second press of the key for `ask` returns. */
   modeBeforeAsk = "sandboxed";
   private subscriptions: Subscription[] = [];
@@ -47,7 +57,11 @@ export class Conversation {
   /** Resolves when the messages before have been sent. */
   private before: Promise<void> = Promise.resolve();
 
-  constructor(readonly folder: string) {
+  constructor(
+    readonly folder: string,
+    /** The session of an earlier process that belongs here. */
+    readonly wanted?: Wanted,
+  ) {
     this.transcript = new Transcript(folder);
   }
 
@@ -55,12 +69,22 @@ export class Conversation {
     return this.current;
   }
 
+  /** The id of its session, also before that is open. */
+  get sessionId(): string | undefined {
+    return this.current?.id ?? this.wanted?.id;
+  }
+
+  /** Whether its session is not open, and nobody is opening it. */
+  get closed(): boolean {
+    return this.wanted !== undefined && this.current === undefined && this.opening === undefined;
+  }
+
   get attached(): boolean {
     return this.current !== undefined;
   }
 
   get settings(): Settings {
-    return this.current?.settings ?? { options: [], commands: [] };
+    return { title: this.wanted?.title, options: [], commands: [], ...this.current?.settings };
   }
 
   get busy(): boolean {
@@ -109,6 +133,12 @@ export class Conversation {
       }),
     ];
     this.changed.fire(session.settings);
+  }
+
+  /** Forget a session that could not be opened. */
+  detach(): void {
+    for (const each of this.subscriptions) each.dispose();
+    this.current = undefined;
   }
 
   /**

@@ -13,12 +13,13 @@ import { EditorFiles } from "./files";
 import { FollowAlong } from "./followalong";
 import { Forms } from "./forms";
 import { Mentions } from "./mentions";
-import { ChatPanel, TAB } from "./panel";
+import { ChatPanel } from "./panel";
 import { Participant } from "./participant";
 import { Permissions } from "./permissions";
 import { ChatService, place } from "./service";
 import { signIn } from "./signin";
 import { Status } from "./status";
+import { ChatTabs } from "./tabs";
 import { EditorTerminals } from "./terminals";
 import { describeCharacter } from "./visible";
 
@@ -63,21 +64,12 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
       signIn: async () => { if (await signedIn()) await shown.signedIn(); },
     });
   const panel = panelOf(service);
-  /** The chats in editor tabs. */
-  const tabs = new Set<readonly [panel: ChatPanel, service: ChatService]>();
-  const addTab = (tab: vscode.WebviewPanel, session?: string): void => {
+  const tabs = new ChatTabs(context.workspaceState, vscode.Uri.joinPath(context.extensionUri, "media", "icon.png"), (session) => {
     const shown = service.another(session);
-    const entry = [panelOf(shown), shown] as const;
-    tabs.add(entry);
-    tab.iconPath = vscode.Uri.joinPath(context.extensionUri, "media", "icon.png");
-    tab.onDidDispose(() => {
-      tabs.delete(entry);
-      for (const part of entry) part.dispose();
-    });
-    entry[0].attach(tab);
-  };
+    return [panelOf(shown), shown];
+  });
   /** The chat in the active editor tab, or else in the side bar. */
-  const shown = (): ChatService => [...tabs].find(([each]) => each.active)?.[1] ?? service;
+  const shown = (): readonly [panel: ChatPanel, service: ChatService] => tabs.all.find(([each]) => each.active) ?? [panel, service];
   context.subscriptions.push(
     trace,
     diffs,
@@ -94,7 +86,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     permissions.asked.on(({ request }) => {
       const conversation = service.of(request.sessionId);
       if (conversation === undefined) return;
-      const shown = [[panel, service] as const, ...tabs].filter(([, each]) => each.current === conversation).map(([each]) => each);
+      const shown = [[panel, service] as const, ...tabs.all].filter(([, each]) => each.current === conversation).map(([each]) => each);
       if (shown.some((each) => each.visible)) return;
       void vscode.window.showInformationMessage(`Cantrip asks: ${describeCharacter(request.toolCall.title ?? "may it go on?", "command").slice(0, 120)}`, "Show").then(async (chosen) => {
         if (chosen !== "Show") return;
@@ -104,17 +96,16 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     }),
     // The program or its environment changed, so the running agent is outdated, and so is an error that there is none.
     environment.onDidChange(() => {
-      if (service.busy.length === 0) void agent.stop().then(() => { service.retryStart(); });
+      if (service.busy.length > 0) return;
+      void agent.stop().then(() => { for (const each of [service, ...tabs.all.map(([, own]) => own)]) void each.retryStart(); });
+    }),
+    vscode.workspace.onDidSaveTextDocument(({ uri }) => {
+      if (uri.scheme === "file") service.saved(uri.fsPath);
     }),
     vscode.window.registerWebviewViewProvider(ChatPanel.id, panel, { webviewOptions: { retainContextWhenHidden: true } }),
-    vscode.window.registerWebviewPanelSerializer(TAB, {
-      deserializeWebviewPanel: (tab, state: { session?: unknown } | undefined) => {
-        addTab(tab, typeof state?.session === "string" && state.session !== "" ? state.session : undefined);
-        return Promise.resolve();
-      },
-    }),
+    tabs,
     command("cantrip.chat.openTab", () => {
-      addTab(vscode.window.createWebviewPanel(TAB, "Cantrip Chat", vscode.ViewColumn.Active, { retainContextWhenHidden: true }));
+      tabs.create();
       return Promise.resolve();
     }),
     command("cantrip.chat.open", () => panel.compose([])),
@@ -125,8 +116,8 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     command("cantrip.chat.sessions", () => panel.sessions()),
     command("cantrip.chat.servers", () => panel.servers()),
     command("cantrip.chat.stop", () => service.stop()),
-    command("cantrip.chat.toggleAsk", () => shown().toggleAsk()),
-    command("cantrip.chat.redo", () => shown().current.review.redo()),
+    command("cantrip.chat.toggleAsk", () => shown()[1].toggleAsk()),
+    command("cantrip.chat.redo", () => shown()[0].redo()),
     command("cantrip.chat.restart", () => service.restart()),
     command("cantrip.chat.signIn", async () => { if (await signedIn()) await service.signedIn(); }),
     command("cantrip.chat.signOut", async () => {

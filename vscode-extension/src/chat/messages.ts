@@ -4,9 +4,10 @@ import type { Attachment, Item, Op } from "./items";
 
 /** The state of the panel besides the conversation. */
 export interface State {
-  readonly status: "ready" | "noFolder" | "untrusted";
+  /** While a session is being opened, nothing can be sent to it. */
+  readonly status: "ready" | "opening" | "noFolder" | "untrusted";
   readonly title: string;
-  /** The session that is shown, which an editor tab opens again after a reload. Empty if there is none yet. */
+  /** The session that is shown or will be, which an editor tab opens again after a reload. Empty if there is none yet. */
   readonly session: string;
   readonly running: boolean;
   /** Whether a message can be sent while another one runs. */

@@ -3,7 +3,7 @@ import { homedir } from "node:os";
 import * as vscode from "vscode";
 import type { FileChoice } from "../acp/session";
 import { Signal, type Subscription } from "../acp/signal";
-import { doneWords, plannedWords, type RestoreResult } from "../acp/changes";
+import { conflictWords, doneWords, plannedWords, type RestoreResult } from "../acp/changes";
 import type { Approvals } from "./approvals";
 import { contentOf, fileAttached } from "./attachments";
 import type { Conversation } from "./conversation";
@@ -13,6 +13,7 @@ import type { Mentions } from "./mentions";
 import { parseWebviewMessage, type WebviewMessage, type State, type HostMessage } from "./messages";
 import { type ChatService, place } from "./service";
 import type { AnswerNote } from "./permissions";
+import type { RestoreOptions } from "./review";
 import { choices, formatUsage } from "./state";
 
 const AT_ONCE = 120;
@@ -25,11 +26,15 @@ export interface PanelActions {
 
 /** The kind of the editor tabs with the chat. */
 export const TAB = "cantrip.chatTab";
+/** The title of a tab whose conversation has none. */
+export const UNTITLED = "Cantrip Chat";
 
 /** The chat in the side bar or in an editor tab. It has no state: when the editor creates it again, it gets everything again. */
 export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable {
   static readonly id = "cantrip.chat";
   readonly visibility = new Signal<boolean>();
+  /** Fires with each state of the conversation that is shown. */
+  readonly shown = new Signal<State>();
   private view: vscode.WebviewView | vscode.WebviewPanel | undefined;
   private ready = false;
   private waiting: HostMessage[] = [];
@@ -67,8 +72,8 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     view.onDidChangeVisibility(() => { this.visibility.fire(view.visible); });
   }
 
-  /** Show the chat in a view or in a tab. */
-  attach(view: vscode.WebviewView | vscode.WebviewPanel): void {
+  /** Show the chat in a view or in a tab. `tab` names the tab; its page keeps that. */
+  attach(view: vscode.WebviewView | vscode.WebviewPanel, tab?: string): void {
     this.view = view;
     this.ready = false;
     view.webview.options = {
@@ -84,7 +89,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       this.view = undefined;
       this.ready = false;
     });
-    view.webview.html = page(view.webview, this.extension, "reveal" in view);
+    view.webview.html = page(view.webview, this.extension, tab);
   }
 
   /** Show the view or the tab, and focus it. */
@@ -142,7 +147,9 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
 
   private reset(conversation: Conversation, same = false): void {
     const { items } = conversation.transcript;
-    this.send({ type: "reset", items: items.slice(-AT_ONCE), more: items.length > AT_ONCE, same, state: this.state() });
+    const state = this.state();
+    this.shown.fire(state);
+    this.send({ type: "reset", items: items.slice(-AT_ONCE), more: items.length > AT_ONCE, same, state });
     this.postChanges(conversation);
   }
 
@@ -175,11 +182,12 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
   private state(): State {
     const { current } = this.service;
     const { settings } = current;
-    const status = !vscode.workspace.isTrusted ? "untrusted" : place() === undefined ? "noFolder" : "ready";
+    const opening = current.opening !== undefined || (current.closed && !current.hasMessages);
+    const status = !vscode.workspace.isTrusted ? "untrusted" : place() === undefined ? "noFolder" : opening ? "opening" : "ready";
     return {
       status,
       title: settings.title ?? "",
-      session: current.session?.id ?? "",
+      session: current.sessionId ?? "",
       running: current.busy,
       queues: current.queues,
       queue: current.queue,
@@ -193,7 +201,8 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
 
   private postState(): void {
     const state = this.state();
-    if (this.view !== undefined && "reveal" in this.view) this.view.title = state.title || "Cantrip Chat";
+    this.shown.fire(state);
+    if (this.view !== undefined && "reveal" in this.view) this.view.title = state.title || UNTITLED;
     else if (this.view !== undefined) this.view.description = state.title;
     this.send({ type: "state", state });
   }
@@ -227,8 +236,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
   private async start(): Promise<void> {
     this.follow(this.service.current);
     if (!vscode.workspace.isTrusted || place() === undefined) return;
-    if (this.service.current.hasMessages || this.service.current.session !== undefined) return;
-    await this.service.restore();
+    if (!this.service.current.hasMessages) await this.service.restore();
   }
 
   // --- from the panel
@@ -265,9 +273,9 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       case "keepChange":
         return current.review.keep(choiceOf(message)).catch(showError);
       case "undoChange":
-        return this.restoreFiles(current, message.path === undefined ? "everything" : "part", (force) => current.review.undo(choiceOf(message), force));
+        return this.restoreFiles(current, message.path === undefined ? "all" : "file", (how) => current.review.undo(choiceOf(message), how));
       case "redoChange":
-        return this.restoreFiles(current, "part", () => current.review.redo());
+        return this.redo();
       case "openChange":
         return this.openChange(current, message.path).catch(showError);
       case "restore":
@@ -352,12 +360,21 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     }
   }
 
-  /** Restore files and say what was done. Conflicts are restored too if the user wants that. */
-  private async restoreFiles({ transcript }: Conversation, what: "everything" | "part", restore: (force: boolean) => Promise<RestoreResult>): Promise<void> {
+  /** Take the last restore of the conversation that is shown back. */
+  redo(): Promise<void> {
+    const { current } = this.service;
+    return this.restoreFiles(current, "redo", (how) => current.review.redo(how));
+  }
+
+  /** Restore files and say what was done. Before that, the user decides about the files that they changed too. */
+  private async restoreFiles({ transcript }: Conversation, what: "all" | "file" | "redo", restore: (how: RestoreOptions) => Promise<RestoreResult>): Promise<void> {
     try {
-      let result = await restore(false);
-      if (result.conflicts.length > 0 && (await confirmed("You changed these files too. Restore them all the same?", "Restore, Over My Changes", plannedWords({ ...result, restored: [], left: [] })))) result = await restore(true);
-      if (what === "everything" || result.conflicts.length > 0 || result.left.length > 0) transcript.addNotice(result.conflicts.length > 0 ? "warning" : "info", ...doneWords(result));
+      // One file needs no plan: if the user changed it too, this does nothing.
+      let result = await restore({ dryRun: what !== "file" });
+      const overwrite = await askToOverwrite(result);
+      if (overwrite === undefined) return;
+      if (overwrite || what !== "file") result = await restore({ force: overwrite });
+      if (what === "all" || result.conflicts.length > 0 || result.left.length > 0) transcript.addNotice(result.conflicts.length > 0 ? "warning" : "info", ...doneWords(result));
     } catch (problem) {
       showError(problem);
     }
@@ -369,14 +386,16 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     if (point === undefined || conversation.session === undefined || conversation.busy) return;
     const { turn, text, attachments } = point;
     const plan = await conversation.review.restore(turn, { dryRun: true });
-    const [only, both, over] = ["Restore Files", "Restore Files and Continue From There", "Restore All, Over My Changes"] as const;
+    const [only, both] = ["Restore Files", "Restore Files and Continue From There"] as const;
     const nothing = plan.restored.length === 0 && plan.conflicts.length === 0;
     const when = text === undefined ? "after this answer" : "before this message";
     const chosen = nothing
       ? await vscode.window.showInformationMessage(`The files are already as they were ${when}.`, { modal: true, detail: plannedWords(plan) }, "Continue From There")
-      : await vscode.window.showWarningMessage(`Restore the files as they were ${when}?`, { modal: true, detail: plannedWords(plan) }, only, both, ...(plan.conflicts.length > 0 ? [over] : []));
+      : await vscode.window.showWarningMessage(`Restore the files as they were ${when}?`, { modal: true, detail: plannedWords(plan) }, only, both);
     if (chosen === undefined) return;
-    const result = nothing ? undefined : await conversation.review.restore(turn, { force: chosen === over });
+    const overwrite = await askToOverwrite(plan);
+    if (overwrite === undefined) return;
+    const result = nothing ? undefined : await conversation.review.restore(turn, { force: overwrite });
     if (chosen === both || nothing) {
       await this.service.fork(turn);
       const { current } = this.service;
@@ -427,8 +446,17 @@ function showError(problem: unknown): void {
   void vscode.window.showWarningMessage(`Cantrip: ${problem instanceof Error ? problem.message : String(problem)}`);
 }
 
-async function confirmed(question: string, yes: string, detail?: string): Promise<boolean> {
-  return (await vscode.window.showWarningMessage(question, { modal: true, ...(detail === undefined ? {} : { detail }) }, yes)) === yes;
+async function confirmed(question: string, yes: string): Promise<boolean> {
+  return (await vscode.window.showWarningMessage(question, { modal: true }, yes)) === yes;
+}
+
+/** Ask about the files of a restore that the user changed too: true to overwrite them, false to leave them (also if there are none), undefined to cancel all. */
+async function askToOverwrite(plan: RestoreResult): Promise<boolean | undefined> {
+  if (plan.conflicts.length === 0) return false;
+  const [title, detail] = conflictWords(plan);
+  const overwrite = "Overwrite My Changes";
+  const chosen = await vscode.window.showWarningMessage(title, { modal: true, detail }, overwrite, "Keep Mine");
+  return chosen === undefined ? undefined : chosen === overwrite;
 }
 
 /** What the user adds to an answer; nothing if it is empty. */
@@ -441,7 +469,7 @@ function choiceOf({ path, hunk, version }: FileChoice): FileChoice {
   return { ...(path === undefined ? {} : { path }), ...(hunk === undefined ? {} : { hunk }), ...(version === undefined ? {} : { version }) };
 }
 
-function page(webview: vscode.Webview, extension: vscode.Uri, tab: boolean): string {
+function page(webview: vscode.Webview, extension: vscode.Uri, tab: string | undefined): string {
   const nonce = randomBytes(18).toString("base64");
   const file = (name: string): string => webview.asWebviewUri(vscode.Uri.joinPath(extension, "dist", "chat", name)).toString();
   const policy = [
@@ -463,7 +491,7 @@ function page(webview: vscode.Webview, extension: vscode.Uri, tab: boolean): str
 <link rel="stylesheet" href="${file("chat.css")}">
 <title>Cantrip</title>
 </head>
-<body${tab ? ' class="tab"' : ""}>
+<body${tab === undefined ? "" : ` class="tab" data-tab="${tab.replace(/[^\w-]/g, "")}"`}>
 <main id="chat"></main>
 <script nonce="${nonce}" src="${file("chat.js")}"></script>
 </body>

@@ -1,8 +1,15 @@
 import { type ChangedFile, joined, type RestoreResult } from "../acp/changes";
 import type { FileChoice, Session } from "../acp/session";
+import { fileURLToPath } from "node:url";
 import { Signal } from "../acp/signal";
 
 const PAUSE_MS = 400;
+
+/** `force`: also files that the user changed too. `dryRun`: only say what would be done. */
+export interface RestoreOptions {
+  readonly force?: boolean;
+  readonly dryRun?: boolean;
+}
 
 /** The files of a conversation that the agent changed and the user has not kept. The agent decides nothing: it is asked again after each change. */
 export class Review {
@@ -28,6 +35,11 @@ export class Review {
     }, PAUSE_MS);
   }
 
+  /** A file was saved in the editor. If it is listed, its list entry is outdated. */
+  saved(path: string): void {
+    if (this.files.some((file) => fileURLToPath(file.uri) === path)) this.refreshSoon();
+  }
+
   async refresh(): Promise<void> {
     this.asked += 1;
     const { asked } = this;
@@ -51,24 +63,26 @@ export class Review {
     }
   }
 
-  /** Undo a file or a hunk, or everything that was not kept if no file is named. */
-  async undo(choice: FileChoice, force = false): Promise<RestoreResult> {
-    return this.restored(this.session(), (session) => session.restoreFiles("undo", { ...choice, ...(choice.path === undefined ? { since: "start" } : {}), force }));
+  /** Undo a file or a hunk (there is no dry run of that), or everything that was not kept if no file is named. */
+  async undo(choice: FileChoice, how: RestoreOptions = {}): Promise<RestoreResult> {
+    return this.restored(this.session(), how, (session) => session.restoreFiles("undo", { ...choice, ...(choice.path === undefined ? { since: "start" } : {}), ...how }));
   }
 
-  /** Restore the files as they were after a turn. With `dryRun` only says what that would do. */
-  async restore(turn: string | 0, how: { readonly force?: boolean; readonly dryRun?: boolean }): Promise<RestoreResult> {
-    const session = this.session();
-    if (how.dryRun === true) return (await session?.restoreFiles("restore", { turn, dryRun: true })) ?? joined([]);
-    return this.restored(session, (each) => each.restoreFiles("restore", { turn, ...how }));
+  /** Restore the files as they were after a turn. */
+  async restore(turn: string | 0, how: RestoreOptions): Promise<RestoreResult> {
+    return this.restored(this.session(), how, (session) => session.restoreFiles("restore", { turn, ...how }));
   }
 
-  async redo(): Promise<RestoreResult> {
+  /** Take the last restore back. It can be taken back later if everything of it was left as it is. */
+  async redo(how: RestoreOptions = {}): Promise<RestoreResult> {
     const { undone } = this;
     try {
-      return await this.restored(undone, (session) => session.restoreFiles("redo"));
-    } finally {
+      const result = await this.restored(undone, how, (session) => session.restoreFiles("redo", how));
+      if (how.dryRun !== true && (result.restored.length > 0 || result.conflicts.length === 0)) this.setUndone(undefined);
+      return result;
+    } catch (problem) {
       this.setUndone(undefined);
+      throw problem;
     }
   }
 
@@ -81,8 +95,9 @@ export class Review {
     clearTimeout(this.timer);
   }
 
-  private async restored(session: Session | undefined, run: (session: Session) => Promise<RestoreResult>): Promise<RestoreResult> {
+  private async restored(session: Session | undefined, how: RestoreOptions, run: (session: Session) => Promise<RestoreResult>): Promise<RestoreResult> {
     if (session === undefined) return joined([]);
+    if (how.dryRun === true) return run(session);
     try {
       const result = await run(session);
       if (result.restored.length > 0) this.setUndone(session);

@@ -1,12 +1,12 @@
 import type * as acp from "@agentclientprotocol/sdk/unstable";
 import * as vscode from "vscode";
 import type { Agent } from "../acp/agent";
-import { isInUse, describeError } from "../acp/errors";
+import { isGone, isInUse, describeError } from "../acp/errors";
 import { type McpStatus, serversOf } from "../acp/mcp";
 import type { Place, Session } from "../acp/session";
 import { Signal, type Subscription } from "../acp/signal";
 import { contentOf } from "./attachments";
-import { Conversation } from "./conversation";
+import { Conversation, type Wanted } from "./conversation";
 import type { Attachment, ToolItem } from "./items";
 import type { Pending, Permissions } from "./permissions";
 import { signIn } from "./signin";
@@ -16,7 +16,7 @@ const LAST = "cantrip.chat.session";
 const WAITING = "cantrip.chat.waiting";
 const MOST_WAITING = 20;
 /** After a reload, the agent of the window that closed may still need a moment to release its session. */
-const RELEASE_MS = 15_000;
+const RELEASE_MS = 30_000;
 const RELEASE_STEP_MS = 250;
 
 interface Waiting {
@@ -57,8 +57,8 @@ export class ChatService implements vscode.Disposable {
     private readonly memory: vscode.Memento,
     private readonly agentProgram: () => Promise<{ command: string; args: readonly string[] }>,
     private readonly shared = new Shared(),
-    /** The session to open first, as an editor tab keeps it. Without it, the workspace keeps the session of the side bar. */
-    private readonly first?: { readonly session: string | undefined },
+    /** The session that an editor tab opens first, as the tab kept it. Without it, the workspace keeps the session of the side bar. */
+    private readonly first?: { readonly session: Wanted | undefined },
   ) {
     ({ conversations: this.conversations, running: this.running, busyChanged: this.busyChanged, last: this.last } = shared);
     this.deleted = shared.deleted.on((conversation) => { if (conversation === this.conversation) this.newConversation(); });
@@ -80,14 +80,20 @@ export class ChatService implements vscode.Disposable {
   }
 
   /** The service of another view, with the same conversations. `session` is the one that it shows first. */
-  another(session: string | undefined): ChatService {
+  another(session: Wanted | undefined): ChatService {
     return new ChatService(this.agent, this.permissions, this.memory, this.agentProgram, this.shared, { session });
   }
 
-  /** The conversation that is shown; a new one if there is none. */
+  /** The conversation that is shown. The first one is that from before the window was loaded, which is not open yet, or else a new one. */
   get current(): Conversation {
-    this.conversation ??= this.addListeners(new Conversation(place()?.cwd ?? ""));
+    this.conversation ??= this.addListeners(new Conversation(place()?.cwd ?? "", this.kept()));
     return this.conversation;
+  }
+
+  private kept(): Wanted | undefined {
+    if (this.first !== undefined) return this.first.session;
+    const id = this.memory.get<string>(LAST);
+    return id === undefined ? undefined : { id };
   }
 
   /** The session of the conversation that is shown, if it has one. */
@@ -103,6 +109,10 @@ export class ChatService implements vscode.Disposable {
   async send(text: string, attachments: Attachment[], now = false): Promise<void> {
     const where = place();
     if (where === undefined) throw new Error("Open a folder first. Cantrip works in a folder.");
+    if (!(await this.openWanted())) {
+      this.current.returned.fire({ text, attachments });
+      return;
+    }
     const conversation = this.current;
     if (conversation.session !== undefined && !conversation.busy) this.forget(conversation.session.id);
     this.last.set(conversation, { text, attachments });
@@ -123,10 +133,22 @@ export class ChatService implements vscode.Disposable {
     await this.send(last.text, last.attachments);
   }
 
-  /** Start again in a new conversation if this one holds nothing but the reasons why no session could be opened. */
-  retryStart(): void {
-    const { session, transcript } = this.current;
-    if (session === undefined && transcript.items.length > 0 && transcript.items.every((item) => item.type === "error")) this.newConversation();
+  /** Before a message is sent: wait until the session is open, or open it. Returns whether the message can be sent here, or in a new session because this one is gone. */
+  private async openWanted(): Promise<boolean> {
+    await this.current.opening;
+    if (!this.current.closed) return true;
+    if (this.current.gone) this.newConversation();
+    else await this.prepare();
+    return !this.current.closed;
+  }
+
+  /** Start again if no session could be opened: open the session that belongs here, or a new one. */
+  async retryStart(): Promise<void> {
+    await this.conversation?.opening;
+    const { conversation } = this;
+    if (conversation === undefined || conversation.attached || !conversation.transcript.items.some((item) => item.type === "error")) return;
+    if (conversation.closed) await this.prepare();
+    else if (conversation.transcript.items.every((item) => item.type === "error")) this.newConversation();
   }
 
   /** Let the agent repeat a question that was not answered. */
@@ -137,11 +159,15 @@ export class ChatService implements vscode.Disposable {
     await this.send(`I did not answer your question about “${line.slice(0, 200)}${more.length > 0 || line.length > 200 ? " …" : ""}”. Ask me again.`, []);
   }
 
-  /** Open a session for the conversation, so that its options and commands are known before the first prompt. */
-  async prepare(): Promise<void> {
+  /**
+   * Open a session for the conversation, so that its options and commands are known before the first prompt: the one that belongs to
+   * it, or else a new one. `patienceMs` as for `open`.
+   */
+  async prepare(patienceMs = 0): Promise<void> {
     const where = place();
     const conversation = this.current;
     if (where === undefined || conversation.session !== undefined || conversation.busy) return;
+    if (conversation.wanted !== undefined) return conversation.opening ?? this.open(conversation.wanted.id, undefined, patienceMs);
     try {
       const session = await this.begin(conversation, where);
       // A prompt that was sent in the meantime opened a session.
@@ -187,32 +213,25 @@ export class ChatService implements vscode.Disposable {
     if (known !== undefined) {
       this.show(known);
       this.remember(id);
-      return;
+      return known.opening;
     }
     const here = place();
     const where: Place = { cwd: cwd ?? here?.cwd ?? "", directories: cwd === undefined || cwd === here?.cwd ? (here?.directories ?? []) : [], servers: here?.servers ?? [] };
-    const conversation = this.addListeners(new Conversation(where.cwd));
-    conversation.transcript.replaying = true;
+    const title = this.conversation?.wanted?.id === id ? this.conversation.wanted.title : undefined;
+    const conversation = this.addListeners(new Conversation(where.cwd, { id, title }));
+    // Another view may show the same session: it is opened once.
+    this.conversations.set(id, conversation);
+    conversation.opening = this.load(id, where, conversation, Date.now() + patienceMs).finally(() => {
+      conversation.opening = undefined;
+      conversation.changed.fire(conversation.settings);
+    });
     this.show(conversation);
-    try {
-      await this.load(id, where, conversation, Date.now() + patienceMs);
-      conversation.transcript.endReplay();
-      conversation.review.refreshSoon();
-      for (const each of this.pendingQuestions()) if (each.session === id) conversation.transcript.addUnanswered(each.item);
-      this.remember(id);
-    } catch (problem) {
-      this.conversations.delete(id);
-      conversation.transcript.replaying = false;
-      conversation.transcript.addError(describeError(problem));
-      if (this.memory.get(LAST) === id) this.remember(undefined);
-    }
+    await conversation.opening;
   }
 
   /** Restore the conversation that was shown when the window closed. */
   async restore(): Promise<void> {
-    const id = this.first === undefined ? this.memory.get<string>(LAST) : this.first.session;
-    if (id === undefined || this.current.hasMessages || this.current.session !== undefined) return this.prepare();
-    await this.open(id, undefined, RELEASE_MS);
+    await this.prepare(RELEASE_MS);
   }
 
   async fork(turn: string | 0): Promise<void> {
@@ -290,7 +309,7 @@ export class ChatService implements vscode.Disposable {
       const session = this.current.session;
       if (session === undefined) await this.prepare();
       else await session.ensureConnected();
-      this.current.transcript.addNotice("info", "Cantrip was restarted", "");
+      if (this.current.attached) this.current.transcript.addNotice("info", "Cantrip was restarted", "");
     } catch (problem) {
       this.current.transcript.addError(describeError(problem));
     }
@@ -298,6 +317,11 @@ export class ChatService implements vscode.Disposable {
 
   of(sessionId: string): Conversation | undefined {
     return this.conversations.get(sessionId);
+  }
+
+  /** A file was saved in the editor. */
+  saved(path: string): void {
+    for (const conversation of this.conversations.values()) conversation.review.saved(path);
   }
 
   onTerminalOutput(terminalId: string, data: string): void {
@@ -311,13 +335,33 @@ export class ChatService implements vscode.Disposable {
     for (const conversation of this.conversations.values()) conversation.dispose();
   }
 
+  /** Open the session of a conversation, with its history. If that fails, the conversation says why. */
   private async load(id: string, where: Place, conversation: Conversation, until: number): Promise<void> {
+    const { transcript } = conversation;
+    transcript.replaying = true;
+    try {
+      await this.tryToLoad(id, where, conversation, until);
+      transcript.endReplay();
+      conversation.review.refreshSoon();
+      for (const each of this.pendingQuestions()) if (each.session === id) transcript.addUnanswered(each.item);
+      if (conversation === this.conversation) this.remember(id);
+    } catch (problem) {
+      this.conversations.delete(id);
+      transcript.replaying = false;
+      conversation.detach();
+      conversation.gone = isGone(problem);
+      const notice = describeError(problem);
+      transcript.addError(notice.action === "none" ? { ...notice, action: "retry" } : notice);
+      if (conversation.gone && this.memory.get(LAST) === id) this.remember(undefined);
+    }
+  }
+
+  private async tryToLoad(id: string, where: Place, conversation: Conversation, until: number): Promise<void> {
     for (;;) {
       try {
         await this.agent.loadSession(id, where, (session) => {
           conversation.transcript.clear();
           conversation.attach(session);
-          this.conversations.set(id, conversation);
         });
         return;
       } catch (problem) {

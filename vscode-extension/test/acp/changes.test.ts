@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { it } from "node:test";
-import { changedFiles, doneWords, joined, plannedWords, restoreResult } from "../../src/acp/changes";
+import { changedFiles, conflictWords, doneWords, joined, plannedWords, restoreResult } from "../../src/acp/changes";
 
 const file = (lines: readonly string[], more: object = {}): object => ({ path: "a.py", uri: "file:///p/a.py", status: "modified", added: 1, removed: 1, version: "v1", hunks: [{ number: 1, header: "@@ -10,3 +12,3 @@", lines }], ...more });
 
@@ -27,6 +27,16 @@ it("says what a restore would do, what stays, and that it can be taken back", ()
   assert.deepEqual(doneWords(plan)[0], "2 files restored");
   assert.equal(doneWords(joined([]))[0], "The files are already like that");
   assert.equal(plannedWords(joined([])), "");
+});
+
+it("asks about the files that the user changed too, by name, and says what each answer does", () => {
+  const conflict = (path: string): object => ({ path, reason: "you changed it after the entity did (the same lines)" });
+  const [title, words] = conflictWords(restoreResult({ restored: [{ path: "a.py", action: "written" }], conflicts: [conflict("src/c.py")] }));
+  assert.equal(title, "Overwrite what you changed in src/c.py?");
+  for (const part of ["src/c.py: you changed it after the entity did", "Redo brings it back", "Keep Mine", "1 other file is restored either way, except if you cancel."]) assert.ok(words.includes(part), part);
+  const [many, more] = conflictWords(restoreResult({ conflicts: [conflict("c.py"), conflict("d.py")] }));
+  assert.equal(many, "Overwrite what you changed in 2 files?");
+  assert.ok(more.includes("d.py") && !more.includes("either way"));
 });
 
 it("names no more files than fit in a dialog", () => {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import zipfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,11 +43,28 @@ circle:
 
 @pytest.fixture(scope="session")
 def vsix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The extension's package."""
-    try:
-        return workbenches.package(tmp_path_factory.mktemp("vsix") / "cantrip.vsix")
-    except workbenches.NoWorkbench as why:
-        pytest.skip(str(why))
+    """The extension's package. All processes of a run have the same: packaging takes 10 s and writes into the checkout."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    made = shared / "cantrip.vsix"
+    with (shared / "cantrip.vsix.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            try:
+                workbenches.package(shared / "new.vsix").rename(made)
+            except workbenches.NoWorkbench as why:
+                pytest.skip(str(why))
+    return made
+
+
+@pytest.fixture(scope="module")
+def built(vsix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The script and the styles of the chat's page, as the package has them."""
+    folder = tmp_path_factory.mktemp("page")
+    with zipfile.ZipFile(vsix) as package:
+        package.extractall(folder, [name for name in package.namelist() if name.startswith("extension/dist/chat/")])
+    return folder / "extension" / "dist" / "chat"
 
 
 # A module's: Playwright runs one loop in a process, so two folders' fixtures must not live at once.

@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 from tests.e2e.vscode.chat_project import ANSWER, Chat, Project, call, done
 from tests.e2e.vscode.workbench import EXTENSION, ROOT, Window, Workbench
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(500), pytest.mark.xdist_group("vscode")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500), pytest.mark.xdist_group("vscode-2")]
 
 MCP_SERVER = ROOT / "tests/support/plain_mcp_server.py"
 AXE = EXTENSION / "node_modules/axe-core/axe.min.js"
@@ -59,12 +59,17 @@ def narrow(chat: Chat, width: int) -> None:
     chat.page.mouse.move(box["x"] + 700, 500)
 
 
-def theme(window: Window, name: str) -> None:
+def theme(window: Window, chat: Chat, name: str) -> None:
     """Another theme, at once."""
     configure(window, **{"workbench.colorTheme": THEMES[name]})
     kind = {"dark": "vs-dark", "light": "vs", "contrast": "hc-black", "contrast-light": "hc-light"}[name]
     window.page.locator(f".monaco-workbench.{kind}").wait_for()
-    window.page.wait_for_timeout(600)
+    # The page gets the colours and then the name.
+    chat.frame.locator(f'body[data-vscode-theme-id="{THEMES[name]}"]').wait_for()
+    chat.frame.evaluate(
+        "Promise.all(document.getAnimations().filter((each) => each instanceof CSSTransition)"
+        ".map((each) => each.finished.catch(() => undefined)))"
+    )
 
 
 def configure(window: Window, **settings: object) -> None:
@@ -104,7 +109,7 @@ def test_every_theme_can_be_read(workbench: Workbench, tmp_path: Path, windows: 
 
     def look(stage: str, *names: str) -> None:
         for name in names or THEMES:
-            theme(window, name)
+            theme(window, chat, name)
             window.shot(f"look-{name}-{stage}")
             assert faults(chat) == [], name
 

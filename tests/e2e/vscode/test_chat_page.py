@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.vscode.workbench import EXTENSION
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200), pytest.mark.xdist_group("vscode")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200), pytest.mark.xdist_group("vscode-page")]
 
 HOST = """
 window.said = []
@@ -36,15 +33,6 @@ HOSTILE = """
 |---|
 | <svg onload="window.broken = 8"> |
 """
-
-
-@pytest.fixture(scope="module")
-def built() -> Path:
-    """The page's script, as the package has it."""
-    if not (EXTENSION / "node_modules" / "esbuild").is_dir():
-        pytest.skip("the extension's modules are not installed (npm ci in vscode-extension/)")
-    subprocess.run(["node", "esbuild.mjs"], cwd=EXTENSION, check=True, timeout=120)
-    return EXTENSION / "dist" / "chat"
 
 
 @pytest.fixture

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.vscode.test_chat_page import HOST, add, built
+from tests.e2e.vscode.test_chat_page import HOST, add
 
-__all__ = ["built"]
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200), pytest.mark.xdist_group("vscode")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200), pytest.mark.xdist_group("vscode-page")]
 
 OPTIONS = [
     {"id": "a", "name": "Allow", "kind": "allow_once"},

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.vscode.workbench import EXTENSION, ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode-page")]
 
 ALLOWED = ("extension/dist/", "extension/languages/", "extension/media/")
 """What is shipped beside the files that every extension has; no sources, no tests, no modules."""
@@ -33,6 +33,7 @@ def npm() -> str:
     return found
 
 
+@pytest.mark.xdist_group("vscode-unit")
 def test_its_unit_tests(npm: str) -> None:
     done = subprocess.run([npm, "run", "--silent", "test"], cwd=EXTENSION, capture_output=True, text=True, timeout=380)
     assert done.returncode == 0, f"npm run test:\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}"

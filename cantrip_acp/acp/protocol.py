@@ -73,6 +73,7 @@ class FileRequest(Incoming, kw_only=True, rename="camel"):
     since: str | int | None = None
     force: bool = False
     dry_run: bool = False
+    ask: bool = True
     texts: bool = False
 
 

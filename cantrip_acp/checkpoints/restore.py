@@ -48,6 +48,22 @@ class Plan:
     conflicts: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, str] = field(default_factory=dict)
     to: str = ""
+    over: Mapping[str, Step] = field(default_factory=dict)
+    """For each conflict the step that restores the file over the user's changes."""
+
+    def overwriting(self, agreed: Mapping[str, Step]) -> Plan:
+        """This plan with those conflicts decided for the earlier state whose step (`over`) is in ``agreed``.
+
+        A file that was changed after the user had agreed has another step, so it stays a conflict.
+        """
+        chosen = {path: step for path, step in self.over.items() if agreed.get(path) == step}
+        return Plan(
+            dict(sorted({**self.steps, **chosen}.items())),
+            {path: why for path, why in self.conflicts.items() if path not in chosen},
+            self.left,
+            self.to,
+            {path: step for path, step in self.over.items() if path not in chosen},
+        )
 
     @property
     def empty(self) -> bool:
@@ -122,9 +138,10 @@ def make_plan(
 ) -> Plan:
     """Plan to undo changes (of `combine`). ``unsaved`` are texts in the editor that differ from the disk.
 
-    With ``force`` conflicts are decided for the earlier state.
+    With ``force`` conflicts are decided for the earlier state. What can be merged is merged all the same.
     """
     steps: dict[str, Step] = {}
+    over: dict[str, Step] = {}
     conflicts: dict[str, str] = {}
     left: dict[str, str] = {}
     for path in sorted(undone):
@@ -132,38 +149,44 @@ def make_plan(
         if unsaved is not None and (text := unsaved.get(path)) is not None:
             mode = disk.mode if disk is not None else stat.S_IFREG | 0o644
             now = Entry(mode, store.add(text), len(text))
-        wanted, merged, problem = _undo(store, now, undone[path], force)
-        if problem is not None:
-            can_force = now is None or now.kept
-            (conflicts if can_force and problem[1] else left)[path] = problem[0]
+        wanted, merged, problem, conflict = _undo(store, now, undone[path])
+        if problem:
+            left[path] = problem
+            continue
+        step = Step(now, wanted, merged, now != disk, disk)
+        if conflict:
+            conflicts[path], over[path] = conflict, step
         elif wanted != now:
-            steps[path] = Step(now, wanted, merged, now != disk, disk)
-    return Plan(steps, conflicts, left, to)
+            steps[path] = step
+    plan = Plan(steps, conflicts, left, to, over)
+    return plan.overwriting(over) if force else plan
 
 
-def _undo(
-    store: Store, now: Entry | None, pairs: Sequence[Change], force: bool
-) -> tuple[Entry | None, bool, tuple[str, bool] | None]:
-    """Undo changes of one file. Returns its wanted state, whether it was merged, and a problem with whether it can be
-    forced."""
+def _undo(store: Store, now: Entry | None, pairs: Sequence[Change]) -> tuple[Entry | None, bool, str, str]:
+    """Undo changes of one file.
+
+    Returns its wanted state, whether changes of the user were merged into it, why it cannot be restored at all, and why it
+    can be restored only over changes of the user; "" if that is not so.
+    """
+    conflict = ""
     merged = False
     at = now
     for before, after in pairs:
         if at == before:
             continue
         if before is not None and not before.kept:
-            return at, merged, (f"its earlier content was not kept: {before.why}", False)
+            return at, merged, f"its earlier content was not kept: {before.why}", ""
         if at is not None and not at.kept:
-            return at, merged, (f"its present content cannot be kept: {at.why}", False)
-        if at == after or force:
+            return at, merged, f"its present content cannot be kept: {at.why}", ""
+        if at == after:
             at = before
-            continue
-        both = _merge(store, at, before, after)
-        if both is None:
+        elif (both := _merge(store, at, before, after)) is not None:
+            at, merged = both, True
+        else:
             what = "it would be deleted" if before is None else "it was deleted" if at is None else "the same lines"
-            return at, merged, (f"you changed it after the entity did ({what})", True)
-        at, merged = both, True
-    return at, merged, None
+            conflict = conflict or f"you changed it after the entity did ({what})"
+            at, merged = before, False
+    return at, merged, "", conflict
 
 
 def _merge(store: Store, now: Entry | None, before: Entry | None, after: Entry | None) -> Entry | None:

@@ -2,7 +2,8 @@
 
 The methods ``_cantrip/changes``, ``_cantrip/undo``, ``_cantrip/redo``, ``_cantrip/restore`` and ``_cantrip/keep`` are
 extensions of ACP (docs/sessions.md describes them); the slash commands do the same for people. Text that the user has not
-saved in the editor is read from the client first, and a file with such text is written through the client.
+saved in the editor is read from the client first, and a file with such text is written through the client. Of files that the
+user changed too, and that cannot be merged, the client asks the user.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 _MOST_BUFFERS = 200
 """The most files whose text in the editor is asked for."""
 _MOST_NAMED = 30
+_MOST_DIFFS = 10
+_LONGEST_DIFF = 200_000
+"""The most files, and the most bytes of each, that a question shows."""
+_KEEP, _OVERWRITE, _CANCEL = "keep", "overwrite", "cancel"
+"""The answers to the question about conflicts."""
 
 
 def _checkpoints(session: Session) -> Checkpoints:
@@ -43,15 +49,40 @@ def _checkpoints(session: Session) -> Checkpoints:
 
 
 async def run_restore(
-    session: Session, target: Target, *, turn_id: str = "", force: bool = False, dry_run: bool = False
+    session: Session,
+    target: Target,
+    *,
+    turn_id: str = "",
+    force: bool = False,
+    dry_run: bool = False,
+    ask: bool = True,
 ) -> dict[str, Any]:
-    """Restore files, with respect for unsaved text. Returns what was done, as data (`docs/sessions.md`)."""
+    """Restore files, with respect for unsaved text. Returns what was done, as data (`docs/sessions.md`).
+
+    With ``ask`` the user decides about conflicts, if the client can ask.
+    """
     checkpoints = _checkpoints(session)
     editor = _editor(session)
-    unsaved = await _unsaved(session, editor, target.undone) if editor is not None else {}
-    plan = await checkpoints.plan(target, unsaved=unsaved, force=force)
+
+    async def make_plan() -> Plan:
+        unsaved = await _unsaved(session, editor, target.undone) if editor is not None else {}
+        return await checkpoints.plan(target, unsaved=unsaved, force=force)
+
+    plan = await make_plan()
     if dry_run:
         return _result(plan, plan.steps, {})
+    answer = None
+    if plan.conflicts and ask:
+        running, last_turn = session.running, session.entity.last_turn
+        answer = await _ask_about_conflicts(session, plan)
+        if answer == _CANCEL:
+            return _result(plan, {}, {}, answer)
+        if (session.running, session.entity.last_turn) != (running, last_turn):
+            raise CheckpointError("a prompt was sent while you were asked, so nothing was restored; try again")
+        # Files may have changed meanwhile.
+        asked, plan = plan, await make_plan()
+        if answer == _OVERWRITE:
+            plan = plan.overwriting(asked.over)
     write = None
     if editor is not None and editor.writes:
 
@@ -68,17 +99,71 @@ async def run_restore(
             f"The user restored earlier contents of {len(outcome.done)} files of the workspace: {names}. Read them again "
             "before you rely on what you knew of them."
         )
-    return _result(plan, outcome.done, outcome.skipped)
+    return _result(plan, outcome.done, outcome.skipped, answer)
 
 
-def _result(plan: Plan, done: Mapping[str, Step], skipped: Mapping[str, str]) -> dict[str, Any]:
+async def _ask_about_conflicts(session: Session, plan: Plan) -> str | None:
+    """Ask whether files are restored over the user's changes. Returns `_KEEP`, `_OVERWRITE` or `_CANCEL`; None if the client
+    cannot ask."""
+    from cantrip_acp.acp import protocol as acp
+    from cantrip_acp.acp.permissions.request import choose
+    from cantrip_acp.acp.render.formatting import text_content
+    from cantrip_acp.loom.records.turn import new_id
+    from cantrip_acp.text.redaction import shared
+
+    workspace, mask = session.entity.circle.workspace, shared().text
+    rows = [f"- `{_shown(path)}`: {why}" for path, why in plan.conflicts.items()]
+    more = [f"- and {len(rows) - _MOST_NAMED} more"] if len(rows) > _MOST_NAMED else []
+    content: list[acp.ToolContent] = [text_content("\n".join(rows[:_MOST_NAMED] + more))]
+    for path, step in list(plan.over.items())[:_MOST_DIFFS]:
+        texts = await _checkpoints(session).contents(step)
+        if not any(b"\0" in each or len(each) > _LONGEST_DIFF for each in texts):
+            old, new = (mask(each.decode("utf-8", "replace")) for each in texts)
+            content.append(acp.Diff(os.path.join(str(workspace), _readable(path)), old, new))
+    count = len(rows)
+    call = acp.PermissionToolCall(
+        tool_call_id=new_id("restore"),
+        title=f"You changed {'this file' if count == 1 else f'these {count} files'} too. Restore over your changes?",
+        kind="edit",
+        name="restore",
+        status="pending",
+        content=content,
+    )
+    # The first option is the harmless one, for clients that answer by themselves.
+    options = [
+        acp.PermissionOption(_KEEP, "Keep mine, restore the other files", "allow_once"),
+        acp.PermissionOption(_OVERWRITE, "Restore over my changes", "allow_once"),
+        acp.PermissionOption(_CANCEL, "Restore nothing", "reject_once"),
+    ]
+    session.send_now(
+        acp.ToolCall(
+            tool_call_id=call.tool_call_id, title=call.title, kind=call.kind, status="pending", content=content
+        )
+    )
+    answer: str | None = _CANCEL
+    try:
+        request = acp.RequestPermission(session.id, call, options)
+        answer = await session.until_cancelled(lambda: choose(session.connection, request))
+    finally:
+        status: acp.ToolStatus = "completed" if answer in (_KEEP, _OVERWRITE) else "failed"
+        # A call that was shown has an end.
+        session.send_now(acp.ToolCallUpdate(tool_call_id=call.tool_call_id, status=status))
+    if answer == "unasked" and not session.closing:
+        return None
+    return answer if answer in (_KEEP, _OVERWRITE) else _CANCEL
+
+
+def _result(
+    plan: Plan, done: Mapping[str, Step], skipped: Mapping[str, str], answer: str | None = None
+) -> dict[str, Any]:
     def kind(step: Step) -> str:
         return "deleted" if step.then is None else "merged" if step.merged else "written"
 
     return {
-        "restored": [{"path": path, "action": kind(step)} for path, step in sorted(done.items())],
-        "conflicts": [{"path": path, "reason": why} for path, why in plan.conflicts.items()],
-        "left": [{"path": path, "reason": why} for path, why in (*plan.left.items(), *skipped.items())],
+        "restored": [{"path": _readable(path), "action": kind(step)} for path, step in sorted(done.items())],
+        "conflicts": [{"path": _readable(path), "reason": why} for path, why in plan.conflicts.items()],
+        "left": [{"path": _readable(path), "reason": why} for path, why in (*plan.left.items(), *skipped.items())],
+        **({} if answer is None else {"answer": answer}),
     }
 
 
@@ -134,23 +219,25 @@ async def _turn_target(session: Session, history: FileHistory, turn_id: str) -> 
         return await anyio.to_thread.run_sync(target_of_turn, history, entity.loom, entity.last_turn, turn_id)
 
 
-async def restore_to_turn(session: Session, turn_id: str, *, dry_run: bool = False) -> dict[str, Any]:
+async def restore_to_turn(session: Session, turn_id: str, *, dry_run: bool = False, ask: bool = True) -> dict[str, Any]:
     """Restore the files of a turn, for a fork that starts there. With ``dry_run`` only say what that would do."""
     history = await _history(session)
     target = await _turn_target(session, history, turn_id)
     if dry_run and not target.undone:
         return {"restored": [], "conflicts": [], "left": []}
-    return await run_restore(session, target, turn_id=turn_id, dry_run=dry_run)
+    return await run_restore(session, target, turn_id=turn_id, dry_run=dry_run, ask=ask)
 
 
-async def _undo_part(session: Session, review: FileReview, hunk: int | None, *, force: bool) -> dict[str, Any]:
+async def _undo_part(
+    session: Session, review: FileReview, hunk: int | None, *, force: bool, ask: bool = True
+) -> dict[str, Any]:
     from cantrip_acp.checkpoints.history import Target
 
     if hunk is None:
         undone = review.undo()
     else:
         undone = [await anyio.to_thread.run_sync(review.undo_hunk, hunk)]
-    return await run_restore(session, Target({review.path: undone}, ""), force=force)
+    return await run_restore(session, Target({review.path: undone}, ""), force=force, ask=ask)
 
 
 # --- methods
@@ -176,18 +263,25 @@ async def undo_data(session: Session, params: acp.FileRequest) -> dict[str, Any]
     if params.path is None and params.since is not None:
         listed = await _reviews(session, history, params.since)
         # One restore, so that one redo takes it back.
-        target = Target({each.path: each.undo() for each in listed}, "")
-        return await run_restore(session, target, force=params.force, dry_run=params.dry_run)
+        return await _restore_as_asked(session, Target({each.path: each.undo() for each in listed}, ""), params)
     if params.path is None:
-        return await run_restore(session, history.undo(), force=params.force, dry_run=params.dry_run)
+        return await _restore_as_asked(session, history.undo(), params)
     review = await _find_review(session, history, params)
-    return await _undo_part(session, review, params.hunk, force=params.force)
+    return await _undo_part(session, review, params.hunk, force=params.force, ask=params.ask)
+
+
+async def _restore_as_asked(
+    session: Session, target: Target, params: acp.FileRequest, turn_id: str = ""
+) -> dict[str, Any]:
+    return await run_restore(
+        session, target, turn_id=turn_id, force=params.force, dry_run=params.dry_run, ask=params.ask
+    )
 
 
 async def redo_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
     """``_cantrip/redo``: take the last restore back."""
     _require_idle(session)
-    return await run_restore(session, (await _history(session)).redo(), force=params.force, dry_run=params.dry_run)
+    return await _restore_as_asked(session, (await _history(session)).redo(), params)
 
 
 async def restore_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
@@ -201,7 +295,7 @@ async def restore_data(session: Session, params: acp.FileRequest) -> dict[str, A
         raise invalid_params(f"the session has no turn {str(params.turn)[:100]!r}", "turn")
     history = await _history(session)
     target = await _turn_target(session, history, turn_id)
-    return await run_restore(session, target, turn_id=turn_id, force=params.force, dry_run=params.dry_run)
+    return await _restore_as_asked(session, target, params, turn_id)
 
 
 async def keep_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
@@ -283,8 +377,7 @@ def _uri(path: str) -> str:
 
 def _without_surrogates(data: dict[str, Any]) -> dict[str, Any]:
     """JSON has no bytes that are not text: a name with such bytes is shown, but cannot be chosen by it."""
-    path = data["path"]
-    return {**data, "path": path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")}
+    return {**data, "path": _readable(data["path"])}
 
 
 # --- slash commands
@@ -382,6 +475,9 @@ def _of(review: FileReview, hunk: int | None) -> str:
 def report(done: dict[str, Any], again: str, *, redo: bool = True) -> str:
     """What a restore did, for people."""
     restored, conflicts, left = done["restored"], done["conflicts"], done["left"]
+    answer = done.get("answer")
+    if answer == _CANCEL:
+        return "Nothing was restored."
     if not (restored or conflicts or left):
         return "The files are already like that; nothing was changed."
     lines = []
@@ -392,7 +488,8 @@ def report(done: dict[str, Any], again: str, *, redo: bool = True) -> str:
         if len(restored) > _MOST_NAMED:
             lines.append(f"- and {len(restored) - _MOST_NAMED} more")
     if conflicts:
-        lines.append(f"\nLeft as they are, because you changed them too. `{again} --force` restores them all the same:")
+        force = "" if answer else f" `{again} --force` restores them all the same"
+        lines.append(f"\nLeft as they are, because you changed them too{'.' if force else ''}{force}:")
         lines += [f"- `{_shown(each['path'])}`: {each['reason']}" for each in conflicts[:_MOST_NAMED]]
     if left:
         lines.append("\nNot restored:")
@@ -414,7 +511,11 @@ def _words(rest: str) -> list[str]:
         return rest.split()
 
 
+def _readable(path: str) -> str:
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def _shown(path: str) -> str:
-    text = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    text = _readable(path)
     text = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
     return text.replace("`", "'").replace("|", "\\|")

@@ -201,7 +201,7 @@ class Sessions:
         from cantrip_acp.acp.sessions import file_commands
 
         try:
-            return await file_commands.restore_to_turn(source, turn_id, dry_run=not restore)
+            return await file_commands.restore_to_turn(source, turn_id, dry_run=not restore, ask=False)
         except (CantripError, OSError) as problem:
             if restore:
                 raise invalid_params(shared().diagnostic(str(problem)), "_meta.cantrip.restoreFiles") from None

@@ -464,6 +464,16 @@ class Session:
                 self._cancellable_waits.discard(scope)
         return blocks
 
+    async def until_cancelled(self, work: Callable[[], Awaitable[str | None]]) -> str | None:
+        """Await what the running prompt waits for. Returns None if the prompt is cancelled meanwhile."""
+        with anyio.CancelScope() as scope:
+            self._cancellable_waits.add(scope)
+            try:
+                return await work()
+            finally:
+                self._cancellable_waits.discard(scope)
+        return None
+
     def _was_cancelled(self) -> bool:
         """Whether the prompt was cancelled. This may change at every ``await``."""
         return self._cancelled

@@ -246,14 +246,13 @@ def _undo_finding(stage: SampleProject, before: dict[str, bytes], loom: Path) ->
     from cantrip_acp.cli.loom.restore import restore_files
     from cantrip_acp.core.errors import CantripError
     from cantrip_acp.demo.sample_project import Finding
-    from cantrip_acp.files import paths
     from cantrip_acp.loom.loom import Loom
 
     changed = {name for name in stage.files().keys() | before.keys() if stage.files().get(name) != before.get(name)}
     try:
         with Loom.open(loom, readonly=True) as held:
             first = next(iter(held.places))
-            found = restore_files(held, first, paths.state_dir(), dry_run=True)
+            found = restore_files(held, first, dry_run=True)
     except CantripError as problem:
         return Finding(False, f"its changes cannot be undone: {problem}")
     holds = set(found.restored) == changed and not found.left and not found.conflicts

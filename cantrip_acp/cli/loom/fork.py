@@ -151,9 +151,11 @@ def fork(
         hosts.add_from_thread(opening.loom, origin)
         hosts.add_from_text(intent)
         if restore_files:
+            from cantrip_acp.cli.loom.restore import at_terminal
             from cantrip_acp.cli.loom.restore import restore_files as restore
 
-            done = restore(opening.loom, origin, paths.state_dir(state_dir))
+            asks = at_terminal() and not as_json
+            done = restore(opening.loom, origin, asks=asks)
             if not as_json:
                 done.show()
         opening = replace(opening, cantrip=opening.cantrip.for_session((), hosts))

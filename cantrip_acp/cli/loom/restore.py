@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,11 +45,11 @@ def restore(name: str, turn: str, dry_run: bool, force: bool, as_json: bool, sta
     TURN is a turn's id or its beginning; an empty text is the last turn of the thread that was written last. The id of the
     first turn of a thread, which `cantrip loom tree` shows, stands for the files before the entity changed any.
 
-    What you changed yourself stays: it is merged, or the file is left as it is and named. Nothing is lost: the present files
-    are kept first, so the same command with a later turn takes the restore back. The loom gets a record of it. Close the
-    session in the editor first.
+    What you changed yourself stays: it is merged. Where that is not possible, you are asked at a terminal; else the file is left
+    as it is and named. Nothing is lost: the present files are kept first, so the same command with a later turn takes the
+    restore back. The loom gets a record of it. Close the session in the editor first.
 
-    Exit status: 0 if everything was restored; 1 if a file was left as it is; 2 wrong usage.
+    Exit status: 0 if everything was restored; 1 if a file was left as it is, or you chose to restore nothing; 2 wrong usage.
     """
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import find_loom, find_turn
@@ -56,7 +57,8 @@ def restore(name: str, turn: str, dry_run: bool, force: bool, as_json: bool, sta
 
     state = paths.state_dir(state_dir)
     with Loom.open(find_loom(name, state), readonly=dry_run) as loom:
-        found = restore_files(loom, find_turn(loom, turn or None), state, dry_run=dry_run, force=force)
+        asks = at_terminal() and not (dry_run or as_json)
+        found = restore_files(loom, find_turn(loom, turn or None), dry_run=dry_run, force=force, asks=asks)
     click.echo(json.dumps(found.data())) if as_json else found.show()
     return FAILED if found.conflicts or found.left else DONE
 
@@ -89,8 +91,18 @@ class Restored:
             screen.line((f"left    {clean_line(path)}: {why}", "yellow"), indent=2)
 
 
-def restore_files(loom: Loom, turn_id: str, state: Path, *, dry_run: bool = False, force: bool = False) -> Restored:
-    """Restore the files of a turn, and record it in the loom. Raises `CheckpointError` if none were kept."""
+def at_terminal() -> bool:
+    """Whether the user can be asked."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def restore_files(
+    loom: Loom, turn_id: str, *, dry_run: bool = False, force: bool = False, asks: bool = False
+) -> Restored:
+    """Restore the files of a turn, and record it in the loom. With ``asks`` the user decides about conflicts at the terminal.
+
+    Raises `CheckpointError` if no files were kept, or if the user cancels the restore.
+    """
     from cantrip_acp.checkpoints.history import FileHistory
     from cantrip_acp.checkpoints.restore import finish_restores, make_plan, run_plan
     from cantrip_acp.checkpoints.store import Store
@@ -102,11 +114,20 @@ def restore_files(loom: Loom, turn_id: str, state: Path, *, dry_run: bool = Fals
 
     kept, last_turn = _find_chain(loom, turn_id)
     key, workspace = chain_key(str(kept.ref)), str(kept.workspace)
-    with Store(workspace, state=state_of(loom.location) or state, create=False) as store:
+    with Store(workspace, state=state_of(loom.location), create=False) as store:
         if not dry_run:
             finish_restores(store, *key)
         target = target_of_turn(FileHistory(store, *key), loom, last_turn, turn_id)
         plan = make_plan(store, target.undone, to=target.to, force=force)
+        if asks:
+            from cantrip_acp.cli.render.terminal import Screen
+            from cantrip_acp.cli.session.file_changes import decide_conflicts
+
+            screen = Screen()
+            decided = decide_conflicts(plan, lambda text, style: screen.line((text, style)), input)
+            if decided is None:
+                raise CheckpointError("nothing was restored, as you chose")
+            plan = decided
         done: Mapping[str, Step] = plan.steps
         left = dict(plan.left)
         if not dry_run:

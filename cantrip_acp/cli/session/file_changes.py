@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cantrip_acp.checkpoints.history import FileHistory, FileReview, Target
+    from cantrip_acp.checkpoints.restore import Plan
     from cantrip_acp.cli.session.loop_thread import EntityThread
     from cantrip_acp.core.lifecycle.checkpoints import Checkpoints
 
@@ -38,6 +39,28 @@ def run(words: str, thread: EntityThread, show: Callable[[str, str], None], ask:
         _Files(thread, show, ask).run(command, rest, force)
     except CantripError as problem:
         show(str(problem), "yellow")
+
+
+def decide_conflicts(plan: Plan, show: Callable[[str, str], None], ask: Callable[[str], str]) -> Plan | None:
+    """Ask the user whether the conflicts of a plan are restored all the same. Returns the plan to carry out; None if nothing
+    is to be restored."""
+    if not plan.conflicts:
+        return plan
+    for path, why in plan.conflicts.items():
+        show(f"conflict {clean_line(path)}: {why}", "yellow")
+    answer = _choice(ask, "keep yours (k), overwrite them (o), restore nothing (c)? ", "koc", "c")
+    return None if answer == "c" else plan.overwriting(plan.over) if answer == "o" else plan
+
+
+def _choice(ask: Callable[[str], str], question: str, letters: str, default: str) -> str:
+    """Ask until the answer is one of the letters. The end of input and Ctrl-C are the default."""
+    while True:
+        try:
+            answer = ask(question).strip()
+        except (EOFError, KeyboardInterrupt):
+            return default
+        if len(answer) == 1 and answer in letters:
+            return answer
 
 
 class _Files:
@@ -84,12 +107,19 @@ class _Files:
 
     def _restore(self, target: Target, force: bool, turn_id: str = "") -> None:
         plan = self._thread.call(partial(self._checkpoints.plan, target, force=force))
+        if self._ask is not None:
+            decided = decide_conflicts(plan, self._show, self._ask)
+            if decided is None:
+                self._show("nothing was restored", "dim")
+                return
+            plan = decided
         outcome = self._thread.call(partial(self._checkpoints.restore, plan, turn_id=turn_id))
         for path, step in sorted(outcome.done.items()):
             what = "deleted" if step.then is None else "merged  " if step.merged else "restored"
             self._show(f"{what} {clean_line(path)}", "")
         for path, why in plan.conflicts.items():
-            self._show(f"left     {clean_line(path)}: {why}; --force restores it all the same", "yellow")
+            hint = "; --force restores it all the same" if self._ask is None else ""
+            self._show(f"left     {clean_line(path)}: {why}{hint}", "yellow")
         for path, why in {**plan.left, **outcome.skipped}.items():
             self._show(f"left     {clean_line(path)}: {why}", "yellow")
         if plan.empty:
@@ -149,8 +179,6 @@ class _Files:
 
     def _answer(self, number: int, count: int) -> str:
         assert self._ask is not None, "there is a terminal"
-        while True:
-            place = f"({number}/{count}) " if count > 1 else ""
-            answer = self._ask(f"{place}keep (k), undo (u), skip (s), whole file (K, U), quit (q)? ").strip()
-            if answer in ("k", "u", "s", "K", "U", "q"):
-                return answer
+        place = f"({number}/{count}) " if count > 1 else ""
+        question = f"{place}keep (k), undo (u), skip (s), whole file (K, U), quit (q)? "
+        return _choice(self._ask, question, "kusKUq", "q")

@@ -25,7 +25,7 @@ from cantrip_acp.loom.stores.address import is_address
 
 if TYPE_CHECKING:
     from cantrip_acp.checkpoints.history import FileHistory, Target
-    from cantrip_acp.checkpoints.restore import Outcome, Plan, Write
+    from cantrip_acp.checkpoints.restore import Outcome, Plan, Step, Write
     from cantrip_acp.checkpoints.store import Checkpoint, Store
     from cantrip_acp.checkpoints.watcher import Watcher
     from cantrip_acp.core.definition.circle import Circle
@@ -303,6 +303,17 @@ class Checkpoints:
         async with self._lock:
             return await anyio.to_thread.run_sync(
                 lambda: make_plan(store, target.undone, to=target.to, unsaved=unsaved, force=force)
+            )
+
+    async def contents(self, step: Step) -> tuple[bytes, bytes]:
+        """What is in a file of a plan now, and what its step makes of it; empty if it is absent."""
+        store = self._opened_store()
+        async with self._lock:
+            return await anyio.to_thread.run_sync(
+                lambda: (
+                    b"" if step.now is None else store.content(step.now.hash),
+                    b"" if step.then is None else store.content(step.then.hash),
+                )
             )
 
     async def restore(self, plan: Plan, *, turn_id: str = "", write: Write | None = None) -> Outcome:

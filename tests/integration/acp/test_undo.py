@@ -8,6 +8,7 @@ import pytest
 from cantrip_acp.checkpoints.store import stores
 from cantrip_acp.files.paths import state_dir
 from tests.integration.acp.test_files import BOTH, END, Editor, call
+from tests.support.acp_client import Problem
 from tests.support.fixtures.acp import Start
 
 GATES = ["done", "read_file", "write_file", "edit_file"]
@@ -84,6 +85,139 @@ def test_what_the_user_changed_is_merged_or_asked_about(changed: tuple[Any, Any]
     assert not (folder / "sub").exists()
     says(agent, session, "/redo")
     assert (folder / "sub" / "new.txt").read_text() == "mine\n"
+
+
+def asked(agent: Any) -> dict[str, Any]:
+    """The next question of the agent."""
+    found: dict[str, Any] = agent.until(lambda message: message.get("method") == "session/request_permission")
+    return found
+
+
+def choose(agent: Any, question: dict[str, Any], option: str) -> None:
+    assert option in [each["optionId"] for each in question["params"]["options"]]
+    outcome = {"outcome": "selected", "optionId": option}
+    agent.send({"jsonrpc": "2.0", "id": question["id"], "result": {"outcome": outcome}})
+
+
+@pytest.mark.parametrize("by", ["/restore 0", "/undo", "_cantrip/restore", "_cantrip/undo"])
+def test_conflicts_are_a_question(changed: tuple[Any, Any], folder: Path, by: str) -> None:
+    """Keep mine, nothing at all, or over my changes; the rest is merged or restored in the first and the last case."""
+    agent, session = changed
+    mine = {"a.txt": "mine\n", "sub/new.txt": "new\n"}
+    (folder / "a.txt").write_text(mine["a.txt"])
+    params = {"sessionId": session, **({"turn": 0} if by == "_cantrip/restore" else {})}
+    if by == "_cantrip/undo":
+        params["since"] = "start"
+    agent.permit = None
+
+    def begin() -> Any:
+        return agent.start_prompt(session, by) if by[0] == "/" else agent.ask(by, params)
+
+    for option in ("cancel", "overwrite"):
+        request = begin()
+        question = asked(agent)
+        call_id = question["params"]["toolCall"]["toolCallId"]
+        diff = question["params"]["toolCall"]["content"][1]
+        wanted = LINES.replace("one", "ONE") if by == "/undo" else LINES
+        assert (diff["path"], diff["oldText"], diff["newText"]) == (str(folder / "a.txt"), "mine\n", wanted)
+        assert (folder / "sub" / "new.txt").exists(), "nothing is done before the answer"
+        choose(agent, question, option)
+        reply = agent.answer(request)["result"]
+        if by[0] == "_":
+            assert reply["answer"] == option
+            assert bool(reply["restored"]) == (option != "cancel")
+        assert [each["status"] for each in agent.updates("tool_call_update") if each["toolCallId"] == call_id] == [
+            "failed" if option == "cancel" else "completed"
+        ]
+        if option == "cancel":
+            assert {path: (folder / path).read_text() for path in mine} == mine
+        else:
+            assert (folder / "a.txt").read_text() == wanted
+            assert (folder / "sub").exists() == (by == "/undo")
+    # What was overwritten was kept first.
+    agent.call("_cantrip/redo", {"sessionId": session})
+    assert {path: (folder / path).read_text() for path in mine} == mine
+    if by != "/undo":
+        request = begin()
+        choose(agent, asked(agent), "keep")
+        agent.answer(request)
+        assert (folder / "a.txt").read_text() == "mine\n"
+        assert not (folder / "sub").exists()
+
+
+def test_a_file_that_changes_while_the_user_is_asked_is_not_overwritten(changed: tuple[Any, Any], folder: Path) -> None:
+    agent, session = changed
+    editor = Editor(agent)
+    (folder / "a.txt").write_text("mine\n")
+    agent.permit = None
+    request = agent.ask("_cantrip/restore", {"sessionId": session, "turn": 0})
+    question = asked(agent)
+    (folder / "a.txt").write_text("newer\n")
+    choose(agent, question, "overwrite")
+    done = agent.answer(request)["result"]
+    assert [each["path"] for each in done["conflicts"]] == ["a.txt"]
+    assert [each["path"] for each in done["restored"]] == ["sub/new.txt"]
+    assert (folder / "a.txt").read_text() == "newer\n"
+    # The same for text in the editor.
+    request = agent.ask("_cantrip/restore", {"sessionId": session, "turn": 0})
+    question = asked(agent)
+    editor.open = {str(folder / "a.txt"): "not saved\n"}
+    choose(agent, question, "overwrite")
+    done = agent.answer(request)["result"]
+    assert [each["path"] for each in done["conflicts"]] == ["a.txt"]
+    assert editor.open == {str(folder / "a.txt"): "not saved\n"}
+
+
+def test_a_question_about_conflicts_ends_with_its_prompt_and_yields_to_another(
+    changed: tuple[Any, Any], folder: Path
+) -> None:
+    agent, session = changed
+    (folder / "a.txt").write_text("mine\n")
+    agent.permit = None
+    request = agent.start_prompt(session, "/restore 0")
+    asked(agent)
+    agent.tell("session/cancel", {"sessionId": session})
+    agent.answer(request)
+    assert (folder / "sub" / "new.txt").exists()
+    request = agent.ask("_cantrip/restore", {"sessionId": session, "turn": 0})
+    question = asked(agent)
+    says(agent, session, "/cost")
+    prompt = agent.start_prompt(session, "/restore 0")
+    other = asked(agent)
+    choose(agent, question, "overwrite")
+    assert "a prompt was sent" in agent.answer(request)["error"]["message"]
+    choose(agent, other, "cancel")
+    agent.answer(prompt)
+    assert (folder / "a.txt").read_text() == "mine\n"
+    assert (folder / "sub" / "new.txt").exists()
+
+
+def test_who_cannot_or_will_not_ask_gets_the_conflicts(changed: tuple[Any, Any], folder: Path) -> None:
+    def refuses(params: dict[str, Any]) -> Any:
+        raise Problem("no", -32601)
+
+    agent, session = changed
+    (folder / "a.txt").write_text("mine\n")
+    done = agent.call("_cantrip/restore", {"sessionId": session, "turn": 0, "ask": False, "dryRun": True})
+    assert [each["path"] for each in done["restored"]] == ["sub/new.txt"]
+    agent.services["session/request_permission"] = refuses
+    told = says(agent, session, "/restore 0")
+    assert "`/restore 0 --force` restores them all the same" in told
+    assert not (folder / "sub").exists()
+    count = len(agent.seen)
+    done = agent.call("_cantrip/restore", {"sessionId": session, "turn": 0, "ask": False})
+    assert [each["path"] for each in done["conflicts"]] == ["a.txt"]
+    assert not any(each.get("method") == "session/request_permission" for each in agent.seen[count:])
+    assert (folder / "a.txt").read_text() == "mine\n"
+
+
+def test_force_still_merges_what_can_be_merged(changed: tuple[Any, Any], folder: Path) -> None:
+    agent, session = changed
+    (folder / "a.txt").write_text("ONE\nTWO\nthree\nfour\nMINE\n")
+    (folder / "sub" / "new.txt").write_text("mine\n")
+    says(agent, session, "/restore 0 --force")
+    assert (folder / "a.txt").read_text() == "one\ntwo\nthree\nfour\nMINE\n"
+    assert not (folder / "sub").exists()
 
 
 def test_unsaved_text_in_the_editor_is_merged_and_written_through_it(changed: tuple[Any, Any], folder: Path) -> None:

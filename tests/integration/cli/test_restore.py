@@ -10,7 +10,7 @@ import pytest
 
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import FilesRecord
-from tests.support.command_line import run
+from tests.support.command_line import Terminal, run
 
 LINES = "one\ntwo\nthree\nfour\n"
 
@@ -87,4 +87,64 @@ def test_in_the_repl(work: tuple[Path, Path, Path], tmp_path: Path) -> None:
     assert "+ONE" in done.out
     assert "no change in 'none'" in done.out
     assert (project / "a.txt").read_text() == LINES
+    assert not (project / "new.txt").exists()
+
+
+def test_conflicts_are_a_question_at_a_terminal(work: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    project, recipe, state = work
+    loom = tmp_path / "l.loom.jsonl"
+    own = ("--cwd", project, "--state-dir", state)
+    question = "restore nothing (c)? "
+    with Terminal("repl", recipe, "--loom", loom, *own, cwd=tmp_path) as terminal:
+        terminal.wait_for("❯ ")
+        terminal.type("Write.\r")
+        terminal.wait_for("One.")
+        terminal.wait_for("❯ ")
+        (project / "a.txt").write_text("mine\n")
+        # Ctrl-D answers nothing, so nothing is restored.
+        for answer in ("c\r", "\x04"):
+            terminal.type("/undo\r")
+            assert "conflict a.txt: you changed it after the entity did" in terminal.wait_for(question)
+            terminal.type(answer)
+            terminal.wait_for("nothing was restored")
+            terminal.wait_for("❯ ")
+            assert (project / "new.txt").exists()
+        terminal.type("/undo\r")
+        terminal.wait_for(question)
+        terminal.type("yes\r")
+        terminal.wait_for(question)
+        terminal.type("o\r")
+        assert "restored a.txt" in terminal.wait_for("/redo takes this back")
+        assert (project / "a.txt").read_text() == LINES
+        assert not (project / "new.txt").exists()
+        terminal.wait_for("❯ ")
+        terminal.type("/redo\r")
+        terminal.wait_for("/redo takes this back")
+        assert (project / "a.txt").read_text() == "mine\n"
+        terminal.wait_for("❯ ")
+        terminal.type("/quit\r")
+        assert terminal.end() == 0
+    with Loom.open(loom, readonly=True) as held:
+        first, *_ = held.places
+    restore = ("loom", "restore", loom, first, "--state-dir", state)
+    with Terminal(*restore, cwd=tmp_path) as terminal:
+        terminal.wait_for(question)
+        terminal.type("c\r")
+        terminal.wait_for("nothing was restored, as you chose")
+        assert terminal.end() == 1
+    assert (project / "new.txt").exists()
+    fork = ("loom", "fork", loom, first, "Again.", "--restore-files", "--recipe", recipe, *own)
+    with Terminal(*fork, cwd=tmp_path) as terminal:
+        terminal.wait_for(question)
+        terminal.type("c\r")
+        terminal.wait_for("nothing was restored, as you chose")
+        assert terminal.end() == 1
+    with Loom.open(loom, readonly=True) as held:
+        assert len(held.leaves()) == 1, "no fork was made"
+    with Terminal(*restore, cwd=tmp_path) as terminal:
+        terminal.wait_for(question)
+        terminal.type("k\r")
+        assert "left    a.txt" in terminal.wait_for("restores it")
+        assert terminal.end() == 1
+    assert (project / "a.txt").read_text() == "mine\n"
     assert not (project / "new.txt").exists()

@@ -149,7 +149,7 @@ export class Session {
 
   /** Undo changes, take the last restore back, or restore the files as they were after a turn (0: at the start). */
   async restoreFiles(action: "undo" | "redo" | "restore", how: FileChoice & { readonly turn?: string | 0; readonly since?: "start"; readonly force?: boolean; readonly dryRun?: boolean } = {}): Promise<RestoreResult> {
-    return restoreResult(await (await this.ensureConnected()).requestExtension(`_cantrip/${action}`, { sessionId: this.id, ...how }));
+    return restoreResult(await (await this.ensureConnected()).requestExtension(`_cantrip/${action}`, { sessionId: this.id, ask: false, ...how }));
   }
 
   /** What its next query will contain (`_cantrip/context`). Does not open the session again if the agent has ended. */

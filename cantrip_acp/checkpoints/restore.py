@@ -150,13 +150,19 @@ def make_plan(
             mode = disk.mode if disk is not None else stat.S_IFREG | 0o644
             now = Entry(mode, store.add(text), len(text))
         wanted, merged, problem, conflict = _undo(store, now, undone[path])
+        if now != disk and now is not None and wanted is not None and wanted.hash == now.hash:
+            # The editor has the wanted text already. What is to be restored is the file on the disk.
+            now = disk
+            wanted, merged, problem, conflict = _undo(store, disk, undone[path])
         if problem:
             left[path] = problem
+            continue
+        if wanted == now:
             continue
         step = Step(now, wanted, merged, now != disk, disk)
         if conflict:
             conflicts[path], over[path] = conflict, step
-        elif wanted != now:
+        else:
             steps[path] = step
     plan = Plan(steps, conflicts, left, to, over)
     return plan.overwriting(over) if force else plan
@@ -265,7 +271,7 @@ def _apply_one(store: Store, path: str, step: Step, write: Write | None) -> str 
     name = path.rpartition("/")[2]
     temporary = f".cantrip-restore-{content_hash(os.fsencode(path)).hex()[:16]}"
     present = look_at(store, path)
-    if present == step.then:
+    if present == step.then and not step.unsaved:
         return None
     if present != step.disk:
         _remove_temporary(store, path, temporary)

@@ -230,6 +230,33 @@ def test_unsaved_text_in_the_editor_is_merged_and_written_through_it(changed: tu
     assert (folder / "a.txt").read_text() == on_disk
 
 
+def test_the_disk_is_restored_where_the_editor_has_the_wanted_text_and_the_editor_where_the_disk_has(
+    changed: tuple[Any, Any], folder: Path
+) -> None:
+    agent, session = changed
+    editor = Editor(agent, saves=False)
+    path = folder / "a.txt"
+    after, before = path.read_text(), LINES.replace("one", "ONE")
+    # Taken back in the editor by hand, and not saved.
+    editor.open = {str(path): before}
+    assert "Restored 1 file" in says(agent, session, "/undo")
+    assert path.read_text() == before
+    assert editor.open == {str(path): before}
+    says(agent, session, "/redo")
+    assert path.read_text() == after
+    # What the user changed on the disk stays also then.
+    path.write_text(after + "mine\n")
+    says(agent, session, "/undo")
+    assert path.read_text() == before + "mine\n"
+    says(agent, session, "/redo")
+    # Taken back on the disk, such as by git, while the editor has what the entity wrote.
+    path.write_text(before)
+    editor.open = {str(path): after}
+    assert "Restored 1 file" in says(agent, session, "/undo")
+    assert editor.open == {str(path): before}
+    assert path.read_text() == before
+
+
 def test_the_methods_give_data_for_a_panel(changed: tuple[Any, Any], folder: Path) -> None:
     agent, session = changed
     found = agent.call("_cantrip/changes", {"sessionId": session, "texts": True})

@@ -47,6 +47,51 @@ def test_read_only_shuts_the_network(start: Start, folder: Path) -> None:
     assert "| `bash_network` | `True` |" not in agent.said()
 
 
+@pytest.mark.sandbox
+@pytest.mark.parametrize("network", [False, True, ["example.org"]])
+def test_sandboxed_asks_about_a_command_only_if_it_has_the_network(
+    start: Start, folder: Path, network: bool | list[str]
+) -> None:
+    (folder / "in").mkdir()
+    agent = start(
+        [{"bash": "touch in/a"}, {"bash": "touch b; true"}, {"bash": "cantrip_write_file in/c c"},
+         {"bash": "cantrip_write_file d d; true"}, END],
+        medium="bash", gates=["done", "write_file"],
+        wards=[{"max_turns": 9}, {"bash_writable_paths": ["in"]}, *([{"bash_network": network}] if network else [])],
+    )  # fmt: skip
+    agent.permit = "reject_once"
+    session = agent.session(folder, mode="sandboxed")
+    agent.prompt(session)
+    titles = [m["params"]["toolCall"]["title"] for m in agent.seen if m.get("method") == ASK]
+    made = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    if network:
+        # The third command only calls a gate, and that may write there.
+        assert titles == ["touch in/a", "touch b; true", "cantrip_write_file d d; true"]
+        assert made == ["in/c"]
+    else:
+        assert titles == ["Write d (new, +1)"]
+        assert made == ["in/a", "in/c"]
+
+
+def test_sandboxed_asks_about_a_host_and_about_the_clients_terminal(start: Start, folder: Path) -> None:
+    agent = start(
+        [
+            {"tool_calls": [{"gate": "fetch", "args": {"url": "https://example.org/"}}]},
+            {"tool_calls": [{"gate": "client_terminal", "args": {"command": "touch made"}}]},
+            END,
+        ],
+        gates=["done", "fetch", "client_terminal"],
+        capabilities={"terminal": True},
+    )
+    agent.permit = "reject_once"
+    session = agent.session(folder, mode="sandboxed")
+    agent.prompt(session)
+    kinds = [m["params"]["toolCall"]["name"] for m in agent.seen if m.get("method") == ASK]
+    assert kinds == ["fetch", "client_terminal"]
+    assert not any(str(m.get("method", "")).startswith("terminal/") for m in agent.seen)
+    assert [u["status"] for u in agent.updates("tool_call_update") if "status" in u].count("failed") == 2
+
+
 def test_a_mode_that_cannot_be_recorded_loosens_nothing(start_process: Start, folder: Path, tmp_path: Path) -> None:
     """A limit on the size of files stands in for a full disk."""
     agent = start_process([{"content": "One."}], "--state-dir", str(tmp_path / "state"))

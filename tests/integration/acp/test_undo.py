@@ -333,6 +333,36 @@ def test_a_fork_offers_to_restore_files(start: Start, folder: Path) -> None:
     assert not (folder / "n.txt").exists()
 
 
+def test_the_fork_command_restores_files_and_asks_about_conflicts(changed: tuple[Any, Any], folder: Path) -> None:
+    agent, session = changed
+    after = (folder / "a.txt").read_text()
+    told = says(agent, session, "/fork 3")
+    assert "1 files were changed after that turn. `/restore" in told
+    assert (folder / "a.txt").read_text() == after, "without --restore it only says so"
+    told = says(agent, session, "/fork 3 --restore")
+    assert "Forked from turn" in told
+    assert "Restored 1 file" in told
+    assert (folder / "a.txt").read_text() == LINES.replace("one", "ONE")
+    says(agent, session, "/redo")
+    assert (folder / "a.txt").read_text() == after
+    (folder / "a.txt").write_text("mine\n")
+    agent.permit = None
+    sessions = len(agent.call("session/list")["sessions"])
+    for option, text in (("cancel", "mine\n"), ("overwrite", LINES.replace("one", "ONE"))):
+        request = agent.start_prompt(session, "/fork 3 --restore")
+        choose(agent, asked(agent), option)
+        agent.answer(request)
+        assert (folder / "a.txt").read_text() == text
+    # The fork is made in any case, and its own history leads on.
+    listed = agent.call("session/list")["sessions"]
+    assert len(listed) == sessions + 2
+    fork = next(each["sessionId"] for each in listed if each["sessionId"] != session)
+    agent.call("session/load", {"sessionId": fork, "cwd": str(folder), "mcpServers": []})
+    assert "Restored" in says(agent, fork, "/restore 0")
+    assert (folder / "a.txt").read_text() == LINES
+    assert not (folder / "sub").exists()
+
+
 def test_a_deleted_session_leaves_no_files_in_the_store(start: Start, folder: Path) -> None:
     agent = start([call("write_file", path="n.txt", content="1\n"), END], gates=GATES)
     session = agent.session(folder, mode="trusted")

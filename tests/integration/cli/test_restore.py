@@ -148,3 +148,112 @@ def test_conflicts_are_a_question_at_a_terminal(work: tuple[Path, Path, Path], t
         assert terminal.end() == 1
     assert (project / "a.txt").read_text() == "mine\n"
     assert not (project / "new.txt").exists()
+
+
+def test_a_fork_restores_the_files_first(work: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    project, recipe, state = work
+    loom = tmp_path / "l.loom.jsonl"
+    own = ("--cwd", project, "--state-dir", state)
+    assert run("cast", recipe, "Write.", "--loom", loom, *own, cwd=tmp_path).status == 0
+    with Loom.open(loom, readonly=True) as held:
+        turns = [turn.id for turn in held.turns() if turn.role == "crystal"]
+    reader = tmp_path / "reads.cantrip.yaml"
+    script = [{"tool_calls": [{"gate": "read_file", "args": {"path": "a.txt"}}]}, {"content": "Read."}]
+    circle = {"medium": "conversation", "gates": ["done", "read_file"], "wards": [{"max_turns": 9}]}
+    crystal = {"provider": "scripted", "responses": script}
+    reader.write_text(json.dumps({"name": "reads", "crystal": crystal, "circle": circle}))
+    (project / "a.txt").write_text("ONE\nTWO\nTHREE\nmine\n")
+    fork = ("loom", "fork", loom, turns[0], "Read.", "--recipe", reader, "--restore-files", *own)
+    done = run(*fork, cwd=tmp_path)
+    assert done.status == 0, done.err
+    # Turn 1 wrote a.txt as it is but for the user's line, and new.txt came later.
+    assert done.out.index("delete new.txt") < done.out.index("fork of")
+    assert not (project / "new.txt").exists()
+    assert (project / "a.txt").read_text() == "ONE\nTWO\nTHREE\nmine\n"
+    with Loom.open(loom, readonly=True) as held:
+        assert [r.restored for r in held.records() if isinstance(r, FilesRecord) and isinstance(r.restored, str)] == [
+            turns[0]
+        ]
+        assert len(held.leaves()) == 2
+    # Nobody can be asked: the conflict is named and left, and the fork goes on.
+    with Loom.open(loom, readonly=True) as held:
+        first, *_ = held.places
+    done = run("loom", "fork", loom, first, "Read.", "--recipe", reader, "--restore-files", *own, cwd=tmp_path)
+    assert "left    a.txt: you changed it after the entity did" in done.out
+    assert (project / "a.txt").read_text() == "ONE\nTWO\nTHREE\nmine\n"
+
+
+def test_changes_are_gone_through_at_a_terminal(tmp_path: Path) -> None:
+    """Keep, undo, skip and quit; a part, or the whole file."""
+    project = tmp_path / "project"
+    project.mkdir()
+    lines = [f"{number}\n" for number in range(60)]
+    parts = [3, 20, 40, 56]
+    changed = [f"new {number}\n" if number in parts else line for number, line in enumerate(lines)]
+    for name in ("a.txt", "b.txt", "c.txt", "d.txt"):
+        (project / name).write_text("".join(lines))
+    (project / "e.bin").write_bytes(b"\0old")
+    script = [*(write(name, "".join(changed)) for name in ("a.txt", "b.txt", "c.txt", "d.txt")),
+              write("e.bin", "new\0"), {"content": "One."}]  # fmt: skip
+    recipe = tmp_path / "writes.cantrip.yaml"
+    circle = {"medium": "conversation", "gates": ["done", "write_file"], "wards": [{"max_turns": 9}]}
+    crystal = {"provider": "scripted", "responses": script}
+    recipe.write_text(json.dumps({"name": "writes", "crystal": crystal, "circle": circle}))
+
+    def text(*new: int) -> str:
+        return "".join(f"new {number}\n" if number in new else line for number, line in enumerate(lines))
+
+    with Terminal("repl", recipe, "--cwd", project, "--state-dir", tmp_path / "s", cwd=tmp_path) as terminal:
+        terminal.wait_for("❯ ")
+
+        def says(words: str) -> str:
+            terminal.type(f"{words}\r")
+            return terminal.wait_for("❯ ")
+
+        def answers(*steps: tuple[str, str]) -> None:
+            """What is shown before each question, and the answer to it."""
+            for shown, answer in steps:
+                assert shown in terminal.wait_for("quit (q)? ")
+                terminal.type(f"{answer}\r")
+
+        says("Write.")
+        terminal.type("/changes -p\r")
+        answers(
+            # Of four parts: keep, skip, undo, and the last one is undone too.
+            ("+new 3", "k"), ("+new 20", "s"), ("+new 40", "u"), ("+new 56", "u"),
+            # A whole file, undone and kept.
+            ("modified b.txt", "x"), ("", "U"), ("modified c.txt", "K"), ("modified d.txt", "q"),
+        )  # fmt: skip
+        terminal.wait_for("❯ ")
+        assert (project / "a.txt").read_text() == text(3, 20)
+        assert (project / "b.txt").read_text() == text()
+        assert (project / "c.txt").read_text() == (project / "d.txt").read_text() == text(*parts)
+        # What was skipped, and what was not reached, is shown again. What was kept is not.
+        shown = says("/changes")
+        assert ["a.txt  +1 -1" in shown, "d.txt  +4 -4" in shown] == [True, True]
+        assert "b.txt" not in shown
+        assert "c.txt" not in shown
+        terminal.type("/changes -p\r")
+        answers(("+new 20", "u"), ("+new 3", "s"), ("+new 20", "s"), ("+new 40", "s"), ("+new 56", "k"), ("e.bin", "u"))
+        assert "these are all changes" in terminal.wait_for("❯ ")
+        assert (project / "a.txt").read_text() == text(3)
+        assert (project / "e.bin").read_bytes() == b"\0old"
+        # Ctrl-D and Ctrl-C quit, and the talk goes on.
+        for key in ("\x04", "\x03"):
+            terminal.type("/changes -p\r")
+            terminal.wait_for("quit (q)? ")
+            terminal.type(key)
+            terminal.wait_for("❯ ")
+        # A file that is changed during the question: nothing of the user is lost.
+        terminal.type("/changes -p\r")
+        terminal.wait_for("quit (q)? ")
+        (project / "d.txt").write_text("mine\n" + text(*parts).replace("new 3\n", "my 3\n"))
+        terminal.type("u\r")
+        assert "conflict d.txt" in terminal.wait_for("restore nothing (c)? ")
+        terminal.type("c\r")
+        terminal.wait_for("quit (q)? ")
+        terminal.type("q\r")
+        terminal.wait_for("❯ ")
+        assert (project / "d.txt").read_text().startswith("mine\n0\n1\n2\nmy 3\n")
+        terminal.type("/quit\r")
+        assert terminal.end() == 0

@@ -120,10 +120,10 @@ def look_at(store: Store, path: str) -> Entry | None:
             return Entry(mode, b"", status.st_size, "hidden from entities, because it may hold keys", version)
         if status.st_size > LARGEST:
             return Entry(mode, b"", status.st_size, f"larger than {LARGEST // 1024 // 1024} MB", version)
-        data = read_file(name, folder)
-        if data is None:
+        found = read_file(name, folder)
+        if found is None:
             return Entry(mode, b"", status.st_size, "not readable", version)
-        return Entry(mode, store.add(data), len(data))
+        return Entry(mode, store.add(found[0]), len(found[0]))
     finally:
         os.close(folder)
 

@@ -179,11 +179,17 @@ class Store:
     def add(self, data: bytes) -> bytes:
         """Store a content. Returns its hash."""
         found = content_hash(data)
-        packed = zlib.compress(data, 1) if len(data) >= _COMPRESSED_FROM else data
-        row = (found, len(data), packed if len(packed) < len(data) else data)
-        with self.writing() as base:
-            base.execute("INSERT OR IGNORE INTO contents VALUES (?, ?, ?)", row)
+        self.add_all([(found, data)])
         return found
+
+    def add_all(self, contents: Iterable[tuple[bytes, bytes]]) -> None:
+        """Store contents, each with its hash (`content_hash`), in one transaction."""
+        rows = []
+        for found, data in contents:
+            packed = zlib.compress(data, 1) if len(data) >= _COMPRESSED_FROM else data
+            rows.append((found, len(data), packed if len(packed) < len(data) else data))
+        with self.writing() as base:
+            base.executemany("INSERT OR IGNORE INTO contents VALUES (?, ?, ?)", rows)
 
     def content(self, found: bytes) -> bytes:
         """A stored content. Raises `CheckpointError` if it is not in the store."""

@@ -81,7 +81,7 @@ class Watcher:
         self._known_folders = _folders_of(self._known)
         self._cache = _read_cache(store.cache())
         self._have = store.hashes()
-        self._new: list[bytes] = []
+        self._new: list[tuple[bytes, bytes]] = []
         self._new_bytes = 0
         self._changes: dict[str, Change] = {}
         self._count = self._bytes = 0
@@ -218,13 +218,20 @@ class Watcher:
     def _scan(self, folder: _Folder, fd: int) -> list[_Folder]:
         """Compare a folder's own entries with the disk. Returns its folders."""
         try:
-            with os.scandir(fd) as found:
-                names = [each.name for each in found]
+            names = os.listdir(fd)
         except OSError:
             return []
+        files = folder.files
         for name in names:
-            if name not in SKIPPED:
-                self._look_at(folder, fd, name, enter=False)
+            if name in SKIPPED:
+                continue
+            known = files.get(name)
+            if known is not None and known[1] is not None:
+                # All that is done for an unchanged file.
+                with suppress(OSError):
+                    if _signature(os.stat(name, dir_fd=fd, follow_symlinks=False)) == known[1]:
+                        continue
+            self._look_at(folder, fd, name, enter=False)
         gone = (folder.files.keys() | folder.folders.keys()) - set(names)
         for name in gone:
             self._remove(folder, name)
@@ -255,9 +262,7 @@ class Watcher:
         if (lost := folder.folders.pop(name, None)) is not None:
             self._lose(lost)
         known = folder.files.get(name)
-        signature: Signature | None = (
-            status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_mode,
-        )  # fmt: skip
+        signature: Signature | None = _signature(status)
         if known is not None and known[1] == signature:
             return
         if known is None and (self._ignored(folder, name, path, False) or self._skip(self._absolute(path))):
@@ -288,8 +293,17 @@ class Watcher:
                     at, fd = folder, None
                     with suppress(OSError):
                         fd = self._open(folder.path)
-                folder.files.pop(name, None)
+                entry, signature = folder.files[name]
+                found = read_file(name, fd) if fd is not None and signature is not None else None
+                if found is not None and _signature(found[1]) == signature:
+                    if time.time_ns() - max(signature[1], signature[2]) < _FRESH:
+                        signature = None
+                    folder.files[name] = (entry._replace(hash=self._keep(found[0]), version=""), signature)
+                    continue
+                # It was changed since it was found.
+                del folder.files[name]
                 self._count -= 1
+                self._bytes -= entry.size
                 if fd is not None:
                     self._look_at(folder, fd, name)
         finally:
@@ -364,7 +378,9 @@ class Watcher:
         return bool(self._exclude) and not os.path.isabs(path) and self._exclude.ignores(path, is_folder) is True
 
     def _absolute(self, path: str) -> str:
-        return os.path.join(self._store.workspace, path) if path else self._store.workspace
+        if not path:
+            return self._store.workspace
+        return path if path[0] == "/" else f"{self._store.workspace}/{path}"
 
     def _open(self, path: str) -> int | None:
         root = next((each for each in self._roots if each and (path == each or path.startswith(each + "/"))), "")
@@ -407,16 +423,16 @@ class Watcher:
             return Entry(mode, cached[1], size)
         if self._unread is not None:
             return Entry(mode, b"", size, "", version)
-        data = read_file(name, fd)
-        if data is None:
+        found = read_file(name, fd)
+        if found is None:
             return Entry(mode, b"", size, "not readable", version)
-        return Entry(mode, self._keep(data), len(data))
+        return Entry(mode, self._keep(found[0]), len(found[0]))
 
     def _keep(self, data: bytes) -> bytes:
         found = content_hash(data)
         if found not in self._have:
             self._have.add(found)
-            self._new.append(data)
+            self._new.append((found, data))
             self._new_bytes += len(data)
             if self._new_bytes > _TOGETHER:
                 self._add_new()
@@ -424,9 +440,7 @@ class Watcher:
 
     def _add_new(self) -> None:
         if self._new:
-            with self._store.writing():
-                for data in self._new:
-                    self._store.add(data)
+            self._store.add_all(self._new)
             self._new, self._new_bytes = [], 0
 
 
@@ -460,21 +474,27 @@ def _folders_of(paths: Mapping[str, Entry]) -> set[str]:
     return folders
 
 
-def read_file(name: str, fd: int) -> bytes | None:
-    """Read a regular file of at most `LARGEST` bytes in an open folder; None if it cannot be read, or is another thing."""
+def read_file(name: str, fd: int) -> tuple[bytes, os.stat_result] | None:
+    """Read a regular file of at most `LARGEST` bytes in an open folder. Returns its content, and its status before that.
+
+    None if it cannot be read, or is another thing.
+    """
     try:
         file = os.open(name, _READ, dir_fd=fd)
     except OSError:
         return None
     try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
             return None
         pieces: list[bytes] = []
-        left = LARGEST + 1
-        while left > 0 and (piece := os.read(file, min(left, 1024 * 1024))):
+        read, size = 0, status.st_size
+        while read <= LARGEST and (piece := os.read(file, min(LARGEST + 1 - read, max(size - read + 1, 4096)))):
             pieces.append(piece)
-            left -= len(piece)
-        return b"".join(pieces) if left > 0 else None
+            read += len(piece)
+            if read == size:
+                break
+        return (b"".join(pieces), status) if read <= LARGEST else None
     except OSError:
         return None
     finally:
@@ -503,9 +523,10 @@ def _info_exclude(workspace: str) -> Rules:
     if fd is None:
         return Rules(())
     try:
-        data = read_file("exclude", fd) or b""
+        found = read_file("exclude", fd)
     finally:
         os.close(fd)
+    data = found[0] if found is not None else b""
     return Rules(data.decode("utf-8", "surrogateescape").split("\n")[:2_000])
 
 

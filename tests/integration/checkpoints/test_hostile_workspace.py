@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cantrip_acp.checkpoints import watcher as watching
 from cantrip_acp.checkpoints.history import FileHistory
 from cantrip_acp.checkpoints.restore import make_plan, run_plan
 from cantrip_acp.checkpoints.store import LARGEST, Store
 from cantrip_acp.checkpoints.watcher import Watcher
+from cantrip_acp.core.errors import CheckpointError
 from tests.support.git_repositories import git, repository
 
 KEY = ("loom", "entity")
@@ -193,3 +196,60 @@ def test_a_large_change_is_found_after_the_queue_of_the_kernel_overflowed(kept: 
     for number in range(7_000):
         (kept.workspace / f"n{number}").touch()
     assert len(kept.turn()) == 7_000
+
+
+def test_folders_come_and_go_with_their_files(kept: Kept) -> None:
+    """What docs/undo.md says of folders, which are not kept themselves."""
+    where = kept.workspace
+    (where / "empty").mkdir()
+    (where / "other").mkdir()
+    kept.turn("user")
+    (where / "empty" / "deep").mkdir()
+    (where / "empty" / "deep" / "made.txt").write_text("made\n")
+    (where / "made").mkdir()
+    (where / "src" / "a.txt").unlink()
+    (where / "src").rmdir()
+    (where / "other").rmdir()
+    kept.turn()
+    assert kept.undo() == ({}, {})
+    assert (where / "src" / "a.txt").read_text() == "a\n"
+    assert sorted(os.listdir(where)) == ["b.txt", "made", "run.sh", "src"]
+
+
+def test_a_file_that_changes_during_the_first_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = tmp_path / "w"
+    workspace.mkdir()
+    for name in ("a", "b", "c", "d"):
+        (workspace / name).write_text("old\n")
+        os.utime(workspace / name, (1, 1))
+    time.sleep(0.06)  # A file that was changed just now is read in another way.
+    real, changes = watching.read_file, {"b": lambda: (workspace / "b").write_text("newer\n"), "c": (workspace / "c").unlink,
+                                         "d": lambda: os.chmod(workspace / "d", 0o600)}  # fmt: skip
+
+    def read_file(name: str, fd: int) -> tuple[bytes, os.stat_result] | None:
+        if change := changes.pop(name, None):
+            change()
+        return real(name, fd)
+
+    monkeypatch.setattr(watching, "read_file", read_file)
+    with Store(workspace) as store:
+        watcher = Watcher(store)
+        tree = watcher.tree()
+        assert {name: store.content(entry.hash) for name, entry in tree.items()} == {
+            "a": b"old\n", "b": b"newer\n", "d": b"old\n",
+        }  # fmt: skip
+        assert stat.S_IMODE(tree["d"].mode) == 0o600
+        watcher.close()
+
+
+def test_the_limit_counts_each_byte_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = tmp_path / "w"
+    workspace.mkdir()
+    for number in range(10):
+        (workspace / f"f{number}").write_bytes(b"%09d\n" % number)
+    monkeypatch.setattr(watching, "MOST_BYTES", 100)
+    with Store(workspace) as store:
+        Watcher(store).close()
+        monkeypatch.setattr(watching, "MOST_BYTES", 99)
+        with pytest.raises(CheckpointError, match="more than"):
+            Watcher(store)

@@ -263,7 +263,9 @@ class FileReview:
     def _hunk(self, number: int) -> Hunk:
         hunks = self.hunks()
         if not 1 <= number <= len(hunks):
-            raise CheckpointError(f"{self.path} has {len(hunks)} hunks; there is no hunk {number}")
+            raise CheckpointError(
+                f"{self.path} has {len(hunks)} hunk{'' if len(hunks) == 1 else 's'}; there is no hunk {number}"
+            )
         return hunks[number - 1]
 
     def diff(self) -> str:

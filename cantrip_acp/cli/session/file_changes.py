@@ -10,7 +10,7 @@ from cantrip_acp.core.errors import CantripError, CheckpointError
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from cantrip_acp.checkpoints.history import FileHistory, FileReview, Target
     from cantrip_acp.checkpoints.restore import Plan
@@ -21,6 +21,7 @@ COMMANDS = ("/changes", "/undo", "/redo", "/restore")
 
 HELP = """\
 /changes [-p]          list the files that the entity changed; -p goes through the hunks, to keep or undo each
+/changes diff [FILE]   show the changes; `/changes keep [FILE [HUNK]]` keeps them, `/changes undo FILE [HUNK]` undoes them
 /undo [FILE [HUNK]]    undo the file changes of the last intent, or of one file
 /redo                  take the last undo or restore back
 /restore TURN          restore the files as they were after a turn (a number from 1; 0 is the start); --force where you
@@ -78,20 +79,44 @@ class _Files:
     def run(self, command: str, words: list[str], force: bool) -> None:
         history = self._thread.call(self._checkpoints.history)
         if command == "/changes":
-            if "-p" in words:
-                self._go_through(history)
-            else:
-                self._list(history.review())
+            self._changes(history, words, force)
         elif command == "/undo" and words:
-            review = self._named(history, words[0])
-            hunk = int(words[1]) if len(words) > 1 and words[1].isdecimal() else None
-            self._undo(review, hunk, force)
+            self._undo(*self._named(history, words), force)
         elif command == "/undo":
             self._restore(history.undo(), force)
         elif command == "/redo":
             self._restore(history.redo(), force)
         else:
             self._restore_turn(history, words, force)
+
+    def _changes(self, history: FileHistory, words: list[str], force: bool) -> None:
+        match words:
+            case []:
+                self._list(history.review())
+            case ["-p"]:
+                self._go_through(history)
+            case ["diff"] | ["diff", _]:
+                for review in [self._named(history, words[1:])[0]] if len(words) == 2 else history.review():
+                    self._show_lines(review.diff().splitlines())
+            case ["keep"]:
+                history.keep([each.path for each in history.review()])
+                self._show("kept all changes", "dim")
+            case ["keep", *named]:
+                review, hunk = self._named(history, named)
+                if hunk is None:
+                    history.keep([review.path])
+                else:
+                    history.keep_hunk(review, hunk)
+                self._show(f"kept     {clean_line(review.path)}{'' if hunk is None else f' hunk {hunk}'}", "")
+            case ["undo", *named]:
+                self._undo(*self._named(history, named), force)
+            case _:
+                raise CheckpointError(f"/changes does not know {' '.join(words)!r}; it knows -p, diff, keep and undo")
+
+    def _show_lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
+            self._show(clean_line(line, 2_000), style)
 
     def _restore_turn(self, history: FileHistory, words: list[str], force: bool) -> None:
         from cantrip_acp.core.lifecycle.checkpoints import target_of_turn
@@ -133,11 +158,14 @@ class _Files:
             self._show(f"{each.status:<8} {clean_line(each.path)}  +{added} -{removed}", "")
         self._show("/changes -p goes through them" if reviews else "no file was changed that you have not kept", "dim")
 
-    def _named(self, history: FileHistory, path: str) -> FileReview:
+    def _named(self, history: FileHistory, words: list[str]) -> tuple[FileReview, int | None]:
+        if not words or len(words) > 2 or (len(words) == 2 and not words[1].isdecimal()):
+            raise CheckpointError("name a file, and perhaps the number of a hunk, such as /changes undo src/app.py 2")
+        path = words[0]
         found = next((each for each in history.review() if path in (each.path, clean_line(each.path))), None)
         if found is None:
             raise CheckpointError(f"the entity has no change in {path!r} that you have not kept; /changes lists them")
-        return found
+        return found, int(words[1]) if len(words) == 2 else None
 
     def _undo(self, review: FileReview, hunk: int | None, force: bool = False) -> None:
         from cantrip_acp.checkpoints.history import Target
@@ -154,9 +182,7 @@ class _Files:
                 if number > max(1, len(hunks)):
                     break
                 self._show(f"{review.status} {clean_line(path)}", "bold")
-                for line in (hunks[number - 1].header, *hunks[number - 1].lines) if hunks else ():
-                    style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
-                    self._show(clean_line(line, 2_000), style)
+                self._show_lines((hunks[number - 1].header, *hunks[number - 1].lines) if hunks else ())
                 if self._ask is None:
                     number += 1
                     continue

@@ -90,6 +90,24 @@ def test_in_the_repl(work: tuple[Path, Path, Path], tmp_path: Path) -> None:
     assert not (project / "new.txt").exists()
 
 
+def test_changes_in_the_repl_are_shown_kept_and_undone_by_file_and_hunk(
+    work: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    project, recipe, state = work
+    words = ["diff a.txt", "undo a.txt 2", "keep a.txt 1", "undo a.txt", "undo new.txt 1", "lines"]
+    lines = ["Write.", *(f"/changes {each}" for each in words)]
+    own = ("--cwd", str(project), "--state-dir", str(state))
+    done = run("repl", str(recipe), *own, cwd=tmp_path, stdin="\n".join(lines) + "\n")
+    assert done.status == 0, done.err
+    assert "+ONE" in done.out
+    assert "a.txt has 1 hunk; there is no hunk 2" in done.out
+    assert "kept     a.txt hunk 1" in done.out
+    assert "no change in 'a.txt' that you have not kept" in done.out
+    assert "/changes does not know 'lines'; it knows -p, diff, keep and undo" in done.out
+    assert (project / "a.txt").read_text() == LINES.upper()
+    assert not (project / "new.txt").exists()
+
+
 def test_conflicts_are_a_question_at_a_terminal(work: tuple[Path, Path, Path], tmp_path: Path) -> None:
     project, recipe, state = work
     loom = tmp_path / "l.loom.jsonl"

@@ -47,6 +47,7 @@ NAMES = (
     "substrate",
     "recording",
     "crystal",
+    "embedded",
     "lsp",
 )
 README = Path(__file__).parent / "README.md"

@@ -61,7 +61,11 @@ class Client:
             self._connection.notify_now(method, params)
             return
         prompt = self.running(params.session_id)
-        if prompt is not None and prompt.message_id is None and isinstance(params.update, acp.AgentMessageChunk):
+        if (
+            prompt is not None
+            and prompt.message_id is None
+            and isinstance(params.update, acp.AgentMessageChunk | acp.ToolCall)
+        ):
             # The answer of a slash command, which is no cast.
             self.insert(prompt)
         for session_id, update in render(params.session_id, params.update):
@@ -72,8 +76,10 @@ class Client:
         if isinstance(params, acp.RequestPermission):
             params = permission_request(params)
         prompt = self.running(session_id) if isinstance(session_id, str) else None
-        if prompt is None or prompt.message_id is None:
+        if prompt is None:
             return await self._connection.request(method, params, result)
+        # A slash command may ask before it says anything.
+        self.insert(prompt)
         prompt.questions += 1
         if prompt.questions == 1:
             self._state(prompt.params.session_id, "requires_action")

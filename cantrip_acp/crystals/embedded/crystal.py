@@ -7,6 +7,7 @@ Providers: ``embedded`` (a model that `cantrip models pull` gets) and ``gguf`` (
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -66,6 +67,8 @@ class EmbeddedCrystal(LocalCrystal):
         """The server, with its settings. Raises `CrystalError` if weights or llama.cpp are missing."""
         with self._lock:
             if self._server is None:
+                if sys.platform != "linux":
+                    raise CrystalError(f"{self.sdk.who}: only Linux runs models itself; use a server such as Ollama")
                 if not xllamacpp_installed():
                     raise CrystalError(_NOT_INSTALLED.format(who=self.sdk.who))
                 path = weights.find(self.endpoint.provider, self.model, self._folder)

@@ -484,6 +484,38 @@ def test_changed_files_are_reviewed_undone_and_restored(begin: Callable[..., Raw
     assert agent.error("_cantrip/undo", {"sessionId": "none"})["code"] == -32002
 
 
+@pytest.mark.parametrize("by", ["/undo", "_cantrip/undo"])
+def test_conflicts_of_an_undo_are_a_question(begin: Callable[..., RawClient], folder: Path, by: str) -> None:
+    agent = begin([WRITE, DONE], **FILES)
+    agent.permit = None
+    session = agent.session(folder)
+    agent.prompt(session)
+    until_idle(agent, session)
+    (folder / "a.txt").write_text("mine\n")
+    for option in ("keep", "overwrite"):
+        since = len(agent.seen)
+        request = None if by == "/undo" else agent.ask(by, {"sessionId": session})
+        if request is None:
+            agent.start_prompt(session, by)
+        asked = agent.until(lambda message: message.get("method") == "session/request_permission")
+        assert (folder / "a.txt").read_text() == "mine\n"
+        outcome = {"outcome": "selected", "optionId": option}
+        agent.send({"jsonrpc": "2.0", "id": asked["id"], "result": {"outcome": outcome}})
+        if request is None:
+            agent.until(lambda m: m.get("params", {}).get("update", {}).get("state") == "idle")
+            assert [each[0] for each in states(agent, session)][-4:] == [
+                "running",
+                "requires_action",
+                "running",
+                "idle",
+            ]
+        else:
+            assert agent.answer(request)["result"]["answer"] == option
+        calls = [each["status"] for each in of(agent, session, "tool_call_update", since=since) if "status" in each]
+        assert calls[-1] == "completed"
+        assert (folder / "a.txt").exists() is (option == "keep")
+
+
 def test_what_the_next_query_holds_and_mcp_servers(begin: Callable[..., RawClient], folder: Path) -> None:
     agent = begin(gates=["done"])
     program = shutil.copy(Path(__file__).parents[2] / "support" / "plain_mcp_server.py", folder)

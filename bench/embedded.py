@@ -1,0 +1,132 @@
+"""How soon an embedded model answers: the first token, with and without a running process, beside llama.cpp alone.
+
+Every sample is a new Python process, from its start to the first token of "Say hello.", as a session sees it whose first query
+that is. The baseline is a program that loads the same weights with llama.cpp and asks it directly, without sandbox and socket.
+Needs `cantrip models pull smollm2`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.loops import ROOT
+from bench.measure import Table, row
+from bench.options import Options
+from cantrip_acp.crystals.embedded.weights import KNOWN
+
+MODEL = KNOWN["smollm2"]
+ALONE = f"""
+import json, sys, time
+import xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path, params.n_ctx, params.n_parallel, params.warmup, params.verbosity = sys.argv[1], 16384, 2, False, 1
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = {len(os.sched_getaffinity(0))}
+server = xllamacpp.Server(params)
+def first(piece):
+    print("first", flush=True)
+    return True
+server.handle_chat_completions(
+    json.dumps({{"messages": [{{"role": "user", "content": "Say hello."}}], "max_tokens": 1, "temperature": 0}}), first
+)
+"""
+OURS = """
+import sys
+from pathlib import Path
+import anyio
+from cantrip_acp.crystals.contract import Message, Query
+from cantrip_acp.core.definition.call import Call
+from cantrip_acp.recipes.build.crystals import crystal_for
+from cantrip_acp.recipes.recipe import load
+async def main():
+    async def emit(delta):
+        print("first", flush=True)
+    crystal = crystal_for(load(Path(sys.argv[1])))
+    await crystal.query(Query([Message("user", "Say hello.")], params=Call(max_tokens=2, temperature=0)), emit)
+anyio.run(main)
+"""
+RECIPE = "crystal: embedded\ncircle: {medium: conversation, gates: [done], wards: [{max_turns: 1}]}\n"
+
+
+def run(options: Options) -> Table:
+    if not MODEL.pulled:
+        raise SystemExit(f"the weights are not here; get them with: cantrip models pull {MODEL.name}")
+    alone: list[float] = []
+    cold: list[float] = []
+    warm: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="cantrip-bench-") as folder:
+        recipe = Path(folder) / "one.cantrip.yaml"
+        recipe.write_text(RECIPE)
+        for _ in range(options.rounds(10)):
+            alone.append(_first_token(folder, ALONE, str(MODEL.path)))
+            cold.append(_first_token(folder, OURS, str(recipe)))
+            warm.append(_first_token(folder, OURS, str(recipe)))
+            _end_servers(folder)
+    base = row("llama.cpp alone: start to the first token", alone, "ms")
+    return Table(
+        "embedded",
+        "how soon an embedded model answers: a new Python process to its first token",
+        (
+            base,
+            row(
+                "a query that starts the model's process",
+                cold,
+                "ms",
+                baseline=base,
+                goal="<= 2500",
+                reached=lambda r: r.median <= 2500,
+            ),
+            row("a query while it runs", warm, "ms", baseline=base),
+        ),
+    )
+
+
+def _first_token(folder: str, program: str, argument: str) -> float:
+    """Milliseconds from the start of a process to its first token."""
+    environment = {**os.environ, "XDG_RUNTIME_DIR": folder, "CANTRIP_STATE_DIR": f"{folder}/state"}
+    began = time.perf_counter()
+    with subprocess.Popen(
+        [sys.executable, "-c", program, argument],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout is not None
+        if process.stdout.readline() != b"first\n":
+            raise SystemExit("the model did not answer")
+        took = (time.perf_counter() - began) * 1000
+        process.stdout.read()
+    return took
+
+
+def _end_servers(folder: str) -> None:
+    """End the model's process that this folder's socket belongs to."""
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"cantrip_acp.crystals.embedded.server_process" in words and folder in json.loads(words[3])["socket"]:
+            os.kill(int(entry.name), signal.SIGTERM)
+    while list(Path(folder).rglob("model.sock")) and _answering(folder):
+        time.sleep(0.05)
+
+
+def _answering(folder: str) -> bool:
+    import socket
+
+    for path in Path(folder).rglob("model.sock"):
+        with socket.socket(socket.AF_UNIX) as connection:
+            try:
+                connection.connect(str(path))
+            except OSError:
+                continue
+            return True
+    return False

@@ -365,10 +365,10 @@ class Session:
                 await anyio.lowlevel.checkpoint()
         finally:
             self._replaying = False
-        if self.metadata.title is not None:
-            self.send_now(self.info())
         if self.closing:
             raise session_not_ready(self.id, "closed")
+        if self.metadata.title is not None:
+            self.send_now(self.info())
 
     def _history_updates(self, loaded_updates: Callable[..., Iterable[acp.Update]]) -> Sequence[acp.Update]:
         # If the history was read when the session was opened, use it instead of reading it again.

@@ -163,7 +163,7 @@ def assemble(instructions: Iterable[Instruction]) -> bytes:
     return b"".join(struct.pack("=HBBI", *i) for i in instructions)
 
 
-def _filter(machine: Machine, unix_sockets: bool) -> list[Instruction]:
+def _filter(machine: Machine, unix_sockets: bool = False) -> list[Instruction]:
     numbers = machine.numbers
     out: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
@@ -176,10 +176,9 @@ def _filter(machine: Machine, unix_sockets: bool) -> list[Instruction]:
     for name in CONDITIONAL:
         if name not in numbers:
             continue
-        if name == "socket":
+        block = _mode(MODES[name]) if name in MODES else _CHECKS[name]()
+        if name == "socket" and unix_sockets:
             block = _socket(unix_sockets)
-        else:
-            block = _mode(MODES[name]) if name in MODES else _CHECKS[name]()
         out += [(_EQUAL, 0, len(block), numbers[name]), *block]
     for name, number in sorted(numbers.items(), key=lambda item: item[1]):
         if name not in CONDITIONAL:
@@ -214,7 +213,7 @@ def _one_of(values: Iterable[int], code: int) -> list[Instruction]:
     return [*out, _deny(code)]
 
 
-def _socket(unix_sockets: bool) -> list[Instruction]:
+def _socket(unix_sockets: bool = False) -> list[Instruction]:
     inet = [
         _load(1),
         (_AND, 0, 0, _TYPE_MASK),
@@ -291,6 +290,7 @@ def _creating(flags: int) -> list[Instruction]:
 _CHECKS = {
     "open": lambda: _creating(1),
     "openat": lambda: _creating(2),
+    "socket": _socket,
     "socketpair": _socketpair,
     "ioctl": _ioctl,
     "clone": _clone,

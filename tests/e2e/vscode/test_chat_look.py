@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 from tests.e2e.vscode.chat_project import ANSWER, Chat, Project, call, done
 from tests.e2e.vscode.workbench import EXTENSION, ROOT, Window, Workbench
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(500), pytest.mark.xdist_group("vscode-2")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500), pytest.mark.xdist_group("vscode")]
 
 MCP_SERVER = ROOT / "tests/support/plain_mcp_server.py"
 AXE = EXTENSION / "node_modules/axe-core/axe.min.js"

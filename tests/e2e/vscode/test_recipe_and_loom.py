@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 from tests.e2e.vscode.conftest import RECIPE
 from tests.e2e.vscode.workbench import BIN, Window
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode-2")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode")]
 
 
 SLOW = (

@@ -17,7 +17,7 @@ from tests.e2e.vscode import workbench as workbenches
 from tests.e2e.vscode.conftest import RECIPE
 from tests.e2e.vscode.workbench import BIN, Window, Workbench
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode-2")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode")]
 
 
 @pytest.fixture(scope="module")

@@ -86,6 +86,7 @@ function setState(state: State): void {
   const name = chosen?.values.find((value) => value.value === chosen.value)?.name ?? ''
   if (state.session !== '' && state.session === session && name !== mode) announce(`Mode: ${name}`)
   session = state.session
+  document.body.dataset['session'] = session
   mode = name
   showPlan(state)
   running = state.running

@@ -85,7 +85,7 @@ def made(recorded: Mapping[str, Any], by_hand: Mapping[str, Any]) -> dict[str, A
                 continue
             sources = [s for s, held in (("litellm", theirs), ("hand", given)) if held.get(name) is not None]
             entry = {**theirs.get(name, {}), **given.get(name, {})}
-            if provider != "ollama" and not {"context_window", "price"} <= set(entry):
+            if provider not in ("ollama", "embedded") and not {"context_window", "price"} <= set(entry):
                 continue  # nothing that a table is for
             if name not in given and entry.get("retired", today) < today:
                 retired.setdefault(provider, {})[name] = {"retired": entry["retired"]}

@@ -51,6 +51,8 @@ _PROVIDERS = {
     "google": "Models of Google.",
     "openrouter": "Models of many providers at OpenRouter.",
     "local": "A model server on this machine or in this network.",
+    "embedded": "A small model that this machine runs itself; cantrip models pull gets it.",
+    "gguf": "A model in a GGUF file, which this machine runs itself.",
     "scripted": "Answers from a file, without a model.",
     "human": "A person answers.",
 }

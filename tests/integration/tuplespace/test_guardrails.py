@@ -60,7 +60,8 @@ async def test_a_cast_that_writes_more_than_its_quota_is_stopped(tmp_path: Path)
         == "the cast was stopped: it used more than the 2 MB that the step may write to disks (disk_quota_mb)"
     )
     assert stopped.cost["usd"] == 0.5
-    assert (tmp_path / "large").stat().st_size == 9_000_000, "what it wrote stays for its user"
+    # On a busy machine it is stopped before all is written.
+    assert 2_000_000 < (tmp_path / "large").stat().st_size <= 9_000_000, "what it wrote stays for its user"
 
 
 async def test_casts_that_share_a_workspace_have_a_quota_each(tmp_path: Path) -> None:

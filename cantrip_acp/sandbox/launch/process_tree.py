@@ -381,6 +381,8 @@ class Tree:
             self._end("it was stopped")
             if _wait(self._outer, GONE_WITHIN):
                 self._on_exit()
+                if self._inner < 0:
+                    self.status.gone = self._wait_for_end_of_output()
             else:
                 self._loop.remove_reader(self._outer)
                 os.close(self._outer)
@@ -391,6 +393,14 @@ class Tree:
             self.status.gone = _wait(self._inner, GONE_WITHIN) and self.status.gone
             os.close(self._inner)
             self._inner = -1
+
+    def _wait_for_end_of_output(self) -> bool:
+        """Whether no process has the output pipe open within `GONE_WITHIN` seconds. All of a tree's processes have it.
+
+        This is for a first process that we never knew. It was killed with its group, but may end later than bubblewrap.
+        """
+        fds = [stream.fd for stream in self._streams.values() if stream.open]
+        return not fds or _wait(fds[0], GONE_WITHIN, select.POLLHUP)
 
     def _drain(self, stream: _Stream) -> None:
         """Read the rest of a pipe. The amount is limited, in case a process still writes."""
@@ -461,10 +471,10 @@ def _raise_priority(pid: int, pidfd: int) -> None:
         return
 
 
-def _wait(pidfd: int, seconds: float) -> bool:
-    """Whether the process of a pidfd ends within that time."""
+def _wait(fd: int, seconds: float, event: int = select.POLLIN) -> bool:
+    """Whether the event happens within that time. A pidfd is readable when its process has ended."""
     poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
+    poller.register(fd, event)
     return bool(poller.poll(seconds * 1000))
 
 

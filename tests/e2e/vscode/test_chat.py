@@ -469,9 +469,14 @@ def test_the_next_query_of_the_chat_is_in_the_tree_with_tokens(window: Window, p
         # A click is lost if the tree is drawn anew at that moment.
         window.expand(group)
         window.page.wait_for_timeout(500)
-    before = tokens()
-    known = [row.inner_text() for row in sources.all()]
-    assert sum(int(re.findall(r"([\d,]+) token", row)[0].replace(",", "")) for row in known) == before
+    # The tree may be drawn anew between two readings, and then it shows no rows for a moment.
+    for _ in range(20):
+        before = tokens()
+        known = [int(re.findall(r"([\d,]+) token", text)[0].replace(",", "")) for text in sources.all_inner_texts()]
+        if sum(known) == before > 0:
+            break
+        window.page.wait_for_timeout(500)
+    assert sum(known) == before > 0
     (project.folder / "go").touch()
     expect(group).not_to_contain_text(f"{before:,} of")
     (project.folder / "go").unlink()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 import zlib
 from pathlib import Path
@@ -11,6 +13,7 @@ import anyio
 import pytest
 
 from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.sandbox.launch.process_tree import Tree
 from cantrip_acp.sandbox.launch.sandbox import Outcome, Running, Sandbox, control_groups
 from tests.integration.sandbox.conftest import Make, both_back_ends
 
@@ -116,6 +119,32 @@ async def test_a_cancel_at_any_instant_of_the_start(make: Make, workspace: Path)
         assert alive(marker) == []
     assert list(workspace.iterdir()) == []
     assert (await box.run("echo still works")).stdout == "still works\n"
+
+
+async def test_a_cancel_waits_for_a_first_process_that_is_not_known_yet(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bubblewrap may have made the process, but not reported it. It then ends later than bubblewrap on a busy machine."""
+    end = Tree.finish
+
+    def finish(tree: Tree) -> object:
+        for child in Path(f"/proc/{tree.group}/task/{tree.group}/children").read_text().split():
+            os.sched_setscheduler(int(child), os.SCHED_IDLE, os.sched_param(0))
+        return end(tree)
+
+    monkeypatch.setattr(Tree, "_on_status", lambda tree, data: None)
+    monkeypatch.setattr(Tree, "finish", finish)
+    marker = a_time("unknown")
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        for _ in range(20):
+            with anyio.move_on_after(0.02):
+                await make().run(f"sleep {marker}")
+            assert alive(marker) == []
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 async def test_many_at_once(make: Make) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
+from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.recipes.models import field_types
 from cantrip_acp.recipes.models.crystal import Script
@@ -91,7 +92,10 @@ def _translate(
         if kind == "extra_forbidden":
             name = str(path[-1])
             what = "ward" if noun == "ward" else f"key in {noun}:"
-            text, near = f"unknown {what} {show_value(name)}{nearest(name, keys)}", field_types.near(name, keys)
+            near = field_types.near(name, keys)
+            ward = field_types.near(name, tuple(WARDS)) if near is None and noun != "ward" else None
+            hint = f"; {ward} is a ward: write `- {ward}: …` under circle.wards" if ward else nearest(name, keys)
+            text = f"unknown {what} {show_value(name)}{hint}"
             mend = Mend("rename", near, name) if near is not None else None
             yield document.problem(path, text, at_key=True, rule="unknown-key", mend=mend)
         elif kind == "missing":

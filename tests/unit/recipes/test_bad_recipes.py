@@ -92,6 +92,10 @@ BAD = [
         ":2:3: circle.medum: unknown key in circle: 'medum'; did you mean 'medium'?",
     ),
     (
+        GOOD.replace("circle:\n", "circle:\n  max_turn: 3\n"),
+        ":2:3: circle.max_turn: unknown key in circle: 'max_turn'; max_turns is a ward: write `- max_turns: …` under circle.wards",
+    ),
+    (
         GOOD.replace("circle:\n", "circle:\n  medium: bsh\n"),
         ":2:11: circle.medium: unknown medium 'bsh'; did you mean 'bash'?",
     ),

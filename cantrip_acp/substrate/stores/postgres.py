@@ -116,7 +116,11 @@ class PostgresTables:
         view = self._views.get(name)
         if view is None or view.base.closed:
             options: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(self._url.server)}
-            view = self._views[name] = PostgresView(psycopg.connect(**options, autocommit=True))
+            base = psycopg.connect(**options, autocommit=True)
+            if name == "read":
+                # All statements of a transaction see the same moment. Part of BEGIN, so that it costs no question more.
+                base.isolation_level, base.read_only = psycopg.IsolationLevel.REPEATABLE_READ, True
+            view = self._views[name] = PostgresView(base)
         return view
 
     def _migrate(self, base: psycopg.Connection[Any]) -> None:
@@ -140,8 +144,6 @@ class PostgresTables:
         with self._locks["read"], self._failures("read"):
             view = self._view("read")
             with view.base.transaction(force_rollback=True):
-                # All statements see the same moment.
-                view.base.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                 yield view
 
     @contextlib.contextmanager
@@ -151,9 +153,8 @@ class PostgresTables:
                 raise SubstrateError(f"cannot change substrate {self.location}: it was opened for reading only")
             view = self._view("write")
             with view.base.transaction():
-                if not durable:
-                    view.base.execute("SET LOCAL synchronous_commit = off")
-                view.base.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+                soon = "" if durable else "SET LOCAL synchronous_commit = off;"
+                view.base.execute(f"{soon} SELECT pg_advisory_xact_lock({_LOCK:d})".encode())
                 yield view
 
     @contextlib.contextmanager

@@ -221,17 +221,9 @@ class Watcher:
             names = os.listdir(fd)
         except OSError:
             return []
-        files = folder.files
         for name in names:
-            if name in SKIPPED:
-                continue
-            known = files.get(name)
-            if known is not None and known[1] is not None:
-                # All that is done for an unchanged file.
-                with suppress(OSError):
-                    if _signature(os.stat(name, dir_fd=fd, follow_symlinks=False)) == known[1]:
-                        continue
-            self._look_at(folder, fd, name, enter=False)
+            if name not in SKIPPED:
+                self._look_at(folder, fd, name, enter=False)
         gone = (folder.files.keys() | folder.folders.keys()) - set(names)
         for name in gone:
             self._remove(folder, name)

@@ -27,6 +27,10 @@ export class Completion {
   private at = 0
   private asked = 0
   private start = 0
+  /** The suggestions for the typed text have not come yet: what is shown belongs to an earlier text. */
+  private pending = false
+  /** A key chose while they were pending: take the first when they come. */
+  private takeFirst = false
 
   constructor(
     private readonly input: HTMLTextAreaElement,
@@ -49,6 +53,7 @@ export class Completion {
 
   /** The typed text or the cursor changed. */
   update(): void {
+    this.pending = this.takeFirst = false
     const before = this.input.value.slice(0, this.input.selectionStart)
     const command = /^\/([\w-]*)$/.exec(before)
     if (command) {
@@ -66,6 +71,7 @@ export class Completion {
       const query = mention[1] ?? ''
       this.start = before.length - query.length - 1
       this.asked += 1
+      this.pending = true
       host.postMessage({ type: 'mention', ask: this.asked, query })
       return
     }
@@ -74,6 +80,8 @@ export class Completion {
 
   found(ask: number, attachments: readonly Attachment[]): void {
     if (ask !== this.asked) return
+    const take = this.takeFirst
+    this.pending = this.takeFirst = false
     this.show(
       attachments.map((each) => {
         const base = { label: each.name, detail: each.detail ?? '', icon: KINDS[each.kind] }
@@ -81,10 +89,12 @@ export class Completion {
         return each.uri === undefined ? { ...base, insert: `@${each.name}` } : { ...base, insert: `@${each.name} `, attachment: each }
       }),
     )
+    if (take && this.visible) this.take(0)
   }
 
   hide(): void {
     this.asked += 1
+    this.pending = this.takeFirst = false
     this.element.hidden = true
     this.input.setAttribute('aria-expanded', 'false')
     this.input.removeAttribute('aria-activedescendant')
@@ -106,10 +116,10 @@ export class Completion {
           this.hide()
           return false
         }
-        this.take(this.at)
+        this.takeSelected()
         break
       case 'Tab':
-        this.take(this.at)
+        this.takeSelected()
         break
       case 'Escape':
         this.hide()
@@ -152,10 +162,16 @@ export class Completion {
     this.input.setAttribute('aria-activedescendant', `suggestion-${at}`)
   }
 
+  private takeSelected(): void {
+    if (this.pending) this.takeFirst = true
+    else this.take(this.at)
+  }
+
   private take(at: number): void {
     const suggestion = this.shown[at]
     const to = this.input.selectionStart
-    this.hide()
+    // One that leads to more stays until they come.
+    if (suggestion?.insert.endsWith(':') !== true) this.hide()
     if (suggestion) this.chosen(suggestion, this.start, to)
   }
 }

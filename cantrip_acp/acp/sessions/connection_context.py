@@ -61,6 +61,8 @@ class ConnectionContext:
         """Called when a prompt begins, which may have waited in the queue (version 2)."""
         self.on_delivered: Callable[[str, Request, str], None] | None = None
         """Gets the session's id, the request of a prompt that was sent into the running one, and its message's id (version 2)."""
+        self.on_queue_command: Callable[[acp.Prompt, Request], None] | None = None
+        """Called when the slash command /queue runs during another prompt (version 2)."""
         self._factory = factory
         self._store = factory.store
         self._options = options

@@ -522,6 +522,8 @@ class Sessions:
             return self._ask_for_trust(waiting, params, request)
         session = self._open_sessions.session(params.session_id)
         if session.running and (queue_command := self._queue_command(params)) is not None:
+            if self.context.on_queue_command is not None:
+                self.context.on_queue_command(params, request)
             return self._run_command(session, *queue_command)
         if session.running and (session.client.queues_prompts or acp.asks_for_queue(params.meta)):
             return session.queue.add(params, request, partial(self._begin_prompt, session))

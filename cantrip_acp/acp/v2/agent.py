@@ -42,6 +42,7 @@ class AgentV2:
         sessions.context.connection = cast("Connection", self._client)
         sessions.context.on_event = self._on_event
         sessions.context.on_begin = self._client.begin
+        sessions.context.on_queue_command = self._client.insert_beside
         sessions.context.on_delivered = self._client.delivered
 
     def methods(self) -> dict[str, Method]:

@@ -118,6 +118,12 @@ class Client:
             # "Send now" changes the order in which prompts begin.
             prompts.sort(key=lambda each: (not each.begun, each is prompt))
 
+    def insert_beside(self, params: acp.Prompt, request: Request) -> None:
+        """Insert the message of a prompt that is answered while another one runs."""
+        for each in self._prompts.get(params.session_id, ()):
+            if each.request is request:
+                self.insert(each)
+
     def delivered(self, session_id: str, request: Request, message_id: str) -> None:
         """The entity got a waiting prompt while another one runs. The update with its text follows (`core.events.Steered`)."""
         for each in self._prompts.get(session_id, ()):

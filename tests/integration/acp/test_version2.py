@@ -157,6 +157,23 @@ def test_a_prompt_during_another_waits(begin: Callable[..., RawClient], folder: 
     assert not [m for m in agent.seen if m.get("method") == "_cantrip/queue_changed"]
 
 
+def test_the_command_queue_is_answered_after_its_message(begin: Callable[..., RawClient], folder: Path) -> None:
+    agent = begin([WRITE, DONE], capabilities={"_meta": {"cantrip": {"promptQueueing": True}}}, **FILES)
+    agent.permit = None
+    session = agent.session(folder, mode="ask")
+    agent.start_prompt(session, "one")
+    question = agent.until(lambda m: m.get("method") == "session/request_permission")
+    agent.start_prompt(session, "two")
+    since = len(agent.seen)
+    reply(agent, agent.start_prompt(session, "/queue"))
+    agent.decide(question, "allow_once")
+    until_idle(agent, session)
+    said = [m["params"]["update"] for m in agent.seen[since:] if m.get("method") == "session/update"]
+    said = [each for each in said if each["sessionUpdate"] in ("user_message", "agent_message_chunk")]
+    assert [each["sessionUpdate"] for each in said[:2]] == ["user_message", "agent_message_chunk"]
+    assert "two" in said[1]["content"]["text"]
+
+
 def test_a_cancel_answers_what_waits(begin: Callable[..., RawClient], folder: Path) -> None:
     agent = begin([WRITE, DONE], capabilities={"_meta": {"cantrip": {"promptQueueing": True}}}, **FILES)
     agent.permit = None

@@ -152,6 +152,8 @@ CALL = _map(
                 "system_prompt",
                 "temperature",
                 "top_p",
+                "top_k",
+                "min_p",
                 "max_tokens",
                 "seed",
                 "tool_choice",

@@ -6,6 +6,7 @@ between queries. It may send pieces of its response through ``emit`` as they arr
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -273,13 +274,41 @@ STOPS = ("stop", "length", "tool_calls", "refusal", "content_filter")
 """The reasons why a response ends. All providers use these words."""
 
 
-class RequestParameters(msgspec.Struct, frozen=True):
-    """The parameters of a request as they were sent. None: not sent, because not requested or not supported by the model."""
+ToolMode = Literal["native", "text", "none"]
+"""How a query offered tools: as tool definitions, as text in the messages (`text_tools`), or not at all."""
+
+
+class RequestParameters(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The parameters of a request as they were sent. None: not sent, because not requested or not supported by the model.
+
+    - ``stop`` are the stop sequences, with those that the crystal adds.
+    - ``tool_mode`` is a `ToolMode`. None if the crystal does not report it.
+    - ``dialect`` names the form in which a Chat Completions server got the messages (`openai.chat_messages.DIALECTS`).
+    - ``template`` is the `template_label` of the server's chat template, if the server reports the template.
+    - ``weights`` is the label of the version of the weights that answered: the crystal's option ``weights``, else what
+      the server reports, else ``$CANTRIP_WEIGHTS``.
+    """
 
     temperature: float | None = None
     top_p: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    stop: tuple[str, ...] = ()
+    tool_mode: ToolMode | None = None
+    dialect: str | None = None
+    template: str | None = None
+    weights: str | None = None
+
+
+WEIGHTS_VARIABLE = "CANTRIP_WEIGHTS"
+"""The environment variable with the label of the weights' version, for crystals without the option ``weights``."""
+
+
+def template_label(template: str) -> str:
+    """The label of a chat template: the beginning of the SHA-256 of its text."""
+    return f"sha256:{hashlib.sha256(template.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -342,6 +371,11 @@ class Delta(msgspec.Struct, frozen=True):
 
     kind: Literal["text", "thought"]
     text: str
+
+
+def tool_mode(query: Query) -> ToolMode:
+    """How a crystal that sends tool definitions offers the tools of a query."""
+    return "native" if query.tools and query.tool_choice != "none" else "none"
 
 
 Emit = Callable[[Delta], Awaitable[None]]

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cantrip_acp.core.definition.checked_values import check_choice, check_flag, check_keys, check_mapping, short_repr
+from cantrip_acp.core.definition.checked_values import (
+    check_choice,
+    check_flag,
+    check_keys,
+    check_mapping,
+    check_text,
+    short_repr,
+)
 from cantrip_acp.core.errors import ContextLimitError, DefinitionError
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
@@ -35,6 +42,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "routing": None,
     "threads": None,
     "gpu_layers": None,
+    "weights": None,
 }
 """The options of an endpoint. Each has its allowed words, or None if its value is not a word."""
 
@@ -79,6 +87,8 @@ class Endpoint:
                 check_choice(value, words, name)
             elif name == "logprobs":
                 check_flag(value, name)
+            elif name == "weights":
+                check_text(value, name)
             elif name == "routing":
                 check_mapping(value, name)
             elif isinstance(value, bool) or not isinstance(value, int) or value < -1:
@@ -87,6 +97,11 @@ class Endpoint:
     def plain_headers(self) -> dict[str, str]:
         """The headers as plain text, for the request."""
         return {name: value.reveal() for name, value in self.headers.items()}
+
+    @property
+    def weights(self) -> str | None:
+        """The label of the version of the weights, if the crystal has one."""
+        return self.options.get("weights")
 
     def address(self) -> str | None:
         """The address to use: ``base_url``, else the one in the environment; None means the provider's own address."""

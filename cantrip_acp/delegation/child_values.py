@@ -28,6 +28,8 @@ _VALUE: Mapping[str, Any] = {
         "properties": {
             "temperature": {"type": "number"},
             "top_p": {"type": "number"},
+            "top_k": {"type": "integer", "minimum": 1},
+            "min_p": {"type": "number"},
             "max_tokens": {"type": "integer", "minimum": 1},
             "seed": {"type": "integer"},
             "stop": {"type": "array", "items": {"type": "string"}, "maxItems": 16},

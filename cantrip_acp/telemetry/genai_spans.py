@@ -65,6 +65,7 @@ def _request_attributes(entity: SpannedEntity) -> dict[str, Any]:
         "gen_ai.request.seed": call.seed,
         "gen_ai.request.temperature": call.temperature,
         "gen_ai.request.top_p": call.top_p,
+        "gen_ai.request.top_k": call.top_k,
         "gen_ai.request.max_tokens": call.max_tokens,
         "gen_ai.request.stop_sequences": list(call.stop) or None,
     }

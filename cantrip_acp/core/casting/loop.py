@@ -113,7 +113,9 @@ class CastRun:
         self._resumed = resumed
         self._scoring = Scoring(entity.circle.score if entity.cantrip.scores else None, entity.loom, entity.redactor)
         call = entity.call
-        parameters = RequestParameters(call.temperature, call.top_p, call.seed, call.max_tokens)
+        parameters = RequestParameters(
+            call.temperature, call.top_p, call.seed, call.max_tokens, call.top_k, call.min_p, call.stop
+        )
         self.cast.parameters = parameters if parameters != RequestParameters() else None
         if resumed is not None and resumed.spent < (entity.circle.wards.max_turns or 1):
             self.cast.queries = resumed.spent

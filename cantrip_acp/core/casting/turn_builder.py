@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import msgspec
 
-from cantrip_acp.crystals.contract import NO_USAGE, RequestParameters, Response, ToolCall
+from cantrip_acp.crystals.contract import NO_USAGE, WEIGHTS_VARIABLE, RequestParameters, Response, ToolCall
 from cantrip_acp.gates.registry import ALIASES, CHILD_FUNCTIONS, DELEGATION
 from cantrip_acp.loom.records.turn import (
     TERMINATIONS,
@@ -307,7 +308,10 @@ class TurnBuilder:
 
     def _request(self) -> RequestParameters | None:
         """The parameters as they were sent. If the crystal does not report them, those of the call."""
-        return self.response.request or self.cast.parameters
+        sent = self.response.request or self.cast.parameters
+        if (sent is None or sent.weights is None) and (weights := os.environ.get(WEIGHTS_VARIABLE)):
+            return msgspec.structs.replace(sent or RequestParameters(), weights=weights)
+        return sent
 
     def _metadata(self, sampled: SampledTokens | msgspec.UnsetType = msgspec.UNSET) -> TurnMetadata:
         response = self.response

@@ -32,9 +32,9 @@ _TOOL_CHOICES = ("auto", "required", "none")
 class Call:
     """System prompt and model parameters.
 
-    ``temperature`` is 0 to 2, ``top_p`` 0 to 1, ``max_tokens`` the limit of one response, ``seed`` the sampling seed,
-    ``stop`` the stop sequences, ``tool_choice`` auto | required | none (CRYSTAL-5). With ``require_done_tool``, prose
-    alone does not end a cast (LOOP-6).
+    ``temperature`` is 0 to 2, ``top_p`` and ``min_p`` are 0 to 1, ``top_k`` is the number of tokens to sample from,
+    ``max_tokens`` the limit of one response, ``seed`` the sampling seed, ``stop`` the stop sequences, ``tool_choice``
+    auto | required | none (CRYSTAL-5). With ``require_done_tool``, prose alone does not end a cast (LOOP-6).
     None means the provider's default. Every field is checked. Setting a field later raises `errors.Immutable`.
     """
 
@@ -46,6 +46,8 @@ class Call:
     tool_choice: ToolChoice | None = None
     require_done_tool: bool = False
     seed: int | None = None
+    top_k: int | None = None
+    min_p: float | None = None
 
     def __post_init__(self) -> None:
         if self.system_prompt is not None:
@@ -54,6 +56,10 @@ class Call:
             check_number(self.temperature, "call.temperature", 0, 2)
         if self.top_p is not None:
             check_number(self.top_p, "call.top_p", 0, 1)
+        if self.top_k is not None:
+            check_whole(self.top_k, "call.top_k", 1)
+        if self.min_p is not None:
+            check_number(self.min_p, "call.min_p", 0, 1)
         if self.max_tokens is not None:
             check_whole(self.max_tokens, "call.max_tokens", 1)
         if self.seed is not None:

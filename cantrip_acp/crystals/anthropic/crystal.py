@@ -28,7 +28,7 @@ from cantrip_acp.crystals.catalog.unsupported_params import (
     drop_parameters,
     unsupported_parameter,
 )
-from cantrip_acp.crystals.contract import Emit, Meter, Query, RequestParameters, Response
+from cantrip_acp.crystals.contract import Emit, Meter, Query, RequestParameters, Response, tool_mode
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, limit_response_size, tls_context
 from cantrip_acp.crystals.openai.tool_names import original_names
@@ -42,7 +42,7 @@ _BETA = "anthropic-beta"
 _INTERLEAVED = "interleaved-thinking-2025-05-14"
 """The beta that lets models with a thinking budget think between tool calls. Other models do so without it."""
 
-_SAMPLING = ("temperature", "top_p")
+_SAMPLING = ("temperature", "top_p", "top_k")
 """Parameters that newer models refuse."""
 
 _UNSIGNED = re.compile(
@@ -138,7 +138,15 @@ class AnthropicCrystal:
             if messages[-1]["role"] == "assistant":
                 messages = messages[:-1]
             body = {**body, "messages": [*messages, {"role": "assistant", "content": said}]}
-        asked = RequestParameters(sent.get("temperature"), sent.get("top_p"), None, sent["max_tokens"])
+        asked = RequestParameters(
+            sent.get("temperature"),
+            sent.get("top_p"),
+            max_tokens=sent["max_tokens"],
+            top_k=sent.get("top_k"),
+            stop=tuple(sent.get("stop_sequences", ())),
+            tool_mode=tool_mode(query),
+            weights=self._endpoint.weights,
+        )
         response = reading.response(original_names(query.tools), self.model, info.price, asked)
         notices = self._effort.notices()
         return msgspec.structs.replace(response, notices=notices) if notices else response

@@ -108,6 +108,8 @@ def request(query: Query, model: str, info: ModelInfo, options: Mapping[str, Any
             body["temperature"] = min(1.0, call.temperature)
         elif call.top_p is not None:
             body["top_p"] = call.top_p
+        if call.top_k is not None:
+            body["top_k"] = call.top_k
     return body
 
 

@@ -18,6 +18,8 @@ from cantrip_acp.crystals.contract import Message
 DROPPABLE = (
     "temperature",
     "top_p",
+    "top_k",
+    "min_p",
     "seed",
     "verbosity",
     "text.verbosity",

@@ -20,7 +20,7 @@ import msgspec
 
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals import provider_errors
-from cantrip_acp.crystals.contract import Emit, Query, RequestParameters, Response
+from cantrip_acp.crystals.contract import Emit, Query, RequestParameters, Response, tool_mode
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.google.messages import body_of, signatures
 from cantrip_acp.crystals.google.request import check, drop_refused_parameter
@@ -128,7 +128,14 @@ class GoogleCrystal:
             raise CrystalError(f"{self._who} refuses the parameters of the request in every form", retryable=False)
         sent = body.get("generationConfig", {})
         asked = RequestParameters(
-            sent.get("temperature"), sent.get("topP"), sent.get("seed"), sent.get("maxOutputTokens")
+            sent.get("temperature"),
+            sent.get("topP"),
+            sent.get("seed"),
+            sent.get("maxOutputTokens"),
+            top_k=sent.get("topK"),
+            stop=tuple(sent.get("stopSequences", ())),
+            tool_mode=tool_mode(query),
+            weights=self._endpoint.weights,
         )
         return msgspec.structs.replace(reading.response(), request=asked, notices=notices)
 

@@ -56,6 +56,8 @@ def body_of(
             generation["temperature"] = call.temperature
         if call.top_p is not None:
             generation["topP"] = call.top_p
+        if call.top_k is not None:
+            generation["topK"] = call.top_k
     if call.seed is not None:
         generation["seed"] = call.seed
     if call.max_tokens is not None:

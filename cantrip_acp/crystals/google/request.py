@@ -103,7 +103,12 @@ def drop_refused_parameter(
     if re.search(r"thinking|thought", words, re.IGNORECASE) and "thinkingConfig" in out:
         thought, notice = _thinking_with_less(who, out.pop("thinkingConfig"), words)
         return (out | {"thinkingConfig": thought} if thought is not None else out), notice
-    for name, pattern in (("temperature", r"temperature"), ("topP", r"top_?p"), ("seed", r"\bseed\b")):
+    for name, pattern in (
+        ("temperature", r"temperature"),
+        ("topP", r"top_?p"),
+        ("topK", r"top_?k"),
+        ("seed", r"\bseed\b"),
+    ):
         if name in out and re.search(pattern, words, re.IGNORECASE):
             del out[name]
             return out, ""

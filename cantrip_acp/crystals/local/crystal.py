@@ -29,6 +29,7 @@ class LocalCrystal(ChatCrystal):
 
     dialect = Dialect("local", one_system=True, carry=("reasoning_content", "reasoning"))
     limit_key = "max_tokens"
+    more_sampling = True
     think_tags = True
 
     def __init__(self, endpoint: Endpoint) -> None:

@@ -69,6 +69,8 @@ class ChatCrystal:
 
     dialect = Dialect("openai-chat")
     limit_key = "max_completion_tokens"
+    more_sampling = False
+    """Whether the server takes ``top_k`` and ``min_p``, which OpenAI's own API does not have."""
     think_tags = False
     """Whether the text may contain thinking in tags."""
 
@@ -151,6 +153,11 @@ class ChatCrystal:
                 body["temperature"] = params.temperature
             if params.top_p is not None:
                 body["top_p"] = params.top_p
+            if self.more_sampling:
+                if params.top_k is not None:
+                    body["top_k"] = params.top_k
+                if params.min_p is not None:
+                    body["min_p"] = params.min_p
         if endpoint.options.get("verbosity"):
             body["verbosity"] = endpoint.options["verbosity"]
         if params.seed is not None:
@@ -206,6 +213,12 @@ class ChatCrystal:
             body.get("top_p"),
             body.get("seed"),
             body.get("max_completion_tokens", body.get("max_tokens")),
+            body.get("top_k"),
+            body.get("min_p"),
+            tuple(body.get("stop", ())),
+            "text" if by_text else "native" if "tools" in body and query.tool_choice != "none" else "none",
+            self.dialect.family,
+            weights=self.endpoint.weights or answer.chat.weights,
         )
         query.meter.report(response.usage, complete=True)
         self.check_usage(response.usage, query)

@@ -62,6 +62,8 @@ class ChatAnswer:
     timings: Mapping[str, Any] | None = None
     model: str | None = None
     fingerprint: str | None = None
+    weights: str | None = None
+    """The label of the version of the weights, which SGLang reports."""
     id: str | None = None
     tokens: TokenCollector = field(default_factory=TokenCollector)
     _slots: dict[int, PartialCall] = field(default_factory=dict)
@@ -72,6 +74,9 @@ class ChatAnswer:
             self.model = chunk["model"]
         if isinstance(chunk.get("system_fingerprint"), str) and chunk["system_fingerprint"]:
             self.fingerprint = chunk["system_fingerprint"]
+        metadata = chunk.get("metadata")
+        if isinstance(metadata, Mapping) and isinstance(metadata.get("weight_version"), str):
+            self.weights = metadata["weight_version"]
         if isinstance(chunk.get("id"), str) and chunk["id"]:
             self.id = chunk["id"]
         if isinstance(chunk.get("timings"), Mapping):

@@ -93,6 +93,22 @@ class OpenAISdk:
             with anyio.move_on_after(_CLOSE_S, shield=True):
                 await stream.close()
 
+    async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Send a request about the server itself, not a query, and return its JSON: a GET if there is no ``body``.
+
+        Raises `CrystalError`.
+        """
+        import openai
+
+        client = self._clients.get()
+        options: Any = {"follow_redirects": False}
+        try:
+            if body is None:
+                return await client.get(path, cast_to=object, options=options)
+            return await client.post(path, cast_to=object, body=dict(body), options=options)
+        except openai.OpenAIError as error:
+            raise self.failure(error) from None
+
     async def _post(self, client: openai.AsyncOpenAI, path: str, body: Any, options: Any) -> openai.AsyncStream[object]:
         import openai
 

@@ -31,6 +31,7 @@ class OpenRouterCrystal(ChatCrystal):
 
     dialect = Dialect("openrouter", carry=("reasoning_details",))
     limit_key = "max_tokens"
+    more_sampling = True
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint, endpoint.base_url or OWN_ADDRESS, HEADERS)

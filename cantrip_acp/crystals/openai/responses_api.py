@@ -30,6 +30,7 @@ from cantrip_acp.crystals.contract import (
     RequestParameters,
     Response,
     ToolDefinition,
+    tool_mode,
 )
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.logprobs import SampledTokens, TokenCollector
@@ -157,7 +158,11 @@ class ResponsesCrystal:
                     raise
             else:
                 asked = RequestParameters(
-                    body.get("temperature"), body.get("top_p"), None, body.get("max_output_tokens")
+                    body.get("temperature"),
+                    body.get("top_p"),
+                    max_tokens=body.get("max_output_tokens"),
+                    tool_mode=tool_mode(query),
+                    weights=self.endpoint.weights,
                 )
                 return self._response(answer, query, asked)
 

@@ -212,6 +212,10 @@ class ModelCrystal(Model):
         default=False,
         description="Record each token's log-probability (and its id, if the server sends it) in the loom, for training.",
     )
+    weights: Line = Field(
+        default="",
+        description="A label of the version of the weights, which a trainer sets. Each turn records it, and exports contain it.",
+    )
     threads: Annotated[int, whole(1)] = Field(
         default=1, description="Threads of an embedded model. Without this key, one for each processor."
     )

@@ -33,6 +33,8 @@ class Call(Model):
     )
     temperature: Annotated[float, number(0, 2)] = 1
     top_p: Annotated[float, number(0, 1)] = 1
+    top_k: Annotated[int, whole(1)] = 1
+    min_p: Annotated[float, number(0, 1)] = 0
     max_tokens: Annotated[int, whole(1)] = Field(default=1, description="Maximum tokens of one response.")
     seed: Annotated[int, whole(-(2**31), 2**31 - 1)] = 0
     stop: Annotated[list[str], texts("a list of texts")] = Field(

@@ -2,7 +2,9 @@
 
 An utterance of the crystal is a ``Choice`` and is trained; everything else is a message. A thread that was folded, or
 continues as a fork, has its later windows in ``additional_histories``, with each utterance as a ``Choice`` once. A
-choice has log-probabilities where the provider gave them, and token ids as ``token_ids`` and ``prompt_token_ids``.
+choice has log-probabilities where the provider gave them, and token ids as ``token_ids`` and ``prompt_token_ids``. Its
+``request`` has the parameters of its query. The policy versions of a trajectory are the numbers at the end of the labels
+of the weights (``step-12``: 12); its metadata has the labels themselves.
 ART's reader (0.5) ignores ``additional_histories``: for folded threads, build them with ``dict_to_message_or_choice``,
 as that reader does.
 
@@ -14,6 +16,7 @@ A group has one prompt: forks of a turn, or casts of one intent. A single thread
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,9 +24,10 @@ from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.contract import NO_USAGE
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom.records.turn import Turn
-from cantrip_acp.training.export.rows import Prompts, entries, rendered, tools
+from cantrip_acp.training.export.rows import Prompts, entries, rendered, request_of, tools, weights_of
 from cantrip_acp.training.export.selection import Episode, Source
 
+_NUMBER = re.compile(r"[0-9]{1,15}\Z")
 _FINISHES = {"length": "length", "content_filter": "content_filter", "tool_calls": "tool_calls"}
 
 
@@ -76,6 +80,7 @@ def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dic
     if episode.reward is None:
         source.note("a trajectory without a reward: 0 stands for it")
     prompts = Prompts()
+    labels: list[str | None] = []
     histories: list[dict[str, Any]] = []
     turns, trained, seconds, used = 0, 0, 0.0, NO_USAGE
     for window in episode.windows():
@@ -85,6 +90,7 @@ def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dic
         for uttered in window.uttered:
             counted = uttered.turn.metadata
             turns += 1
+            labels.append(weights_of(uttered.turn))
             used = used + counted.usage
             seconds += counted.duration_ms / 1000
     if used.queries_without_usage:
@@ -99,6 +105,8 @@ def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dic
         **first,
         "additional_histories": histories[1:],
         "reward": episode.reward if episode.reward is not None else 0.0,
+        "initial_policy_version": _version(labels[0]) if labels else None,
+        "final_policy_version": _version(labels[-1]) if labels else None,
         "metrics": {
             "turns": turns,
             "trained_turns": trained,
@@ -108,9 +116,18 @@ def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dic
             "truncated": episode.state == "truncated",
             "rewarded": episode.reward is not None,
         },
-        "metadata": episode.about(),
+        "metadata": {
+            **episode.about(),
+            "initial_weights": labels[0] if labels else None,
+            "final_weights": labels[-1] if labels else None,
+        },
         "logs": [],
     }
+
+
+def _version(label: str | None) -> int | None:
+    found = _NUMBER.search(label or "")
+    return int(found[0]) if found is not None else None
 
 
 def _history(source: Source, window: Window, prompts: Prompts, own: set[int]) -> dict[str, Any]:
@@ -132,6 +149,8 @@ def _choice(message: dict[str, Any], uttered: WindowUtterance, prompts: Prompts)
         "message": {"refusal": None, **message},
         "logprobs": None,
     }
+    if asked := request_of(turn):
+        choice["request"] = asked
     sampled = turn.metadata.sampled
     if isinstance(sampled, SampledTokens):
         prompt = prompts.of(sampled)

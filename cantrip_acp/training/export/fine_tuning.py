@@ -9,7 +9,7 @@ from typing import Any
 from cantrip_acp.core.history.crystal_view import Window
 from cantrip_acp.crystals.contract import Message
 from cantrip_acp.loom.rewards import Group
-from cantrip_acp.training.export.rows import rendered, tools
+from cantrip_acp.training.export.rows import rendered, request_of, tools
 from cantrip_acp.training.export.selection import Episode, Source
 
 
@@ -119,7 +119,8 @@ class TrlSft:
                 for message in messages:
                     # A template may join it to other text, so null becomes empty text.
                     message["content"] = "" if message["content"] is None else message["content"]
-                about = {**episode.about(), "window": number, "trained_from": fresh[0]}
+                requests = [request_of(uttered.turn) for uttered in window.uttered if uttered.at >= fresh[0]]
+                about = {**episode.about(), "window": number, "trained_from": fresh[0], "requests": requests}
                 yield {
                     "prompt": messages[: fresh[0]],
                     "completion": messages[fresh[0] :],

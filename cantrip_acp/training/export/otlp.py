@@ -155,8 +155,14 @@ def _request(counted: TurnMetadata) -> dict[str, Any]:
     return {
         "gen_ai.request.temperature": sent.temperature,
         "gen_ai.request.top_p": sent.top_p,
+        "gen_ai.request.top_k": sent.top_k,
         "gen_ai.request.seed": sent.seed,
+        "gen_ai.request.stop_sequences": list(sent.stop) or None,
         "gen_ai.request.max_tokens": sent.max_tokens,
+        "cantrip.request.min_p": sent.min_p,
+        "cantrip.request.tool_mode": sent.tool_mode,
+        "cantrip.request.template": sent.template,
+        "cantrip.request.weights": sent.weights,
         "openai.response.system_fingerprint": counted.fingerprint or None,
     }
 

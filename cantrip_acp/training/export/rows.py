@@ -10,10 +10,11 @@ from typing import Any, BinaryIO, Literal
 
 import msgspec
 
-from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
+from cantrip_acp.crystals.contract import Attachment, Message, RequestParameters, ToolDefinition
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.crystals.openai.tool_names import wire_name
 from cantrip_acp.crystals.text_tools import text_without_calls
+from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.text.redaction import ShapeMask, shared
 from cantrip_acp.training.export.registry import Format
 from cantrip_acp.training.export.selection import Report, Source
@@ -115,6 +116,25 @@ def nanoseconds(timestamp: str) -> int:
     except ValueError:
         return 0
     return int(when.timestamp()) * 1_000_000_000 + when.microsecond * 1000
+
+
+# --- What the crystal was asked with.
+
+
+def request_of(turn: Turn) -> dict[str, Any]:
+    """The parameters that a turn's query was sent with, and the model that answered. Empty if nothing is recorded."""
+    about: dict[str, Any] = {}
+    if isinstance(turn.metadata.request, RequestParameters):
+        about = msgspec.to_builtins(turn.metadata.request)
+    if about and turn.metadata.model is not None:
+        about["model"] = turn.metadata.model
+    return about
+
+
+def weights_of(turn: Turn) -> str | None:
+    """The label of the version of the weights that answered; None if it is not known."""
+    sent = turn.metadata.request
+    return sent.weights if isinstance(sent, RequestParameters) else None
 
 
 # --- Tokens for trainers: the whole prompt of each turn, and entries with log-probabilities.

@@ -21,7 +21,7 @@ from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.contract import Message, ToolDefinition
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom.query.thread import INTERRUPTED, answer
-from cantrip_acp.training.export.rows import Prompts, seconds, text_of, url_of
+from cantrip_acp.training.export.rows import Prompts, request_of, seconds, text_of, url_of
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.version import __version__
 
@@ -103,6 +103,8 @@ def _trace(source: Source, episode: Episode, learned: set[str]) -> dict[str, Any
             "agent": {"start": seconds(episode.started), "end": seconds(episode.ended)},
         },
     }
+    if graph.requests:
+        trace["info"]["cantrip"]["requests"] = graph.requests
     if graph.masked:
         trace["info"]["cantrip"]["masked"] = graph.masked
     if graph.loose:
@@ -198,6 +200,8 @@ class Graph:
         self.firsts: dict[str, int] = {}
         """Maps the id of an utterance's first turn to its node. A delegation splits one utterance into several turns."""
         self.loose: dict[str, Any] = {}
+        self.requests: dict[str, Any] = {}
+        """Maps each sampled node to the parameters of its query."""
         self._note = note
         self._heads: dict[tuple[int | None, bytes], int] = {}
         self._sequences: dict[int, list[int]] = {}
@@ -282,6 +286,8 @@ class Graph:
         self._learned.add(uttered.first)
         self.turns[turn.id] = self.firsts[turn.continues or turn.id] = node
         self.calls.append(_call(uttered, node, end))
+        if asked := request_of(turn):
+            self.requests[str(node)] = asked
         return node
 
     def _mask(self, node: int) -> None:

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from cantrip_acp import Call, Cantrip, Circle, RetryPolicy
+from cantrip_acp import Call, Cantrip, Circle, Loom, RetryPolicy
+from cantrip_acp.crystals.contract import RequestParameters
+from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.local.crystal import LocalCrystal
+from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.training.export import registry
+from cantrip_acp.training.export.selection import Source
+from tests.support import openai_replies as openai
 from tests.support.provider_server import Reply, Wire, json_reply
 from tests.unit.crystals.test_usage import KINDS, crystal, whole
 
 pytestmark = pytest.mark.anyio
 
-CALL = Call(temperature=0.25, seed=7, max_tokens=321)
+CALL = Call(temperature=0.25, top_k=40, min_p=0.05, seed=7, max_tokens=321, stop=("END",))
 
 
 async def turn_of(kind: str, *replies: Reply) -> tuple[Turn, dict[str, Any]]:
     """The turn that a query leaves, and the last request as the provider received it."""
     with Wire(list(replies)) as wire:
         circle = Circle(gates=["done"], wards=[{"max_turns": 3}])
-        cantrip = Cantrip(crystal(kind, wire.url), CALL, circle, retry=RetryPolicy(base_s=0.01))
+        # The Responses API has no stop sequences; with some, the chat API is asked.
+        call = CALL.replace(stop=()) if kind == "responses" else CALL
+        cantrip = Cantrip(crystal(kind, wire.url), call, circle, retry=RetryPolicy(base_s=0.01))
         await cantrip.cast("Hi")
         sent = wire.requests[-1].json()
     (turn,) = [t for t in cantrip.loom.turns() if t.role == "crystal"]
@@ -30,13 +40,30 @@ async def turn_of(kind: str, *replies: Reply) -> tuple[Turn, dict[str, Any]]:
 def received(sent: dict[str, Any]) -> tuple[Any, ...]:
     limits = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
     limit = next((sent[name] for name in limits if name in sent), None)
-    return sent.get("temperature"), sent.get("top_p", sent.get("topP")), sent.get("seed"), limit
+    stop = sent.get("stop", sent.get("stop_sequences", sent.get("stopSequences", [])))
+    return (
+        sent.get("temperature"),
+        sent.get("top_p", sent.get("topP")),
+        sent.get("seed"),
+        limit,
+        sent.get("top_k", sent.get("topK")),
+        sent.get("min_p"),
+        tuple(stop),
+    )
 
 
 def recorded(turn: Turn) -> tuple[Any, ...]:
     asked = turn.metadata.request
     assert asked
-    return asked.temperature, asked.top_p, asked.seed, asked.max_tokens
+    return (
+        asked.temperature,
+        asked.top_p,
+        asked.seed,
+        asked.max_tokens,
+        asked.top_k,
+        asked.min_p,
+        asked.stop,
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -44,7 +71,11 @@ async def test_what_was_sent_is_recorded(kind: str) -> None:
     turn, sent = await turn_of(kind, whole(kind))
     # Anthropic's Messages and OpenAI's Responses have no seed.
     seed = 7 if kind in ("chat", "google") else None
-    assert recorded(turn) == received(sent) == (0.25, None, seed, 321)
+    top_k = 40 if kind in ("anthropic", "google") else None
+    stop = () if kind == "responses" else ("END",)
+    assert recorded(turn) == received(sent) == (0.25, None, seed, 321, top_k, None, stop)
+    assert turn.metadata.request
+    assert turn.metadata.request.tool_mode == "native"
     assert turn.metadata.model
 
 
@@ -56,3 +87,81 @@ async def test_a_parameter_that_was_refused_is_not_recorded(kind: str) -> None:
     assert recorded(turn) == received(sent)
     assert recorded(turn)[0] is None
     assert recorded(turn)[3] == 321
+
+
+def local(url: str, **options: Any) -> LocalCrystal:
+    return LocalCrystal(Endpoint("local", "m", url, options=options))
+
+
+async def asked(made: Any, wire: Wire, **more: Any) -> tuple[RequestParameters, dict[str, Any]]:
+    """What the turn of one cast records of its query, and the request as the server got it."""
+    cantrip = Cantrip(made, CALL, Circle(gates=["done"], wards=[{"max_turns": 3}]), **more)
+    await cantrip.cast("Hi")
+    (turn,) = [t for t in cantrip.loom.turns() if t.role == "crystal"]
+    assert isinstance(turn.metadata.request, RequestParameters)
+    return turn.metadata.request, wire.requests[-1].json()
+
+
+@pytest.mark.parametrize("tools", ["native", "text"])
+async def test_a_local_server_gets_every_parameter(tools: str) -> None:
+    with Wire([openai.said("Fine.")]) as wire:
+        request, sent = await asked(local(wire.url, tools=tools), wire)
+    # A crystal that writes its calls as text adds a stop of its own.
+    stop = ("END",) if tools == "native" else ("END", "<tool_result")
+    assert (request.top_k, request.min_p, request.stop) == (40, 0.05, stop)
+    assert (sent["top_k"], sent["min_p"], tuple(sent["stop"])) == (40, 0.05, stop)
+    assert (request.tool_mode, request.dialect) == (tools, "local")
+    assert ("tools" in sent) == (tools == "native")
+    assert request.weights is None
+
+
+async def test_a_parameter_that_a_local_server_refuses_is_left_out() -> None:
+    with Wire([openai.refusal(400, "min_p: Extra inputs are not permitted"), openai.said("Fine.")]) as wire:
+        request, sent = await asked(local(wire.url), wire)
+    assert (request.top_k, request.min_p) == (40, None)
+    assert "min_p" not in sent
+
+
+async def test_the_weights_have_the_label_of_the_recipe_or_the_server_or_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def reply(**more: Any) -> Reply:
+        return json_reply({"choices": [{"message": {"content": "Fine."}, "finish_reason": "stop"}], **more})
+
+    # SGLang reports what a trainer set with its weights.
+    told = {"metadata": {"weight_version": "step-2"}}
+    monkeypatch.setenv("CANTRIP_WEIGHTS", "step-3")
+    with Wire([reply(**told), reply(**told), reply()]) as wire:
+        labels = [(await asked(local(wire.url, weights="step-1"), wire))[0].weights]
+        labels += [(await asked(local(wire.url), wire))[0].weights for _ in range(2)]
+    scripted = Cantrip(ScriptedCrystal([{"content": "Fine."}]), circle=Circle(gates=["done"], wards=[{"max_turns": 1}]))
+    await scripted.cast("Hi")
+    request = scripted.loom.turn(scripted.loom.leaves()[-1]).metadata.request
+    assert isinstance(request, RequestParameters)
+    assert [*labels, request.weights] == ["step-1", "step-2", "step-3", "step-3"]
+
+
+async def test_exports_contain_what_was_asked_and_the_version_of_the_weights() -> None:
+    call = openai.call_delta(0, "call_1", "echo", '{"text": "a"}')
+    loom = Loom.memory()
+    with Wire([openai.chat_stream(call, finish="tool_calls"), openai.said("Fine.")]) as wire:
+        endpoint = Endpoint("local", "m", wire.url, options={"weights": "step-11"})
+        circle = Circle(gates=["echo", "done"], wards=[{"max_turns": 3}])
+        async with Cantrip(LocalCrystal(endpoint), CALL, circle, loom=loom).invoke() as entity:
+            await entity.cast("Hi")
+    expected = {"temperature": 0.25, "top_k": 40, "min_p": 0.05, "stop": ["END"], "weights": "step-11"}
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        return [json.loads(json.dumps(row)) for row in registry.find(name).rows(Source(loom))]
+
+    (group,) = rows("art")
+    (trajectory,) = group["trajectories"]
+    assert (trajectory["initial_policy_version"], trajectory["final_policy_version"]) == (11, 11)
+    assert trajectory["metadata"]["final_weights"] == "step-11"
+    requests = [item["request"] for item in trajectory["messages_and_choices"] if "finish_reason" in item]
+    (row,) = rows("trl-sft")
+    assert requests == row["cantrip"]["requests"]
+    (trace,) = [row["traces"][0] for row in rows("verifiers")]
+    assert list(trace["info"]["cantrip"]["requests"].values()) == requests
+    assert all(expected.items() <= each.items() for each in requests)
+    assert len(requests) == 2

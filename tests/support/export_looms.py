@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from cantrip_acp import Cantrip, Loom
+import msgspec
+
+from cantrip_acp import Cantrip, Loom, ScriptedCrystal
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.history.crystal_view import Window
-from cantrip_acp.crystals.contract import Attachment, Message
+from cantrip_acp.crystals.contract import Attachment, Emit, Message, Query, Response, ToolCall
+from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.training.export.selection import Source, ThreadSelection
 from tests.support.fixtures.core import done, echo, make
@@ -95,3 +98,32 @@ async def forked(rewards: tuple[float | None, ...] = (1.0, 0.0, 0.5)) -> Loom:
             if reward is not None:
                 loom.annotate_reward(entity.last_turn, reward, by="test")
     return loom
+
+
+def template(messages: Sequence[Message]) -> str:
+    """The chat template of `TokenCrystal`."""
+    return "".join(f"<{m.role}>{spelled(m.content, m.tool_calls)}" for m in messages)
+
+
+def spelled(content: str | None, calls: Sequence[ToolCall]) -> str:
+    return f"{content or ''}{''.join(f'[{call.gate} {call.args}]' for call in calls)}\n"
+
+
+def logprobs(ids: Sequence[int]) -> list[float]:
+    """The log-probabilities that `TokenCrystal` gives: different for each token, so that a shift by one is seen."""
+    return [-each / 1000 for each in ids]
+
+
+class TokenCrystal(ScriptedCrystal):
+    """Plays a script and reports tokens as a server does: each character is a token, its id is its code point."""
+
+    def __init__(self, *responses: dict[str, Any], prompts: bool = True) -> None:
+        super().__init__(responses, record_inputs=True, model="tokens")
+        self._prompts = prompts
+
+    async def query(self, query: Query, emit: Emit) -> Response:
+        response = await super().query(query, emit)
+        ids = tuple(map(ord, spelled(response.content, response.tool_calls)))
+        prompt = tuple(map(ord, template(query.messages) + "<assistant>")) if self._prompts else ()
+        sampled = SampledTokens(ids, tuple(map(chr, ids)), tuple(logprobs(ids)), {}, prompt)
+        return msgspec.structs.replace(response, sampled=sampled)

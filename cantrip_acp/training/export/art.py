@@ -22,10 +22,10 @@ from typing import Any
 
 from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.contract import NO_USAGE
-from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom.records.turn import Turn
-from cantrip_acp.training.export.rows import Prompts, entries, rendered, request_of, tools, weights_of
+from cantrip_acp.training.export.rows import entries, rendered, request_of, tools, weights_of
 from cantrip_acp.training.export.selection import Episode, Source
+from cantrip_acp.training.export.tokens import Sequences
 
 _NUMBER = re.compile(r"[0-9]{1,15}\Z")
 _FINISHES = {"length": "length", "content_filter": "content_filter", "tool_calls": "tool_calls"}
@@ -79,13 +79,13 @@ class Art:
 def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dict[str, Any]:
     if episode.reward is None:
         source.note("a trajectory without a reward: 0 stands for it")
-    prompts = Prompts()
+    sequences = Sequences(source.note)
     labels: list[str | None] = []
     histories: list[dict[str, Any]] = []
     turns, trained, seconds, used = 0, 0, 0.0, NO_USAGE
     for window in episode.windows():
         own = {uttered.at for uttered in window.uttered if owners[uttered.first] == episode.leaf}
-        histories.append(_history(source, window, prompts, own))
+        histories.append(_history(source, window, sequences, own))
         trained += len(own)
         for uttered in window.uttered:
             counted = uttered.turn.metadata
@@ -130,18 +130,18 @@ def _version(label: str | None) -> int | None:
     return int(found[0]) if found is not None else None
 
 
-def _history(source: Source, window: Window, prompts: Prompts, own: set[int]) -> dict[str, Any]:
+def _history(source: Source, window: Window, sequences: Sequences, own: set[int]) -> dict[str, Any]:
     said = {uttered.at: uttered for uttered in window.uttered}
     items = []
     for at, message in enumerate(window.messages):
         out = rendered(message, arguments="text", thinking="reasoning_content", note=source.note)
         # Call it for every utterance in order: the prompt of one continues that of the one before.
-        choice = _choice(out, said[at], prompts) if at in said else None
+        choice = _choice(out, said[at], sequences) if at in said else None
         items.append(out if choice is None or at not in own else choice)
     return {"messages_and_choices": items, "tools": tools(window.tools) or None}
 
 
-def _choice(message: dict[str, Any], uttered: WindowUtterance, prompts: Prompts) -> dict[str, Any]:
+def _choice(message: dict[str, Any], uttered: WindowUtterance, sequences: Sequences) -> dict[str, Any]:
     turn = uttered.turn
     choice: dict[str, Any] = {
         "index": 0,
@@ -151,9 +151,8 @@ def _choice(message: dict[str, Any], uttered: WindowUtterance, prompts: Prompts)
     }
     if asked := request_of(turn):
         choice["request"] = asked
-    sampled = turn.metadata.sampled
-    if isinstance(sampled, SampledTokens):
-        prompt = prompts.of(sampled)
+    sampled, prompt = sequences.of(turn)
+    if sampled is not None:
         if sampled.logprobs:
             choice["logprobs"] = {"content": entries(sampled), "refusal": None}
         if sampled.ids:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 BUILT_IN: dict[str, str] = {
     "trl-sft": "cantrip_acp.training.export.fine_tuning:TrlSft",
     "trl-preference": "cantrip_acp.training.export.fine_tuning:TrlPreference",
+    "tokens": "cantrip_acp.training.export.tokens:Tokens",
     "art": "cantrip_acp.training.export.art:Art",
     "verifiers": "cantrip_acp.training.export.verifiers:Verifiers",
     "openai": "cantrip_acp.training.export.fine_tuning:OpenAI",

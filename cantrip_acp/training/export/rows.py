@@ -137,27 +137,7 @@ def weights_of(turn: Turn) -> str | None:
     return sent.weights if isinstance(sent, RequestParameters) else None
 
 
-# --- Tokens for trainers: the whole prompt of each turn, and entries with log-probabilities.
-
-
-class Prompts:
-    """Rebuilds whole prompts: a turn's record only has what it adds to the tokens of the turn before."""
-
-    def __init__(self) -> None:
-        self._sequence: list[int] = []
-
-    def of(self, sampled: SampledTokens) -> list[int]:
-        """The ids of a turn's whole prompt; empty where the provider gave none. Call it for every turn in order."""
-        if (
-            not sampled.ids
-            or len(self._sequence) < sampled.prompt_from
-            or not (sampled.prompt_ids or sampled.prompt_from)
-        ):
-            self._sequence = []
-            return []
-        prompt = self._sequence[: sampled.prompt_from] + list(sampled.prompt_ids)
-        self._sequence = prompt + list(sampled.ids)
-        return prompt
+# --- Tokens for trainers: entries with log-probabilities.
 
 
 def entries(sampled: SampledTokens) -> list[dict[str, Any]]:
@@ -179,7 +159,7 @@ def entries(sampled: SampledTokens) -> list[dict[str, Any]]:
 _encoder = msgspec.json.Encoder()
 
 
-_TOKENS = frozenset({"token_ids", "prompt_token_ids", "logprobs", "tokens"})
+_TOKENS = frozenset({"token_ids", "prompt_token_ids", "logprobs", "tokens", "prompt_ids", "response_ids"})
 """Keys of rows that contain a text again, as tokens."""
 
 

@@ -21,8 +21,9 @@ from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.contract import Message, ToolDefinition
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom.query.thread import INTERRUPTED, answer
-from cantrip_acp.training.export.rows import Prompts, request_of, seconds, text_of, url_of
+from cantrip_acp.training.export.rows import request_of, seconds, text_of, url_of
 from cantrip_acp.training.export.selection import Episode, Source
+from cantrip_acp.training.export.tokens import Sequences
 from cantrip_acp.version import __version__
 
 _STOPS = {
@@ -131,12 +132,12 @@ def _errors(episode: Episode) -> list[dict[str, Any]]:
 
 def _thread(source: Source, graph: Graph, episode: Episode) -> tuple[int | None, int | None]:
     """Add the windows of a thread, then those of its children. Returns the first and the last sampled node of the thread."""
-    prompts = Prompts()
+    sequences = Sequences(source.note)
     first: int | None = None
     last: int | None = None
     order: list[int] = []
     for window in episode.windows():
-        nodes = graph.add(window, prompts)
+        nodes = graph.add(window, sequences)
         if last is not None and nodes and window.begun in ("fold", "cut"):
             graph.link(nodes[0], last, "compaction")
         elif last is not None and nodes and window.begun == "fork":
@@ -206,7 +207,7 @@ class Graph:
         self._heads: dict[tuple[int | None, bytes], int] = {}
         self._sequences: dict[int, list[int]] = {}
 
-    def add(self, window: Window, prompts: Prompts) -> list[int]:
+    def add(self, window: Window, sequences: Sequences) -> list[int]:
         """Add one window. Returns the nodes of its utterances, in order."""
         utterances = {uttered.at: uttered for uttered in window.uttered}
         tools = [tool(t) for t in window.tools]
@@ -214,7 +215,7 @@ class Graph:
         parent: int | None = None
         for at, message in enumerate(window.messages):
             if at in utterances:
-                parent = self._utterance(window.messages[: at + 1], parent, utterances[at], tools, prompts)
+                parent = self._utterance(window.messages[: at + 1], parent, utterances[at], tools, sequences)
                 nodes.append(parent)
             else:
                 parent = self._context(parent, message, tools)
@@ -247,18 +248,17 @@ class Graph:
         parent: int | None,
         uttered: WindowUtterance,
         tools: list[dict[str, Any]],
-        prompts: Prompts,
+        sequences: Sequences,
     ) -> int:
         turn = uttered.turn
         known = self.turns.get(turn.id)
         if known is not None:
             # The trace already has this turn, because sibling children may share a prefix.
             return known
-        sampled = turn.metadata.sampled
+        sampled, prompt = sequences.of(turn)
         before = self._sequences.get(parent, []) if parent is not None else []
         added: list[int] = []
-        if isinstance(sampled, SampledTokens) and sampled.ids:
-            prompt = prompts.of(sampled)
+        if sampled is not None and sampled.ids:
             if prompt and prompt[: len(before)] != before:
                 # The template encoded the earlier turns with other tokens. Add a separate path with the tokens
                 # that the model read.
@@ -267,13 +267,13 @@ class Graph:
             added = prompt[len(before) :]
             if not prompt:
                 self._add_loose(turn.id, sampled)
-        elif isinstance(sampled, SampledTokens):
+        elif sampled is not None:
             self._add_loose(turn.id, sampled)
         node_message = convert_message(messages[-1], self._note)
         node = self._new((parent, f"said {turn.id}".encode()), parent, node_message, tools)
         end = seconds(turn.metadata.timestamp)
         self.nodes[node] |= {"sampled": True, "timestamp": end}
-        if isinstance(sampled, SampledTokens) and sampled.ids and turn.id not in self.loose:
+        if sampled is not None and sampled.ids and turn.id not in self.loose:
             ids = list(sampled.ids)
             self.nodes[node] |= {
                 "token_ids": added + ids,

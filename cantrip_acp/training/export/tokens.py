@@ -1,0 +1,150 @@
+"""Token rows: a thread as the token sequence that the model read and wrote. Formats with tokens are built on `Sequences`.
+
+A row is ``prompt_ids`` and then ``response_ids``. ``mask`` is 1 where the model sampled the token and the row trains it;
+what came between (results, the user's words, utterances without tokens) has mask 0 and log-probability 0. A new row begins
+where the sequence breaks: after a fold or a cut, where the template encoded the earlier turns with other tokens, and
+where another version of the weights answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
+from cantrip_acp.crystals.logprobs import SampledTokens
+from cantrip_acp.loom import rewards
+from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.training.export.rows import Note, rendered, weights_of
+from cantrip_acp.training.export.selection import Episode, Source
+
+NO_TOKENS = "no tokens were recorded (`logprobs: true` in the crystal of a recipe records them)"
+NO_LOGPROBS = "token ids without log-probabilities"
+NO_IDS = "log-probabilities without token ids"
+NO_PROMPT = "the tokens of the prompt are unknown"
+UNEQUAL = "token ids and log-probabilities of different length"
+
+
+class Sequences:
+    """The token sequence of a thread: a turn's record only has what it adds to the tokens of the turn before."""
+
+    def __init__(self, note: Note) -> None:
+        self._note = note
+        self._sequence: list[int] = []
+
+    def of(self, turn: Turn) -> tuple[SampledTokens | None, list[int]]:
+        """The tokens of an utterance, and the ids of its whole prompt. Call it for every utterance in order.
+
+        The tokens are None if the loom has none, or if they do not fit together, which is noted. The prompt is empty
+        where the provider gave no ids of it.
+        """
+        sampled = turn.metadata.sampled
+        if not isinstance(sampled, SampledTokens):
+            return None, []
+        if sampled.ids and sampled.logprobs and len(sampled.ids) != len(sampled.logprobs):
+            self._sequence = []
+            self._note(f"{UNEQUAL}: they are left out")
+            return None, []
+        given = bool(sampled.ids and (sampled.prompt_ids or sampled.prompt_from))
+        if not given or len(self._sequence) < sampled.prompt_from:
+            self._sequence = []
+            return sampled, []
+        prompt = self._sequence[: sampled.prompt_from] + list(sampled.prompt_ids)
+        self._sequence = prompt + list(sampled.ids)
+        return sampled, prompt
+
+
+class Tokens:
+    """Writes one row for each token sequence of a thread."""
+
+    name = "tokens"
+    summary = "token rows: prompt and response ids, mask, log-probabilities, reward, group, version of the weights"
+    marks_truncated = True
+
+    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
+        learned: set[str] = set()
+        for episode in source.episodes(marked=True):
+            known = 0
+            missing: list[str] = []
+            rows: list[_Row] = []
+            sequences = Sequences(source.note)
+            for window in episode.windows():
+                row: _Row | None = None
+                for uttered in window.uttered:
+                    sampled, prompt = sequences.of(uttered.turn)
+                    if sampled is None or not sampled.ids or not sampled.logprobs or not prompt:
+                        missing.append(_missing(sampled, uttered.turn))
+                        continue
+                    known += 1
+                    if uttered.first in learned:
+                        # An earlier row trains it; in this thread it is part of a prompt.
+                        continue
+                    learned.add(uttered.first)
+                    if row is None or not row.continues(uttered.turn, prompt):
+                        row = _Row(window, uttered.turn, prompt)
+                        rows.append(row)
+                    row.add(uttered, prompt, sampled)
+            if not known:
+                source.leave_out(episode.leaf, missing[0] if missing else NO_TOKENS)
+                continue
+            for why in missing:
+                source.note(f"an utterance that is not trained: {why}")
+            for number, row in enumerate(rows):
+                yield row.data(source, episode, number)
+            source.count_exported(episode.leaf)
+
+
+def _missing(sampled: SampledTokens | None, turn: Turn) -> str:
+    """Why an utterance cannot be trained."""
+    if sampled is None:
+        return NO_TOKENS if turn.metadata.sampled is msgspec.UNSET else UNEQUAL
+    return NO_IDS if not sampled.ids else NO_LOGPROBS if not sampled.logprobs else NO_PROMPT
+
+
+class _Row:
+    """A token sequence while utterances are added to it."""
+
+    def __init__(self, window: Window, turn: Turn, prompt: list[int]) -> None:
+        self._window = window
+        self._prompt = prompt
+        self._weights = weights_of(turn)
+        self._response: list[int] = []
+        self._mask: list[int] = []
+        self._logprobs: list[float] = []
+        self._turns: list[dict[str, Any]] = []
+        self._last = 0
+
+    def continues(self, turn: Turn, prompt: list[int]) -> bool:
+        """Whether the prompt of a turn begins with this row, and the same weights answered."""
+        sequence = self._prompt + self._response
+        return weights_of(turn) == self._weights and prompt[: len(sequence)] == sequence
+
+    def add(self, uttered: WindowUtterance, prompt: list[int], sampled: SampledTokens) -> None:
+        """Add what a turn read since the one before, and what it wrote."""
+        between = prompt[len(self._prompt) + len(self._response) :]
+        self._response += [*between, *sampled.ids]
+        self._mask += [0] * len(between) + [1] * len(sampled.ids)
+        self._logprobs += [*([0.0] * len(between)), *sampled.logprobs]
+        end = len(self._response)
+        self._turns.append({"turn": uttered.turn.id, "start": end - len(sampled.ids), "end": end})
+        self._last = uttered.at
+
+    def data(self, source: Source, episode: Episode, number: int) -> dict[str, Any]:
+        return {
+            **episode.about(),
+            "group": episode.group or episode.leaf,
+            "weights": self._weights,
+            "row": number,
+            "turns": [{**each, "reward": rewards.of_turn(source.loom, each["turn"])} for each in self._turns],
+            "prompt_ids": self._prompt,
+            "response_ids": self._response,
+            "mask": self._mask,
+            "logprobs": self._logprobs,
+            # The text of the tokens: for people, and so that a secret in it is found.
+            "messages": [
+                rendered(message, arguments="text", thinking="reasoning_content", note=source.note)
+                for message in self._window.messages[: self._last + 1]
+            ],
+        }

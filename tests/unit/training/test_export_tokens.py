@@ -1,0 +1,186 @@
+"""Token rows: what the model read and wrote, id by id, and what of it is trained."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from cantrip_acp import Cantrip, Loom
+from cantrip_acp.crystals.logprobs import SampledTokens
+from cantrip_acp.loom.records.turn import Turn, TurnMetadata, Utterance
+from cantrip_acp.training.export import registry, tokens
+from cantrip_acp.training.export.rows import write
+from cantrip_acp.training.export.selection import Source, ThreadSelection
+from tests.support.export_looms import GATES, TokenCrystal, forked, logprobs, spelled, template
+from tests.support.fixtures.core import done, echo, make
+from tests.unit.training.test_export_formats import exported, rows
+
+pytestmark = pytest.mark.anyio
+
+
+def sampling(*responses: dict[str, Any], loom: Loom, **more: Any) -> Cantrip:
+    """A cantrip whose crystal reports its tokens."""
+    return make(gates=GATES, loom=loom, **more).with_crystal(TokenCrystal(*responses))
+
+
+def check(row: dict[str, Any]) -> None:
+    """What is true of every row."""
+    response, mask = row["response_ids"], row["mask"]
+    assert len(response) == len(mask) == len(row["logprobs"]) > 0
+    assert row["prompt_ids"]
+    # A row ends with what it trains, and begins with it.
+    assert mask[0] == mask[-1] == 1
+    spans = [at for turn in row["turns"] for at in range(turn["start"], turn["end"])]
+    assert spans == [at for at, trained in enumerate(mask) if trained]
+    expected = [chance if on else 0.0 for chance, on in zip(logprobs(response), mask, strict=True)]
+    assert row["logprobs"] == expected
+
+
+def text(ids: list[int]) -> str:
+    return "".join(map(chr, ids))
+
+
+async def test_a_thread_is_one_row_of_what_was_sent_and_sampled() -> None:
+    loom = Loom.memory()
+    cantrip = sampling(echo("a"), echo("b", content="hm"), done("c"), loom=loom)
+    await cantrip.cast("the task")
+    loom.annotate_reward(loom.leaves()[-1], 0.5)
+    (row,) = rows(loom, "tokens")
+    check(row)
+    crystal: Any = cantrip.crystal
+    asked = [template(query.messages) + "<assistant>" for query in crystal.invocations]
+    assert text(row["prompt_ids"]) == asked[0]
+    last = loom.turn(loom.leaves()[-1]).utterance
+    assert text(row["prompt_ids"] + row["response_ids"]) == asked[-1] + spelled(last.content, last.tool_calls)
+    assert [turn["turn"] for turn in row["turns"]] == [t.id for t in loom.turns() if t.role == "crystal"]
+    assert (row["reward"], row["weights"], row["row"], row["state"]) == (0.5, None, 0, "terminated")
+    assert row["thread"] == row["group"] == loom.leaves()[-1]
+    assert row["messages"][-1]["tool_calls"][0]["function"]["name"] == "done"
+
+
+async def test_a_fold_begins_a_new_row() -> None:
+    loom = Loom.memory()
+    cantrip = sampling(
+        *(echo(str(n)) for n in range(5)), done("end"), loom=loom, folding={"trigger_after_turns": 3, "keep_turns": 1}
+    )
+    await cantrip.cast("the task")
+    found = rows(loom, "tokens")
+    assert [row["row"] for row in found] == list(range(len(found)))
+    assert len(found) > 1
+    crystal: Any = cantrip.crystal
+    asked = [template(query.messages) + "<assistant>" for query in crystal.invocations]
+    trained = [turn["turn"] for row in found for turn in row["turns"]]
+    assert trained == [t.id for t in loom.turns() if t.role == "crystal"]
+    for row in found:
+        check(row)
+        assert text(row["prompt_ids"]) in asked
+
+
+async def test_forks_train_a_shared_turn_once_and_are_one_group() -> None:
+    loom = Loom.memory()
+    cantrip = sampling(echo("begin"), done("original"), loom=loom)
+    await cantrip.cast("the task")
+    origin = next(t.id for t in loom.turns() if t.role == "crystal")
+    samples = await cantrip.with_crystal(TokenCrystal(*(done(f"sample {n}") for n in range(3)))).resample(
+        origin, 3, loom=loom, concurrency=1
+    )
+    found = rows(loom, "tokens")
+    assert len(found) == 4
+    for row in found:
+        check(row)
+    assert [row["group"] == samples.id for row in found] == [False, True, True, True]
+    assert [len(row["turns"]) for row in found] == [2, 1, 1, 1]
+    assert len({text(row["prompt_ids"]) for row in found[1:]}) == 1
+    # The shared turn is part of the prompt of the samples.
+    assert text(found[1]["prompt_ids"]).startswith(text(found[0]["prompt_ids"]) + "[echo")
+
+
+async def test_utterances_without_tokens_are_context() -> None:
+    """A demonstration by a script, then the model goes on."""
+    loom = Loom.memory()
+    await make(echo("demonstrated"), done("shown"), loom=loom, gates=GATES).cast("the task")
+    origin = next(t.id for t in loom.turns() if t.role == "crystal")
+    async with await sampling(done("sampled"), loom=loom).fork(origin, loom=loom, state="none") as entity:
+        await entity.cast("go on")
+    found, source = exported(loom, "tokens")
+    (row,) = found
+    check(row)
+    assert "demonstrated" in text(row["prompt_ids"])
+    assert text(row["response_ids"]) == '[done {"answer":"sampled"}]\n'
+    assert source.report.left_out == {tokens.NO_TOKENS: 1}
+    assert source.report.notes == {f"an utterance that is not trained: {tokens.NO_TOKENS}": 1}
+
+
+@pytest.mark.parametrize(
+    ("sampled", "why"),
+    [
+        (SampledTokens((1, 2), ("a", "b"), (-0.5,), {}, (3,)), tokens.UNEQUAL),
+        (SampledTokens((1, 2), (), (), {}, (3,)), tokens.NO_LOGPROBS),
+        (SampledTokens((), ("a", "b"), (-0.5, -0.5)), tokens.NO_IDS),
+        (SampledTokens((1, 2), ("a", "b"), (-0.5, -0.5)), tokens.NO_PROMPT),
+        (SampledTokens((1, 2), ("a", "b"), (-0.5, -0.5), {}, (3,), 7), tokens.NO_PROMPT),
+    ],
+)
+async def test_tokens_that_do_not_fit_are_counted_and_in_no_row(sampled: SampledTokens, why: str) -> None:
+    loom = await _answered(sampled)
+    found, source = exported(loom, "tokens", threads=("t_sampled",))
+    assert found == []
+    assert source.report.left_out == {why: 1}
+    if why == tokens.UNEQUAL:
+        # The other formats have the text without its tokens, and say so.
+        for name in ("art", "verifiers"):
+            found, source = exported(loom, name, threads=("t_sampled",))
+            assert source.report.notes[f"{tokens.UNEQUAL}: they are left out"] == 1
+            assert "token_ids" not in json.dumps(found)
+
+
+async def _answered(sampled: SampledTokens, words: str = "Hey") -> Loom:
+    loom = await forked(())
+    last = loom.turn(loom.leaves()[-1])
+    turn = Turn(
+        "t_sampled",
+        loom.turn(last.parent_id or "").parent_id,
+        last.cantrip_id,
+        "e_sampled",
+        None,
+        utterance=Utterance(words),
+        metadata=TurnMetadata(sampled=sampled),
+        terminated=True,
+        reason="text",
+    )
+    loom.append(turn)
+    return loom
+
+
+async def test_another_tokenization_of_earlier_turns_begins_a_new_row() -> None:
+    loom = await _answered(SampledTokens((4, 5), ("H", "i"), (-0.004, -0.005), {}, (1, 2, 3)))
+    first = loom.turn("t_sampled")
+    more = {
+        # The template spelled the answer (4, 5) as one token, 6.
+        "t_broken": SampledTokens((8,), ("x",), (-0.008,), {}, (6, 7), 3),
+        "t_whole": SampledTokens((9,), ("y",), (-0.009,), {}, (10,), 6),
+    }
+    for name, sampled in more.items():
+        parent = loom.leaves()[-1]
+        loom.append(msgspec.structs.replace(first, id=name, parent_id=parent, metadata=TurnMetadata(sampled=sampled)))
+    one, two = rows(loom, "tokens", threads=("t_whole",))
+    check(one)
+    check(two)
+    assert (one["prompt_ids"], one["response_ids"]) == ([1, 2, 3], [4, 5])
+    assert (two["prompt_ids"], two["response_ids"], two["mask"]) == ([1, 2, 3, 6, 7], [8, 10, 9], [1, 0, 1])
+
+
+async def test_tokens_of_what_looks_like_a_secret_are_in_no_row() -> None:
+    key = f"sk-ant-api03-{'a' * 30}"
+    loom = Loom.memory()
+    await sampling(echo(key), done("a"), loom=loom).cast("say it")
+    await sampling(done("b"), loom=loom).cast("say nothing")
+    out = io.BytesIO()
+    report = write(registry.find("tokens"), Source(loom, ThreadSelection()), out)
+    assert report.rows == 1
+    assert report.left_out == {"tokens of a text that has the shape of a secret (--raw keeps them)": 1}
+    assert text(json.loads(out.getvalue())["response_ids"]) == '[done {"answer":"b"}]\n'

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.core.errors import CrystalError
+
 UNLIKELY = -9999.0
 """The value that servers write for minus infinity, which JSON cannot hold."""
 
@@ -40,8 +42,26 @@ class SampledTokens(msgspec.Struct, frozen=True, omit_defaults=True):
         return list(found) if found is not None else list(self.texts[place].encode("utf-8", "replace"))
 
 
+def check_tokens(sampled: SampledTokens, who: str) -> None:
+    """Check that what is known of the tokens has one length. Raises `CrystalError`, which is not retried.
+
+    A trainer needs the id and the log-probability of every token. If some are missing, nobody can say which, so the thread
+    cannot be trained. The cast ends at once, because its other queries would be wasted too.
+    """
+    counts = {"ids": len(sampled.ids), "texts": len(sampled.texts), "log-probabilities": len(sampled.logprobs)}
+    known = {name: count for name, count in counts.items() if count or (name == "log-probabilities" and sampled.texts)}
+    if len(set(known.values())) > 1:
+        told = " and ".join(f"{count:,} {name}" for name, count in known.items() if name != "texts" or not sampled.ids)
+        raise CrystalError(
+            f"{who} reported {told} for one answer. The tokens cannot be recorded for training, because each needs both. "
+            "Use another version of the server, or set crystal.logprobs: false to go on without tokens",
+            retryable=False,
+        )
+
+
 class TokenCollector:
-    """Collects the token data of a streamed response. Data of a wrong shape are ignored."""
+    """Collects the token data of a streamed response. If some of them are missing or have a wrong shape, the lengths of the
+    lists differ, which `check_tokens` reports."""
 
     def __init__(self) -> None:
         self._ids: list[int] = []
@@ -50,7 +70,6 @@ class TokenCollector:
         self._logprobs: list[float] = []
         self._raw: dict[str, tuple[int, ...]] = {}
         self._prompt: list[int] = []
-        self._lost = False
 
     def chat(self, chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
         """Add a chunk of Chat Completions and its choice: ``logprobs``, and the token ids that servers such as vLLM send."""
@@ -70,40 +89,30 @@ class TokenCollector:
         """Add entries ``{token, logprob, bytes}``, the form of both OpenAI APIs."""
         for entry in entries if isinstance(entries, list) else ():
             if not isinstance(entry, Mapping) or not isinstance(entry.get("token"), str):
-                self._lost = True
+                self._texts.append("")
                 continue
             # llama.cpp names the id here. Other servers send a list of ids.
             self._entry_ids += _ids([entry.get("id")])
             self.add(entry["token"], entry.get("logprob"), entry.get("bytes"))
 
     def add(self, text: str, logprob: Any, raw: Any = None, token_id: Any = None) -> None:
-        """Add one token."""
-        if not isinstance(logprob, int | float) or isinstance(logprob, bool) or math.isnan(logprob):
-            self._lost = True
-            return
+        """Add one token. It stays without a log-probability if ``logprob`` is not a number."""
         if token_id is not None:
             self._ids += _ids([token_id])
         known = _ids(raw)
         if known and bytes(b for b in known if 0 <= b < 256) != text.encode("utf-8", "replace"):
             self._raw[str(len(self._texts))] = tuple(known)
         self._texts.append(text)
-        self._logprobs.append(float(logprob) if math.isfinite(logprob) else UNLIKELY)
+        if isinstance(logprob, int | float) and not isinstance(logprob, bool) and not math.isnan(logprob):
+            self._logprobs.append(float(logprob) if math.isfinite(logprob) else UNLIKELY)
 
     def whole(self) -> SampledTokens | None:
-        """Return all collected data; None if there is nothing. If the lengths differ, only the ids are returned."""
-        ids, texts = self._ids, self._texts
-        if not ids and len(self._entry_ids) == len(texts):
-            ids = self._entry_ids
-        if self._lost or len(texts) > _MOST or (ids and texts and len(ids) != len(texts)):
-            texts = []
-        if not ids and not texts:
+        """Return all collected data; None if there is nothing."""
+        ids = self._ids or self._entry_ids
+        if not ids and not self._texts:
             return None
         return SampledTokens(
-            tuple(ids),
-            tuple(texts),
-            tuple(self._logprobs) if texts else (),
-            self._raw if texts else {},
-            tuple(self._prompt) if ids else (),
+            tuple(ids), tuple(self._texts), tuple(self._logprobs), self._raw, tuple(self._prompt) if ids else ()
         )
 
 

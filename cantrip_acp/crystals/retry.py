@@ -32,6 +32,7 @@ from cantrip_acp.crystals.contract import (
     Usage,
     check_response,
 )
+from cantrip_acp.crystals.logprobs import check_tokens
 
 MAX_RESPONSE_CHARS = 8_000_000
 """The most characters of a response. A longer stream counts as endless."""
@@ -260,6 +261,8 @@ async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> R
         raise
     try:
         check_response(response, query.messages)
+        if response.sampled is not None:
+            check_tokens(response.sampled, f"{crystal.name}:{crystal.model}")
     except CrystalError:
         spend(response.usage.counted())
         raise

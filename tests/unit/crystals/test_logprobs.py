@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom
+from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.crystal import LocalCrystal
 from cantrip_acp.crystals.logprobs import UNLIKELY, SampledTokens, TokenCollector
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
+from cantrip_acp.loom.records.turn import CastRecord
 from cantrip_acp.text.redaction import shared
 from tests.support import google_replies as google
 from tests.support import openai_replies as openai
@@ -173,18 +175,37 @@ async def test_no_secret_stands_in_the_loom_as_tokens(where: str) -> None:
     assert secret not in repr(list(loom.records()))
 
 
-def test_what_cannot_be_laid_side_by_side_is_left_out() -> None:
+def test_a_token_that_cannot_be_has_the_least_log_probability() -> None:
     tokens = TokenCollector()
     tokens.chat({}, {"logprobs": {"content": [entry("a", float("-inf"))]}, "token_ids": [1]})
     assert tokens.whole() == SampledTokens((1,), ("a",), (UNLIKELY,))
-    tokens.chat({}, {"token_ids": [2]})
-    assert tokens.whole() == SampledTokens((1, 2))
-    broken = TokenCollector()
-    for bad in (
-        {"logprobs": {"content": [{"token": 3}]}},
-        {"logprobs": 7},
-        {"token_ids": ["x", -1]},
-        {"token_ids": "12"},
-    ):
-        broken.chat({"prompt_token_ids": {}}, bad)
-    assert broken.whole() is None
+    nothing = TokenCollector()
+    for bad in ({"logprobs": 7}, {"token_ids": ["x", -1]}, {"token_ids": "12"}):
+        nothing.chat({"prompt_token_ids": {}}, bad)
+    assert nothing.whole() is None
+
+
+@pytest.mark.parametrize(
+    ("choices", "told"),
+    [
+        ([piece("a", entry("a", -1.0), ids=[1, 2])], "2 ids and 1 log-probabilities"),
+        ([piece("ab", entry("a", -1.0), entry("b", -1.0), ids=[1])], "1 ids and 2 log-probabilities"),
+        ([piece("a", entry("a", float("nan")), ids=[1])], "1 ids and 0 log-probabilities"),
+        ([piece("ab", entry("a", -1.0), {"token": "b", "logprob": None})], "2 texts and 1 log-probabilities"),
+        ([piece("ab", entry("a", -1.0), {"id": 7})], "2 texts and 1 log-probabilities"),
+        ([piece("ab", {**entry("a", -1.0), "id": 7}, entry("b", -1.0))], "1 ids and 2 log-probabilities"),
+    ],
+)
+async def test_ids_and_log_probabilities_of_different_length_are_an_error(choices: list[bytes], told: str) -> None:
+    usage = chunk(None, choices=[], usage=openai.counts(30, 2), check=False)
+    with Wire([sse_reply([*choices, chunk({}, "stop"), usage])]) as wire:
+        loom = Loom.memory()
+        cantrip = Cantrip(local(wire), circle=Circle(gates=["done"], wards=[{"max_turns": 2}]), loom=loom)
+        with pytest.raises(CrystalError, match=rf"^local:{MODEL} reported {told} for one answer\. .*logprobs: false"):
+            await cantrip.cast("go")
+        # It was asked once: another answer would have the same fault.
+        assert len(wire.requests) == 1
+    (end,) = [each for each in loom.records() if isinstance(each, CastRecord) and each.event == "end"]
+    assert (end.reason, end.usage["prompt_tokens"], end.usage["completion_tokens"]) == ("error", 30, 2)
+    (partial,) = loom.partials()
+    assert partial.utterance.content in ("a", "ab")

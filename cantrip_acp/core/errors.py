@@ -36,7 +36,7 @@ Messages are for the person who must act: what happened, where, what to do. They
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,7 +112,9 @@ class CrystalError(CantripError):
     ``status`` is the HTTP status, if there was one. ``retryable`` says whether another attempt may help. By default
     this holds for 429 and 5xx (PROD-2) and never without a status; a crystal that knows better sets it (for example
     after a connection reset).
-    ``retry_after`` is in seconds.
+    ``retry_after`` is in seconds. ``answer`` is the crystal's `Response`, if it gave one that cannot be used (an empty one,
+    one that was cut before it began, one without the call that it must have): the loom keeps it, because it was sampled.
+    ``asked_again`` is the message after which the crystal answers again within the same query.
     """
 
     def __init__(
@@ -126,7 +128,14 @@ class CrystalError(CantripError):
         self.status = status
         self.retry_after = retry_after
         self._retryable = retryable
+        self.answer: Any = None
+        self.asked_again: str | None = None
         super().__init__(message)
+
+    def with_answer(self, answer: Any, asked_again: str | None = None) -> Self:
+        """This error, with the answer that cannot be used."""
+        self.answer, self.asked_again = answer, asked_again
+        return self
 
     def may_retry(self, statuses: frozenset[int] | None = None) -> bool:
         """Whether to try again. ``statuses`` replaces the default set of retryable statuses."""

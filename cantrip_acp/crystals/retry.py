@@ -177,7 +177,11 @@ async def query_with_retries(
             Message("user", response.problem or _INSIST, kind="nudge"),
         ]
         spend(response.usage.counted())
-        await notice(0.0, MalformedResponse("the answer called no tool, and tool_choice is required"))
+        asked = messages[-1].content
+        await notice(
+            0.0,
+            MalformedResponse("the answer called no tool, and tool_choice is required").with_answer(response, asked),
+        )
         again = msgspec.structs.replace(query, messages=messages, meter=Meter())
         response = await _attempt(crystal, again, emit, policy, notice, spend)
         if read is not None:
@@ -187,7 +191,7 @@ async def query_with_retries(
     spend(response.usage.counted())
     raise MalformedResponse(
         f"tool_choice is required, but {crystal.model} called no tool in {_REASKS + 1} answers (CRYSTAL-5)"
-    )
+    ).with_answer(response)
 
 
 async def _attempt(
@@ -260,7 +264,10 @@ async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> R
             spend(used)
         raise
     try:
-        check_response(response, query.messages)
+        try:
+            check_response(response, query.messages)
+        except MalformedResponse as error:
+            raise error.with_answer(response) from None
         if response.sampled is not None:
             check_tokens(response.sampled, f"{crystal.name}:{crystal.model}")
     except CrystalError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.cli.render.display import duration
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.query.outline import Outline
     from cantrip_acp.loom.query.thread import Thread
-    from cantrip_acp.loom.records.turn import CastRecord, GateRecord, Output, Turn
+    from cantrip_acp.loom.records.turn import CastRecord, GateRecord, Output, Turn, VoidedAttempt
 
 _INTENT = 200
 _DAMAGE = 20
@@ -120,8 +120,12 @@ class LoomView:
         screen = self._screen
         ending = self._endings.cast(start.id)
         for partial in self._loom.partials():
-            if partial.cast_id == start.id and partial.utterance.content:
+            if partial.cast_id != start.id:
+                continue
+            if partial.utterance.content:
                 screen.line(("began to say  ", "dim"), clean_line(partial.utterance.content, 2000), indent=4)
+            for line in _attempts(partial.voided):
+                screen.line((line, "dim"), indent=4)
         if end is None:
             why = (
                 "active: a process runs it"
@@ -164,8 +168,8 @@ class LoomView:
             import msgspec
 
             asked = msgspec.structs.asdict(meta.request)
-            parts += [f"{name} {value:g}" for name, value in asked.items() if value is not None]
-        parts += [f"attempt {each.attempt} was interrupted" for each in meta.voided or ()]
+            parts += [f"{name} {_parameter(value)}" for name, value in asked.items() if value not in (None, ())]
+        parts += _attempts(meta.voided or ())
         if turn.reward is not None:
             parts.append(f"reward {turn.reward:g}")
         return self._dot.join(parts)
@@ -379,3 +383,16 @@ def _summary(turn: Turn) -> str:
     elif utterance.content:
         parts.append(utterance.content)
     return "  ".join(parts) or "…"
+
+
+def _attempts(voided: Sequence[VoidedAttempt]) -> list[str]:
+    """What happened to the attempts of a query that gave no answer which could be used."""
+    hows = ["interrupted" if v.rejected is None else f"rejected ({v.rejected.replace('_', ' ')})" for v in voided]
+    return [f"attempt {each.attempt} was {how}" for each, how in zip(voided, hows, strict=True)]
+
+
+def _parameter(value: Any) -> str:
+    """A parameter of a request in words."""
+    if isinstance(value, tuple):
+        return clean_line(json.dumps(value, ensure_ascii=False), 60)
+    return clean_line(value, 60) if isinstance(value, str) else f"{value:g}"

@@ -177,6 +177,8 @@ class CastRun:
             if not self.cast.turns and (caught.status in _REFUSED_STATUSES or isinstance(caught, ContextLimitError)):
                 self._withdrawn = self.entity.context.withdraw()
             if not self._withdrawn:
+                if caught.answer is not None and self._stream is not None:
+                    await self._stream.void(caught)
                 self._write_partial(reason)
         except BaseException as caught:
             # The most likely cause is a loom that cannot be written. Report the first error, not those that follow from

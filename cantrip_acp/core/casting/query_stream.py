@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core import events
-from cantrip_acp.loom.records.turn import Utterance, VoidedAttempt, new_id
+from cantrip_acp.crystals.contract import Response
+from cantrip_acp.loom.records.turn import Rejection, Utterance, VoidedAttempt, new_id
 from cantrip_acp.text.redaction import Pieces
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class QueryStream:
             await self._entity.hub.send(kind(**self._cast.ids, delta=text, message_id=self.message_id))
 
     async def void(self, error: CrystalError) -> str:
-        """Record what was streamed of this attempt as void, and report it to readers.
+        """Record what was streamed of this attempt, or its rejected answer, as void, and report it to readers.
 
         Returns the error's text with secrets masked.
         """
@@ -67,14 +68,46 @@ class QueryStream:
         self._masked.end()
         self._streamed = {}
         message = self._entity.redactor.diagnostic(str(error))
-        if said.content or said.thinking:
-            cut = [text if text is None else text[:VOID_LIMIT] for text in (said.content, said.thinking)]
-            self._cast.voided.append(VoidedAttempt(self.attempt, message[:VOID_LIMIT], *cut))
+        shown = bool(said.content or said.thinking)
+        if isinstance(error.answer, Response):
+            self._cast.voided.append(self._rejected(error, error.answer, message[:VOID_LIMIT]))
+        elif shown:
+            content, thinking = (text and text[:VOID_LIMIT] for text in (said.content, said.thinking))
+            self._cast.voided.append(VoidedAttempt(self.attempt, message[:VOID_LIMIT], content, thinking))
+        if shown:
             if self._entity.hub.active:
                 await self._entity.hub.send(
                     events.Voided(**self._cast.ids, message_id=self.message_id, attempt=self.attempt, error=message)
                 )
         return message
+
+    def _rejected(self, error: CrystalError, answer: Response, message: str) -> VoidedAttempt:
+        """The record of a whole answer that is not used."""
+        entity = self._entity
+        content, thinking = (text and entity.redactor.text(text) for text in (answer.content, answer.thinking))
+        sampled = answer.sampled
+        if sampled is not None:
+            context = entity.context
+            masked = (content, thinking) != (answer.content, answer.thinking)
+            sampled = entity.token_log.reduce_rejected(
+                sampled, context.messages, context.folded, entity.redactor, masked=masked
+            )
+        said = bool(answer.content and answer.content.strip())
+        why: Rejection = "malformed" if answer.tool_calls else "no_call" if said else "empty"
+        if why == "empty" and answer.stop_reason == "length":
+            why = "cut"
+        return VoidedAttempt(
+            self.attempt,
+            message,
+            content,
+            thinking,
+            rejected=why,
+            stop_reason=answer.stop_reason,
+            usage=answer.usage.counted(),
+            request=answer.request or self._cast.parameters,
+            sampled=sampled,
+            asked_again=error.asked_again,
+        )
 
     async def notice(self, delay_s: float, error: CrystalError) -> None:
         """Mark the attempt as void and announce the next one."""

@@ -26,6 +26,21 @@ class TokenLog:
         self._checked = 0
         self._folded = 0
         self._secret = False
+        self._hidden = False
+        """Whether a rejected answer of the present query holds a secret. The prompt of the next attempt may contain it."""
+
+    def reduce_rejected(
+        self, sampled: SampledTokens, messages: Sequence[Message], folded: int, redactor: Redactor, *, masked: bool
+    ) -> SampledTokens | None:
+        """The tokens to store of an answer that was rejected. They are reduced like those of the turn that follows."""
+        secret = self._holds_secret(messages, folded, redactor) or self._hidden
+        self._hidden = self._hidden or masked
+        if masked:
+            return None
+        if secret or not sampled.prompt_ids:
+            return msgspec.structs.replace(sampled, prompt_ids=(), prompt_from=0)
+        shared = common_prefix_length(self._sequence, sampled.prompt_ids)
+        return msgspec.structs.replace(sampled, prompt_ids=sampled.prompt_ids[shared:], prompt_from=shared)
 
     def reduce(
         self, sampled: SampledTokens, messages: Sequence[Message], folded: int, redactor: Redactor, *, masked: bool
@@ -37,7 +52,8 @@ class TokenLog:
         secret, the prompt's tokens are not stored.
         """
         whole = sampled.prompt_ids + sampled.ids
-        secret = self._holds_secret(messages, folded, redactor)
+        secret = self._holds_secret(messages, folded, redactor) or self._hidden
+        self._hidden = False
         if masked:
             self._sequence = ()
             return None

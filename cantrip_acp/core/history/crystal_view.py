@@ -87,12 +87,15 @@ class CrystalView:
                 if isinstance(after, str) and isinstance(most, int):
                     self._cuts.setdefault((record.entity_id, after), []).append(most)
 
-    def windows(self, leaf_id: str) -> Iterator[Window]:
-        """Yield the windows of the thread that ends in a turn, in order. Raises the errors of `check`."""
+    def windows(self, leaf_id: str, then: Turn | None = None) -> Iterator[Window]:
+        """Yield the windows of the thread that ends in a turn, in order. Raises the errors of `check`.
+
+        ``then`` is a turn after it that is not in the loom, for what a crystal saw in a cast that wrote no turn.
+        """
         path = self.outline.own_path(leaf_id)
         self.check(leaf_id)
-        walk = _Walk(self, self._last_change(path))
-        for turn in self._turns(path):
+        walk = _Walk(self, self._last_change(path, then))
+        for turn in (*self._turns(path), *(() if then is None else (then,))):
             yield from walk.add(turn)
         yield from walk.end()
 
@@ -167,9 +170,10 @@ class CrystalView:
         """The numbers of tokens to which the context was cut before the query after a turn."""
         return self._cuts.get((entity_id, after or ""), [])
 
-    def _last_change(self, path: list[str]) -> int:
+    def _last_change(self, path: list[str], then: Turn | None = None) -> int:
         """The number of times that a path changes to another entity, the first entity included."""
         entities = [self.outline.places[i].entity_id for i in path if self.outline.places[i].role != "call"]
+        entities += [] if then is None else [then.entity_id]
         return sum(1 for n, e in enumerate(entities) if n == 0 or e != entities[n - 1])
 
     def _turns(self, path: list[str]) -> Iterator[Turn]:

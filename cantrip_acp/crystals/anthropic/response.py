@@ -125,6 +125,7 @@ class ResponseReader:
             said = said or "The model declined to answer."
             return Response(said, thought, (), usage, stop, served, refused=True, id=self._id, request=request)
         calls = self._calls(names)
+        empty = Response(None, thought, (), usage, stop, served, id=self._id, request=request)
         if content is None and not calls and stop == "length":
             if self.stopped == "model_context_window_exceeded":
                 raise ContextLimitError(f"anthropic:{model}: the context window was full before the answer began")
@@ -132,10 +133,11 @@ class ResponseReader:
                 f"anthropic:{model}: max_tokens ({request.max_tokens}) was reached before the answer began"
                 f"{', all of it by thinking' if thought else ''}; raise max_tokens of the call",
                 retryable=False,
-            )
+            ).with_answer(empty)
         if content is None and not calls:
             # This happens after tool results. A retry helps.
-            raise CrystalError(f"anthropic:{model}: the answer is empty (stop reason {stop})", retryable=True)
+            told = f"anthropic:{model}: the answer is empty (stop reason {stop})"
+            raise CrystalError(told, retryable=True).with_answer(empty)
         if stop is None:
             stop = "tool_calls" if calls else "stop"
         kept = replay_data(self._wire_blocks(), model)

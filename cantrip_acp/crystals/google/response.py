@@ -179,12 +179,13 @@ class ResponseReader:
             )
         text = "".join(self._text)
         if not text and not self._calls:
+            empty = self._make_response(None, usage, stop or finish)
             if stop == "length":
                 raise CrystalError(
                     f"{self._who} used all its tokens for thinking and did not answer; raise max_tokens or lower the effort",
                     retryable=False,
-                )
-            raise CrystalError(f"{self._who}: the answer is empty", retryable=True)
+                ).with_answer(empty)
+            raise CrystalError(f"{self._who}: the answer is empty", retryable=True).with_answer(empty)
         return self._make_response(
             text or None, usage, "tool_calls" if self._calls and stop == "stop" else stop or finish
         )

@@ -293,9 +293,9 @@ def require_content(who: str, response: Response) -> Response:
             f"{who}: the token limit was reached before the answer began, "
             f"{'all of it was used for thinking' if response.thinking else 'nothing was said'}; raise call.max_tokens",
             retryable=False,
-        )
+        ).with_answer(response)
     # Some models do this sometimes, often small ones. A retry usually helps.
-    raise provider_errors.invalid_response(who, "an empty answer: no text and no tool call")
+    raise provider_errors.invalid_response(who, "an empty answer: no text and no tool call").with_answer(response)
 
 
 def cache_key(query: Query) -> str:

@@ -290,6 +290,8 @@ def _cast_ended_by(ids: dict[str, Any], last: Turn, turns: int, trace_id: str) -
 def _voided(ids: dict[str, Any], turn_id: str, attempts: Sequence[VoidedAttempt]) -> Iterator[events.Event]:
     """What attempts streamed before they broke off. The records hold the start of a long text."""
     for each in attempts:
+        if not each.content and not each.thinking:
+            continue  # an empty answer, of which nothing was shown
         message_id = f"{turn_id}:void:{each.attempt}"
         yield from _streamed(ids, message_id, each.thinking, each.content)
         yield events.Voided(**ids, message_id=message_id, attempt=each.attempt, error=each.error)

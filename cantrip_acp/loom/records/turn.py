@@ -194,17 +194,34 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=False, gc=False):
         return self.outputs or (() if self.output is None else (self.output,))
 
 
-class VoidedAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The partial text of a query attempt that failed, and the error. It was displayed to people; the crystal never
-    sees it.
+Rejection = Literal["empty", "cut", "no_call", "malformed"]
+"""Why a whole answer of a crystal was not used: it said and called nothing, it reached its token limit before it said
+anything, it did not call a tool although it had to (CRYSTAL-5), or it breaks the crystal contract in another way."""
 
-    ``attempt`` counts from 1 within the query. Long texts are cut.
+
+class VoidedAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An attempt of a query that failed: the text that it streamed, or a whole answer that was rejected. The text may have
+    been displayed to people.
+
+    ``attempt`` counts from 1 within the query. The text of a failed stream is cut if it is long.
+
+    A rejected answer is a sample, which a trainer wants (`training.export.rejected`). It has ``rejected``, its whole text,
+    ``stop_reason``, ``usage`` (which is part of the turn's usage), ``request`` and ``sampled``, as far as they are known.
+    The prompt in ``sampled`` is reduced like that of the turn. ``asked_again`` is the message of the user that came after
+    it, before the crystal answered once more in the same query; the crystal saw both then, and never later. Without it,
+    the same query was sent again.
     """
 
     attempt: int
     error: str
     content: str | None = None
     thinking: str | None = None
+    rejected: Rejection | None = None
+    stop_reason: str | None = None
+    usage: Usage | None = None
+    request: RequestParameters | None = None
+    sampled: SampledTokens | None = None
+    asked_again: str | None = None
 
 
 class TurnMetadata(msgspec.Struct, frozen=True):
@@ -217,7 +234,7 @@ class TurnMetadata(msgspec.Struct, frozen=True):
     ``request`` are the parameters as sent. ``model`` and ``fingerprint`` name the model that answered, as the provider
     reports it. ``stop_reason`` is why the crystal stopped, if it said so. ``sampled`` are the tokens of its
     utterance, if they were requested (``crystal.logprobs``) and returned. ``voided`` are the failed attempts that
-    had streamed something; the key is absent if there are none. ``folded``, in a turn of role fold, is the number of
+    had streamed something, and the rejected answers; absent if there are none. ``folded``, in a turn of role fold, is the number of
     the entity's first turns that the summary replaces; the key is absent elsewhere, and in looms of earlier versions.
     """
 

@@ -11,6 +11,8 @@ as that reader does.
 An utterance that several threads share is a choice in the first of them, in the order in which they ended. In the
 others it is a message, so that it is trained once.
 
+An answer that was rejected (`rejected`) is a trajectory of its own in the group of its thread.
+
 A group has one prompt: forks of a turn, or casts of one intent. A single thread is a group of its own.
 """
 
@@ -21,11 +23,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
-from cantrip_acp.crystals.contract import NO_USAGE
+from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.records.turn import Turn
-from cantrip_acp.training.export.rows import entries, rendered, request_of, tools, weights_of
+from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
+from cantrip_acp.training.export.rows import Sequences, entries, rendered, request_of, tools, weights_of
 from cantrip_acp.training.export.selection import Episode, Source
-from cantrip_acp.training.export.tokens import Sequences
 
 _NUMBER = re.compile(r"[0-9]{1,15}\Z")
 _FINISHES = {"length": "length", "content_filter": "content_filter", "tool_calls": "tool_calls"}
@@ -55,6 +57,9 @@ class Art:
             yield self._group(source, leaves, owners, {"group": group, "intent": intents.get(group)})
         for leaf in alone:
             yield self._group(source, [leaf], owners, {"group": None, "intent": source.episode(leaf).intent})
+        for episode, answers in failed_casts(source):
+            trajectories = [_rejected(source, each) for each in answers]
+            yield _row(trajectories, [], {"group": None, "intent": episode.intent})
 
     def _group(
         self, source: Source, leaves: list[str], owners: dict[str, str], metadata: dict[str, Any]
@@ -63,17 +68,53 @@ class Art:
         for leaf in leaves:
             episode = source.episode(leaf)
             trajectories.append(_trajectory(source, episode, owners))
+            trajectories += [_rejected(source, each) for each in rejected_answers(source, episode)]
             source.count_exported(leaf)
             if episode.error is not None:
                 kind, _, words = episode.error.partition(": ")
                 exceptions.append({"type": kind, "message": words, "traceback": ""})
-        return {
-            "trajectories": trajectories,
-            "exceptions": exceptions,
-            "metadata": metadata,
-            "metrics": {},
-            "logs": [],
-        }
+        return _row(trajectories, exceptions, metadata)
+
+
+def _row(
+    trajectories: list[dict[str, Any]], exceptions: list[dict[str, Any]], metadata: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "trajectories": trajectories,
+        "exceptions": exceptions,
+        "metadata": metadata,
+        "metrics": {},
+        "logs": [],
+    }
+
+
+def _rejected(source: Source, answer: RejectedAnswer) -> dict[str, Any]:
+    """A trajectory of an answer that was not used: the prompt, and the answer as the only choice."""
+    turn = answer.uttered.turn
+    weights = weights_of(turn)
+    return {
+        **_history(source, answer.window, Sequences(source.note), {answer.uttered.at}),
+        "additional_histories": [],
+        "reward": answer.episode.reward,
+        "initial_policy_version": _version(weights),
+        "final_policy_version": _version(weights),
+        "metrics": {
+            "turns": 1,
+            "trained_turns": 1,
+            **_usage(turn.metadata.usage),
+            "terminated": False,
+            "truncated": True,
+            "rewarded": True,
+        },
+        "metadata": {**answer.about(), "initial_weights": weights, "final_weights": weights},
+        "logs": [],
+    }
+
+
+def _usage(used: Usage) -> dict[str, Any]:
+    figures = {"prompt_tokens": used.prompt_tokens, "completion_tokens": used.completion_tokens, "cost": used.cost}
+    # ART's metrics are numbers, so unknown values are left out.
+    return {name: value for name, value in {**figures, **used.unknown()}.items() if value is not None}
 
 
 def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dict[str, Any]:
@@ -97,9 +138,6 @@ def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dic
         source.note(
             "usage that no provider reported: the counts of tokens are of the rest, and absent where nothing is known"
         )
-    figures = {"prompt_tokens": used.prompt_tokens, "completion_tokens": used.completion_tokens, "cost": used.cost}
-    # ART's metrics are numbers, so unknown values are left out.
-    known = {name: value for name, value in {**figures, **used.unknown()}.items() if value is not None}
     first = histories[0] if histories else {"messages_and_choices": [], "tools": None}
     return {
         **first,
@@ -110,7 +148,7 @@ def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dic
         "metrics": {
             "turns": turns,
             "trained_turns": trained,
-            **known,
+            **_usage(used),
             "duration": seconds,
             "terminated": episode.complete,
             "truncated": episode.state == "truncated",

@@ -137,7 +137,48 @@ def weights_of(turn: Turn) -> str | None:
     return sent.weights if isinstance(sent, RequestParameters) else None
 
 
-# --- Tokens for trainers: entries with log-probabilities.
+# --- Tokens for trainers: token sequences, and entries with log-probabilities.
+
+UNEQUAL = "token ids and log-probabilities of different length"
+
+
+class Sequences:
+    """The token sequence of a thread: a turn's record only has what it adds to the tokens of the turn before."""
+
+    def __init__(self, note: Note) -> None:
+        self._note = note
+        self._sequence: list[int] = []
+
+    def of(self, turn: Turn) -> tuple[SampledTokens | None, list[int]]:
+        """The tokens of an utterance, and the ids of its whole prompt. Call it for every utterance in order.
+
+        The tokens are None if the loom has none, or if they do not fit together, which is noted. The prompt is empty
+        where the provider gave no ids of it.
+        """
+        sampled = turn.metadata.sampled
+        if not isinstance(sampled, SampledTokens):
+            return None, []
+        if sampled.ids and sampled.logprobs and len(sampled.ids) != len(sampled.logprobs):
+            self._sequence = []
+            self._note(f"{UNEQUAL}: they are left out")
+            return None, []
+        given = bool(sampled.ids and (sampled.prompt_ids or sampled.prompt_from))
+        if not given or len(self._sequence) < sampled.prompt_from:
+            self._sequence = []
+            return sampled, []
+        prompt = self._sequence[: sampled.prompt_from] + list(sampled.prompt_ids)
+        self._sequence = prompt + list(sampled.ids)
+        return sampled, prompt
+
+    def of_rejected(self, sampled: SampledTokens) -> list[int]:
+        """The ids of the whole prompt of an answer that was rejected. Call it before `of` for its turn."""
+        if (
+            not sampled.ids
+            or len(self._sequence) < sampled.prompt_from
+            or not (sampled.prompt_ids or sampled.prompt_from)
+        ):
+            return []
+        return self._sequence[: sampled.prompt_from] + list(sampled.prompt_ids)
 
 
 def entries(sampled: SampledTokens) -> list[dict[str, Any]]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.core.history.crystal_view import CrystalView, Window
 from cantrip_acp.loom import rewards
@@ -120,6 +122,7 @@ class Source:
         self.report = Report()
         self._progress = progress
         self._counted: set[str] = set()
+        self._rejected: set[str] = set()
 
     @cached_property
     def groups(self) -> list[rewards.Group]:
@@ -173,6 +176,12 @@ class Source:
             self._counted.add(leaf)
             self.report.threads += 1
 
+    def take_rejected(self, turn_id: str) -> bool:
+        """Whether the rejected answers of a turn's query are exported now, because no earlier row has them."""
+        first = turn_id not in self._rejected
+        self._rejected.add(turn_id)
+        return first
+
     def note(self, what: str) -> None:
         """Count something that the format could not represent."""
         self.report.notes[what] += 1
@@ -201,9 +210,11 @@ class Source:
         starts = (self.outline.starts.get(c) for c in casts if c is not None)
         return any(text.casefold() in (s.intent or "").casefold() for s in starts if s is not None)
 
-    def episode(self, leaf: str) -> Episode:
-        """The description of the thread that ends in a turn."""
+    def episode(self, leaf: str, *, cast_id: str | None = None) -> Episode:
+        """The description of the thread that ends in a turn. ``cast_id`` is a cast after the call that wrote no turn."""
         turn = self.loom.turn(leaf)
+        if cast_id is not None:
+            turn = msgspec.structs.replace(turn, cast_id=cast_id)
         path = self.outline.own_path(leaf)
         start = self.outline.starts.get(turn.cast_id) if turn.cast_id is not None else None
         ending = self._endings.thread(turn)

@@ -17,43 +17,13 @@ from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.records.turn import Turn
-from cantrip_acp.training.export.rows import Note, rendered, weights_of
+from cantrip_acp.training.export.rows import UNEQUAL, Sequences, rendered, weights_of
 from cantrip_acp.training.export.selection import Episode, Source
 
 NO_TOKENS = "no tokens were recorded (`logprobs: true` in the crystal of a recipe records them)"
 NO_LOGPROBS = "token ids without log-probabilities"
 NO_IDS = "log-probabilities without token ids"
 NO_PROMPT = "the tokens of the prompt are unknown"
-UNEQUAL = "token ids and log-probabilities of different length"
-
-
-class Sequences:
-    """The token sequence of a thread: a turn's record only has what it adds to the tokens of the turn before."""
-
-    def __init__(self, note: Note) -> None:
-        self._note = note
-        self._sequence: list[int] = []
-
-    def of(self, turn: Turn) -> tuple[SampledTokens | None, list[int]]:
-        """The tokens of an utterance, and the ids of its whole prompt. Call it for every utterance in order.
-
-        The tokens are None if the loom has none, or if they do not fit together, which is noted. The prompt is empty
-        where the provider gave no ids of it.
-        """
-        sampled = turn.metadata.sampled
-        if not isinstance(sampled, SampledTokens):
-            return None, []
-        if sampled.ids and sampled.logprobs and len(sampled.ids) != len(sampled.logprobs):
-            self._sequence = []
-            self._note(f"{UNEQUAL}: they are left out")
-            return None, []
-        given = bool(sampled.ids and (sampled.prompt_ids or sampled.prompt_from))
-        if not given or len(self._sequence) < sampled.prompt_from:
-            self._sequence = []
-            return sampled, []
-        prompt = self._sequence[: sampled.prompt_from] + list(sampled.prompt_ids)
-        self._sequence = prompt + list(sampled.ids)
-        return sampled, prompt
 
 
 class Tokens:

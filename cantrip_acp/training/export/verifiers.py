@@ -4,14 +4,15 @@ Each thread has one trace, which includes its children.
 
 A trace is a graph. Each fold starts a new branch, linked by ``compaction``. Each child is a branch, linked by
 ``subagent_call`` to the turn that spawned it and by ``subagent_return`` to the next turn. Forks of a turn share the
-episode's ``group``. An utterance that several traces share is trained in the first. In the others its token mask is all
-false, and ``info.cantrip.masked`` lists its node. ``info.cantrip`` also has what verifiers has no field for.
+episode's ``group``. An answer that was rejected (`rejected`) has an episode of its own. An utterance that several traces
+share is trained in the first. In the others its token mask is all false, and ``info.cantrip.masked`` lists its node.
+``info.cantrip`` also has what verifiers has no field for.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -21,9 +22,9 @@ from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.contract import Message, ToolDefinition
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom.query.thread import INTERRUPTED, answer
-from cantrip_acp.training.export.rows import request_of, seconds, text_of, url_of
+from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
+from cantrip_acp.training.export.rows import Sequences, request_of, seconds, text_of, url_of
 from cantrip_acp.training.export.selection import Episode, Source
-from cantrip_acp.training.export.tokens import Sequences
 from cantrip_acp.version import __version__
 
 _STOPS = {
@@ -50,14 +51,27 @@ class Verifiers:
             if episode.parent_turn is not None and episode.leaf not in named:
                 children.append(episode.leaf)
                 continue
-            yield _row(source, episode, learned)
+            graph = Graph(source.note, learned)
+            _thread(source, graph, episode)
+            yield _row(source, episode, graph, answer(source.loom.turn(episode.leaf)))
             source.count_exported(episode.leaf)
+            yield from _rejected(source, rejected_answers(source, episode))
+        for _, answers in failed_casts(source):
+            yield from _rejected(source, answers)
         for leaf in children:
             source.leave_out(leaf, "a child's whose parent's thread is left out")
 
 
-def _row(source: Source, episode: Episode, learned: set[str]) -> dict[str, Any]:
-    trace = _trace(source, episode, learned)
+def _rejected(source: Source, answers: Iterable[RejectedAnswer]) -> Iterator[dict[str, Any]]:
+    """An episode for each answer that was not used: its prompt and itself."""
+    for each in answers:
+        graph = Graph(source.note)
+        graph.add(each.window, Sequences(source.note))
+        yield _row(source, each.episode, graph, each.attempt.content)
+
+
+def _row(source: Source, episode: Episode, graph: Graph, reply: Any) -> dict[str, Any]:
+    trace = _trace(source, episode, graph, reply)
     row: dict[str, Any] = {
         "id": f"{trace['id']}-episode",
         "env": {"id": "cantrip-acp"},
@@ -72,10 +86,8 @@ def _row(source: Source, episode: Episode, learned: set[str]) -> dict[str, Any]:
     return row
 
 
-def _trace(source: Source, episode: Episode, learned: set[str]) -> dict[str, Any]:
-    graph = Graph(source.note, learned)
-    _thread(source, graph, episode)
-    last = source.loom.turn(episode.leaf)
+def _trace(source: Source, episode: Episode, graph: Graph, reply: Any) -> dict[str, Any]:
+    """``reply`` is the answer of the thread."""
     record = source.loom.cantrip(episode.cantrip_id)
     prompt = record.call.get("system_prompt") if record is not None else None
     data: dict[str, Any] = {"id": episode.cast_id or episode.leaf, "prompt": episode.intent}
@@ -116,7 +128,6 @@ def _trace(source: Source, episode: Episode, learned: set[str]) -> dict[str, Any
         trace["stop_condition"] = "agent_completed"
     elif episode.reason is not None:
         trace["stop_condition"] = _STOPS.get(episode.reason, episode.reason)
-    reply = answer(last)
     if isinstance(reply, str):
         trace["root_reply"] = reply
     _fill_timestamps(graph.nodes)

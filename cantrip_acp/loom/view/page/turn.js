@@ -14,7 +14,7 @@ export function turnBody(turn, view) {
   if (turn.role === "call") body.push(...callBody(turn.cantrip));
   for (const each of told.voided ?? []) {
     const what = [each.thinking, each.content].filter(Boolean).join("\n\n");
-    body.push(h("details", { class: "part void" }, h("summary", {}, `Attempt ${each.attempt} broke off: ${plain(each.error)}`), h("del", {}, visible(what))));
+    body.push(h("details", { class: "part void" }, h("summary", {}, `Attempt ${each.attempt} ${each.rejected ? "was rejected" : "broke off"}: ${plain(each.error)}`), h("del", {}, visible(what))));
   }
   if (said.thinking) body.push(h("details", { class: "part thinking" }, h("summary", {}, "Thinking"), words(said.thinking)));
   if (said.content) body.push(part(turn.role === "fold" ? "What stands for the folded turns" : "Said", words(said.content)));

@@ -1,0 +1,178 @@
+"""Rejected answers: what a crystal answered and the loop did not use, as samples of their own.
+
+An empty answer, an answer that was cut at its token limit before it said anything, and one without the call that it had to
+make were sampled like any other. A trainer that never saw them would not learn to avoid them. Each becomes a sample with the
+prompt that it answered and the reward of failure (`failure_reward`). A thread's own utterances are trained elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.core.errors import LoomError
+from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
+from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Message
+from cantrip_acp.loom.records.turn import Turn, TurnMetadata, Utterance, UtteranceRecord, VoidedAttempt, metadata_of
+from cantrip_acp.training.export.rows import Sequences
+from cantrip_acp.training.export.selection import Episode, Source
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedAnswer:
+    """One answer that was not used.
+
+    - ``turn_id`` is the turn of its query, or the last turn before a cast that failed.
+    - ``episode`` describes it like a thread: an id of its own, the reward of failure, the group of its thread, and why it was
+      rejected as the reason.
+    - ``window`` is what the crystal saw and this answer, with the answers that were rejected before it in the same query where
+      the crystal saw them. Its only utterance has the parameters and the tokens, with the whole prompt.
+    """
+
+    turn_id: str
+    attempt: VoidedAttempt
+    episode: Episode
+    window: Window
+
+    @property
+    def uttered(self) -> WindowUtterance:
+        """The answer, and its position in the window."""
+        return self.window.uttered[0]
+
+    def about(self) -> dict[str, Any]:
+        """What a row says about it: a flat mapping of texts, numbers and nulls."""
+        return {**self.episode.about(), "turn": self.turn_id}
+
+
+def failure_reward(source: Source, episode: Episode) -> float:
+    """The reward of an answer that could not be used: 0, or the lowest reward of the thread's group if that is lower."""
+    group = next((each for each in source.groups if each.id == episode.group), None)
+    leaves = group.leaves if group is not None else (episode.leaf,)
+    rewards = [source.episode(leaf).reward for leaf in leaves]
+    return min([0.0, *(reward for reward in rewards if reward is not None)])
+
+
+def rejected_answers(source: Source, episode: Episode) -> Iterator[RejectedAnswer]:
+    """Yield the rejected answers of a thread's queries, then those of casts that failed after one of its turns.
+
+    Each answer is yielded once, although threads share turns.
+    """
+    path = source.outline.own_path(episode.leaf)
+    if any(turn.metadata.voided for turn in source.loom.bodies(path)):
+        for turn, window, at, sequences in _utterances(source, episode.leaf):
+            if source.take_rejected(turn.continues or turn.id):
+                yield from _answers(source, turn, turn.metadata.voided or (), window, at, sequences, episode)
+    above = {i for i in path if source.outline.places[i].role != "call"}
+    for partial in source.seen.partials.values():
+        if partial.parent_id in above and _has_rejected(partial) and source.take_rejected(partial.id):
+            *_, (turn, window, at, sequences) = _utterances(source, partial.parent_id, _turn_of(partial))
+            yield from _answers(source, turn, partial.voided, window, at, sequences, episode)
+
+
+def failed_casts(source: Source) -> Iterator[tuple[Episode, list[RejectedAnswer]]]:
+    """Yield the first casts of entities that ended without a turn because no answer could be used.
+
+    Such a cast is no thread. Its episode has the intent and the reason.
+    """
+    for partial in source.seen.partials.values():
+        place = source.outline.places.get(partial.parent_id)
+        if place is None or place.role != "call" or not _has_rejected(partial) or source.wanted.threads:
+            continue
+        try:
+            episode = source.episode(partial.parent_id, cast_id=partial.cast_id)
+            why = source.refused(episode, marked=True)
+            if why is not None:
+                source.leave_out(partial.id, why)
+                continue
+            *_, (turn, window, at, sequences) = _utterances(source, partial.parent_id, _turn_of(partial))
+        except LoomError as problem:
+            source.leave_out(partial.id, str(problem))
+            continue
+        yield episode, list(_answers(source, turn, partial.voided, window, at, sequences, episode))
+
+
+def _has_rejected(partial: UtteranceRecord) -> bool:
+    return any(each.rejected is not None for each in partial.voided)
+
+
+def _utterances(source: Source, leaf: str, then: Turn | None = None) -> Iterator[tuple[Turn, Window, int, Sequences]]:
+    """Yield each utterance of a thread, with its window, its position there, and the tokens before it."""
+    sequences = Sequences(source.note)
+    for window in source.seen.windows(leaf, then):
+        for uttered in window.uttered:
+            yield uttered.turn, window, uttered.at, sequences
+            sequences.of(uttered.turn)
+
+
+def _answers(
+    source: Source,
+    turn: Turn,
+    attempts: tuple[VoidedAttempt, ...],
+    window: Window,
+    at: int,
+    sequences: Sequences,
+    episode: Episode,
+) -> Iterator[RejectedAnswer]:
+    messages = list(window.messages[:at])
+    for attempt in attempts:
+        if attempt.rejected is None:
+            continue
+        metadata = metadata_of(
+            attempt.usage or UNKNOWN_USAGE,
+            model=turn.metadata.model,
+            timestamp=turn.metadata.timestamp,
+            request=attempt.request or msgspec.UNSET,
+            stop_reason=attempt.stop_reason or msgspec.UNSET,
+        )
+        if attempt.sampled is not None:
+            whole = tuple(sequences.of_rejected(attempt.sampled))
+            sampled = msgspec.structs.replace(attempt.sampled, prompt_ids=whole, prompt_from=0)
+            metadata = msgspec.structs.replace(metadata, sampled=sampled)
+        said = Turn(
+            f"{turn.id}.{attempt.attempt}",
+            turn.parent_id,
+            turn.cantrip_id,
+            turn.entity_id,
+            turn.cast_id,
+            utterance=Utterance(attempt.content, attempt.thinking),
+            metadata=metadata,
+            truncated=True,
+            reason="error",
+        )
+        own = Message("assistant", attempt.content, thinking=attempt.thinking)
+        yield RejectedAnswer(
+            turn.id if turn.id in source.outline.places else turn.parent_id or turn.id,
+            attempt,
+            replace(
+                episode,
+                leaf=said.id,
+                state="truncated",
+                reason=attempt.rejected,
+                error=f"CrystalError: {attempt.error}",
+                reward=failure_reward(source, episode),
+                relative=None,
+            ),
+            replace(window, messages=[*messages, own], uttered=[WindowUtterance(said, len(messages))]),
+        )
+        if attempt.asked_again is not None:
+            messages += [own, Message("user", attempt.asked_again, kind="nudge")]
+
+
+def _turn_of(partial: UtteranceRecord) -> Turn:
+    """A turn in place of an answer that was never finished."""
+    metadata = TurnMetadata(model=partial.model, voided=partial.voided)
+    return Turn(
+        partial.id,
+        partial.parent_id,
+        partial.cantrip_id,
+        partial.entity_id,
+        partial.cast_id,
+        sequence=partial.sequence,
+        utterance=partial.utterance,
+        metadata=metadata,
+        truncated=True,
+        reason="error",
+    )

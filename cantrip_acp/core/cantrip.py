@@ -147,13 +147,14 @@ class Cantrip(CantripDefinition):
         loom: Loom | None = None,
         state: State = "snapshot",
         worktree: bool | str | PathLike[str] = False,
+        reference: Any = None,
     ) -> ForkGroup:
         """Fork one turn several times and cast the forks concurrently.
 
         Methods that compare answers judge such a group (LOOM-4).
 
         One ``intent`` goes to every fork; a sequence gives each fork its own. ``samples`` is the number of forks, by
-        default 4 for one intent.
+        default 4 for one intent. ``reference`` is that of each cast (`Entity.cast`).
         Results are in order. A failure affects only its own fork. All forks have the group's id in the loom.
         If ``worktree`` is a path, each fork gets a numbered folder in it. See `fork` for the other arguments and
         errors.
@@ -174,6 +175,7 @@ class Cantrip(CantripDefinition):
             concurrency=concurrency,
             state=state,
             worktree=worktree,
+            reference=reference,
         )
 
     async def cast(self, intent: str, **options: Any) -> CastResult:
@@ -191,20 +193,25 @@ class Cantrip(CantripDefinition):
             yield stream
 
     async def cast_batch(
-        self, intents: Sequence[str], *, concurrency: int = 8, **options: Any
+        self, intents: Sequence[str], *, references: Sequence[Any] = (), concurrency: int = 8, **options: Any
     ) -> list[CastResult | Exception]:
         """Run many casts, at most ``concurrency`` at once. Results are in the order of the intents.
 
         A cast that fails puts its exception in its place; the others go on. Every cast has its own entity
-        (CANTRIP-2).
+        (CANTRIP-2). ``references`` are the expected answers, one for each intent, or none.
         """
+        if references and len(references) != len(intents):
+            raise DefinitionError(
+                f"{len(references)} references for {len(intents)} intents: give one for each, or none"
+            )
         results: list[CastResult | Exception | None] = [None] * len(intents)
         limiter = anyio.CapacityLimiter(max(1, concurrency))
 
         async def one(index: int, intent: str) -> None:
+            own = {**options, "reference": references[index]} if references else options
             async with limiter:
                 try:
-                    results[index] = await self.cast(intent, **options)
+                    results[index] = await self.cast(intent, **own)
                 except CantripError as error:
                     results[index] = error
 

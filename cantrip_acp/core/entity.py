@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from typing import cast as typed
 
 import anyio
+import msgspec
 
 from cantrip_acp.core.casting.cast_control import CastControl, CastStream, stream_cast
 from cantrip_acp.core.casting.loop import CastServices
@@ -226,20 +227,22 @@ class Entity:
         trace_id: str | None = None,
         trace: tracing.Trace | None = None,
         context: Sequence[ContextBlock] = (),
+        reference: Any = None,
     ) -> CastResult:
         """Run one cast on an intent. The entity remembers all earlier casts (ENTITY-5).
 
         ``trace_id`` (32 hex digits) or ``trace`` join the cast to an outside trace. ``context`` is placed before the
-        intent.
+        intent. ``reference`` is the expected answer (JSON data), for scorers and exports: the crystal never sees it.
         After `cancel`, the result has the reason ``cancelled``. An outer cancellation is recorded and raised again.
 
         Raises `IntentRequired`, `EntityBusy`, `EntityClosed`, `CrystalError` if a query failed and is not retried,
-        and `LoomWriteError` if the trace could not be written.
+        `LoomWriteError` if the trace could not be written, and `DefinitionError` if the entity could read the loom, and
+        so the ``reference`` in it.
         """
         if not isinstance(intent, str) or not intent.strip():
             raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
         self._casts.check_free()
-        return await self._casts.run(intent, _trace(trace_id, trace), context)
+        return await self._casts.run(intent, _trace(trace_id, trace), context, reference=reference)
 
     async def resume(self, *, trace_id: str | None = None, trace: tracing.Trace | None = None) -> CastResult:
         """Continue the last cast without a new message, after a cancel, a ward, an error or the end of the process
@@ -252,7 +255,9 @@ class Entity:
         """
         self._casts.check_free()
         point = find_own_point(self.state)
-        return await self._casts.run(point.cast.intent or "", _trace(trace_id, trace), point.blocks, point)
+        cast = point.cast
+        reference = None if cast.reference is msgspec.UNSET else cast.reference
+        return await self._casts.run(cast.intent or "", _trace(trace_id, trace), point.blocks, point, reference)
 
     def stream(
         self, intent: str | None, *, buffer: int = BUFFER, **options: Any

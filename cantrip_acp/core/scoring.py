@@ -1,6 +1,7 @@
 """Shaped rewards: calls a scoring function that belongs to the circle (§6.4).
 
-The function is the host's own code and sees what the loom has. Its answer becomes a `RewardRecord` of the kind
+The function is the host's own code and sees what the loom has, also the expected answer, which the entity must not see.
+Its answer becomes a `RewardRecord` of the kind
 ``shaped``, ``by`` its name. It can slow a cast but not stop it: if it raises, answers no number or takes too long, a
 record without a reward says so, and the cast continues.
 """
@@ -10,8 +11,9 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -38,6 +40,8 @@ class Scorer:
 
     ``at="turn"``: ``function(turn)`` after each `Turn`; the answer rewards that turn. ``at="cast"``:
     ``function(thread)`` after a cast has ended; the answer grades the `Thread` up to its last turn.
+    If it has parameters ``intent`` and ``reference``, it also gets those of the cast (`Entity.cast`); ``reference`` is None
+    if the cast has none.
     It returns a finite number, ``(number, note)``, or None for no reward. It may be a coroutine function; other
     functions run in a thread. ``timeout_s`` is its time limit in seconds.
 
@@ -73,8 +77,11 @@ class Scorer:
 class Scoring:
     """The scoring of one cast. After one timeout the scorer is not called again in that cast."""
 
-    def __init__(self, scorer: Scorer | None, loom: Loom, redactor: Redactor) -> None:
+    def __init__(
+        self, scorer: Scorer | None, loom: Loom, redactor: Redactor, intent: str, reference: Any = None
+    ) -> None:
         self._scorer = scorer
+        self._about = {"intent": intent, "reference": reference}
         self._loom = loom
         self._redactor = redactor
         self._last: str | None = None
@@ -102,7 +109,7 @@ class Scoring:
         reward: float | None = None
         try:
             with anyio.fail_after(scorer.timeout_s):
-                answer = await _call_scorer(scorer, subject)
+                answer = await _call_scorer(scorer.function, subject, self._about)
             if answer is None:
                 return
             reward, note = _read_answer(answer)
@@ -123,11 +130,23 @@ class Scoring:
         self._loom.append(RewardRecord(turn_id, reward, scorer.name, note, now(), "shaped", grade=graded))
 
 
-async def _call_scorer(scorer: Scorer, subject: Turn | Thread) -> Any:
-    if inspect.iscoroutinefunction(scorer.function):
-        return await scorer.function(subject)
-    answer = await anyio.to_thread.run_sync(scorer.function, subject, abandon_on_cancel=True)
+async def _call_scorer(function: Callable[..., Any], subject: Turn | Thread, about: Mapping[str, Any]) -> Any:
+    more = {name: about[name] for name in _named_parameters(function) if name in about}
+    if inspect.iscoroutinefunction(function):
+        return await function(subject, **more)
+    answer = await anyio.to_thread.run_sync(partial(function, subject, **more), abandon_on_cancel=True)
     return await answer if inspect.isawaitable(answer) else answer
+
+
+def _named_parameters(function: Callable[..., Any]) -> Iterator[str]:
+    """The parameters after the first that can be given by name. None of a function that has no signature."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return
+    for parameter in parameters[1:]:
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            yield parameter.name
 
 
 def _read_answer(answer: Any) -> tuple[float, str | None]:

@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 
 class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of a batch: the intent, and a name for its results."""
+    """One line of a batch: the intent, a name for its results, and the expected answer, which the model never sees."""
 
     intent: str
     id: str | None = None
+    reference: Any = None
 
 
 def read_intents(lines: Iterable[str], file: str) -> list[Intent]:
-    """Read JSON lines, each a text or ``{"intent": …, "id": …}``. Raises `TupleError` with file and line."""
+    """Read JSON lines, each a text or ``{"intent": …, "id": …, "reference": …}``. Raises `TupleError` with file and line."""
     found: list[Intent] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -38,7 +39,8 @@ def read_intents(lines: Iterable[str], file: str) -> list[Intent]:
             intent = Intent(value) if isinstance(value, str) else convert(value, Intent)
         except (ValueError, RecursionError, msgspec.ValidationError) as error:
             raise TupleError(
-                f'{file}:{number}: {error}; each line is a JSON text or {{"intent": "…", "id": "…"}} (id is optional)'
+                f'{file}:{number}: {error}; each line is a JSON text or {{"intent": "…", "id": "…", "reference": …}} '
+                "(id and reference are optional)"
             ) from None
         if not intent.intent.strip():
             raise TupleError(f"{file}:{number}: the intent is empty")
@@ -72,13 +74,16 @@ def batch_tuples(
     works: list[WorkTuple] = []
     seen: Counter[str] = Counter()
     for intent in intents:
+        args = {"intent": intent.intent, "recipe": digest}
+        if intent.reference is not None:
+            args["reference"] = intent.reference
         for sample in range(samples):
             number = seen[intent.intent]
             seen[intent.intent] += 1
             works.append(
                 new_tuple(
                     lane,
-                    [{"yool": cast_yool(recipe_name), "args": {"intent": intent.intent, "recipe": digest}}],
+                    [{"yool": cast_yool(recipe_name), "args": args}],
                     # The same intent twice is two samples of it.
                     map_pos={"sample": number, **({"run": run} if run else {})},
                     agent_terms=terms,

@@ -130,7 +130,8 @@ class CastYool:
         goes_on = begun and any(start.entity_id == entity.id for start in self.loom.cast_starts().values())
         limit = disk_limit.current()
         shared_budget: Budget | None = None
-        async with entity.stream(None if goes_on else intent, trace=call.trace) as events:
+        options: dict[str, Any] = {} if goes_on else {"reference": call.args.get("reference")}
+        async with entity.stream(None if goes_on else intent, trace=call.trace, **options) as events:
             async for event in events:
                 if isinstance(event, TurnEnded):
                     if limit is not None and limit.exceeded():

@@ -55,6 +55,11 @@ if TYPE_CHECKING:
 @context_option
 @state_option
 @cache_option
+@click.option(
+    "--reference",
+    metavar="TEXT",
+    help="The expected answer, for the recipe's scoring function and for exports. The model never sees it.",
+)
 @click.option("--full", is_flag=True, help="Show complete outputs and changes.")
 @ask_option
 @allow_host_option
@@ -66,6 +71,7 @@ def cast(
     loom_file: str | None,
     context_files: tuple[Path, ...],
     state_dir: Path | None,
+    reference: str | None,
     full: bool,
     ask: bool,
     allow_hosts: tuple[str, ...],
@@ -91,7 +97,7 @@ def cast(
     context, hosts = read_context_files(context_files), named_hosts(allow_hosts)
     opening = open_recipe(recipe, cwd, loom_file, state_dir)
     try:
-        return run_opened(opening, words, context, hosts, as_json=as_json, full=full, ask=ask)
+        return run_opened(opening, words, context, hosts, as_json=as_json, full=full, ask=ask, reference=reference)
     finally:
         opening.loom.close()
 
@@ -105,6 +111,7 @@ def run_opened(
     as_json: bool = False,
     full: bool = False,
     ask: bool = False,
+    reference: str | None = None,
 ) -> int:
     """Run an opened recipe once on an intent, show what happens, and return the exit status."""
     from cantrip_acp.cli.render.cast_output import CastJson, CastText
@@ -122,7 +129,7 @@ def run_opened(
     entity = cantrip.invoke(loom=opening.loom)
     try:
         with run_entity(entity) as run:
-            ended = run.cast(intent, output, context.blocks)
+            ended = run.cast(intent, output, context.blocks, reference=reference)
     except CantripError as error:
         if isinstance(output, CastJson):
             output.show_error(str(error), entity_id=entity.id, usage=entity.usage, loom=opening.loom.location)

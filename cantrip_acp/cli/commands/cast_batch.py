@@ -139,7 +139,8 @@ def cast_batch(
 ) -> int:
     """Cast RECIPE on each intent of the file INTENTS, with progress.
 
-    INTENTS has JSON lines: a text, or {"intent": "…", "id": "…"}. If INTENTS is -, it is read from stdin.
+    INTENTS has JSON lines: a text, or {"intent": "…", "id": "…", "reference": …}. The reference is the expected answer, for the
+    recipe's scoring function and for exports; the model never sees it. If INTENTS is -, it is read from stdin.
 
     Each cast is a tuple in a tuple-space and ends with one receipt. After an interruption, the same command goes on: casts
     that ended are not repeated, as long as the text of the recipe and the intent are the same. A cast that was cut off goes on
@@ -153,6 +154,7 @@ def cast_batch(
     Exit status: 0 all casts terminated, 1 some were cut off or failed, 2 the command line, the recipe or the file is wrong,
     3 this machine has no sandbox, 130 interrupted.
     """
+    from cantrip_acp.core.definition.circle import check_reference
     from cantrip_acp.files import paths
     from cantrip_acp.recipes import load
     from cantrip_acp.tuplespace.batch import batch_tuples, latest_attempts, read_intents, recipe_digest
@@ -200,6 +202,8 @@ def cast_batch(
         with report.terminal(), emitting(f"cast-batch {found.name}", about) as meta:
             if lane is None:
                 opened = open_recipe(recipe, cwd, loom_file or _batch_loom(state, workspace, digest), state_dir)
+                if intents != "-" and any(each.reference is not None for each in wanted):
+                    check_reference([], opened.cantrip.circle, intents)
                 hosts = named_hosts(allow_hosts)
                 print_allowed(opened.cantrip, opened.cantrip.circle, hosts, ask=False)
                 interrupted = _cast_here(store, opened, works, report, at_once, allow_hosts, budget, state_dir, meta)

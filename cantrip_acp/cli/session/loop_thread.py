@@ -59,6 +59,7 @@ class EntityThread:
         output: EventOutput,
         context: Sequence[ContextBlock] = (),
         while_running: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        reference: str | None = None,
     ) -> CastEnding:
         """Run one cast to its end. Raises the cast's error. An intent of None continues the last cast (`Entity.resume`).
 
@@ -74,7 +75,7 @@ class EntityThread:
             loop.call_soon_threadsafe(self._stop)
 
         with _handling(on_signal):
-            future = self._portal.start_task_soon(self._drive, intent, output, context, while_running)
+            future = self._portal.start_task_soon(self._drive, intent, output, context, while_running, reference)
             try:
                 result = future.result()
             except CancelledError:
@@ -104,11 +105,12 @@ class EntityThread:
         output: EventOutput,
         context: Sequence[ContextBlock],
         while_running: Callable[[], Coroutine[Any, Any, None]] | None,
+        reference: str | None,
     ) -> CastResult | None:
         with anyio.CancelScope() as scope:
             self._scope = scope
             lost: OSError | None = None
-            options: dict[str, Any] = {} if intent is None else {"context": context}
+            options: dict[str, Any] = {} if intent is None else {"context": context, "reference": reference}
             async with self.entity.stream(intent, **options) as stream, anyio.create_task_group() as beside:
                 if while_running is not None:
                     beside.start_soon(while_running)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from cantrip_acp.core.casting.loop import CastRun, CastServices
+from cantrip_acp.core.definition.circle import check_reference
 from cantrip_acp.core.errors import CantripError, EntityBusy, EntityClosed, EntityIdle
 from cantrip_acp.core.lifecycle import children
 from cantrip_acp.crystals import http_clients
@@ -44,11 +45,17 @@ class CastControl:
             raise EntityBusy(f"entity {self._entity.id} is busy with another cast; wait for it, or cancel it first")
 
     async def run(
-        self, intent: str, trace: Trace, blocks: Sequence[ContextBlock], resumed: Point | None = None
+        self,
+        intent: str,
+        trace: Trace,
+        blocks: Sequence[ContextBlock],
+        resumed: Point | None = None,
+        reference: Any = None,
     ) -> CastResult:
-        """Run one cast to its end (`CastRun`)."""
+        """Run one cast to its end (`CastRun`). Raises `DefinitionError` if the entity could read the reference."""
         entity = self._entity
-        run = CastRun(entity, self._services, intent, trace, blocks, resumed)
+        check_reference(reference, entity.circle, entity.loom.location)
+        run = CastRun(entity, self._services, intent, trace, blocks, resumed, reference)
         http_clients.acquire(entity.crystal, entity)
         self._run, entity.cast = run, run.cast
         whole = False

@@ -103,15 +103,18 @@ class CastRun:
         trace: tracing.Trace,
         blocks: Sequence[ContextBlock],
         resumed: Point | None = None,
+        reference: Any = None,
     ) -> None:
-        """``resumed`` is the place where another cast is continued; ``intent`` and ``blocks`` are then of that cast."""
+        """``resumed`` is the place where another cast is continued; the other arguments are then of that cast."""
         self.entity = entity
         self.cast = CastState(new_id("c"), entity, intent, trace, tuple(blocks))
         self._executor = services.executor
         self._session = services.session
         self._take_notices = services.take_notices
         self._resumed = resumed
-        self._scoring = Scoring(entity.circle.score if entity.cantrip.scores else None, entity.loom, entity.redactor)
+        self._reference = reference
+        scorer = entity.circle.score if entity.cantrip.scores else None
+        self._scoring = Scoring(scorer, entity.loom, entity.redactor, intent, reference)
         call = entity.call
         parameters = RequestParameters(
             call.temperature, call.top_p, call.seed, call.max_tokens, call.top_k, call.min_p, call.stop
@@ -252,6 +255,7 @@ class CastRun:
                 parent_call_id=parent.call_id if parent is not None else msgspec.UNSET,
                 parent_call_index=msgspec.UNSET if parent is None or parent.index is None else parent.index,
                 resumes=where.cast.id if where is not None else msgspec.UNSET,
+                reference=msgspec.UNSET if self._reference is None else entity.redactor.data(self._reference),
             )
         )
         for block in self.cast.blocks:

@@ -6,10 +6,12 @@ An entity can do what the medium and the gates offer, minus what the wards forbi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from cantrip_acp.core.definition.checked_values import Definition, derived, short_repr
 from cantrip_acp.core.definition.wards import Wards
@@ -18,6 +20,7 @@ from cantrip_acp.core.scoring import Scorer
 from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.loom.stores.address import POSTGRES, SQLITE
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.mediums.contract import Medium
 from cantrip_acp.mediums.text_program import mode_line
@@ -291,3 +294,37 @@ def _bind_root(gate: Gate, workspace: Path | None) -> Gate:
     if root is None or workspace is None:
         return gate
     return replace(gate, dependencies={**gate.dependencies, "root": workspace.joinpath(root)})
+
+
+def check_reference(reference: Any, circle: Circle, file: str | None) -> None:
+    """Check the expected answer of a cast, and that the entity cannot read the ``file`` that holds it.
+
+    ``file`` is a path, or the address of a loom. Raises `DefinitionError`.
+    """
+    if reference is None:
+        return
+    try:
+        msgspec.json.encode(reference)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DefinitionError(f"a reference is JSON data: {error}", where="reference") from None
+    if file is None or file.startswith(POSTGRES):
+        return
+    path = Path(file.removeprefix(SQLITE)).resolve()
+    for folder in _readable_folders(circle):
+        if path.is_relative_to(folder.resolve()):
+            raise DefinitionError(
+                f"{path} holds the expected answer of the cast, and the entity could read it there ({folder} is open to it); "
+                "keep that file in another folder",
+                where="reference",
+            )
+
+
+def _readable_folders(circle: Circle) -> Iterator[Path]:
+    """The folders that commands, cells and file gates of a circle can read."""
+    workspace = [] if circle.workspace is None else [circle.workspace]
+    roots = [Path(root) for gate in circle.declared_gates if (root := gate.dependencies.get("root")) is not None]
+    yield from roots
+    if circle.medium.tool is not None or roots:
+        wards = circle.wards
+        yield from (*workspace, *circle.folders)
+        yield from map(Path, (*wards.bash_writable_paths, *wards.code_readable_paths, *wards.code_writable_paths))

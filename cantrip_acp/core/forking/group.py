@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -41,10 +41,12 @@ async def fork_group(
     group: str | None = None,
     ended: Callable[[Sample], None] | None = None,
     resume: bool | str = False,
+    reference: Any = None,
 ) -> ForkGroup:
     """Fork a turn once for each of ``cantrips`` and cast each fork on the intent at that place, at most
     ``concurrency`` at once.
 
+    ``reference`` is that of each cast (`Entity.cast`).
     With ``intents`` None each fork resumes without a new message; ``resume`` may then name the cast (`forking.fork`).
     ``worktree`` gives each fork a worktree: with True in the state folder, with a path in a numbered folder there.
     ``ended`` is called with each sample as it ends.
@@ -82,7 +84,9 @@ async def fork_group(
                     resume=resume if intents is None else False,
                 )
                 async with entity:
-                    result = await (entity.resume() if intents is None else entity.cast(intents[number]))
+                    result = await (
+                        entity.resume() if intents is None else entity.cast(intents[number], reference=reference)
+                    )
             except (CantripError, OSError) as failure:
                 error = failure
         record = loom.fork_of(entity_id)

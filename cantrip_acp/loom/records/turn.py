@@ -382,6 +382,8 @@ class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
     - ``resumes``, at the start: the cast that this one continues. If turns of that cast are directly above, its intent
       is not repeated. Otherwise (this cast starts before that cast's first turn) the intent is repeated with the same
       context. The key is absent in other casts.
+    - ``reference``, at the start: the expected answer (JSON data) for scorers and exports. The crystal never sees it. The key
+      is absent if there is none.
     - ``warnings``, if there are some: wards that could not be enforced, and why.
     """
 
@@ -407,6 +409,7 @@ class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
     parent_call_index: int | msgspec.UnsetType = msgspec.UNSET
     resumes: str | msgspec.UnsetType = msgspec.UNSET
     warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    reference: Any = msgspec.UNSET
 
     @property
     def own_usage(self) -> Usage:

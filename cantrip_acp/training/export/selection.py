@@ -60,7 +60,7 @@ class ThreadSelection:
 class Episode:
     """One thread. ``reason`` is why it ended, ``error`` the error of a query. ``parent_turn`` is the turn that spawned
     a child, ``forked_from`` the turn where its last entity was forked. ``group`` is its group of forks, ``relative``
-    its relative reward."""
+    its relative reward, ``reference`` the expected answer of its last cast (JSON data)."""
 
     seen: CrystalView
     leaf: str
@@ -73,6 +73,7 @@ class Episode:
     cantrip_id: str
     cast_id: str | None
     intent: str
+    reference: Any
     parent_turn: str | None
     forked_from: str | None
     group: str | None
@@ -89,6 +90,12 @@ class Episode:
         """Whether it ended by itself (LOOM-7)."""
         return self.state == "terminated"
 
+    @property
+    def reference_text(self) -> str | None:
+        """The expected answer as text: JSON if it is not text itself."""
+        given = self.reference
+        return given if given is None or isinstance(given, str) else msgspec.json.encode(given).decode()
+
     def about(self) -> dict[str, Any]:
         """What a row says about its thread beside the messages: a flat mapping of texts, numbers and nulls."""
         return {
@@ -100,6 +107,7 @@ class Episode:
             "reason": self.reason,
             "reward": self.reward,
             "relative_reward": self.relative,
+            "reference": self.reference_text,
             "parent_turn": self.parent_turn,
             "forked_from": self.forked_from,
             "group": self.group,
@@ -233,6 +241,7 @@ class Source:
             turn.cantrip_id,
             turn.cast_id,
             (start.intent if start is not None else None) or "",
+            None if start is None or start.reference is msgspec.UNSET else start.reference,
             self.outline.spawner(path[0]),
             fork.from_turn if fork is not None else None,
             self._group_of.get(leaf),

@@ -93,6 +93,8 @@ def _trace(source: Source, episode: Episode, graph: Graph, reply: Any) -> dict[s
     data: dict[str, Any] = {"id": episode.cast_id or episode.leaf, "prompt": episode.intent}
     if isinstance(prompt, str):
         data["system_prompt"] = prompt
+    if episode.reference_text is not None:
+        data["answer"] = episode.reference_text
     key = hashlib.sha256(msgspec.json.encode([episode.cantrip_id, episode.intent])).hexdigest()[:32]
     timed_out = episode.reason == "max_seconds"
     trace: dict[str, Any] = {

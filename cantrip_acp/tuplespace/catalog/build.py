@@ -125,7 +125,7 @@ def recipe_capability(recipe: Recipe) -> Capability:
         description=recipe.description,
         input_schema={
             "type": "object",
-            "properties": {"intent": {"type": "string", "minLength": 1}, "recipe": {"const": digest}},
+            "properties": {"intent": {"type": "string", "minLength": 1}, "recipe": {"const": digest}, "reference": {}},
             "required": ["intent", "recipe"],
             "additionalProperties": False,
         },

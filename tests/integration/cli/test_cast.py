@@ -42,6 +42,50 @@ def test_progress_is_in_colour_on_a_terminal(tmp_path: Path) -> None:
         assert "said hello" in terminal.seen
 
 
+SEARCHES = """
+crystal:
+  provider: scripted
+  responses:
+    - bash: |
+        cat /proc/*/cmdline /proc/*/environ 2>/dev/null | tr '\\0' ' '
+        grep -rsI -D skip 'expected.answer' "$PWD" /tmp
+        true
+    - tool_calls: [{gate: done, args: {answer: '391'}}]
+circle:
+  medium: bash
+  gates: [done]
+  wards: [{max_turns: 3}]
+  score: {python: rubric.py, at: cast}
+"""
+
+
+@sandbox
+def test_the_reference_is_for_the_scorer_and_not_in_the_sandbox(tmp_path: Path) -> None:
+    path = recipe(tmp_path, SEARCHES)
+    rubric = "def score(thread, reference):\n    return float(reference == 'expected-answer ' + thread.result)\n"
+    (Path(path).parent / "rubric.py").write_text(rubric)
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    reference = "expected-answer 391"
+    state = str(tmp_path / "state")
+    done = run("cast", path, "17 × 23?", "--reference", reference, "--json", cwd=workspace, CANTRIP_STATE_DIR=state)
+    assert done.status == 0, done.err
+    loom = Loom.open(done.lines[-1]["loom"])
+    (start, _), *_ = loom.casts()
+    assert start.reference == reference
+    turns = [turn for turn in loom.turns() if turn.role == "crystal"]
+    assert turns[-1].reward == 1.0
+    output = turns[0].observation.output
+    assert output is not None
+    assert output.exit_code == 0
+    assert "bash" in output.stdout
+    assert reference not in output.stdout
+    # In the workspace the entity could read it.
+    refused = run("cast", path, "17 × 23?", "--reference", reference, "--loom", "x.loom.jsonl", cwd=workspace)
+    assert refused.status == 2
+    assert "x.loom.jsonl holds the expected answer of the cast, and the entity could read it there" in refused.err
+
+
 def test_json_lines(tmp_path: Path) -> None:
     loom = tmp_path / "x.loom.jsonl"
     done = run("cast", recipe(tmp_path, GREETER), "Say hello.", "--json", "--loom", loom, cwd=tmp_path)

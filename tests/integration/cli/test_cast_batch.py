@@ -83,6 +83,36 @@ def test_each_intent_is_cast_and_its_samples_are_a_group(folder: Path) -> None:
     assert sizes == [3, 3]
 
 
+def test_references_are_for_the_scoring_function(folder: Path) -> None:
+    recipe = RECIPE.rstrip("}\n") + ", score: {python: rubric.py, at: cast}}\n"
+    (folder / "greeter.cantrip.yaml").write_text(recipe)
+    (folder / "rubric.py").write_text(
+        "def score(thread, intent, reference):\n    return float(thread.result == (reference or {}).get('say')), intent\n"
+    )
+    lines = [
+        {"intent": "One", "reference": {"say": "Hello."}},
+        {"intent": "Two", "reference": {"say": "Bye."}},
+        "Three",
+    ]
+    (folder / "intents.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = run(folder, *BATCH)
+    loom = done.stderr.split("loom     ")[1].splitlines()[0]
+    found = [
+        t
+        for group in rows(run(folder, "loom", "export", loom, "--format", "art").stdout)
+        for t in group["trajectories"]
+    ]
+    assert sorted((t["reward"], t["metadata"]["reference"]) for t in found if t["metadata"]["reference"]) == [
+        (0.0, '{"say":"Bye."}'),
+        (1.0, '{"say":"Hello."}'),
+    ]
+    # Where the entities could read the file, it is refused.
+    reads = recipe.replace("gates: [done, echo]", "gates: [done, echo, {name: read_file, root: .}]")
+    (folder / "greeter.cantrip.yaml").write_text(reads)
+    refused = run(folder, *BATCH, status=2)
+    assert "intents.jsonl holds the expected answer" in refused.stderr
+
+
 def threads(folder: Path, loom: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(run(folder, "loom", "list", loom, "--json").stdout)["threads"]
     return found

@@ -56,6 +56,15 @@ async def test_a_cast_is_scored_at_its_end(tmp_path: Path) -> None:
     assert (given.reward, given.note, given.grade) == (2.0, "terminated", True)
 
 
+async def test_it_gets_the_intent_and_the_expected_answer(tmp_path: Path) -> None:
+    loom = Loom.memory()
+    at_cast = RECIPE.replace("rubric.py", "rubric.py, at: cast")
+    rubric = "def score(thread, intent, reference):\n    return float(thread.result == reference), intent\n"
+    await build(load(written(tmp_path, at_cast, rubric)), workspace=tmp_path, loom=loom).cast("go", reference="ok")
+    (given,) = rewards.assignments(loom)
+    assert (given.reward, given.note) == (1.0, "go")
+
+
 @pytest.mark.parametrize(
     ("rubric", "why"),
     [

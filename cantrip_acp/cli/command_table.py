@@ -24,6 +24,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "cantrip_acp.cli.commands.cast_batch:cast_batch",
         "Run a recipe on many intents, here or by workers. The same command resumes.",
     ),
+    "eval": (
+        "cantrip_acp.cli.commands.eval:eval_",
+        "Run a suite of tasks with crystals, with intervals, and find regressions.",
+    ),
     "repl": ("cantrip_acp.cli.commands.repl:repl", "Talk to an entity in the terminal."),
     "client": ("cantrip_acp.cli.commands.client:client", "Talk to any ACP agent in the terminal."),
     "demo": ("cantrip_acp.cli.commands.demo:demo", "Watch an entity fix a small project. No key is needed."),

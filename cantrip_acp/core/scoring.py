@@ -130,6 +130,24 @@ class Scoring:
         self._loom.append(RewardRecord(turn_id, reward, scorer.name, note, now(), "shaped", grade=graded))
 
 
+async def score_of(scorer: Scorer, subject: Turn | Thread, about: Mapping[str, Any]) -> tuple[float | None, str | None]:
+    """Ask a scorer outside of a cast: the score and the note. None and the reason if it fails, takes too long or gives none.
+
+    ``about`` are the values for parameters of the function with these names.
+    """
+    try:
+        with anyio.fail_after(scorer.timeout_s):
+            answer = await _call_scorer(scorer.function, subject, about)
+        return (None, None) if answer is None else _read_answer(answer)
+    except TimeoutError:
+        return None, f"took longer than {scorer.timeout_s:g} s"
+    except BaseException as error:
+        # The function belongs to somebody else and may raise anything.
+        if interrupts(error):
+            raise
+        return None, describe(error)
+
+
 async def _call_scorer(function: Callable[..., Any], subject: Turn | Thread, about: Mapping[str, Any]) -> Any:
     more = {name: about[name] for name in _named_parameters(function) if name in about}
     if inspect.iscoroutinefunction(function):

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-PREFIXES = ("cantrip-git-", "cantrip-canary-", "cantrip-copies-")
+PREFIXES = ("cantrip-git-", "cantrip-canary-", "cantrip-copies-", "cantrip-eval-")
 _NAME = re.compile(rf"({'|'.join(PREFIXES)})(?:([0-9]+)-([0-9]+)-)?[^/]*\Z")
 _OLD = 3600.0
 """Age in seconds after which a folder without a process id in its name may be deleted."""

@@ -456,7 +456,7 @@ class _Report:
             parts.append(f"${usd:.4f}")
         new, elapsed = ended - self._earlier, time.monotonic() - self._begun
         if new and ended < total:
-            parts.append(f"about {_duration((total - ended) * elapsed / new)} left")
+            parts.append(f"about {duration((total - ended) * elapsed / new)} left")
         return " · ".join(parts)
 
     def show(self, running: int | None) -> None:
@@ -497,7 +497,7 @@ class _Report:
     def summary(self, loom: str | None, interrupted: bool) -> None:
         """Say on stderr how it ended, with the reasons of failures, and what to do next."""
         self._clear()
-        click.echo(f"cantrip: {self._line(None)} · {_duration(time.monotonic() - self._begun)}", err=True)
+        click.echo(f"cantrip: {self._line(None)} · {duration(time.monotonic() - self._begun)}", err=True)
         if self._earlier:
             click.echo(f"{self._earlier} had ended in an earlier run (--again failed, --again all)", err=True)
         reasons: dict[str, int] = {}
@@ -528,7 +528,7 @@ def _casts(count: int) -> str:
     return "1 cast" if count == 1 else f"{count} casts"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -67,6 +67,17 @@ def script(document: Document) -> dict[str, Any]:
     return {"responses": held} if isinstance(held, list) else held
 
 
+def data_of(document: Document, model: type[BaseModel]) -> dict[str, Any]:
+    """The data of another kind of file, such as a suite of tasks. Raises `RecipeError` with every problem."""
+    known: dict[int, tuple[str, tuple[str, ...]]] = {}
+    try:
+        read = model.model_validate(document.data, context=known)
+    except ValidationError as error:
+        raise RecipeError(problems=_in_order(list(_translate(document, error, known)))) from None
+    held: dict[str, Any] = _plain(read)
+    return held
+
+
 def _in_order(found: list[Problem]) -> list[Problem]:
     unique = {(p.line, p.column, p.message): p for p in found}
     return sorted(unique.values(), key=lambda p: (p.line, p.column))

@@ -169,7 +169,7 @@ def _add_looms(rows: Sequence[dict[str, Any]], target: Path | None) -> list[str]
                         row["turn"] = leaf
                         row["reward"] = of_thread(loom, leaf, outline=outline)
             if target is not None:
-                link = _write_loom(location, number, target)
+                link = write_loom_page(location, number, target)
         except LoomError as error:
             problems.append(f"{location}: {error}")
             continue
@@ -179,7 +179,7 @@ def _add_looms(rows: Sequence[dict[str, Any]], target: Path | None) -> list[str]
     return problems
 
 
-def _write_loom(location: str, number: int, target: Path) -> str:
+def write_loom_page(location: str, number: int, target: Path) -> str:
     """Write the page of a loom into the folder of the report's page. Returns its address, relative to that page."""
     name = re.sub(r"[^A-Za-z0-9-]+", "-", Path(location.partition("?")[0]).name.partition(".")[0]) or "loom"
     folder = target.with_name(f"{target.stem}-looms")

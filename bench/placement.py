@@ -1,8 +1,8 @@
 """Where the knowledge layer stands: in the system prompt, or in a message before the history. Which is better?
 
-    python -m bench.evals.placement                       # prompt caches: no key, no model
-    python -m bench.evals.placement --crystal anthropic:claude-sonnet-4-5
-    python -m bench.evals.placement --crystal llamacpp:any   # what serves at $LLAMACPP_BASE_URL
+    python -m bench.placement                       # prompt caches: no key, no model
+    python -m bench.placement --crystal anthropic:claude-sonnet-4-5
+    python -m bench.placement --crystal llamacpp:any   # what serves at $LLAMACPP_BASE_URL
 
 **Caches**: the same scripted session under both placements, 24 queries with a fold, while what it knows changes a number of
 times. Its requests are made by the crystals' own code; what a provider would find in its cache follows from their bytes. A
@@ -32,11 +32,11 @@ import anyio
 import msgspec
 from ruamel.yaml import YAML
 
-from bench.evals.task import put
 from cantrip_acp import Loom, ScriptedCrystal
 from cantrip_acp.core.errors import CantripError
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
 from cantrip_acp.crystals.contract import Crystal, Query
+from cantrip_acp.evaluation.grading import put
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build import build, crystals
@@ -73,7 +73,7 @@ class Cached:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it; returns the exit status: 2 for a crystal that cannot be had."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.evals.placement",
+        prog="python -m bench.placement",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 print("\n".join(anyio.run(answer_table, Path(folder), options.crystal)))
             except CantripError as error:
-                print(f"python -m bench.evals.placement: {error}", file=sys.stderr)
+                print(f"python -m bench.placement: {error}", file=sys.stderr)
                 return 2
     return 0
 

@@ -1,0 +1,361 @@
+"""`cantrip eval`: run a suite of tasks with crystals, show rates with intervals, and compare them with an earlier result."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
+from cantrip_acp.cli.session.setup import cwd_option, state_option
+
+if TYPE_CHECKING:
+    from cantrip_acp.cli.render.table import Cell
+    from cantrip_acp.evaluation.run import Record, Result, Runner
+    from cantrip_acp.evaluation.statistics import Comparison
+    from cantrip_acp.evaluation.suite import Task
+
+_LINE_S = 15.0
+"""How often to print a line of progress if stderr is not a terminal."""
+_SHOWN = 10
+"""How many failures to show."""
+
+
+@click.command(
+    "eval",
+    **examples(
+        "cantrip eval --new greetings",
+        "cantrip eval greetings --samples 2 --out first",
+        "cantrip eval greetings --samples 2 --out second --baseline first",
+        "cantrip eval coding --only question-default --crystal recorded --json",
+    ),
+)
+@click.argument("suite")
+@click.option(
+    "--crystal",
+    "crystals",
+    multiple=True,
+    metavar="CRYSTAL",
+    help="Run the tasks with this crystal (PROVIDER:MODEL, embedded, scripted:FILE). May be repeated. recorded: the recorded "
+    "session of each task. recipe: the recipe's own.  [default: recipe]",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Samples of each task.  [default: the suite's, else 1]",
+)
+@click.option("--only", multiple=True, metavar="NAME", help="Only tasks whose names begin so. May be repeated.")
+@click.option("--recipe", metavar="RECIPE", help="Run every task with this recipe, in place of the suite's.")
+@click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Samples at once.")
+@click.option(
+    "--budget-usd",
+    type=click.FloatRange(0, min_open=True),
+    metavar="USD",
+    help="The most that the samples may cost. Then no sample starts. One that runs may use what was left when it began, so several "
+    "at once can use more. The crystal's price must be known.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Keep the result here: result.json, report.html, looms. With the folder of an earlier run, only what is missing runs.  "
+    "[default: a new folder in the state folder]",
+)
+@click.option("--keep", is_flag=True, help="Also keep the files that each sample leaves, and its words as a script.")
+@click.option(
+    "--baseline",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="RESULT",
+    help="Compare with this earlier result (its folder or result.json). A regression makes the exit status 1.",
+)
+@click.option(
+    "--any-drop",
+    is_flag=True,
+    help="With --baseline: every lower rate is a regression, also one that chance explains: for crystals that always answer alike.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print each sample as a JSON line when it ends, and at the end the result without them.",
+)
+@click.option("--list", "list_only", is_flag=True, help="List the tasks, and run nothing.")
+@click.option("--new", is_flag=True, help="Write a small suite into the new folder SUITE, and run nothing.")
+@cwd_option
+@state_option
+@allow_host_option
+def eval_(
+    suite: str,
+    crystals: tuple[str, ...],
+    samples: int | None,
+    only: tuple[str, ...],
+    recipe: str | None,
+    jobs: int,
+    budget_usd: float | None,
+    out: Path | None,
+    keep: bool,
+    baseline: Path | None,
+    any_drop: bool,
+    as_json: bool,
+    list_only: bool,
+    new: bool,
+    cwd: Path,
+    state_dir: Path | None,
+    allow_hosts: tuple[str, ...],
+) -> int:
+    """Run the tasks of SUITE with crystals, judge what comes of them, and show pass rates with 95 % intervals.
+
+    SUITE is a YAML file, a folder, the file of Inspect tasks (FILE.py or FILE.py@TASK), or a built-in suite (coding). Each
+    sample is a cast in a fresh folder, and its thread is in a loom. The page report.html links each cell to its threads.
+
+    Python files that a suite names (score, Inspect tasks, gates of recipes) run on this machine, outside of the sandbox, as you.
+    A suite that you name by its path is trusted for this run, with the files that it names.
+
+    Exit status: 0 every sample passed, or with --baseline there is no regression; 1 not so, or samples are missing or could not
+    be judged; 2 the command line or a file is wrong; 3 this machine has no sandbox; 130 interrupted. The same command with --out
+    goes on.
+    """
+    from cantrip_acp.evaluation import run
+    from cantrip_acp.evaluation.suite import load_suite
+    from cantrip_acp.files import paths
+
+    if new:
+        return _write_new(Path(suite))
+    state, workspace = paths.state_dir(state_dir), cwd.resolve()
+    found = load_suite(suite, workspace=workspace, state_dir=state, recipe=recipe)
+    for file in found.runs:
+        click.echo(f"cantrip: runs {file} on this machine, outside of the sandbox", err=True)
+    tasks = _runnable(found.chosen(only), crystals)
+    if list_only:
+        for task in tasks:
+            click.echo(f"{task.name:<28} {task.kind:<9} {task.intent.splitlines()[0][:90]}")
+        return 0
+    plan = run.Plan(
+        found,
+        tasks,
+        tuple(dict.fromkeys(crystals)) or (run.RECIPE,),
+        samples or found.samples,
+        jobs,
+        budget_usd,
+        keep,
+        allow_hosts,
+    )
+    before = run.read_baseline(baseline) if baseline is not None else None
+    place = out if out is not None else _new_folder(state, found.name)
+    with run.result_folder(place) as folder:
+        progress = _Progress(as_json)
+        runner = run.Runner(plan, folder, progress.ended)
+        hosts = named_hosts(allow_hosts)
+        for cantrip in runner.cantrips():
+            print_allowed(cantrip, cantrip.circle, hosts, ask=False)
+        earlier = sum(1 for _ in plan.wanted()) - len(runner.waiting())
+        if earlier:
+            click.echo(f"{earlier} had ended in an earlier run", err=True)
+        interrupted = _run(runner, progress)
+        result = run.result_of(runner)
+        comparisons, left_out = run.compared(result, before, any_drop=any_drop) if before is not None else ([], [])
+        run.write_result(result, place, comparisons)
+    from cantrip_acp.evaluation.report import write_page
+
+    page = write_page(result, place, comparisons, left_out)
+    if as_json:
+        data = {key: value for key, value in json.loads((place / run.RESULT).read_bytes()).items() if key != "samples"}
+        click.echo(json.dumps({**data, "out": str(place), "page": str(page)}, ensure_ascii=False))
+    else:
+        _show(result, place, comparisons, left_out)
+        click.echo(f"\npage: {page}")
+    missing = result.planned - len(result.records)
+    if missing:
+        why = "the budget is spent" if runner.budget_is_spent else "interrupted" if interrupted else "not run"
+        click.echo(
+            f"cantrip: {missing} of {result.planned} samples are missing: {why}. To go on, add: --out {place}", err=True
+        )
+    if interrupted:
+        return 130
+    errors = sum(r["outcome"] == "error" for r in result.records)
+    if missing or errors or not result.records:
+        return 1
+    if before is not None:
+        return 1 if any(each.regression for each in comparisons) or not comparisons else 0
+    return 0 if all(r["outcome"] == "passed" for r in result.records) else 1
+
+
+def _write_new(folder: Path) -> int:
+    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.evaluation.suite import TEMPLATE
+
+    if folder.exists():
+        raise DefinitionError("exists already; name a new folder", where=str(folder))
+    folder.mkdir(parents=True)
+    for source in sorted(TEMPLATE.iterdir()):
+        if source.is_file():
+            (folder / source.name).write_bytes(source.read_bytes())
+            click.echo(f"wrote {folder / source.name}")
+    click.echo(f"try it: cantrip eval {folder}")
+    return 0
+
+
+def _runnable(tasks: Sequence[Task], crystals: Sequence[str]) -> list[Task]:
+    """The tasks whose programs are installed, and that have a recorded session if only that is played."""
+    import shutil
+
+    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.evaluation.run import RECORDED
+
+    found = []
+    for task in tasks:
+        absent = [program for program in task.needs if shutil.which(program) is None]
+        unrecorded = set(crystals) == {RECORDED} and not task.recorded
+        if absent or unrecorded:
+            why = f"{', '.join(absent)} is not installed" if absent else "it has no recorded session"
+            click.echo(f"cantrip: {task.name} is left out: {why}", err=True)
+        else:
+            found.append(task)
+    if not found:
+        raise DefinitionError("no task is left to run")
+    return found
+
+
+def _new_folder(state: Path, name: str) -> Path:
+    from cantrip_acp.evaluation.run import file_name
+    from cantrip_acp.files.paths import private
+
+    folder = private(state / "evals")
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    place, number = folder / f"{file_name(name)}-{stamp}", 2
+    while place.exists():
+        place, number = folder / f"{file_name(name)}-{stamp}-{number}", number + 1
+    return place
+
+
+def _run(runner: Runner, progress: _Progress) -> bool:
+    """Run the samples. Whether the user interrupted."""
+    import anyio
+
+    from cantrip_acp.cli.session.tuple_space import run_async
+
+    total = len(runner.waiting())
+
+    async def run() -> bool:
+        interrupted = False
+        async with anyio.create_task_group() as tasks:
+
+            async def watch_signals() -> None:
+                nonlocal interrupted
+                with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                    async for _ in signals:
+                        interrupted = True
+                        samples.cancel()
+
+            async def show() -> None:
+                while True:
+                    progress.show(runner.running, total)
+                    await anyio.sleep(0.2)
+
+            tasks.start_soon(watch_signals)
+            tasks.start_soon(show)
+            with anyio.CancelScope() as samples:
+                await runner.run()
+            tasks.cancel_scope.cancel()
+        return interrupted
+
+    try:
+        return run_async(run)
+    finally:
+        progress.clear()
+
+
+class _Progress:
+    """Shows on stderr what has ended."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._count = self._failed = 0
+        self._begun = self._last_line = time.monotonic()
+        self._live = sys.stderr.isatty()
+        self._width = 0
+
+    def ended(self, record: Record) -> None:
+        self._count += 1
+        self._failed += record["outcome"] != "passed"
+        if self._as_json:
+            self.clear()
+            click.echo(json.dumps(record, ensure_ascii=False))
+
+    def show(self, running: int, total: int) -> None:
+        from cantrip_acp.cli.commands.cast_batch import duration
+
+        elapsed = time.monotonic() - self._begun
+        parts = [f"{self._count}/{total} samples", f"{running} running"]
+        if self._failed:
+            parts.append(f"{self._failed} not passed")
+        if 0 < self._count < total:
+            parts.append(f"about {duration((total - self._count) * elapsed / self._count)} left")
+        text = " · ".join(parts)
+        if self._live:
+            sys.stderr.write("\r" + text.ljust(self._width))
+            sys.stderr.flush()
+            self._width = len(text)
+        elif time.monotonic() - self._last_line >= _LINE_S:
+            self._last_line = time.monotonic()
+            click.echo(text, err=True)
+
+    def clear(self) -> None:
+        """Remove the live line."""
+        if self._live and self._width:
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()
+            self._width = 0
+
+
+def _show(result: Result, place: Path, comparisons: Sequence[Comparison], left_out: Sequence[str]) -> None:
+    """Print the tables: a row for each crystal, then each task with each crystal, then what failed."""
+    from cantrip_acp.cli.render.table import print_table
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.evaluation import report
+
+    screen = Screen()
+    right = {"passed", "errors", "turns", "tokens in", "out", "cost", "time"}
+    print_table(screen, report.HEAD, [report.summary(c, result.cell(c)) for c in result.crystals], right=right)
+    rows: list[list[Cell]] = []
+    for task in result.tasks:
+        cells = [result.cell(crystal, task) for crystal in result.crystals]
+        shown = []
+        for found in cells:
+            judged = found.samples - found.errors
+            good = bool(judged) and found.passed == judged
+            text = (
+                f"{found.passed}/{judged} {report.percent(found.rate, found.interval)}"
+                if judged
+                else "error" * bool(found.samples)
+            )
+            shown.append((text, "green" if good else "red"))
+        rows.append([task, *shown])
+    screen.line()
+    print_table(screen, ("task", *result.crystals), rows)
+    failed = [r for r in result.records if r["outcome"] != "passed"]
+    for record in failed[:_SHOWN]:
+        screen.line()
+        screen.line(f"{record['task']}, {record['crystal']}, sample {record['sample'] + 1} ({record['reason']}):")
+        for text in [*record["wrong"], *([record["error"]] if record["error"] else [])]:
+            screen.line(f"- {text}", indent=2)
+        if record["turn"]:
+            screen.line(f"cantrip loom view {place / record['loom']} --turn {record['turn']}", indent=2)
+    if len(failed) > _SHOWN:
+        screen.line()
+        screen.line(f"{len(failed) - _SHOWN} more did not pass: see {place / 'report.html'}")
+    if comparisons or left_out:
+        screen.line()
+        screen.line(("Against the baseline", "bold"))
+        for each in comparisons:
+            screen.line((report.sentence(each), "red" if each.regression else ""), indent=2)
+        for text in left_out:
+            screen.line(f"not compared: {text}", indent=2)

@@ -195,7 +195,7 @@ def crystal_named(chosen: str, recipe: Recipe, where: str) -> Crystal:
         # Only a provider is named, so use its default model.
         rest = lookup.default(provider) or ""
         chosen = f"{provider}:{rest}"
-    if not rest.strip() and provider != "human":
+    if not rest.strip() and provider not in ("human", "embedded"):
         raise error(
             (),
             f"{chosen!r} is not complete; write {provider}:{'FILE' if provider == 'scripted' else 'MODEL'}",

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp import Call, Cantrip, Circle
+from cantrip_acp import Call, Cantrip, Circle, Loom
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.embedded import weights
@@ -224,3 +224,43 @@ def test_the_demo_shows_a_real_model(file: Path, sockets: Path) -> None:
     assert right or "It did not print 391." in done.stdout
     assert done.returncode == (0 if right else 1)
     assert int(done.stdout.splitlines()[-1].partition(" tokens in ")[0]) > 0
+
+
+def test_an_evaluation_of_a_real_model_is_exact(file: Path, sockets: Path, tmp_path: Path) -> None:
+    """What such a model answers is not known before. That the result says exactly what it answered must be so."""
+    (tmp_path / "short.cantrip.yaml").write_text(
+        "call: {system_prompt: Answer in one word., max_tokens: 6, temperature: 0, seed: 1}\n"
+        "circle: {medium: conversation, gates: [done], wards: [max_turns: 2]}\n"
+    )
+    (tmp_path / "suite.yaml").write_text(
+        "recipe: short.cantrip.yaml\ntasks:\n"
+        "  - {name: any, intent: Name a colour., checks: [{answer: ''}]}\n"
+        "  - {name: none, intent: Name an animal., checks: [{answer: 'zebra[0-9]{9}'}]}\n"
+    )
+    words = [*CANTRIP, "eval", "suite.yaml", "--crystal", "embedded", "--samples", "2", "--json", "--out", "out"]
+    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    *records, result = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(records) == result["planned"] == result["ended"] == 4
+    assert len(running(sockets)) == 1
+    for record in records:
+        with Loom.open(tmp_path / "out" / record["loom"], readonly=True) as loom:
+            thread = loom.thread(record["turn"])
+            # One cut answer ends the cast: it has no result, and its text is in the loom.
+            assert record["answer"] == ("" if thread.result is None else thread.result)
+            assert (record["reason"], record["turns"]) == (thread.reason, len(thread.acted))
+            assert (
+                record["usage"]["completion_tokens"] == sum(t.metadata.tokens_completion or 0 for t in thread.acted) > 0
+            )
+            assert record["usage"]["prompt_tokens"] == sum(t.metadata.tokens_prompt or 0 for t in thread.acted) > 0
+            assert loom.reward(record["turn"]) == record["score"] == float(record["outcome"] == "passed")
+        assert record["outcome"] == ("passed" if record["task"] == "any" else "failed")
+        assert (record["model"], record["usage"]["cost"]) == ("smollm2", 0)
+        assert record["seconds"] > 0
+    cell = result["crystals"]["embedded"]
+    assert (cell["passed"], cell["samples"], cell["errors"], cell["pass_at"], cell["cost"]) == (2, 4, 0, 0.5, 0)
+    assert cell["tokens_out"] == sum(record["usage"]["completion_tokens"] for record in records)
+    assert cell["interval"] == [pytest.approx(0.0945, abs=1e-4), pytest.approx(0.9055, abs=1e-4)]
+    again = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=tmp_path)
+    assert "4 had ended in an earlier run" in again.stderr
+    assert json.loads(again.stdout)["crystals"] == result["crystals"]

@@ -250,7 +250,7 @@ def test_a_new_suite_runs_and_wrong_words_are_told(folder: Path) -> None:
 def test_inspect_tasks_run_with_their_own_solvers_and_scorers(folder: Path) -> None:
     pytest.importorskip("inspect_ai", reason="Inspect is not installed: pip install inspect_ai")
     (folder / "tasks.py").write_text(INSPECT)
-    (folder / "good.yaml").write_text(GOOD + '- {when: "multiple choice", content: "ANSWER: B"}\n')
+    (folder / "good.yaml").write_text('- {when: multiple choice, content: "ANSWER: B"}\n' + GOOD)
     done = run(folder, "tasks.py", "--crystal", "scripted:good.yaml", "--out", "out", "--json", status=1)
     assert f"runs {folder / 'tasks.py'} on this machine, outside of the sandbox" in done.stderr
     found = {r["task"]: r for r in rows(done.stdout)[:-1]}

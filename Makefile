@@ -45,9 +45,9 @@ vsix: setup ## the VS Code extension: types, lint, unit tests, vscode-extension/
 bench: setup ## every benchmark (ARGS="turns gate" for some, ARGS=--list for their names)
 	@$(BIN)/python -m bench $(ARGS)
 
-soak: ## hundreds of faults over thousands of tuples and casts (about 15 minutes; as root it also cuts networks)
+soak: ## hundreds of faults over thousands of tuples and casts, and 500 casts of a real model (about an hour; as root it also cuts networks)
 	@bash .ci/setup --tests
-	@TESTS_SOAK=1 $(BIN)/python -m pytest -q -s tests/integration/tuplespace/test_faults.py $(ARGS)
+	@TESTS_SOAK=1 $(BIN)/python -m pytest -q -s tests/integration/tuplespace/test_faults.py tests/integration/crystals/test_sampled_casts.py $(ARGS)
 
 clean: ## remove what the others made: .venv, caches, reports, node modules
 	rm -rf .venv .reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/.venvs bench/results tests/e2e/clients/typescript/node_modules tests/e2e/clients/acpx/node_modules tests/integration/crystals/aimock/node_modules tests/e2e/clients/yamlls/node_modules vscode-extension/node_modules vscode-extension/dist vscode-extension/dist-test vscode-extension/wheels vscode-extension/cantrip.vsix

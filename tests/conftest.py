@@ -28,6 +28,11 @@ _OURS = ("CANTRIP_", "ANTHROPIC_", "OPENAI_", "GEMINI_", "GOOGLE_", "OPENROUTER_
 _TERMINAL = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "PYTHONUNBUFFERED")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, help="the first seed of the casts of a real model")
+    parser.addoption("--casts", type=int, help="how many casts of a real model, each with the next seed")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith(_OURS) or name in _TERMINAL]:
         del os.environ[name]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -275,6 +275,58 @@ def presentation(tools: Sequence[ToolDefinition], *, required: bool = False) -> 
     if required:
         lines.append(_REQUIRED)
     return "\n".join(lines)
+
+
+_JSON_RULES = r"""
+value ::= object | array | string | number | boolean | "null"
+object ::= "{" ( string ": " value ( ", " string ": " value )* )? "}"
+array ::= "[" ( value ( ", " value )* )? "]"
+string ::= "\"" ( [^"\\\x00-\x1F\x7F] | "\\" ( ["\\/bfnrt] | "u" [0-9a-fA-F]{4} ) )* "\""
+number ::= integer ( "." [0-9]{1,15} )?
+integer ::= "-"? ( "0" | [1-9] [0-9]{0,15} )
+boolean ::= "true" | "false"
+"""
+
+
+def call_grammar(tools: Sequence[ToolDefinition]) -> str:
+    """A grammar (GBNF of llama.cpp) that allows one call of one of these tools, written as `presentation` says, and nothing else.
+
+    The arguments are those of the tool's schema, the required ones first. Their values have the right JSON type; deeper rules of
+    the schema are checked when the gate is called.
+    """
+    rules = [
+        f'root ::= {_literal(f"```{FENCE}" + chr(10))} ( {" | ".join(f"call{i}" for i in range(len(tools)))} ) "\\n```"'
+    ]
+    for number, tool in enumerate(tools):
+        head = json.dumps({"name": wire_name(tool.name)})[:-1] + ', "arguments": '
+        rules.append(f'call{number} ::= {_literal(head)} {_arguments_rule(tool.parameters)} "}}"')
+    return "\n".join(rules) + _JSON_RULES
+
+
+def _arguments_rule(schema: Mapping[str, Any]) -> str:
+    known, required = schema.get("properties"), schema.get("required")
+    if not isinstance(known, dict) or not isinstance(required, list) or not required:
+        return "object"
+    parts = [f"{_literal(json.dumps(name) + ': ')} {_value_rule(known.get(name))}" for name in required]
+    rule = f'"{{" {" {} ".format(_literal(", ")).join(parts)}'
+    for name in known:
+        if name not in required:
+            rule += f" ( {_literal(', ' + json.dumps(name) + ': ')} {_value_rule(known[name])} )?"
+    return rule + ' "}"'
+
+
+def _value_rule(schema: Any) -> str:
+    if not isinstance(schema, dict):
+        return "value"
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
+        return f"( {' | '.join(_literal(json.dumps(each)) for each in schema['enum'])} )"
+    kind = schema.get("type")
+    return kind if kind in ("string", "integer", "number", "boolean", "array", "object") else "value"
+
+
+def _literal(text: str) -> str:
+    """The text as a literal of GBNF, which has the escapes of JSON that occur here."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def render_as_text(

@@ -22,6 +22,7 @@ from cantrip_acp.crystals.embedded.server import ModelServer, ServerSettings
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.local.crystal import LocalCrystal
 from cantrip_acp.crystals.openai.client import OpenAISdk
+from cantrip_acp.crystals.text_tools import call_grammar
 
 WINDOW = 8192
 """Tokens of the context window where the recipe gives none."""
@@ -72,6 +73,13 @@ class EmbeddedCrystal(LocalCrystal):
         super().extend(body, query)
         # A small model may repeat itself until its window is full.
         body.setdefault(self.limit_key, min(_MOST_TOKENS, (self.context_window or WINDOW) // 4))
+        if "tools" in body and "logprobs" in body:
+            # llama.cpp refuses to stream the tokens of an answer to a query with tool definitions.
+            body["stream"] = False
+            del body["stream_options"]
+        elif "tools" not in body and query.tools and query.tool_choice == "required":
+            # CRYSTAL-5 without asking again: the model can write nothing but a call.
+            body["grammar"] = call_grammar(query.tools)
 
     def explained(self, error: CrystalError) -> CrystalError:
         if error.status is None and "no connection to" in str(error):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,63 +19,11 @@ from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.embedded.server import ModelServer, ServerSettings
-from cantrip_acp.recipes.build.crystals import crystal_for
-from cantrip_acp.recipes.recipe import load
+from tests.support.fixtures.embedded import KNOWN, crystal, running, wait
 from tests.support.processes import CANTRIP
 
-KNOWN = weights.KNOWN["smollm2"]
 # A model computes with all processors. Beside other tests it would take minutes.
 pytestmark = [pytest.mark.sandbox, pytest.mark.timing, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def file() -> Path:
-    """The weights. A first run downloads them, as users do."""
-    folder = Path(os.environ["CANTRIP_CACHE_DIR"])
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "pulling").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = subprocess.run([*CANTRIP, "models", "pull", "smollm2", "--json"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told == {"name": "smollm2", "path": str(KNOWN.path), "bytes": 98_362_432, "ready": True}
-    return KNOWN.path
-
-
-@pytest.fixture
-def sockets(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of this test's own for the sockets of models. At the end their processes end."""
-    folder = tmp_path_factory.mktemp("s")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    yield folder
-    for pid in running(folder):
-        os.kill(pid, signal.SIGTERM)
-    wait(lambda: not running(folder))
-
-
-def running(folder: Path) -> list[int]:
-    """The ids of the processes that serve models from sockets in this folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"cantrip_acp.crystals.embedded.server_process" in words and os.fsencode(folder) in b"".join(words):
-            found.append(int(entry.name))
-    return found
-
-
-def wait(true: Callable[[], Any]) -> Any:
-    while not (found := true()):
-        time.sleep(0.05)
-    return found
-
-
-def crystal(folder: Path, text: str) -> Crystal:
-    recipe = folder / "one.cantrip.yaml"
-    recipe.write_text(f"crystal: {text}\ncircle: {{medium: conversation, gates: [done], wards: [max_turns: 1]}}\n")
-    return crystal_for(load(recipe))
 
 
 async def cast(made: Crystal, intent: str = "Say hello.", **params: Any) -> Any:

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.crystals.text_tools import StreamedTextFilter, TextCalls, read_calls
+from cantrip_acp.crystals.contract import ToolDefinition
+from cantrip_acp.crystals.openai.tool_names import wire_name
+from cantrip_acp.crystals.text_tools import StreamedTextFilter, TextCalls, call_grammar, read_calls
 
 NAMES = ("read_file", "done")
 A = {"path": "a.txt"}
@@ -242,3 +244,18 @@ def test_a_model_that_repeats_itself_without_end_is_read_in_proportion(repeated:
     start = time.process_time()
     read_calls(text)
     assert time.process_time() - start < 10
+
+
+def test_a_grammar_allows_one_call_with_the_required_arguments_first() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}, "answer": {}, "how": {"enum": ["all", "é"]}},
+        "required": ["answer"],
+    }
+    lines = call_grammar([ToolDefinition("my.done", "", schema), ToolDefinition("go", "", {})]).splitlines()
+    assert lines[0] == r'root ::= "```tool_call\n" ( call0 | call1 ) "\n```"'
+    assert lines[1] == (
+        rf'call0 ::= "{{\"name\": \"{wire_name("my.done")}\", \"arguments\": " "{{" "\"answer\": " value'
+        r' ( ", \"n\": " integer )? ( ", \"how\": " ( "\"all\"" | "\"\\u00e9\"" ) )? "}" "}"'
+    )
+    assert lines[2] == r'call1 ::= "{\"name\": \"go\", \"arguments\": " object "}"'

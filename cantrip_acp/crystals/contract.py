@@ -393,6 +393,7 @@ class Crystal(Protocol):
     - ``max_input``: the largest number of tokens of a prompt, if that is less than the window.
     - ``remarks``: notes for the user, shown when a cast begins.
     - ``patient``: true for a person, who may take any time to answer.
+    - ``samples``: false if its utterances are no samples of a model, but written by a script or a person.
     - ``text_calls``: true if it writes its tool calls as text, because its model accepts no tool definitions. Only such
       a crystal may also write a program as a code block (`mediums.text_program`).
 

@@ -32,6 +32,7 @@ class HumanCrystal:
     model = "human"
     context_window: int | None = None
     patient = True
+    samples = False
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, tuple[Message, ...]] = OrderedDict()

@@ -72,6 +72,8 @@ class ScriptedCrystal:
     script raises `ScriptExhausted`.
     """
 
+    samples = False
+
     def __init__(
         self,
         responses: Iterable[Mapping[str, Any]] = (),

@@ -249,6 +249,7 @@ class CastRun:
                 attributes={
                     "crystal": entity.crystal.name,
                     "model": entity.crystal.model,
+                    **({} if getattr(entity.crystal, "samples", True) else {"sampled": False}),
                     **self.cast.trace.attributes,
                 },
                 parent_turn_id=parent.turn_id if parent is not None else None,

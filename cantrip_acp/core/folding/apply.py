@@ -8,19 +8,34 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from cantrip_acp.core import events
+from cantrip_acp.core.casting.token_log import TokenLog
 from cantrip_acp.core.errors import ContextLimitError, CrystalError
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN, REQUEST, largest, transcript
 from cantrip_acp.core.state import CastState
-from cantrip_acp.crystals.contract import NO_USAGE, Delta, Message, Query, Usage, input_limit
+from cantrip_acp.crystals.contract import NO_USAGE, Delta, Message, Query, Response, Usage, input_limit
 from cantrip_acp.crystals.retry import metered
-from cantrip_acp.loom.records.turn import ConfigRecord, FoldRecord, Turn, Utterance, metadata_of, new_id, now
+from cantrip_acp.loom.records.turn import (
+    ConfigRecord,
+    FoldRecord,
+    SummaryQuery,
+    Turn,
+    Utterance,
+    metadata_of,
+    new_id,
+    now,
+)
 from cantrip_acp.telemetry import tracing
+from cantrip_acp.text.json_data import freeze_record
 from cantrip_acp.text.redaction import Pieces
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cantrip_acp.core.state import EntityState
     from cantrip_acp.loom.loom import Loom
 
@@ -89,7 +104,10 @@ async def _fold(entity: EntityState, cast: CastState, keep: int, *, spend_on_par
     if not gone:
         return
     turn_id = new_id("t")
-    summary, used = await _summary(entity, cast, keep, spend_on_parents, _SummaryStream(entity, cast, turn_id))
+    answered, messages, used = await _summary(
+        entity, cast, keep, spend_on_parents, _SummaryStream(entity, cast, turn_id)
+    )
+    summary = None if answered is None else answered.content
     variable = VARIABLE if getattr(entity.circle.medium, "remembers_folds", False) else None
     shown = entity.redactor.text(context.fold(keep, summary, variable))
     entity.requests.folded()
@@ -114,6 +132,7 @@ async def _fold(entity: EntityState, cast: CastState, keep: int, *, spend_on_par
             model=entity.folding.summarizer.model if summary and entity.folding.summarizer else None,
             trace_id=cast.trace.trace_id,
             folded=context.folded,
+            **_sample(entity, answered, messages),
         ),
     )
     loom.append(fold)
@@ -132,6 +151,22 @@ async def _fold(entity: EntityState, cast: CastState, keep: int, *, spend_on_par
         )
 
 
+def _sample(entity: EntityState, answered: Response | None, messages: Sequence[Message]) -> dict[str, Any]:
+    """What a fold's record says about the query of its summary: its tokens, if the summarizer reports them, and its text."""
+    if answered is None or answered.sampled is None:
+        return {}
+    mask = entity.redactor.text
+    answer = mask(answered.content or "")
+    # The query has a sequence of its own: it continues no turn.
+    kept = TokenLog().reduce(answered.sampled, messages, 0, entity.redactor, masked=answer != (answered.content or ""))
+    return {
+        "summary": SummaryQuery(mask(messages[-1].content or ""), answer),
+        "stop_reason": msgspec.UNSET if answered.stop_reason is None else answered.stop_reason,
+        "request": msgspec.UNSET if answered.request is None else answered.request,
+        "sampled": msgspec.UNSET if kept is None else freeze_record(kept),
+    }
+
+
 def _ids(loom: Loom, turn: Turn) -> tuple[str, ...]:
     """The ids of the turns in the loom that belong to one utterance."""
     return (turn.id,) if turn.continues is None else loom.utterance_ids(turn.id)[-1]
@@ -139,14 +174,14 @@ def _ids(loom: Loom, turn: Turn) -> tuple[str, ...]:
 
 async def _summary(
     entity: EntityState, cast: CastState, keep: int, spend_on_parents: bool, stream: _SummaryStream
-) -> tuple[str | None, Usage]:
-    """The summarizer's summary of the turns to fold, and its usage.
+) -> tuple[Response | None, list[Message], Usage]:
+    """The summarizer's response about the turns to fold, the messages that it read, and its usage.
 
-    The summary is None if there is no summarizer or it fails; then the digest is used.
+    The response is None if there is no summarizer or it fails; then the digest is used.
     """
     crystal = entity.folding.summarizer
     if crystal is None:
-        return None, NO_USAGE
+        return None, [], NO_USAGE
     window = input_limit(crystal)
     most = int(window * 0.6) * CHARS_PER_TOKEN if window else 400_000
     earlier = next((m.content for m in entity.context.messages if m.kind == "fold" and m.content), None)
@@ -170,11 +205,11 @@ async def _summary(
         await stream.finish()
     except CrystalError as error:
         _log.warning("the summarizer failed, a digest by rule stands in: %s", entity.redactor.diagnostic(str(error)))
-        return None, sum(used, NO_USAGE)
+        return None, [], sum(used, NO_USAGE)
     else:
         used.append(response.usage.counted())
         entity.requests.folded(query.request_id)
-        return response.content, sum(used, NO_USAGE)
+        return response, messages, sum(used, NO_USAGE)
     finally:
         # Also after a cancel: the usage counts all the same.
         total = sum(used, NO_USAGE)

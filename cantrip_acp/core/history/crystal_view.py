@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import msgspec
+
 from cantrip_acp.core.context import Context
 from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.errors import LoomError
@@ -20,13 +22,13 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.history import CastPart
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.records.tree import UNREADABLE
-from cantrip_acp.loom.records.turn import ConfigRecord, Turn
+from cantrip_acp.loom.records.turn import ConfigRecord, SummaryQuery, Turn
 from cantrip_acp.loom.records.turn_parts import joined
 
 _BATCH = 256
 """How many turns are read at once."""
 
-Begun = Literal["start", "fold", "cut", "knowledge", "fork"]
+Begun = Literal["start", "fold", "cut", "knowledge", "fork", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class Window:
     window.
 
     ``begun`` is why it is a new window: the start of the thread, a fold, a cut that made room or removed an
-    ephemeral result, a change of what the session knows, or another entity (a fork).
+    ephemeral result, a change of what the session knows, another entity (a fork), or the query of a fold's summary, which
+    is a window of its own between the two others.
     """
 
     begun: Begun
@@ -87,17 +90,28 @@ class CrystalView:
                 if isinstance(after, str) and isinstance(most, int):
                     self._cuts.setdefault((record.entity_id, after), []).append(most)
 
-    def windows(self, leaf_id: str, then: Turn | None = None) -> Iterator[Window]:
+    def windows(self, leaf_id: str, then: Turn | None = None, *, summaries: bool = False) -> Iterator[Window]:
         """Yield the windows of the thread that ends in a turn, in order. Raises the errors of `check`.
 
         ``then`` is a turn after it that is not in the loom, for what a crystal saw in a cast that wrote no turn.
+        ``summaries``: also the queries that made the summaries of folds, where their tokens are recorded.
         """
         path = self.outline.own_path(leaf_id)
         self.check(leaf_id)
         walk = _Walk(self, self._last_change(path, then))
         for turn in (*self._turns(path), *(() if then is None else (then,))):
             yield from walk.add(turn)
+            if summaries and (query := turn.metadata.summary) is not msgspec.UNSET:
+                yield self._summary_window(turn, query)
         yield from walk.end()
+
+    def _summary_window(self, turn: Turn, query: SummaryQuery) -> Window:
+        record = self.loom.cantrip(turn.cantrip_id)
+        prompt = record.call.get("system_prompt") if record is not None else None
+        head = [Message("system", prompt, kind="call")] if isinstance(prompt, str) else []
+        messages = [*head, Message("user", query.prompt), Message("assistant", query.answer)]
+        uttered = [WindowUtterance(turn, len(messages) - 1)]
+        return Window("summary", turn.entity_id, turn.cantrip_id, (), messages, uttered)
 
     def context_after(self, turn_id: str, cantrip_id: str, empty: Callable[[], Context]) -> Context:
         """The context after a turn, ready for the next query. ``empty`` creates the context of this cantrip."""

@@ -224,6 +224,14 @@ class VoidedAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
     asked_again: str | None = None
 
 
+class SummaryQuery(msgspec.Struct, frozen=True, gc=False):
+    """The query that made the summary of a fold: the message of the user that the summarizer read after the system prompt,
+    and its answer."""
+
+    prompt: str
+    answer: str
+
+
 class TurnMetadata(msgspec.Struct, frozen=True):
     """Tokens, cost (US dollars), wall-clock duration (ms, more than 0), time, model, trace (LOOM-9).
 
@@ -236,6 +244,7 @@ class TurnMetadata(msgspec.Struct, frozen=True):
     utterance, if they were requested (``crystal.logprobs``) and returned. ``voided`` are the failed attempts that
     had streamed something, and the rejected answers; absent if there are none. ``folded``, in a turn of role fold, is the number of
     the entity's first turns that the summary replaces; the key is absent elsewhere, and in looms of earlier versions.
+    ``summary``, in a turn of role fold, is the query that made it; the key is absent if its tokens are not recorded.
     """
 
     tokens_prompt: int | None = 0
@@ -255,6 +264,7 @@ class TurnMetadata(msgspec.Struct, frozen=True):
     fingerprint: str | msgspec.UnsetType = msgspec.UNSET
     voided: tuple[VoidedAttempt, ...] | msgspec.UnsetType = msgspec.UNSET
     folded: int | msgspec.UnsetType = msgspec.UNSET
+    summary: SummaryQuery | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def usage(self) -> Usage:

@@ -1,6 +1,7 @@
 """ART format (openpipe-art): one trajectory group per line, as ART's own ``deserialize_trajectory_groups`` reads it.
 
-An utterance of the crystal is a ``Choice`` and is trained; everything else is a message. A thread that was folded, or
+An utterance that a model sampled is a ``Choice`` and is trained; everything else is a message, also an utterance of a
+script or a person. A thread that was folded, or
 continues as a fork, has its later windows in ``additional_histories``, with each utterance as a ``Choice`` once. A
 choice has log-probabilities where the provider gave them, and token ids as ``token_ids`` and ``prompt_token_ids``. Its
 ``request`` has the parameters of its query. The policy versions of a trajectory are the numbers at the end of the labels
@@ -9,7 +10,8 @@ ART's reader (0.5) ignores ``additional_histories``: for folded threads, build t
 as that reader does.
 
 An utterance that several threads share is a choice in the first of them, in the order in which they ended. In the
-others it is a message, so that it is trained once.
+others it is a message, so that it is trained once. The query that made a fold's summary is a history of its own, if its
+tokens are recorded.
 
 An answer that was rejected (`rejected`) is a trajectory of its own in the group of its thread.
 
@@ -124,13 +126,18 @@ def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dic
     labels: list[str | None] = []
     histories: list[dict[str, Any]] = []
     turns, trained, seconds, used = 0, 0, 0.0, NO_USAGE
-    for window in episode.windows():
-        own = {uttered.at for uttered in window.uttered if owners[uttered.first] == episode.leaf}
-        histories.append(_history(source, window, sequences, own))
+    for window in episode.windows(summaries=True):
+        own = {
+            uttered.at
+            for uttered in window.uttered
+            if owners[uttered.first] == episode.leaf and source.sampled(uttered.turn)
+        }
+        query = window.begun == "summary"
+        histories.append(_history(source, window, Sequences(source.note) if query else sequences, own))
         trained += len(own)
         for uttered in window.uttered:
             counted = uttered.turn.metadata
-            turns += 1
+            turns += not query
             labels.append(weights_of(uttered.turn))
             used = used + counted.usage
             seconds += counted.duration_ms / 1000

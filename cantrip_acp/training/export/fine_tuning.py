@@ -105,7 +105,7 @@ class TrlSft:
     def rows(self, source: Source) -> Iterator[dict[str, Any]]:
         learned: set[str] = set()
         for episode in source.episodes(marked=False):
-            for number, window in enumerate(episode.windows()):
+            for number, window in enumerate(episode.windows(summaries=True)):
                 fresh = [uttered.at for uttered in window.uttered if uttered.first not in learned]
                 learned.update(uttered.first for uttered in window.uttered)
                 if not fresh:
@@ -141,7 +141,7 @@ class OpenAI:
     def rows(self, source: Source) -> Iterator[dict[str, Any]]:
         learned_ids: set[str] = set()
         for episode in source.episodes(marked=False):
-            for window in episode.windows():
+            for window in episode.windows(summaries=True):
                 fresh = {u.at for u in window.uttered if u.first not in learned_ids}
                 learned_ids.update(u.first for u in window.uttered)
                 if not fresh:

@@ -16,6 +16,7 @@ from cantrip_acp.loom import rewards
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.query.thread import INTERRUPTED, Endings, State
+from cantrip_acp.loom.records.turn import Turn
 
 
 class Report:
@@ -60,7 +61,8 @@ class ThreadSelection:
 class Episode:
     """One thread. ``reason`` is why it ended, ``error`` the error of a query. ``parent_turn`` is the turn that spawned
     a child, ``forked_from`` the turn where its last entity was forked. ``group`` is its group of forks, ``relative``
-    its relative reward, ``reference`` the expected answer of its last cast (JSON data)."""
+    its relative reward, ``reference`` the expected answer of its last cast (JSON data), ``sampled`` whether a model wrote
+    its last utterance (`Source.sampled`)."""
 
     seen: CrystalView
     leaf: str
@@ -74,6 +76,7 @@ class Episode:
     cast_id: str | None
     intent: str
     reference: Any
+    sampled: bool
     parent_turn: str | None
     forked_from: str | None
     group: str | None
@@ -81,9 +84,9 @@ class Episode:
     started: str
     ended: str
 
-    def windows(self) -> Iterator[Window]:
-        """Yield what its crystal saw, window by window."""
-        return self.seen.windows(self.leaf)
+    def windows(self, *, summaries: bool = False) -> Iterator[Window]:
+        """Yield what its crystal saw, window by window (`CrystalView.windows`)."""
+        return self.seen.windows(self.leaf, summaries=summaries)
 
     @property
     def complete(self) -> bool:
@@ -108,6 +111,7 @@ class Episode:
             "reward": self.reward,
             "relative_reward": self.relative,
             "reference": self.reference_text,
+            "sampled": self.sampled,
             "parent_turn": self.parent_turn,
             "forked_from": self.forked_from,
             "group": self.group,
@@ -218,6 +222,24 @@ class Source:
         starts = (self.outline.starts.get(c) for c in casts if c is not None)
         return any(text.casefold() in (s.intent or "").casefold() for s in starts if s is not None)
 
+    def reward(self, leaf: str) -> float | None:
+        """The reward of a thread. A child without one has that of the thread that goes on from the turn that spawned it.
+
+        If several do, it is the first, which also trains that turn.
+        """
+        own = rewards.of_thread(self.loom, leaf, outline=self.outline)
+        if own is not None:
+            return own
+        spawner = self.outline.spawner(self.outline.own_path(leaf)[0])
+        return self.reward(self.outline.tips[spawner]) if spawner in self.outline.tips else None
+
+    def sampled(self, turn: Turn) -> bool:
+        """Whether a model sampled an utterance. If not, a script or a person wrote it: it is a demonstration."""
+        if turn.metadata.sampled is not msgspec.UNSET:
+            return True
+        start = self.outline.starts.get(turn.cast_id) if turn.cast_id is not None else None
+        return start is None or start.attributes.get("sampled") is not False
+
     def episode(self, leaf: str, *, cast_id: str | None = None) -> Episode:
         """The description of the thread that ends in a turn. ``cast_id`` is a cast after the call that wrote no turn."""
         turn = self.loom.turn(leaf)
@@ -235,13 +257,14 @@ class Source:
             ending.state,
             ending.reason,
             ending.error if ending.state == "truncated" else None,
-            rewards.of_thread(self.loom, leaf, outline=self.outline),
+            self.reward(leaf),
             rewards.relative_of(self.loom, leaf),
             turn.entity_id,
             turn.cantrip_id,
             turn.cast_id,
             (start.intent if start is not None else None) or "",
             None if start is None or start.reference is msgspec.UNSET else start.reference,
+            self.sampled(turn),
             self.outline.spawner(path[0]),
             fork.from_turn if fork is not None else None,
             self._group_of.get(leaf),

@@ -3,7 +3,7 @@
 A row is ``prompt_ids`` and then ``response_ids``. ``mask`` is 1 where the model sampled the token and the row trains it;
 what came between (results, the user's words, utterances without tokens) has mask 0 and log-probability 0. A new row begins
 where the sequence breaks: after a fold or a cut, where the template encoded the earlier turns with other tokens, and
-where another version of the weights answers.
+where another model or another version of its weights answers. The query that made a fold's summary is a row of its own.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ class Tokens:
             known = 0
             missing: list[str] = []
             rows: list[_Row] = []
-            sequences = Sequences(source.note)
-            for window in episode.windows():
+            turns = Sequences(source.note)
+            for window in episode.windows(summaries=True):
                 row: _Row | None = None
+                # The query of a summary continues no turn, and no turn continues it.
+                sequences = Sequences(source.note) if window.begun == "summary" else turns
                 for uttered in window.uttered:
                     sampled, prompt = sequences.of(uttered.turn)
                     if sampled is None or not sampled.ids or not sampled.logprobs or not prompt:
@@ -79,7 +81,7 @@ class _Row:
     def __init__(self, window: Window, turn: Turn, prompt: list[int]) -> None:
         self._window = window
         self._prompt = prompt
-        self._weights = weights_of(turn)
+        self._model, self._weights = turn.metadata.model, weights_of(turn)
         self._response: list[int] = []
         self._mask: list[int] = []
         self._logprobs: list[float] = []
@@ -89,7 +91,8 @@ class _Row:
     def continues(self, turn: Turn, prompt: list[int]) -> bool:
         """Whether the prompt of a turn begins with this row, and the same weights answered."""
         sequence = self._prompt + self._response
-        return weights_of(turn) == self._weights and prompt[: len(sequence)] == sequence
+        same = (turn.metadata.model, weights_of(turn)) == (self._model, self._weights)
+        return same and prompt[: len(sequence)] == sequence
 
     def add(self, uttered: WindowUtterance, prompt: list[int], sampled: SampledTokens) -> None:
         """Add what a turn read since the one before, and what it wrote."""
@@ -105,8 +108,10 @@ class _Row:
         return {
             **episode.about(),
             "group": episode.group or episode.leaf,
+            "model": self._model,
             "weights": self._weights,
             "row": number,
+            "kind": "summary" if self._window.begun == "summary" else "turns",
             "turns": [{**each, "reward": rewards.of_turn(source.loom, each["turn"])} for each in self._turns],
             "prompt_ids": self._prompt,
             "response_ids": self._response,

@@ -6,7 +6,8 @@ A trace is a graph. Each fold starts a new branch, linked by ``compaction``. Eac
 ``subagent_call`` to the turn that spawned it and by ``subagent_return`` to the next turn. Forks of a turn share the
 episode's ``group``. An answer that was rejected (`rejected`) has an episode of its own. An utterance that several traces
 share is trained in the first. In the others its token mask is all false, and ``info.cantrip.masked`` lists its node.
-``info.cantrip`` also has what verifiers has no field for.
+``info.cantrip.written`` lists the nodes that a script or a person wrote. ``info.cantrip`` also has what verifiers has no
+field for, such as the rewards of children.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cantrip_acp.core.errors import LoomError
 from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.contract import Message, ToolDefinition
 from cantrip_acp.crystals.logprobs import SampledTokens
+from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.thread import INTERRUPTED, answer
 from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
 from cantrip_acp.training.export.rows import Sequences, request_of, seconds, text_of, url_of
@@ -122,6 +124,15 @@ def _trace(source: Source, episode: Episode, graph: Graph, reply: Any) -> dict[s
         trace["info"]["cantrip"]["requests"] = graph.requests
     if graph.masked:
         trace["info"]["cantrip"]["masked"] = graph.masked
+    written = [
+        node
+        for node, turn_id in sorted((n, t) for t, n in graph.turns.items())
+        if not source.sampled(source.loom.turn(turn_id))
+    ]
+    if written:
+        trace["info"]["cantrip"]["written"] = written
+    if graph.children:
+        trace["info"]["cantrip"]["children"] = graph.children
     if graph.loose:
         trace["info"]["cantrip"]["tokens"] = graph.loose
     if episode.relative is not None:
@@ -149,7 +160,10 @@ def _thread(source: Source, graph: Graph, episode: Episode) -> tuple[int | None,
     first: int | None = None
     last: int | None = None
     order: list[int] = []
-    for window in episode.windows():
+    for window in episode.windows(summaries=True):
+        if window.begun == "summary":
+            source.note("the query of a fold's summary is left out")
+            continue
         nodes = graph.add(window, sequences)
         if last is not None and nodes and window.begun in ("fold", "cut"):
             graph.link(nodes[0], last, "compaction")
@@ -175,6 +189,7 @@ def _children(source: Source, graph: Graph, episode: Episode, order: list[int]) 
                 source.leave_out(leaf, str(problem))
                 continue
             first, last = _thread(source, graph, source.episode(leaf))
+            graph.children[leaf] = rewards.of_thread(source.loom, leaf, outline=source.outline)
             source.count_exported(leaf)
             spawner = graph.firsts.get(source.loom.turn(turn_id).continues or turn_id)
             if first is None or last is None or spawner is None:
@@ -216,6 +231,8 @@ class Graph:
         self.loose: dict[str, Any] = {}
         self.requests: dict[str, Any] = {}
         """Maps each sampled node to the parameters of its query."""
+        self.children: dict[str, float | None] = {}
+        """The rewards of children by their last turns. All tokens of a trace have the reward of the trace."""
         self._note = note
         self._heads: dict[tuple[int | None, bytes], int] = {}
         self._sequences: dict[int, list[int]] = {}

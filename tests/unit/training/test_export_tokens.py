@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from cantrip_acp import Cantrip, Loom
+from cantrip_acp import Call, Cantrip, Circle, Loom
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom.records.turn import Turn, TurnMetadata, Utterance
 from cantrip_acp.training.export import registry, tokens
 from cantrip_acp.training.export.rows import write
 from cantrip_acp.training.export.selection import Source, ThreadSelection
 from tests.support.export_looms import GATES, TokenCrystal, forked, logprobs, spelled, template
-from tests.support.fixtures.core import done, echo, make
+from tests.support.fixtures.core import INSTANT, done, echo, make
 from tests.unit.training.test_export_formats import exported, rows
 
 pytestmark = pytest.mark.anyio
@@ -184,3 +184,87 @@ async def test_tokens_of_what_looks_like_a_secret_are_in_no_row() -> None:
     assert report.rows == 1
     assert report.left_out == {"tokens of a text that has the shape of a secret (--raw keeps them)": 1}
     assert text(json.loads(out.getvalue())["response_ids"]) == '[done {"answer":"b"}]\n'
+
+
+async def test_the_query_of_a_summary_is_a_sample_of_its_own() -> None:
+    loom = Loom.memory()
+    summarizer = TokenCrystal({"content": "They echoed.", "repeat": True})
+    cantrip = sampling(
+        *(echo(str(n)) for n in range(3)),
+        done("end"),
+        loom=loom,
+        call={"system_prompt": "You echo."},
+        folding={"trigger_after_turns": 3, "keep_turns": 1, "summarizer": summarizer},
+    )
+    await cantrip.cast("the task")
+    (query,) = summarizer.invocations
+    found = rows(loom, "tokens")
+    assert [row["kind"] for row in found] == ["turns", "summary", "turns"]
+    summary = found[1]
+    check(summary)
+    assert text(summary["prompt_ids"]) == template(query.messages) + "<assistant>"
+    assert text(summary["response_ids"]) == "They echoed.\n"
+    # The other formats have the same query as text.
+    expected = [{"role": m.role, "content": m.content} for m in query.messages]
+    said = {"role": "assistant", "content": "They echoed."}
+    assert summary["messages"] == [*expected, said]
+    sft = [row for row in rows(loom, "trl-sft") if row["completion"] == [said]]
+    assert [row["prompt"] for row in sft] == [expected]
+    ((trajectory,),) = [group["trajectories"] for group in rows(loom, "art")]
+    histories = [h["messages_and_choices"] for h in trajectory["additional_histories"]]
+    assert histories[0][:-1] == expected
+    assert histories[0][-1]["token_ids"] == summary["response_ids"]
+    assert histories[0][-1]["prompt_token_ids"] == summary["prompt_ids"]
+    _, source = exported(loom, "verifiers")
+    assert source.report.notes == {"the query of a fold's summary is left out": 1}
+    # A summarizer without tokens leaves the record as it was.
+    plain = Loom.memory()
+    await sampling(
+        *(echo(str(n)) for n in range(3)),
+        done("end"),
+        loom=plain,
+        folding={"trigger_after_turns": 3, "keep_turns": 1, "summarizer": make({"content": "s"}).crystal},
+    ).cast("the task")
+    (fold,) = [t for t in plain.turns() if t.role == "fold"]
+    assert b"summary" not in msgspec.json.encode(fold.metadata)
+
+
+async def test_what_a_script_or_a_person_wrote_is_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    loom = Loom.memory()
+    await make(echo("demonstrated"), done("shown"), loom=loom, gates=GATES).cast("the task")
+    assert loom.casts()[0][0].attributes["sampled"] is False
+    origin = next(t.id for t in loom.turns() if t.role == "crystal")
+    async with await sampling(done("sampled"), loom=loom).fork(origin, loom=loom, state="none") as entity:
+        await entity.cast("go on")
+    # Supervised fine-tuning learns both, and says which is which.
+    assert [row["cantrip"]["sampled"] for row in rows(loom, "trl-sft")] == [False, True]
+    trajectories = [t for group in rows(loom, "art") for t in group["trajectories"]]
+    choices = [[m for m in t["messages_and_choices"] if "finish_reason" in m] for t in trajectories]
+    assert [len(each) for each in choices] == [0, 1]
+    assert [t["metrics"]["trained_turns"] for t in trajectories] == [0, 1]
+    written = [row["traces"][0]["info"]["cantrip"].get("written") for row in rows(loom, "verifiers")]
+    assert [len(each) for each in written] == [2, 1]
+
+
+async def test_a_child_without_a_reward_has_that_of_its_parent() -> None:
+    loom = Loom.memory()
+    call = {"tool_calls": [{"gate": "call_agent", "args": {"intent": n}} for n in ("one", "two")]}
+    crystal = TokenCrystal(call, done("a"), done("b"), done("all"))
+    circle = Circle(gates=["done", "call_agent"], wards=[{"max_turns": 5}, {"max_depth": 1}])
+    await Cantrip(crystal, Call(), circle, loom=loom, retry=INSTANT).cast("the whole")
+    by_intent = {episode.intent: episode for episode in Source(loom).episodes(marked=True)}
+    loom.annotate_reward(by_intent["the whole"].leaf, 0.75)
+    loom.annotate_reward(by_intent["two"].leaf, -1)
+    expected = {"the whole": 0.75, "one": 0.75, "two": -1}
+    for name in ("tokens", "trl-sft", "art"):
+        found: dict[str, Any] = {}
+        for row in rows(loom, name):
+            for each in row.get("trajectories", [row]):
+                about = each.get("metadata", row["cantrip"] if name == "trl-sft" else each)
+                found[about["thread"]] = about["reward"]
+        assert found == {by_intent[intent].leaf: reward for intent, reward in expected.items()}, name
+    (episode,) = rows(loom, "verifiers")
+    info = episode["traces"][0]["info"]["cantrip"]
+    assert info["children"] == {by_intent["one"].leaf: None, by_intent["two"].leaf: -1}
+    assert episode["traces"][0]["rewards"]["reward"]["score"] == 0.75

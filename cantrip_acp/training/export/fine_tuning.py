@@ -1,13 +1,17 @@
-"""Fine-tuning files: `TrlSft` and `TrlPreference` for trainers of TRL, `OpenAI` for its fine-tuning API."""
+"""Fine-tuning files: `Trl…` for trainers of TRL, `OpenAI` for its fine-tuning API."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import msgspec
 
 from cantrip_acp.core.history.crystal_view import Window
 from cantrip_acp.crystals.contract import Message
+from cantrip_acp.loom import rewards
 from cantrip_acp.loom.rewards import Group
 from cantrip_acp.training.export.rows import rendered, request_of, tools
 from cantrip_acp.training.export.selection import Episode, Source
@@ -61,14 +65,10 @@ def _pair(
         source.note("a pair whose prompts differ (another call, circle or fold)")
         return None
 
-    def to_messages(messages: list[Message]) -> list[dict[str, Any]]:
-        out = [rendered(m, arguments="data", thinking="reasoning_content", note=source.note) for m in messages]
-        return [{**m, "content": "" if m["content"] is None else m["content"]} for m in out]
-
     return {
-        "prompt": to_messages(prompt),
-        "chosen": to_messages(chosen.messages[at:]),
-        "rejected": to_messages(rejected.messages[rejected_at:]),
+        "prompt": _messages(source, prompt),
+        "chosen": _messages(source, chosen.messages[at:]),
+        "rejected": _messages(source, rejected.messages[rejected_at:]),
         "tools": json.dumps(tools(chosen.tools)),
         "cantrip": {
             "group": group.id,
@@ -79,6 +79,12 @@ def _pair(
             "rejected_reward": other.reward,
         },
     }
+
+
+def _messages(source: Source, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages for a chat template. It may join a content to other text, so null becomes empty text."""
+    out = [rendered(m, arguments="data", thinking="reasoning_content", note=source.note) for m in messages]
+    return [{**m, "content": "" if m["content"] is None else m["content"]} for m in out]
 
 
 def _parting(source: Source, episode: Episode, group: Group) -> tuple[Window, int] | None:
@@ -93,6 +99,147 @@ def _parting(source: Source, episode: Episode, group: Group) -> tuple[Window, in
             if (uttered.turn.continues or uttered.turn.id) in below:
                 return window, uttered.at
     return None
+
+
+def _complete(window: Window, start: int) -> list[Message]:
+    """The messages of a window for a trainer that trains all of them from ``start`` on: without interrupted answers there."""
+    return [m for at, m in enumerate(window.messages) if m.kind != "partial" or at < start]
+
+
+class TrlPrompts:
+    """Writes one row per prompt: ``prompt``, ``reference``, ``intent``, ``tools``. The model answers it again in training.
+
+    A prompt is what the crystal read before the first utterance of a thread; in a group of forks, before the first
+    utterance after they part. Equal prompts with the same reference are one row.
+    """
+
+    name = "trl-prompts"
+    summary = "TRL prompts (GRPO, RLOO): prompt and reference, for reward functions"
+    marks_truncated = True
+
+    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
+        seen: set[bytes] = set()
+        parts = {leaf: group for group in source.groups for leaf in group.leaves}
+        for episode in source.episodes(marked=True):
+            group = parts.get(episode.leaf)
+            found = None if group is None else _parting(source, episode, group)
+            if found is None:
+                window = next(episode.windows(), None)
+                found = None if window is None else (window, window.uttered[0].at)
+            if found is None:
+                source.leave_out(episode.leaf, "no utterance")
+                continue
+            window, at = found
+            row = {
+                "prompt": _messages(source, window.messages[:at]),
+                "reference": episode.reference_text,
+                "intent": episode.intent,
+                "tools": json.dumps(tools(window.tools)),
+            }
+            source.count_exported(episode.leaf)
+            key = msgspec.json.encode(row)
+            if key not in seen:
+                seen.add(key)
+                yield {
+                    **row,
+                    "cantrip": {"thread": episode.leaf, "cantrip": episode.cantrip_id, "group": episode.group},
+                }
+
+
+class TrlKto:
+    """Writes one row per window of each thread with a reward: ``prompt``, ``completion``, ``label``, ``tools``.
+
+    ``label`` is true if the reward is above the mean of the thread's group. If it has no group, or if all rewards of the group
+    are equal, it is true if the reward is above 0.
+    """
+
+    name = "trl-kto"
+    summary = "TRL unpaired preferences (KTO): prompt, completion, and a label from the reward"
+    marks_truncated = True
+
+    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
+        limits: dict[str, float] = {}
+        for group in source.groups:
+            known = [reward for leaf in group.leaves if (reward := source.reward(leaf)) is not None]
+            if len(set(known)) > 1:
+                limits[group.id] = math.fsum(known) / len(known)
+        learned: set[str] = set()
+        for episode in source.episodes(marked=True):
+            if episode.reward is None:
+                source.leave_out(episode.leaf, "no reward")
+                continue
+            limit = limits.get(episode.group or "", 0.0)
+            for number, window in enumerate(episode.windows()):
+                fresh = [uttered.at for uttered in window.uttered if uttered.first not in learned]
+                learned.update(uttered.first for uttered in window.uttered)
+                if fresh:
+                    messages = _messages(source, _complete(window, fresh[0]))
+                    yield {
+                        "prompt": messages[: fresh[0]],
+                        "completion": messages[fresh[0] :],
+                        "label": episode.reward > limit,
+                        "tools": json.dumps(tools(window.tools)),
+                        "cantrip": {**episode.about(), "window": number},
+                    }
+            source.count_exported(episode.leaf)
+
+
+class TrlStepwise:
+    """Writes one row per window of each thread: ``prompt``, ``completions`` and ``labels``, as text.
+
+    A step is a turn: what the crystal said, and what the circle answered. Its label is true if the reward of the turn is
+    above 0; for the last turn of a thread without one, if that of the thread is. A thread with another turn without a
+    reward is left out.
+    """
+
+    name = "trl-stepwise"
+    summary = "TRL stepwise supervision (process rewards): prompt, completions, and a label for each turn"
+    marks_truncated = True
+
+    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
+        learned: set[str] = set()
+        for episode in source.episodes(marked=True):
+            windows = list(episode.windows())
+            steps = [uttered for window in windows for uttered in window.uttered]
+            if not steps:
+                source.leave_out(episode.leaf, "no utterance")
+                continue
+            given = {u.turn.id: rewards.of_turn(source.loom, u.turn.id) for u in steps}
+            given[steps[-1].turn.id] = _either(given[steps[-1].turn.id], episode.reward)
+            if None in given.values():
+                source.leave_out(episode.leaf, "a turn without a reward (cantrip loom reward --implicit gives rewards)")
+                continue
+            for number, window in enumerate(windows):
+                fresh = [uttered for uttered in window.uttered if uttered.first not in learned]
+                learned.update(uttered.first for uttered in window.uttered)
+                if not fresh:
+                    continue
+                messages = _messages(source, window.messages)
+                starts = [uttered.at for uttered in fresh]
+                yield {
+                    "prompt": _text(messages[: starts[0]]),
+                    "completions": [
+                        _text(messages[at:end]) for at, end in zip(starts, [*starts[1:], len(messages)], strict=True)
+                    ],
+                    "labels": [(given[uttered.turn.id] or 0.0) > 0 for uttered in fresh],
+                    "cantrip": {**episode.about(), "window": number},
+                }
+            source.count_exported(episode.leaf)
+
+
+def _either(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one
+
+
+def _text(messages: list[dict[str, Any]]) -> str:
+    """Messages as plain text: the contents, and each call as ``gate(arguments)``."""
+    parts: list[str] = []
+    for message in messages:
+        content = message["content"]
+        parts += [content] if isinstance(content, str) else [part["text"] for part in content if "text" in part]
+        for call in message.get("tool_calls", ()):
+            parts.append(f"{call['function']['name']}({json.dumps(call['function']['arguments'], ensure_ascii=False)})")
+    return "\n".join(part for part in parts if part)
 
 
 class TrlSft:
@@ -110,15 +257,7 @@ class TrlSft:
                 learned.update(uttered.first for uttered in window.uttered)
                 if not fresh:
                     continue
-                messages = [
-                    rendered(m, arguments="data", thinking="reasoning_content", note=source.note)
-                    for at, m in enumerate(window.messages)
-                    # An interrupted answer must not be trained, and the whole completion is trained.
-                    if m.kind != "partial" or at < fresh[0]
-                ]
-                for message in messages:
-                    # A template may join it to other text, so null becomes empty text.
-                    message["content"] = "" if message["content"] is None else message["content"]
+                messages = _messages(source, _complete(window, fresh[0]))
                 requests = [request_of(uttered.turn) for uttered in window.uttered if uttered.at >= fresh[0]]
                 about = {**episode.about(), "window": number, "trained_from": fresh[0], "requests": requests}
                 yield {

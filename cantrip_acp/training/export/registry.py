@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 BUILT_IN: dict[str, str] = {
     "trl-sft": "cantrip_acp.training.export.fine_tuning:TrlSft",
     "trl-preference": "cantrip_acp.training.export.fine_tuning:TrlPreference",
+    "trl-prompts": "cantrip_acp.training.export.fine_tuning:TrlPrompts",
+    "trl-kto": "cantrip_acp.training.export.fine_tuning:TrlKto",
+    "trl-stepwise": "cantrip_acp.training.export.fine_tuning:TrlStepwise",
     "tokens": "cantrip_acp.training.export.tokens:Tokens",
     "art": "cantrip_acp.training.export.art:Art",
     "verifiers": "cantrip_acp.training.export.verifiers:Verifiers",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 BUILT_IN: dict[str, str] = {
     "trl-sft": "cantrip_acp.training.export.fine_tuning:TrlSft",
     "trl-preference": "cantrip_acp.training.export.fine_tuning:TrlPreference",
+    "atif": "cantrip_acp.training.export.atif:Atif",
     "trl-prompts": "cantrip_acp.training.export.fine_tuning:TrlPrompts",
     "trl-kto": "cantrip_acp.training.export.fine_tuning:TrlKto",
     "trl-stepwise": "cantrip_acp.training.export.fine_tuning:TrlStepwise",

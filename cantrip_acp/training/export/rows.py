@@ -200,7 +200,9 @@ def entries(sampled: SampledTokens) -> list[dict[str, Any]]:
 _encoder = msgspec.json.Encoder()
 
 
-_TOKENS = frozenset({"token_ids", "prompt_token_ids", "logprobs", "tokens", "prompt_ids", "response_ids"})
+_TOKENS = frozenset(
+    {"token_ids", "prompt_token_ids", "completion_token_ids", "logprobs", "tokens", "prompt_ids", "response_ids"}
+)
 """Keys of rows that contain a text again, as tokens."""
 
 

@@ -10,11 +10,11 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import CantripRecord, CastRecord, LaterRecord, LoomHeader, Record, RewardRecord, Turn
 from cantrip_acp.loom.stores.address import is_address, is_sqlite
 from cantrip_acp.loom.stores.rows import encoded
-from cantrip_acp.training.importing import acp, verifiers
+from cantrip_acp.training.importing import acp, atif, verifiers
 from cantrip_acp.training.importing.importer import RecordWriter
-from cantrip_acp.training.importing.json_lines import ImportProblem, Report, objects
+from cantrip_acp.training.importing.json_lines import ImportProblem, Report, documents
 
-KINDS = ("loom", "verifiers", "acp")
+KINDS = ("loom", "verifiers", "acp", "atif")
 
 
 def detect_format(where: str) -> str:
@@ -22,15 +22,18 @@ def detect_format(where: str) -> str:
     `KINDS`."""
     if is_address(where) or is_sqlite(where):
         return "loom"
-    for place, first in objects(Path(where)):
+    for place, first in documents(Path(where)):
         if first.get("type") == "loom":
             return "loom"
         if acp.is_message(first):
             return "acp"
+        if atif.is_trajectory(first):
+            return "atif"
         if "nodes" in first or "traces" in first:
             return "verifiers"
         raise ImportProblem(
-            place, "neither a loom's record, nor a verifiers trace or episode, nor a message of JSON-RPC"
+            place,
+            "neither a loom's record, nor a verifiers trace or episode, nor an ATIF trajectory, nor a message of JSON-RPC",
         )
     raise ImportProblem(where, "there is nothing in it")
 
@@ -45,6 +48,8 @@ def import_file(where: str, into: Loom, kind: str | None = None) -> Report:
                 return merge(source, into)
         case "acp":
             return acp.import_transcript(Path(where), RecordWriter(into))
+        case "atif":
+            return atif.import_trajectories(Path(where), RecordWriter(into))
         case _:
             return verifiers.import_traces(Path(where), RecordWriter(into))
 

@@ -36,6 +36,26 @@ def objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise ImportProblem(str(path), f"cannot be read: {error.strerror}") from error
 
 
+def documents(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each line's object, as `objects`; or the one object that the file consists of, if it has several lines."""
+    lines = objects(path)
+    try:
+        first = next(lines, None)
+    except ImportProblem:
+        try:
+            if not path.is_file() or path.stat().st_size > LONGEST:
+                raise
+            found = msgspec.json.decode(path.read_bytes())
+        except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise
+        first = (str(path), found)
+    if first is not None:
+        yield first
+    yield from lines
+
+
 def _decoded(where: str, line: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(line)
@@ -62,9 +82,9 @@ class Report:
         self.known = 0
         self.notes: Counter[str] = Counter()
 
-    def note(self, what: str) -> None:
+    def note(self, what: str, count: int = 1) -> None:
         """Count something that a loom cannot represent."""
-        self.notes[what] += 1
+        self.notes[what] += count
 
     def fields(self, where: str, data: Mapping[str, Any], known: Collection[str]) -> None:
         """Note the non-empty fields of ``data`` that are not ``known``; ``where`` names the object that has them."""

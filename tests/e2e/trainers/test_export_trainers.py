@@ -110,6 +110,13 @@ async def test_art_reads_groups(tmp_path: Path) -> None:
     assert [t.token for t in sampled.logprobs.content] == ["token_id:4", "token_id:5"]
 
 
+async def test_harbor_reads_trajectories_and_writes_the_same(tmp_path: Path) -> None:
+    models = _library("harbor.models.trajectories")
+    for path in await exported("atif", tmp_path):
+        for line in map(json.loads, path.read_text().splitlines()):
+            assert models.Trajectory.model_validate(line).to_json_dict() == line
+
+
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content if m.content is string else m.content | tojson }}"
     "{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}\n{% endfor %}"

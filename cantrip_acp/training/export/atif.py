@@ -1,0 +1,212 @@
+"""ATIF format (Agent Trajectory Interchange Format 1.7, of Harbor): one trajectory per line, each a whole document.
+
+A thread is a trajectory. The system prompt, intents and other messages are steps of ``system`` and ``user``; an utterance
+is a step of ``agent``, with the circle's answers as its observation. After a fold, the summary is a step too, and what is
+kept beside it is not repeated. Children are embedded (``subagent_trajectories``), and the result of the call that started one
+refers to it. An utterance that an earlier row has is marked with ``is_copied_context``; one that a script or a person wrote
+has ``llm_call_count`` 0. What the format has no field for is in ``extra.cantrip``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.core.errors import LoomError
+from cantrip_acp.core.history.crystal_view import WindowUtterance
+from cantrip_acp.crystals.contract import NO_USAGE, Message, Usage
+from cantrip_acp.loom import rewards
+from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.training.export.rows import Note, text_of, tools, url_of
+from cantrip_acp.training.export.selection import Episode, Source
+from cantrip_acp.training.export.tokens import Sequences
+from cantrip_acp.version import __version__
+
+VERSION = "ATIF-v1.7"
+_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+
+
+class Atif:
+    """Writes one row per thread. A child's thread is in the row of its parent, unless it was selected by its id."""
+
+    name = "atif"
+    summary = "ATIF (Harbor): trajectories of steps, with observations, metrics and token ids"
+    marks_truncated = True
+
+    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
+        children: list[str] = []
+        learned: set[str] = set()
+        for episode in source.episodes(marked=True):
+            if episode.parent_turn is not None and episode.leaf not in source.wanted.threads:
+                children.append(episode.leaf)
+                continue
+            yield _trajectory(source, episode, learned)
+            source.count_exported(episode.leaf)
+        for leaf in children:
+            source.leave_out(leaf, "a child's whose parent's thread is left out")
+
+
+def _trajectory(source: Source, episode: Episode, learned: set[str]) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = []
+    written: Counter[bytes] = Counter()
+    sequences = Sequences(source.note)
+    used, model = NO_USAGE, None
+    definitions: list[dict[str, Any]] = []
+    by_turn: dict[str, tuple[dict[str, Any], Turn]] = {}
+    for window in episode.windows():
+        definitions = tools(window.tools) or definitions
+        said = {uttered.at: uttered for uttered in window.uttered}
+        before = written.copy()
+        for at, message in enumerate(window.messages):
+            if at in said:
+                step = _utterance(source, said[at], message, sequences, learned)
+                by_turn[said[at].first] = step, said[at].turn
+                steps.append(step)
+                used = used + said[at].turn.metadata.usage
+                model = said[at].turn.metadata.model or model
+                continue
+            key = msgspec.json.encode(message)
+            if before[key] > 0 or message.role == "tool":
+                # A later window repeats it, or it is in the observation of its utterance.
+                before[key] -= 1
+            elif message.role != "assistant":
+                written[key] += 1
+                steps.append({"source": message.role, "message": _content(message, source.note)})
+    for number, step in enumerate(steps, 1):
+        step["step_id"] = number
+    trajectory: dict[str, Any] = {
+        "schema_version": VERSION,
+        "session_id": episode.entity_id,
+        "trajectory_id": episode.leaf,
+        "agent": _known(
+            {
+                "name": "cantrip-acp",
+                "version": __version__,
+                "model_name": model,
+                "tool_definitions": definitions or None,
+            }
+        ),
+        "steps": steps,
+        "final_metrics": _known({**_usage(used, "total_"), "total_steps": len(steps)}),
+        "extra": {"cantrip": {**episode.about(), "intent": episode.intent, "error": episode.error}},
+    }
+    if source.wanted.children and (embedded := _children(source, episode, by_turn, learned)):
+        trajectory["subagent_trajectories"] = embedded
+    return trajectory
+
+
+def _children(
+    source: Source, episode: Episode, by_turn: dict[str, tuple[dict[str, Any], Turn]], learned: set[str]
+) -> list[dict[str, Any]]:
+    embedded: list[dict[str, Any]] = []
+    for turn_id in source.outline.own_path(episode.leaf):
+        for begun in source.outline.spawned.get(turn_id, ()):
+            leaf = source.outline.tips[begun]
+            if source.outline.places[leaf].role == "call":
+                continue
+            try:
+                source.seen.check(leaf)
+            except LoomError as problem:
+                source.leave_out(leaf, str(problem))
+                continue
+            child = source.episode(leaf)
+            embedded.append(_trajectory(source, child, learned))
+            source.count_exported(leaf)
+            step, turn = by_turn[source.loom.turn(turn_id).continues or turn_id]
+            results = step.get("observation", {}).get("results", [])
+            start = source.outline.starts.get(child.cast_id or "")
+            called = start.parent_call_id if start is not None else None
+            # The gate's record has both the id of the call and the crystal's own id of it.
+            called = next((r.tool_call_id for r in turn.observation.results if r.call_id == called), called)
+            result = next((each for each in results if each.get("source_call_id") == called), None)
+            # A cell or a command may have called the gate: its result is the observation's only one.
+            for found in [result] if result is not None else results[:1]:
+                refs = found.setdefault("subagent_trajectory_ref", [])
+                refs.append({"trajectory_id": leaf, "session_id": child.entity_id})
+    return embedded
+
+
+def _utterance(
+    source: Source, uttered: WindowUtterance, message: Message, sequences: Sequences, learned: set[str]
+) -> dict[str, Any]:
+    turn, counted = uttered.turn, uttered.turn.metadata
+    sampled, prompt = sequences.of(turn)
+    by_model = source.sampled(turn)
+    step: dict[str, Any] = {
+        "source": "agent",
+        "message": text_of(message) or "",
+        "timestamp": counted.timestamp or None,
+        "model_name": counted.model,
+        "reasoning_content": message.thinking,
+        "tool_calls": [_call(each.id, each.gate, each.args) for each in message.tool_calls] or None,
+        "is_copied_context": uttered.first in learned or None,
+        "extra": {"cantrip": {"turn": turn.id, "reward": rewards.of_turn(source.loom, turn.id)}},
+    }
+    learned.add(uttered.first)
+    known = {each.id for each in message.tool_calls}
+    results = [
+        _known(
+            {"source_call_id": m.tool_call_id if m.tool_call_id in known else None, "content": _content(m, source.note)}
+        )
+        for m in source.seen.context(turn.cantrip_id).render(turn)[1:]
+    ]
+    if results:
+        step["observation"] = {"results": results}
+    if by_model:
+        step["llm_call_count"] = 1
+        tokens = (
+            {}
+            if sampled is None
+            else {
+                "prompt_token_ids": prompt or None,
+                "completion_token_ids": list(sampled.ids) or None,
+                "logprobs": list(sampled.logprobs) or None,
+            }
+        )
+        step["metrics"] = _known({**_usage(counted.usage), **tokens}) or None
+    elif not message.thinking:
+        step["llm_call_count"] = 0
+    return _known(step)
+
+
+def _usage(usage: Usage, prefix: str = "") -> dict[str, Any]:
+    return {
+        f"{prefix}prompt_tokens": usage.prompt_tokens,
+        f"{prefix}completion_tokens": usage.completion_tokens,
+        f"{prefix}cached_tokens": usage.cached_tokens,
+        f"{prefix}cost_usd": usage.cost,
+    }
+
+
+def _call(call_id: str, name: str, args: str) -> dict[str, Any]:
+    call: dict[str, Any] = {"tool_call_id": call_id, "function_name": name, "arguments": {}}
+    try:
+        found = msgspec.json.decode(args) if args.strip() else {}
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        found = None
+    if isinstance(found, dict):
+        return {**call, "arguments": found}
+    return {**call, "extra": {"cantrip": {"arguments": args}}}
+
+
+def _content(message: Message, note: Note) -> Any:
+    if not message.attachments:
+        return message.content or ""
+    parts: list[dict[str, Any]] = []
+    for each in message.attachments:
+        if each.mime in _IMAGES and each.data:
+            parts.append({"type": "image", "source": {"media_type": each.mime, "path": url_of(each)}})
+        else:
+            note(f"an attachment ({each.kind}) is exported only as its name")
+            parts.append({"type": "text", "text": f"[{each.kind}: {each.title or each.uri or each.mime}]"})
+    if message.content:
+        parts.append({"type": "text", "text": message.content})
+    return parts
+
+
+def _known(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields without those that are None: the format leaves out what is not known."""
+    return {name: value for name, value in fields.items() if value is not None}

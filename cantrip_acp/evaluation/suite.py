@@ -28,6 +28,7 @@ from cantrip_acp.recipes.parse.document import SUFFIXES, Document, parse
 from cantrip_acp.recipes.parse.source_map import KeyPath, Places
 from cantrip_acp.recipes.recipe import Recipe, is_path
 from cantrip_acp.recipes.recipe import load as load_recipe
+from cantrip_acp.text.codecs import convert
 
 if TYPE_CHECKING:
     from cantrip_acp.evaluation.inspect_tasks import InspectSample
@@ -323,8 +324,8 @@ class _Loader:
         for index, line in enumerate(lines, 1):
             if line.strip():
                 try:
-                    row = msgspec.json.decode(line, type=_Row)
-                except msgspec.MsgspecError as error:
+                    row = convert(json.loads(line), _Row)
+                except (ValueError, RecursionError, msgspec.ValidationError) as error:
                     raise DefinitionError(
                         f'{error}; each line is {{"intent": "…", "reference": …, "id": "…"}}', where=f"{path}:{index}"
                     ) from None

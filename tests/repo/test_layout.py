@@ -10,9 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "cantrip_acp"
-SAMPLE = PACKAGE / "demo" / "project"
+SAMPLES = (PACKAGE / "demo" / "project", PACKAGE / "evaluation" / "template")
 SOURCES = sorted(p for p in [*PACKAGE.rglob("*.py"), *(ROOT / "bench").rglob("*.py")] if ".venvs" not in p.parts)
-OURS = [p for p in SOURCES if SAMPLE not in p.parents]
+OURS = [p for p in SOURCES if not set(SAMPLES) & set(p.parents)]
 NAMELESS = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}
 LINES = 800
 

@@ -11,6 +11,7 @@ The file of a task is Python and runs on this machine, outside of the sandbox, a
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,6 +89,8 @@ class InspectSample:
             if score is not None:
                 values = score.value.values() if isinstance(score.value, dict) else [score.value]
                 found += [(value_to_float()(value), score.explanation) for value in values]
+        # Inspect marks what it could not score as not a number.
+        found = [pair for pair in found if math.isfinite(pair[0])]
         if not found:
             raise DefinitionError("the task's scorers gave no score")
         return min(found, key=lambda pair: pair[0])

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,9 +114,13 @@ class ResultFolder:
         whole = raw.rfind(b"\n") + 1
         # A process that was killed while it wrote leaves a part of a line.
         os.ftruncate(self._file, whole)
-        for line in raw[:whole].splitlines():
-            record = json.loads(line)
-            self.records[record["key"]] = record
+        for number, line in enumerate(raw[:whole].splitlines(), 1):
+            try:
+                record = json.loads(line)
+                self.records[record["key"]] = record
+            except (ValueError, KeyError, TypeError):
+                os.close(self._file)
+                raise DefinitionError("not a sample; remove this line", where=f"{path / SAMPLES}:{number}") from None
         self._looms: dict[str, Loom] = {}
 
     def add(self, record: Record) -> None:
@@ -151,30 +156,35 @@ class Runner:
         self.running = 0
         self.budget_is_spent = False
         self._ended = ended
-        self._keys = {key_of(*each) for each in plan.wanted()}
+        self._wanted = {key_of(*each): each for each in plan.wanted()}
+        self._spent = sum(r["usage"]["cost"] or 0.0 for r in self.records())
+        """The known cost of this plan in US dollars."""
+
+    @property
+    def planned(self) -> int:
+        """The number of samples of the plan."""
+        return len(self._wanted)
 
     def records(self) -> list[Record]:
         """The records of this plan, in its order."""
-        found = (self.folder.records.get(key_of(*each)) for each in self.plan.wanted())
-        return [record for record in found if record is not None]
+        return [self.folder.records[key] for key in self._wanted if key in self.folder.records]
 
     def waiting(self) -> list[tuple[Task, str, int]]:
         """What has not ended. A sample that was not judged is run again."""
         done = {r["key"] for r in self.records() if r["outcome"] != "error"}
-        return [each for each in self.plan.wanted() if key_of(*each) not in done]
-
-    def spent(self) -> float:
-        """The known cost of this plan in US dollars."""
-        return sum(r["usage"]["cost"] or 0.0 for r in self.records())
+        return [each for key, each in self._wanted.items() if key not in done]
 
     def cantrips(self) -> list[Cantrip]:
-        """Each recipe with each crystal, without a folder. Raises the errors of a crystal that cannot be had."""
-        seen: dict[tuple[str, str], Cantrip] = {}
-        for task, crystal, _ in self.plan.wanted():
-            at = (task.recipe_digest, crystal)
-            if at not in seen:
+        """Each recipe, without a folder. Raises the errors of a crystal or a verifier that cannot be had."""
+        seen: dict[str, Cantrip] = {}
+        checked = set()
+        for task, crystal, _ in self._wanted.values():
+            if (task.recipe_digest, crystal) not in checked:
+                checked.add((task.recipe_digest, crystal))
+                recipe = _for_sample(task.recipe, self.folder.path, task.seconds, self.plan.budget_usd)
                 # The folder of a sample does not exist yet. Any other one gives the same gates.
-                seen[at] = build(task.recipe, workspace=self.folder.path, crystal=_crystal(task, crystal))
+                made = build(recipe, workspace=self.folder.path, crystal=_crystal(task, recipe, crystal))
+                seen.setdefault(task.recipe_digest, made)
             if task.verifier is not None:
                 crystals.crystal_for(task.verifier)
         return list(seen.values())
@@ -185,7 +195,7 @@ class Runner:
 
         async def work() -> None:
             for task, crystal, number in waiting:
-                left = None if self.plan.budget_usd is None else self.plan.budget_usd - self.spent()
+                left = None if self.plan.budget_usd is None else self.plan.budget_usd - self._spent
                 if left is not None and left <= 0:
                     self.budget_is_spent = True
                     return
@@ -195,6 +205,7 @@ class Runner:
                 finally:
                     self.running -= 1
                 self.folder.add(record)
+                self._spent += record["usage"]["cost"] or 0.0
                 self._ended(record)
 
         async with anyio.create_task_group() as tasks:
@@ -213,9 +224,9 @@ class Runner:
             hosts = NamedHosts()
             hosts.allow(self.plan.hosts)
             hosts.add_from_text(task.intent)
-            cantrip = build(recipe, workspace=workspace, crystal=_crystal(task, crystal), loom=loom).for_session(
-                (), hosts
-            )
+            cantrip = build(
+                recipe, workspace=workspace, crystal=_crystal(task, recipe, crystal), loom=loom
+            ).for_session((), hosts)
             cast = _Cast(cantrip)
             began = time.monotonic()
             state, error = None, None
@@ -342,11 +353,11 @@ async def _inspected(task: Task, left: Left, state: Any) -> Grade:
     return Grade(passed, wrong, value)
 
 
-def _crystal(task: Task, crystal: str) -> Crystal | None:
-    """The crystal of a sample. None for the recipe's own."""
+def _crystal(task: Task, recipe: Recipe, crystal: str) -> Crystal | None:
+    """The crystal of a sample. None for the recipe's own. Its price must be known if the recipe limits the cost."""
     if crystal == RECORDED:
         return ScriptedCrystal([dict(r) for r in task.recorded], children=list(task.children))
-    return None if crystal == RECIPE else crystals.crystal_named(crystal, task.recipe, "--crystal")
+    return None if crystal == RECIPE else crystals.crystal_named(crystal, recipe, "--crystal")
 
 
 def _for_sample(recipe: Recipe, state: Path, seconds: float, left: float | None) -> Recipe:
@@ -398,7 +409,7 @@ def response(turn: Turn) -> dict[str, Any]:
 # --- Results.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Result:
     """The records of a plan with their cells: for each crystal one of all tasks, and one of each task."""
 
@@ -408,9 +419,17 @@ class Result:
     crystals: Sequence[str]
     tasks: Sequence[str]
 
+    @cached_property
+    def _groups(self) -> dict[tuple[str, str | None], list[Record]]:
+        groups: dict[tuple[str, str | None], list[Record]] = {}
+        for record in self.records:
+            for task in (None, record["task"]):
+                groups.setdefault((record["crystal"], task), []).append(record)
+        return groups
+
     def of(self, crystal: str, task: str | None = None) -> list[Record]:
         """The records of a crystal, or of a task with it."""
-        return [r for r in self.records if r["crystal"] == crystal and task in (None, r["task"])]
+        return self._groups.get((crystal, task), [])
 
     def cell(self, crystal: str, task: str | None = None) -> Cell:
         return cell(self.of(crystal, task))
@@ -438,8 +457,7 @@ class Result:
 def result_of(runner: Runner) -> Result:
     """What has ended of a plan so far."""
     plan = runner.plan
-    wanted = list(plan.wanted())
-    return Result(plan.suite.name, runner.records(), len(wanted), plan.crystals, [task.name for task in plan.tasks])
+    return Result(plan.suite.name, runner.records(), runner.planned, plan.crystals, [task.name for task in plan.tasks])
 
 
 def write_result(result: Result, folder: Path, comparisons: Sequence[Comparison]) -> None:

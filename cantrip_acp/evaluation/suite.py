@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from cantrip_acp.core.errors import DefinitionError, RecipeError
@@ -82,6 +82,7 @@ Inside = Annotated[
 class Check(Model):
     """One check of the answer or of the files. It has exactly one key."""
 
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
     noun = "check"
     reference: Annotated[str, one_of(("exact", "includes"))] = Field(
         default="includes", description="exact: the answer is the reference. includes: the reference is in the answer."

@@ -156,7 +156,7 @@ def eval_(
         hosts = named_hosts(allow_hosts)
         for cantrip in runner.cantrips():
             print_allowed(cantrip, cantrip.circle, hosts, ask=False)
-        earlier = sum(1 for _ in plan.wanted()) - len(runner.waiting())
+        earlier = runner.planned - len(runner.waiting())
         if earlier:
             click.echo(f"{earlier} had ended in an earlier run", err=True)
         interrupted = _run(runner, progress)
@@ -171,7 +171,9 @@ def eval_(
         click.echo(json.dumps({**data, "out": str(place), "page": str(page)}, ensure_ascii=False))
     else:
         _show(result, place, comparisons, left_out)
-        click.echo(f"\npage: {page}")
+        click.echo(f"\npage   {page}")
+        for loom in sorted({r["loom"] for r in result.records}):
+            click.echo(f"loom   {place / loom}")
     missing = result.planned - len(result.records)
     if missing:
         why = "the budget is spent" if runner.budget_is_spent else "interrupted" if interrupted else "not run"

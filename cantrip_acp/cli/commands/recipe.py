@@ -170,11 +170,20 @@ def convert(file: Path, force: bool) -> None:
     click.echo(f"wrote {path}; {file} can be deleted")
 
 
-@recipe.command("schema", **examples("cantrip recipe schema > cantrip.schema.json"))
-def schema() -> None:
+@recipe.command(
+    "schema",
+    **examples("cantrip recipe schema > cantrip.schema.json", "cantrip recipe schema --suite > suite.schema.json"),
+)
+@click.option("--suite", is_flag=True, help="The schema of the suites of `cantrip eval` instead.")
+def schema(suite: bool) -> None:
     """Print the JSON Schema of recipes. It accepts exactly the recipes that can be loaded."""
-    from cantrip_acp.recipes.models.schema import text
+    from cantrip_acp.recipes.models.schema import schema_of, text
 
+    if suite:
+        from cantrip_acp.evaluation.suite import SuiteModel
+
+        click.echo(json.dumps(schema_of(SuiteModel, "Suite of tasks for cantrip eval"), indent=2, ensure_ascii=False))
+        return
     sys.stdout.write(text())
 
 

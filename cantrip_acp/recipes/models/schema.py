@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pydantic import BaseModel
+
 from cantrip_acp.recipes.models import schema_docs
 from cantrip_acp.recipes.models.recipe import Recipe
 from cantrip_acp.recipes.parse import cross_field
@@ -39,6 +41,15 @@ def recipe_schema() -> dict[str, Any]:
         "description": schema.pop("description"),
     }
     return head | schema | {"examples": [EXAMPLE], "$defs": dict(sorted(parts.items()))}
+
+
+def schema_of(model: type[BaseModel], title: str) -> dict[str, Any]:
+    """The schema of another kind of file that is made of these models, such as a suite of tasks."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        **_tidy(model.model_json_schema(mode="validation")),
+    }
 
 
 EXAMPLE = {

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import jsonschema
 import pytest
+from ruamel.yaml import YAML
 
 from cantrip_acp.core.errors import DefinitionError, UntrustedRecipe
-from cantrip_acp.evaluation.suite import Suite, load_suite
+from cantrip_acp.evaluation.suite import BUILT_IN, TEMPLATE, Suite, SuiteModel, load_suite
+from cantrip_acp.recipes.models.schema import schema_of
 
 RECIPE = "crystal: {provider: scripted, responses: []}\ncircle: {medium: conversation, gates: [done], wards: [max_turns: 1]}\n"
 
@@ -102,6 +105,25 @@ WRONG = {
     "checks: [answer: y]\ntasks:\n- {name: a, intent: x}\n- {name: a, intent: x}": r"two tasks have the name 'a'",
     "dataset: d.jsonl\nchecks: [answer: y]": r"s\.yaml:1:10: dataset: .*no such file",
 }
+
+
+SHAPES = [
+    text
+    for text, told in WRONG.items()
+    if any(word in told for word in ("unknown key", "must be", "missing", "exactly one"))
+]
+
+
+def test_the_schema_agrees_with_the_loader() -> None:
+    """About shapes: a schema cannot see files, names and regular expressions."""
+    schema = schema_of(SuiteModel, "Suite")
+    jsonschema.Draft202012Validator.check_schema(schema)
+    valid = jsonschema.Draft202012Validator(schema).is_valid
+    assert valid(YAML(typ="safe").load((TEMPLATE / "suite.yaml").read_text()))
+    tasks = [YAML(typ="safe").load(path.read_text()) for path in (BUILT_IN / "coding").glob("*.yaml")]
+    assert valid({"tasks": [*tasks, "tasks/*.yaml"]})
+    assert len(SHAPES) > 4
+    assert [text for text in SHAPES if valid(YAML(typ="safe").load(text))] == []
 
 
 @pytest.mark.parametrize("text", WRONG)

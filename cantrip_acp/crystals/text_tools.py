@@ -101,10 +101,10 @@ class TextCalls:
 def read_calls(text: str) -> TextCalls:
     """Find the calls in an answer of a model that writes its calls as text.
 
-    In a text longer than `LONGEST`, no calls are searched. Text after a tool result that the model invented is ignored.
+    In a text longer than `LONGEST`, no calls are searched. What follows an invented result or message is ignored.
     """
     unchanged = TextCalls(text if text.strip() else None, ())
-    said = without_invented_results(normalized(text))
+    said = without_invented_turns(normalized(text))
     if FENCE not in said or len(said) > LONGEST:
         return unchanged
     calls: list[WrittenCall] = []
@@ -132,6 +132,31 @@ def read_calls(text: str) -> TextCalls:
 
 def _is_tool_call(block: Block) -> bool:
     return block.kind == "fence" and block.info.partition(" ")[0].lower() == FENCE
+
+
+def misplaced_call(text: str, tools: Collection[ToolDefinition]) -> str | None:
+    """What to tell a model that wrote a call of one of these tools in another form than it was asked for; None if it did not.
+
+    Such a call is not executed, because it may be an example.
+    """
+    said = without_invented_turns(normalized(text)).strip()
+    if len(said) > LONGEST or not _GIVEN.search(said):
+        return None
+    names = {wire_name(tool.name) for tool in tools}
+    places = [(said, "is not in a block")]
+    for block in top_level_blocks(said) if "```" in said or "~~~" in said else ():
+        if block.kind == "fence" and block.closed and block.info.lower() not in (FENCE, "text"):
+            places.append((block.body, f"is in a block that begins with ```{block.info}"))
+    tagged = [piece.partition("</tool_call>") for piece in said.split("<tool_call>")[1:_MOST]]
+    places += [(inner, "is between <tool_call> tags") for inner, end, _ in tagged if end]
+    for body, where in places:
+        called = _of_json(body.strip()) if body.lstrip()[:1] in ("{", "[") and _GIVEN.search(body) else []
+        if called and all(name in names for name, _ in called):
+            return (
+                f"Nothing was called: the call of {called[0][0]} {where}. To call it, write it in a block of its own whose first "
+                f"line is ```{FENCE}; to show it, use ```text."
+            )
+    return None
 
 
 def text_without_calls(text: str, calls: Collection[WrittenCall]) -> str | None:
@@ -246,7 +271,14 @@ FENCE = "tool_call"
 RESULT = "<tool_result"
 """The beginning of a call's result. If the model writes it, the model invents a result."""
 
-_MADE_UP = re.compile(rf"^[ \t]*{re.escape(RESULT)}\b", re.MULTILINE)
+_MADE_UP = re.compile(
+    rf"^[ \t]*{re.escape(RESULT)}\b"
+    r"|<\|(?:im_start|im_end|start_header_id|eot_id|endoftext|user|end)\|>|<(?:start|end)_of_turn>|\[/?INST\]",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""The beginning of a result that a model invents, or the end of its turn as chat templates write it."""
+_USER = re.compile(r"^(?:user|human):", re.MULTILINE | re.IGNORECASE)
+_ASSISTANT = re.compile(r"^(?:assistant|ai):", re.MULTILINE | re.IGNORECASE)
 
 _INTRODUCTION = """\
 # Tools
@@ -348,7 +380,7 @@ def render_as_text(
         _flush(results, out)
         if message.role == "assistant" and message.text_calls:
             # The model's own text already contains the calls. Leave out a result that it invented.
-            out.append(Message("assistant", without_invented_results(message.content or ""), thinking=message.thinking))
+            out.append(Message("assistant", without_invented_turns(message.content or ""), thinking=message.thinking))
         elif message.role == "assistant" and message.tool_calls:
             said = [message.content] if message.content else []
             text = "\n\n".join([*said, *(_block(call) for call in message.tool_calls)])
@@ -375,10 +407,16 @@ def _result(message: Message) -> str:
     return f'{RESULT} name="{wire_name(message.name or "tool")}"{failed}>\n{message.content or ""}\n</tool_result>'
 
 
-def without_invented_results(text: str) -> str:
-    """Return the text before a tool result that the model invented. The rest is ignored, because it builds on that result."""
+def without_invented_turns(text: str) -> str:
+    """Return the text before a tool result, or a message of another, that the model invented.
+
+    The rest is ignored, because it builds on that.
+    """
     made_up = _MADE_UP.search(text)
-    return text if made_up is None else text[: made_up.start()]
+    text = text if made_up is None else text[: made_up.start()]
+    user = _USER.search(text)
+    # A line that begins with "User:" may be anything, but not with an answer of the assistant after it.
+    return text if user is None or _ASSISTANT.search(text, user.end()) is None else text[: user.start()]
 
 
 THINK_TAGS = ("think", "thinking", "thought", "reasoning", "seed:think")

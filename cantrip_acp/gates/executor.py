@@ -7,6 +7,7 @@ that cannot be written raise.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import logging
@@ -520,6 +521,10 @@ def _parse(args: Mapping[str, Any] | str) -> tuple[Any, str | None]:
             value = _decode(args)
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
             return args, f"arguments are not valid JSON: {error}"
+        if isinstance(value, str) and value.lstrip()[:1] == "{":
+            # Some models write the object once more as a JSON string.
+            with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeError):
+                value = _decode(value)
     else:
         value = args
     if type(value) is not dict and not isinstance(value, Mapping):

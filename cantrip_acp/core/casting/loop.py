@@ -463,7 +463,9 @@ class CastRun:
 
             def read(response: Response) -> Response:
                 # Decided only now, because a recorded crystal writes its calls as text in some turns only.
-                programs = TextPrograms.of(entity.circle.medium, entity.crystal, call.tool_choice, f"text_{turn_id}")
+                programs = TextPrograms.of(
+                    entity.circle.medium, entity.crystal, call.tool_choice, f"text_{turn_id}", query.tools
+                )
                 return response if programs is None else programs.read(response)
 
             response = await query_with_retries(

@@ -20,9 +20,8 @@ from cantrip_acp.core.history.crystal_view import WindowUtterance
 from cantrip_acp.crystals.contract import NO_USAGE, Message, Usage
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.records.turn import Turn
-from cantrip_acp.training.export.rows import Note, text_of, tools, url_of
+from cantrip_acp.training.export.rows import Note, Sequences, text_of, tools, url_of
 from cantrip_acp.training.export.selection import Episode, Source
-from cantrip_acp.training.export.tokens import Sequences
 from cantrip_acp.version import __version__
 
 VERSION = "ATIF-v1.7"

@@ -57,6 +57,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "cantrip_acp.cli.commands.models:models",
         "List models with their context windows, limits, prices and abilities; download a small one.",
     ),
+    "train": ("cantrip_acp.cli.commands.train:train", "Train a small model from the looms of its own casts."),
     "gc": ("cantrip_acp.cli.commands.gc:gc", "Delete old looms of the state folder, and old results of a tuple-space."),
     "doctor": (
         "cantrip_acp.cli.commands.doctor:doctor",

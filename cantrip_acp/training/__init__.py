@@ -1,5 +1,5 @@
 """Training data from looms: rewards, exports to trainers' formats, and imports of foreign traces.
 
-Nothing here imports a front end (CLI, ACP, LSP).
+`trainer` trains a small model (`cantrip train`) on the folders of `examples`. Nothing here imports a front end (CLI, ACP, LSP).
 Start with `judge.py`, then `export/registry.py` and `importing/import_file.py`.
 """

@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "cantrip_acp"
-SAMPLES = (PACKAGE / "demo" / "project", PACKAGE / "evaluation" / "template")
+SAMPLES = (PACKAGE / "demo" / "project", PACKAGE / "evaluation" / "template", PACKAGE / "training" / "examples")
+"""Folders as users have them, with a recipe and its Python file."""
 SOURCES = sorted(p for p in [*PACKAGE.rglob("*.py"), *(ROOT / "bench").rglob("*.py")] if ".venvs" not in p.parts)
 OURS = [p for p in SOURCES if not set(SAMPLES) & set(p.parents)]
 NAMELESS = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}

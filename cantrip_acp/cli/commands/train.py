@@ -1,0 +1,134 @@
+"""`cantrip train`: trains a small model from the looms of its own casts."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.session.setup import state_option
+
+if TYPE_CHECKING:
+    from cantrip_acp.training.trainer.history import Step
+
+_NEEDED = ("torch", "transformers", "peft", "gguf")
+"""The packages of the extra ``train``."""
+
+
+@click.command("train", **examples("cantrip models pull smollm2", "cantrip train larger --steps 1"))
+@click.argument("example", metavar="EXAMPLE")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="The folder of the run; a run that is there continues.  [default: training/EXAMPLE-SEED in the state folder]",
+)
+@click.option("--steps", type=click.IntRange(1), help="Train until the run has so many steps.")
+@click.option("--groups", type=click.IntRange(1), help="Questions of a step.")
+@click.option("--samples", type=click.IntRange(2), help="Casts of each question.")
+@click.option("--eval-every", type=click.IntRange(1), help="Cast held-out questions after so many steps.")
+@click.option("--held-out", type=click.IntRange(1), help="How many held-out questions.")
+@click.option("--seed", type=int, help="The seed of everything random.")
+@click.option("--model", help="The weights: embedded:NAME, gguf:FILE, or a folder in the format of transformers.")
+@click.option("--threads", type=click.IntRange(1), help="Processor threads of torch.  [default: one for each core]")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object for each step, and one for the run at the end."
+)
+@state_option
+def train(
+    example: str, out: Path | None, threads: int | None, as_json: bool, state_dir: Path | None, **given: Any
+) -> int:
+    """Train a small model on EXAMPLE: a folder, or the name of an example of the package (larger).
+
+    An example has a recipe whose circle has a scoring function, and questions. In each step the model casts some questions
+    several times. The loom of these casts is exported as token rows, and the model's LoRA weights are updated from them
+    (GRPO). After some steps it casts questions that it is never trained on.
+
+    The run can be stopped at any time, also by kill -9: the same command continues it. The folder of the run has the LoRA
+    weights (adapter), the looms and token rows of each step, and a page with the rewards (curve.html).
+
+    torch runs on an accelerator if it finds one, else on the processor. It needs: pip install 'cantrip-acp[train]'
+
+    Exit status: 0 the run has all its steps, 1 something failed, 2 EXAMPLE or an option is wrong, 130 interrupted.
+    """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        click.echo(
+            f"cantrip: {', '.join(missing)} is not installed; install it with: pip install 'cantrip-acp[train]'",
+            err=True,
+        )
+        return 1
+    # Threads of torch that wait must leave the processor to the casts. This counts only before torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+    return _run(example, out, state_dir, {name: value for name, value in given.items() if value is not None}, as_json)
+
+
+def _run(name: str, out: Path | None, state_dir: Path | None, given: dict[str, Any], as_json: bool) -> int:
+    import anyio
+    import msgspec
+
+    from cantrip_acp.cli.session.setup import trusted_cantrip
+    from cantrip_acp.crystals.scripted import ScriptedCrystal
+    from cantrip_acp.files import paths
+    from cantrip_acp.training.trainer.example import Example
+    from cantrip_acp.training.trainer.history import chart
+    from cantrip_acp.training.trainer.run import Run
+
+    example = Example.load(name)
+    settings = msgspec.structs.replace(example.settings, **given)
+    folder = out or paths.state_dir(state_dir) / "training" / f"{example.folder.resolve().name}-{settings.seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    # Named by its path, a recipe is trusted for this run. The served model takes the place of its crystal.
+    # Its workspace holds no loom: those have the expected answers.
+    workspace = folder / "workspace"
+    workspace.mkdir(exist_ok=True)
+    cantrip = trusted_cantrip(str(example.recipe), workspace, state_dir, ScriptedCrystal([]))
+    run = Run(example, settings, cantrip, folder)
+    if run.history:
+        click.echo(f"continuing after step {run.history[-1].number} of {folder}", err=True)
+    start = time.perf_counter()
+
+    def progress(step: Step) -> None:
+        click.echo(_line(step, settings.steps, time.perf_counter() - start), err=True)
+        if as_json:
+            click.echo(json.dumps({"event": "step", **msgspec.to_builtins(step)}))
+
+    try:
+        history = anyio.run(run.train, progress)
+    except KeyboardInterrupt:
+        click.echo(f"stopped after step {len(run.history) - 1}; the same command continues", err=True)
+        return 130
+    last = next((step.held_out for step in reversed(history) if step.held_out is not None), None)
+    if as_json:
+        held = None if last is None else msgspec.to_builtins(last)
+        data = {"event": "result", "folder": str(folder), "steps": history[-1].number, "held_out": held}
+        click.echo(json.dumps(data))
+        return 0
+    for line in chart(history):
+        click.echo(line)
+    click.echo(f"{folder / 'curve.html'}\n{folder / 'adapter'}")
+    return 0
+
+
+def _line(step: Step, steps: int, seconds: float) -> str:
+    parts = [f"step {step.number}/{steps}"]
+    if step.reward is not None:
+        times = step.times
+        parts.append(f"reward {step.reward:.2f}, right {step.right or 0:.0%} of {step.casts}")
+        parts.append(
+            f"rollout {times['rollout']:.1f} s (cantrip {times['cantrip']:.1f}), export {times['export']:.2f}, "
+            f"update {times['update']:.1f}"
+        )
+    if step.held_out is not None:
+        parts.append(f"held out: reward {step.held_out.reward:.2f}, right {step.held_out.right:.0%}")
+    return " | ".join([*parts, f"{seconds:.0f} s"])

@@ -1,0 +1,118 @@
+"""An example: what a model is trained on. A folder with a recipe, questions, demonstrations and settings."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.text.codecs import convert, json_decoder
+
+_T = TypeVar("_T")
+EXAMPLES = Path(__file__).parent.parent / "examples"
+"""The examples of the package, a folder each."""
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The settings of a run, in ``train.toml`` of an example.
+
+    A step has ``groups`` questions with ``samples`` casts each. After every ``eval_every`` steps, ``held_out`` questions
+    that are never trained are cast once. ``rank`` and ``alpha`` are those of the LoRA weights, ``clip`` bounds the ratio
+    of probabilities in the update.
+    """
+
+    model: str = "embedded:smollm2"
+    groups: int = 4
+    samples: int = 8
+    steps: int = 40
+    learning_rate: float = 2e-4
+    rank: int = 16
+    alpha: float = 32.0
+    clip: float = 0.2
+    eval_every: int = 10
+    held_out: int = 48
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("groups", "samples", "steps", "rank", "eval_every", "held_out"):
+            if getattr(self, name) < 1:
+                raise DefinitionError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.samples < 2:
+            raise DefinitionError("samples must be at least 2, because a reward counts by its difference in the group")
+
+
+class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of a dataset: the intent, and the expected answer, which only the verifier gets."""
+
+    intent: str
+    reference: Any = None
+
+
+class Demonstration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of the demonstrations: an intent, and the responses of a scripted crystal to it."""
+
+    intent: str
+    responses: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """What a model is trained on: a folder with a recipe, ``train.jsonl``, ``held_out.jsonl``, and, if it has them,
+    ``demonstrations.jsonl`` and ``train.toml``."""
+
+    folder: Path
+    recipe: Path
+    settings: Settings
+    train: list[Question]
+    held_out: list[Question]
+    demonstrations: list[Demonstration]
+
+    @classmethod
+    def load(cls, name: str) -> Example:
+        """The example in a folder, or the package's example with this name. Raises `DefinitionError`."""
+        folder = Path(name).expanduser()
+        if not folder.is_dir():
+            known = sorted(each.name for each in EXAMPLES.iterdir() if (each / "train.jsonl").is_file())
+            if name not in known:
+                raise DefinitionError(f"{name} is neither a folder nor an example of the package: {', '.join(known)}")
+            folder = EXAMPLES / name
+        recipes = sorted(folder.glob("*.cantrip.yaml"))
+        if len(recipes) != 1:
+            raise DefinitionError(f"must contain one recipe (*.cantrip.yaml), not {len(recipes)}", where=str(folder))
+        file = folder / "train.toml"
+        try:
+            given = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
+            settings = convert(given, Settings)
+        except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+            raise DefinitionError(str(error), where=str(file)) from None
+        demonstrations = folder / "demonstrations.jsonl"
+        return cls(
+            folder,
+            recipes[0],
+            settings,
+            _lines(folder / "train.jsonl", Question),
+            _lines(folder / "held_out.jsonl", Question),
+            _lines(demonstrations, Demonstration) if demonstrations.is_file() else [],
+        )
+
+
+def _lines(file: Path, kind: type[_T]) -> list[_T]:
+    """The lines of a file, one JSON object each. Raises `DefinitionError` with the line."""
+    out: list[_T] = []
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DefinitionError(f"cannot be read: {error}", where=str(file)) from None
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                out.append(json_decoder(kind).decode(line))
+            except msgspec.DecodeError as error:
+                raise DefinitionError(str(error), where=f"{file}:{number}") from None
+    if not out:
+        raise DefinitionError("is empty", where=str(file))
+    return out

@@ -1,0 +1,258 @@
+"""The training run: steps of rollout, export and update, with a state that survives the end of the process at any time.
+
+The folder of a run contains:
+
+    state.safetensors        everything needed to continue: LoRA weights, optimizer, step, settings, history
+    adapter/                 the LoRA weights in the format of peft
+    steps/0001/              the loom of each step and its token rows
+    evaluations/0000/        the looms of the casts of held-out questions
+    workspace/               the folder in which the casts work
+    curve.html               the rewards so far
+
+The state is replaced at once, after each step. A step that did not end is done again: its folder is deleted first. Which
+questions a step has, and its random numbers, follow from the seed and the number of the step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from cantrip_acp.core.cantrip import Cantrip
+from cantrip_acp.core.errors import CantripError, DefinitionError
+from cantrip_acp.files.paths import private
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.text.codecs import convert, json_decoder
+from cantrip_acp.training.trainer.example import Example, Question, Settings
+from cantrip_acp.training.trainer.history import Evaluation, Step, write_page
+from cantrip_acp.training.trainer.rollouts import Rollout, export, roll_out
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from cantrip_acp.training.trainer.learner import Learner, TokenRow, Update
+    from cantrip_acp.training.trainer.model import Model
+    from cantrip_acp.training.trainer.sampler import Sampler
+    from cantrip_acp.training.trainer.server import SamplerServer
+
+STATE = "state.safetensors"
+_FORMAT = 1
+
+
+@dataclass(slots=True)
+class _State:
+    """How far a run is, and the tensors of its last save; none before the first."""
+
+    history: list[Step]
+    tensors: Mapping[str, Any]
+
+
+class Run:
+    """A run in its folder. `train` begins it or continues it."""
+
+    def __init__(self, example: Example, settings: Settings, cantrip: Cantrip, folder: Path) -> None:
+        """Raises `DefinitionError` if the folder has a run with other settings (other than the number of steps)."""
+        if cantrip.call.temperature not in (None, 1.0) or cantrip.call.top_p not in (None, 1.0):
+            raise DefinitionError("the recipe's temperature and top_p must be 1: the learner needs what was sampled")
+        if cantrip.call.seed is not None:
+            raise DefinitionError("the recipe must not set call.seed: all samples of a question would be equal")
+        self.example = example
+        self.settings = settings
+        self.folder = private(folder)
+        self._cantrip = cantrip
+        self._state = self._load()
+
+    @property
+    def history(self) -> list[Step]:
+        return self._state.history
+
+    async def train(self, progress: Callable[[Step], None]) -> list[Step]:
+        """Train until the run has ``settings.steps`` steps. ``progress`` gets each step that ended."""
+        if len(self.history) > self.settings.steps:
+            return self.history
+        async with self._serving() as (sampler, server, learner):
+            crystal = server.crystal()
+            for number in range(len(self.history), self.settings.steps + 1):
+                step = await self._step(number, sampler, server, learner, crystal)
+                self.history.append(step)
+                start = time.perf_counter()
+                await sampler.run(partial(self._save, learner=learner))
+                write_page(self.folder / "curve.html", self.example.folder.name, self.history, self.settings)
+                step.times["save"] = time.perf_counter() - start
+                progress(step)
+        return self.history
+
+    async def _step(self, number: int, sampler: Sampler, server: SamplerServer, learner: Learner, crystal: Any) -> Step:
+        settings = self.settings
+        times: dict[str, float] = {}
+        rollout, update, tokens = None, {}, 0
+        if number > 0:
+            await _prepare(sampler, server, settings.seed * 1_000_003 + number, f"step-{number - 1}")
+            questions = random.Random(f"{settings.seed}-{number}").sample(self.example.train, settings.groups)
+            place = _empty(self.folder / "steps" / f"{number:04}")
+            decoded, sampled, used, start = sampler.busy_s, sampler.tokens, time.thread_time(), time.perf_counter()
+            with Loom.open(place / "loom.jsonl") as loom:
+                rollout = await self._cast(loom, crystal, questions, settings.samples)
+                times |= {"rollout": time.perf_counter() - start, "decode": sampler.busy_s - decoded}
+                times["cantrip"] = time.thread_time() - used
+                tokens = sampler.tokens - sampled
+                start = time.perf_counter()
+                export(loom, place / "tokens.jsonl")
+            rows = read_rows(place / "tokens.jsonl")
+            times["export"] = time.perf_counter() - start
+            start = time.perf_counter()
+            update = asdict(await sampler.run(partial(_update, learner=learner, rows=rows)))
+            times["update"] = time.perf_counter() - start
+        evaluation = None
+        if number % settings.eval_every == 0 or number == settings.steps:
+            start = time.perf_counter()
+            evaluation = await self._evaluate(number, sampler, server, crystal)
+            times["evaluation"] = time.perf_counter() - start
+        if rollout is None:
+            return Step(number, times=times, held_out=evaluation)
+        return Step(
+            number,
+            rollout.reward,
+            rollout.right,
+            rollout.casts,
+            rollout.failed,
+            tokens,
+            update,
+            times,
+            evaluation,
+        )
+
+    async def _evaluate(self, number: int, sampler: Sampler, server: SamplerServer, crystal: Any) -> Evaluation:
+        # Every evaluation has the same questions and begins with the same random numbers.
+        await _prepare(sampler, server, self.settings.seed, f"step-{number}")
+        questions = self.example.held_out[: self.settings.held_out]
+        start = time.perf_counter()
+        with Loom.open(_empty(self.folder / "evaluations" / f"{number:04}") / "loom.jsonl") as loom:
+            found = await self._cast(loom, crystal, questions, 1)
+        return Evaluation(found.reward, found.right, found.casts, time.perf_counter() - start)
+
+    async def _cast(self, loom: Loom, crystal: Any, questions: Sequence[Question], samples: int) -> Rollout:
+        return await roll_out(self._cantrip, crystal, loom, questions, self.example.demonstrations, samples=samples)
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[tuple[Sampler, SamplerServer, Learner]]:
+        """The model, loaded and served, with the weights of the last save."""
+        from cantrip_acp.training.trainer.learner import Learner
+        from cantrip_acp.training.trainer.model import Model
+        from cantrip_acp.training.trainer.sampler import Sampler
+        from cantrip_acp.training.trainer.server import SamplerServer
+
+        settings = self.settings
+
+        def load() -> Model:
+            return Model(
+                settings.model, self.example.folder, rank=settings.rank, alpha=settings.alpha, seed=settings.seed
+            )
+
+        def prepare(model: Model) -> Learner:
+            learner = Learner(model, learning_rate=settings.learning_rate, clip=settings.clip)
+            if self._state.tensors:
+                learner.load(self._state.tensors)
+            return learner
+
+        sampler = Sampler(load)
+        try:
+            learner = await sampler.run(prepare)
+            server = SamplerServer(sampler, settings.model.rpartition(":")[2].rpartition("/")[2])
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(server.serve)
+                try:
+                    yield sampler, server, learner
+                finally:
+                    server.stop()
+        finally:
+            sampler.close()
+
+    def _load(self) -> _State:
+        file = self.folder / STATE
+        if not file.exists():
+            return _State([], {})
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(file, framework="pt") as found:
+                about = json.loads(found.metadata()["run"])
+                # A copy of each: the file will be replaced.
+                tensors = {name: found.get_tensor(name).clone() for name in found.keys()}  # noqa: SIM118
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise CantripError(f"{file} is damaged: {error}; delete it to begin anew") from None
+        present = {**about["settings"], "example": about["example"]}
+        wanted = {**msgspec.to_builtins(self.settings), "example": self._identity()}
+        differences = [name for name in wanted if name != "steps" and present.get(name) != wanted[name]]
+        if about["format"] != _FORMAT or differences:
+            raise DefinitionError(
+                f"{self.folder} has a run with another {', '.join(differences) or 'format'}; choose another folder with --out"
+            )
+        return _State(convert(about["history"], list[Step]), tensors)
+
+    def _save(self, model: Model, learner: Learner) -> None:
+        from safetensors.torch import save
+
+        about = {
+            "format": _FORMAT,
+            "example": self._identity(),
+            "settings": msgspec.to_builtins(self.settings),
+            "history": msgspec.to_builtins(self.history),
+        }
+        data = save(learner.tensors(), metadata={"run": json.dumps(about)})
+        new = self.folder / f"{STATE}.new"
+        with new.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, self.folder / STATE)
+        _sync(self.folder)
+        model.save(self.folder / "adapter")
+
+    def _identity(self) -> str:
+        return str(self.example.folder.resolve())
+
+
+def read_rows(file: Path) -> list[TokenRow]:
+    """The token rows of a file that `cantrip loom export --format tokens` wrote."""
+    from cantrip_acp.training.trainer.learner import TokenRow
+
+    with file.open("rb") as lines:
+        return [json_decoder(TokenRow).decode(line) for line in lines]
+
+
+def _update(_: Model, learner: Learner, rows: list[TokenRow]) -> Update:
+    return learner.update(rows)
+
+
+async def _prepare(sampler: Sampler, server: SamplerServer, seed: int, weights: str) -> None:
+    await sampler.run(lambda _: sampler.seed(seed))
+    server.forget(weights)
+
+
+def _empty(folder: Path) -> Path:
+    """An empty folder. What a step left that did not end is deleted."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,294 @@
+"""`cantrip train`: a real torch model that is sampled over HTTP through the real product, trained from exported token rows.
+
+The model is a very small one with random weights, so that a step takes a second. The test of the package's example needs the
+weights of `cantrip models pull smollm2`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+import pytest
+
+from cantrip_acp import Cantrip
+from cantrip_acp.cli.session.setup import trusted_cantrip
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.crystals.embedded import weights
+from cantrip_acp.crystals.scripted import ScriptedCrystal
+
+pytest.importorskip("torch", reason="torch is not installed: pip install 'cantrip-acp[train]'")
+pytest.importorskip("peft", reason="peft is not installed: pip install 'cantrip-acp[train]'")
+
+from safetensors.torch import load_file
+
+from cantrip_acp.training.trainer.example import Example
+from cantrip_acp.training.trainer.learner import Learner, TokenRow, relative_rewards
+from cantrip_acp.training.trainer.model import Model
+from cantrip_acp.training.trainer.run import STATE, Run, read_rows
+from cantrip_acp.training.trainer.sampler import Request, Sampler
+from cantrip_acp.training.trainer.server import SamplerServer
+
+pytestmark = [pytest.mark.timing, pytest.mark.timeout(300)]
+
+RECIPE = """\
+call: {temperature: 1, max_tokens: 12}
+circle:
+  gates: [done]
+  wards: [{max_turns: 2}]
+  score: {python: verifier.py, at: cast}
+retry: {max_retries: 0}
+"""
+VERIFIER = """\
+def score(thread, reference):
+    text = thread.leaf.utterance.content or ""
+    return sum(letter in reference for letter in text) / max(1, len(text))
+"""
+TEMPLATE = (
+    "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an example, with a model in it that says random letters."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("letters")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<|start|>", "<|end|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([RECIPE, VERIFIER, __doc__ or ""], trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", chat_template=TEMPLATE)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
+    config = LlamaConfig(
+        vocab_size=len(fast),
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        eos_token_id=fast.eos_token_id,
+        **sizes,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder / "model")
+    fast.save_pretrained(folder / "model")
+    (folder / "letters.cantrip.yaml").write_text(RECIPE)
+    (folder / "verifier.py").write_text(VERIFIER)
+    (folder / "train.toml").write_text(
+        'model = "model"\ngroups = 2\nsamples = 4\nsteps = 2\neval_every = 2\nheld_out = 2\nlearning_rate = 0.01\n'
+    )
+    lines = [{"intent": f"Say letters, please ({n})", "reference": "aeiou"} for n in range(6)]
+    (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[:4]))
+    (folder / "held_out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[4:]))
+    shown = {"intent": "Say letters, please", "responses": [{"content": "aeiou"}]}
+    (folder / "demonstrations.jsonl").write_text(json.dumps(shown) + "\n")
+    return folder
+
+
+def cantrip_of(example: Example, workspace: Path) -> Cantrip:
+    return trusted_cantrip(str(example.recipe), workspace, None, ScriptedCrystal([]))
+
+
+async def test_tokens_are_equal_from_the_server_to_the_learner(
+    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Example.load(str(example))
+    settings = msgspec.structs.replace(found.settings, steps=1)
+    asked: list[Request] = []
+    submit = Sampler.submit
+    monkeypatch.setattr(Sampler, "submit", lambda self, request: (asked.append(request), submit(self, request)))
+    run = Run(found, settings, cantrip_of(found, tmp_path), tmp_path / "run")
+
+    history = await run.train(lambda _: None)
+
+    rows = read_rows(tmp_path / "run" / "steps" / "0001" / "tokens.jsonl")
+    step = history[-1]
+    assert len(rows) == 8 - step.failed
+    served = {(tuple(each.prompt), tuple(each.ids)): each.logprobs for each in asked}
+    for row in rows:
+        assert list(row.logprobs) == pytest.approx(served[row.prompt_ids, row.response_ids], abs=1e-6)
+        assert row.mask == (1,) * len(row.response_ids)
+        assert row.reward is not None
+        assert 0 <= row.reward <= 1
+    assert len({row.group for row in rows}) == 2
+    # The learner computes them again with the weights of the beginning.
+    model = Model(settings.model, found.folder, rank=settings.rank, alpha=settings.alpha, seed=settings.seed)
+    again = Learner(model, learning_rate=0.01, clip=0.2).logprobs(rows)
+    # bfloat16 has 8 bits; float32 leaves the order of its sums.
+    tolerance = 1e-3 if str(model.dtype) == "torch.float32" else 0.05
+    for row, logprobs in zip(rows, again, strict=True):
+        assert logprobs == pytest.approx(list(row.logprobs), abs=tolerance)
+    assert step.update["rows"] > 0
+    assert step.update["difference"] < tolerance
+    assert step.update["gradient"] > 0
+
+
+def test_sharing_the_beginning_gives_the_gradient_of_each_row_alone(example: Path) -> None:
+    model = Model("model", example, rank=4, alpha=8, seed=1)
+    for name, weight in model.trained().items():
+        if "lora_B" in name:
+            weight.data.normal_(std=0.05)
+    start = tuple(range(5, 45))
+    rows = [
+        TokenRow((*start, *more), said, mask, (-5.0,) * len(said), reward, "g")
+        for more, said, mask, reward in (
+            ((7, 8), (50, 51, 52), (1, 1, 1), 1.0),
+            ((9,), (60, 61, 62, 63, 64), (1, 0, 0, 1, 1), 0.0),
+        )
+    ]
+
+    def gradients(parts: list[list[TokenRow]]) -> list[Any]:
+        for weight in model.trained().values():
+            weight.grad = None
+        learner = Learner(model, learning_rate=0.0, clip=0.2)
+        for part in parts:
+            learner._train(part, lambda _, logprobs: logprobs.sum())
+        return [weight.grad.clone() for weight in model.trained().values()]
+
+    for together, alone in zip(gradients([rows]), gradients([[rows[0]], [rows[1]]]), strict=True):
+        assert together.flatten().tolist() == pytest.approx(alone.flatten().tolist(), abs=1e-4, rel=1e-3)
+
+
+def test_rewards_count_by_their_difference_in_the_group() -> None:
+    def row(reward: float | None, group: str, thread: str = "") -> TokenRow:
+        return TokenRow((1,), (2,), (1,), (-1.0,), reward, group, thread)
+
+    found = relative_rewards([row(1.0, "a"), row(0.0, "a"), row(0.7, "b"), row(0.7, "b"), row(None, "a")])
+    assert found == pytest.approx([1.0, -1.0, 0.0, 0.0, 0.0], abs=1e-3)
+
+    # A thread in two rows counts once.
+    found = relative_rewards([row(1.0, "a", "t"), row(1.0, "a", "t"), row(0.0, "a", "u")])
+    assert found == pytest.approx([1.0, 1.0, -1.0], abs=1e-3)
+
+
+@pytest.mark.slow
+async def test_a_killed_run_continues(example: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "cantrip_acp.cli.main", "train", str(example), "--out", str(out), "--json"]
+    with subprocess.Popen([*command, "--steps", "500"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ended = [json.loads(process.stdout.readline())["number"] for _ in range(3)]
+        process.send_signal(signal.SIGKILL)
+    assert ended == [0, 1, 2]
+    found = Example.load(str(example))
+    # Between the line of a step and the signal, more steps may have ended.
+    begun = Run(found, msgspec.structs.replace(found.settings, steps=500), cantrip_of(found, tmp_path), out).history
+    last = begun[-1].number + 2
+    run = Run(found, msgspec.structs.replace(found.settings, steps=last), cantrip_of(found, tmp_path), out)
+    told: list[int] = []
+
+    history = await run.train(lambda step: told.append(step.number))
+
+    assert told == [last - 1, last]
+    assert [step.number for step in history] == list(range(last + 1))
+    assert history[: len(begun)] == begun
+    trained = sum(step.update.get("rows", 0) > 0 for step in history)
+    updates = {int(value) for name, value in load_file(out / STATE).items() if name.startswith("step/")}
+    assert updates == {trained}
+    assert sorted(each.name for each in (out / "steps").iterdir()) == [f"{n:04}" for n in range(1, last + 1)]
+    assert "<polyline" in (out / "curve.html").read_text()
+    assert (out / "adapter" / "adapter_model.safetensors").is_file()
+    with pytest.raises(DefinitionError, match="a run with another seed"):
+        Run(found, msgspec.structs.replace(found.settings, seed=9), cantrip_of(found, tmp_path), out)
+
+
+@pytest.fixture
+async def server(example: Path) -> Any:
+    sampler = Sampler(lambda: Model("model", example, rank=4, alpha=8, seed=1))
+    await sampler.run(lambda model: None)
+    made = SamplerServer(sampler, "letters")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(made.serve)
+        yield made
+        made.stop()
+    sampler.close()
+
+
+async def test_the_server_continues_a_conversation_with_the_tokens_that_it_sampled(server: SamplerServer) -> None:
+    server.forget("step-3")
+    messages = [{"role": "user", "content": "Letters?"}]
+    first = await ask(server, {"messages": messages, "max_tokens": 6, "seed": 5})
+    choice = first["choices"][0]
+    assert first["metadata"] == {"weight_version": "step-3"}
+    assert [len(choice["token_ids"]), first["usage"]["completion_tokens"]] == [6, 6]
+
+    messages += [choice["message"], {"role": "user", "content": "More."}]
+    second = await ask(server, {"messages": messages, "max_tokens": 1})
+
+    before = first["prompt_token_ids"] + choice["token_ids"]
+    assert second["prompt_token_ids"][: len(before)] == before
+    # The same seed gives the same answer.
+    again = await ask(server, {"messages": messages[:1], "max_tokens": 6, "seed": 5})
+    assert again["choices"][0]["token_ids"] == choice["token_ids"]
+
+
+async def test_the_server_refuses_what_it_does_not_do(server: SamplerServer) -> None:
+    messages = [{"role": "user", "content": "Letters?"}]
+    for more, why in (
+        ({"top_p": 0.5}, "top_p"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"messages": [{"role": "user", "content": "a " * 5000}]}, "maximum context length"),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            await ask(server, {"messages": messages, **more})
+        assert refused.value.code == 400
+        assert why in refused.value.read().decode()
+    with pytest.raises(urllib.error.HTTPError) as stranger:
+        await ask(server, {"messages": messages}, key="guessed")
+    assert stranger.value.code == 401
+
+
+async def ask(server: SamplerServer, body: dict[str, Any], key: str = "") -> Any:
+    request = urllib.request.Request(
+        f"{server.url}/chat/completions",
+        json.dumps(body).encode(),
+        {"authorization": f"Bearer {key or server._token}", "content-type": "application/json"},
+    )
+
+    def send() -> Any:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    return await anyio.to_thread.run_sync(send)
+
+
+@pytest.mark.slow
+async def test_the_example_larger_trains_real_weights(tmp_path: Path) -> None:
+    if not weights.KNOWN["smollm2"].pulled:
+        pytest.skip("the weights are not here: cantrip models pull smollm2")
+    pytest.importorskip("gguf")
+    found = Example.load("larger")
+    settings = msgspec.structs.replace(found.settings, steps=1, groups=2, samples=4, held_out=1)
+    run = Run(found, settings, cantrip_of(found, tmp_path), tmp_path / "run")
+
+    history = await run.train(lambda _: None)
+
+    rows = read_rows(tmp_path / "run" / "steps" / "0001" / "tokens.jsonl")
+    # With the demonstrations before them, some of the samples call `done`. Without, none would.
+    assert any((row.reward or 0) > 0 for row in rows)
+    assert history[-1].update["difference"] < 0.05
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Other tests run beside these; two threads that wait for each other would be slow."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -105,7 +105,7 @@ def read_calls(text: str) -> TextCalls:
     """
     unchanged = TextCalls(text if text.strip() else None, ())
     said = without_invented_turns(normalized(text))
-    if FENCE not in said or len(said) > LONGEST:
+    if FENCE not in said.lower() or len(said) > LONGEST:
         return unchanged
     calls: list[WrittenCall] = []
     left: list[str] = []

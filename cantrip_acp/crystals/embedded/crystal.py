@@ -16,7 +16,7 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals.contract import Emit, Query, RequestParameters, Response, template_label
+from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.embedded.server import ModelServer, ServerSettings
 from cantrip_acp.crystals.endpoint import Endpoint
@@ -37,7 +37,6 @@ class EmbeddedCrystal(LocalCrystal):
         super().__init__(endpoint)
         self._folder = folder
         self._server: ModelServer | None = None
-        self._template: str | None = None
         self._lock = Lock()
 
     def prepare(self) -> None:
@@ -50,24 +49,14 @@ class EmbeddedCrystal(LocalCrystal):
         using = server.in_use()
         await anyio.to_thread.run_sync(using.__enter__)
         try:
-            response = await super().query(query, emit)
-            sent = response.request or RequestParameters()
             # The server reports the path of the weights.
-            return msgspec.structs.replace(
-                response,
-                model=self.model,
-                request=msgspec.structs.replace(sent, template=await self._template_label()),
-            )
+            return msgspec.structs.replace(await super().query(query, emit), model=self.model)
         finally:
             using.__exit__(None, None, None)
 
-    async def _template_label(self) -> str | None:
-        """The label of the weights' chat template. It stays the same, so the server is asked once."""
-        if self._template is None:
-            found = await self.sdk.ask(f"{weights.ADDRESS.removesuffix('/v1')}/props")
-            text = found.get("chat_template") if isinstance(found, dict) else None
-            self._template = template_label(text) if isinstance(text, str) else None
-        return self._template
+    @property
+    def llama_cpp(self) -> bool:
+        return True
 
     def extend(self, body: dict[str, Any], query: Query) -> None:
         super().extend(body, query)

@@ -5,17 +5,18 @@ Options: ``tools`` (native | text | auto), ``effort``, ``logprobs``. Provider ``
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from cantrip_acp.core.errors import ContextLimitError, CrystalError
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.catalog.types import priced
-from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Query, Usage
+from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Query, Usage, template_label
 from cantrip_acp.crystals.endpoint import Endpoint, least_tokens
 from cantrip_acp.crystals.local.presets import LOCAL, PRESETS, Preset, ollama_address
+from cantrip_acp.crystals.openai import chat_messages
 from cantrip_acp.crystals.openai.chat_completions import ChatCrystal
-from cantrip_acp.crystals.openai.chat_messages import Dialect
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 from cantrip_acp.crystals.openai.client import public_address
 
@@ -24,16 +25,20 @@ _CUT_FROM = 1000
 _CLEARLY_MORE = 1.25
 
 
+_log = logging.getLogger(__name__)
+
+
 class LocalCrystal(ChatCrystal):
     """A model on a Chat Completions server."""
 
-    dialect = Dialect("local", one_system=True, carry=("reasoning_content", "reasoning"))
+    dialect = chat_messages.LOCAL
     limit_key = "max_tokens"
     more_sampling = True
     think_tags = True
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.base_url = local_address(endpoint)
+        self._template: str | None = None
         super().__init__(endpoint, self.base_url)
 
     def extend(self, body: dict[str, Any], query: Query) -> None:
@@ -43,6 +48,44 @@ class LocalCrystal(ChatCrystal):
         if self.endpoint.options.get("logprobs"):
             # vLLM and SGLang then report token ids, also of the prompt. Other servers ignore the key.
             body["return_token_ids"] = True
+            if self.llama_cpp:
+                # llama.cpp reports the text of the prompt instead (`ended`), and ids of twenty other tokens for each one.
+                body |= {"verbose": True, "top_logprobs": 1}
+
+    @property
+    def llama_cpp(self) -> bool:
+        """Whether the server is llama.cpp."""
+        return self.endpoint.provider == "llamacpp"
+
+    async def ended(self, chat: ChatAnswer) -> None:
+        if not self.llama_cpp or not self.endpoint.options.get("logprobs"):
+            return
+        root = self.base_url.removesuffix("/v1")
+        try:
+            if self._template is None:
+                found = await self.sdk.ask(f"{root}/props")
+                text = found.get("chat_template") if isinstance(found, dict) else None
+                self._template = template_label(text) if isinstance(text, str) else None
+            chat.template = self._template
+            text, count = chat.prompt or ("", 0)
+            whole = {"content": text, "add_special": False, "parse_special": True}
+            found = await self.sdk.ask(f"{root}/tokenize", whole)
+        except CrystalError as error:
+            # The answer counts all the same.
+            _log.warning("%s: the tokens of a prompt are not recorded: %s", self.sdk.who, error)
+            return
+        ids = found.get("tokens") if isinstance(found, dict) else None
+        if isinstance(ids, list) and len(ids) == count:
+            chat.tokens.prompt(ids)
+        else:
+            # These are not the tokens that the model read.
+            many = len(ids) if isinstance(ids, list) else 0
+            _log.warning(
+                "%s: the tokens of a prompt are not recorded: the server read %d, and its text has %d",
+                self.sdk.who,
+                count,
+                many,
+            )
 
     def explained(self, error: CrystalError) -> CrystalError:
         text = str(error)

@@ -17,7 +17,7 @@ from cantrip_acp.crystals.catalog import unsupported_params
 from cantrip_acp.crystals.catalog.types import priced
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Emit, Message, Query, RequestParameters, Response, Usage
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
-from cantrip_acp.crystals.openai.chat_messages import Dialect, render, render_tools
+from cantrip_acp.crystals.openai.chat_messages import OPENAI, render, render_tools
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 from cantrip_acp.crystals.openai.client import OpenAISdk
 from cantrip_acp.crystals.openai.tool_names import make_tool_calls, original_names, wire_name
@@ -67,7 +67,7 @@ class ChatCrystal:
     before the first query. If tool definitions are sent, no calls are searched in the model's text.
     """
 
-    dialect = Dialect("openai-chat")
+    dialect = OPENAI
     limit_key = "max_completion_tokens"
     more_sampling = False
     """Whether the server takes ``top_k`` and ``min_p``, which OpenAI's own API does not have."""
@@ -207,6 +207,7 @@ class ChatCrystal:
             raise provider_errors.connection_error(
                 self.sdk.who, EOFError("it ended without a finish_reason"), sent=True
             )
+        await self.ended(answer.chat)
         response = await self._response(answer, query)
         asked = RequestParameters(
             body.get("temperature"),
@@ -218,6 +219,7 @@ class ChatCrystal:
             tuple(body.get("stop", ())),
             "text" if by_text else "native" if "tools" in body and query.tool_choice != "none" else "none",
             self.dialect.family,
+            answer.chat.template,
             weights=self.endpoint.weights or answer.chat.weights,
         )
         query.meter.report(response.usage, complete=True)
@@ -270,6 +272,9 @@ class ChatCrystal:
                 "calls of this model, set crystal.tools: text",
                 self.sdk.who,
             )
+
+    async def ended(self, chat: ChatAnswer) -> None:
+        """Ask the server what it did not say with its answer."""
 
     def kept(self, chat: ChatAnswer) -> Any:
         """The data that must be sent back to the server with this answer in later queries."""

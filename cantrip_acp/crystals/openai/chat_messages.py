@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, takes
 from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
 from cantrip_acp.crystals.openai.tool_names import wire_args, wire_id, wire_name
@@ -32,9 +34,52 @@ class Dialect:
     carry: tuple[str, ...] = ()
 
 
+OPENAI = Dialect("openai-chat")
+LOCAL = Dialect("local", one_system=True, carry=("reasoning_content", "reasoning"))
+OPENROUTER = Dialect("openrouter", carry=("reasoning_details",))
+
+DIALECTS = {each.family: each for each in (OPENAI, LOCAL, OPENROUTER)}
+"""The dialects by their family, which turns record (`contract.RequestParameters`)."""
+
+FILLER = "filler"
+"""The ``kind`` of a message that `arranged` puts in."""
+
+
 def render(messages: Sequence[Message], info: ModelInfo, model: str, dialect: Dialect) -> list[dict[str, Any]]:
     """Render the ``messages`` of a request."""
-    return _Rendering(info, model, dialect).of(messages)
+    return _Rendering(info, model, dialect).of(arranged(messages, dialect))
+
+
+def arranged(messages: Sequence[Message], dialect: Dialect) -> list[Message]:
+    """The messages in the order and the number in which servers with this dialect accept them (`Dialect.one_system`)."""
+    if not dialect.one_system:
+        return list(messages)
+    out: list[Message] = []
+    late: list[str] = []
+
+    def add_user(message: Message) -> None:
+        if out and out[-1].role == "user":
+            # A cast ended without an answer. Many templates refuse two user messages in a row.
+            out.append(Message("assistant", "Understood.", kind=FILLER))
+        if late:
+            text = "\n\n".join([*late, *([message.content] if message.content else [])])
+            message = msgspec.structs.replace(message, content=text)
+            late.clear()
+        out.append(message)
+
+    for message in messages:
+        if message.role == "user":
+            add_user(message)
+        elif message.role != "system" or not out:
+            out.append(message)
+        elif len(out) == 1 and out[0].role == "system":
+            joined = f"{out[0].content or ''}\n\n{message.content or ''}"
+            out[0] = msgspec.structs.replace(out[0], content=joined)
+        else:
+            late.append(message.content or "")
+    if late:
+        add_user(Message("user"))
+    return out
 
 
 def attachment_text(attachment: Attachment, info: ModelInfo, model: str, *, only_pdf: bool) -> str | None:
@@ -79,7 +124,7 @@ def render_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
 
 
 class _Rendering:
-    __slots__ = ("_dialect", "_images", "_info", "_late", "_model", "_open_calls", "_out")
+    __slots__ = ("_dialect", "_images", "_info", "_model", "_open_calls", "_out")
 
     def __init__(self, info: ModelInfo, model: str, dialect: Dialect) -> None:
         self._info = info
@@ -87,7 +132,6 @@ class _Rendering:
         self._dialect = dialect
         self._out: list[dict[str, Any]] = []
         self._open_calls: set[str] = set()
-        self._late: list[str] = []
         self._images: list[dict[str, Any]] = []
         """Images of tool results. A result may contain only text, so the images come in a user message after it."""
 
@@ -97,7 +141,7 @@ class _Rendering:
                 self._show_images()
             match message.role:
                 case "system":
-                    self._system(message.content or "")
+                    self._out.append({"role": "system", "content": message.content or ""})
                 case "user":
                     self._user(message)
                 case "assistant":
@@ -105,24 +149,12 @@ class _Rendering:
                 case "tool":
                     self._tool(message)
         self._show_images()
-        if self._late:
-            self._user(Message("user"))
         return self._out
 
-    def _system(self, text: str) -> None:
-        out = self._out
-        if not self._dialect.one_system or not out:
-            out.append({"role": "system", "content": text})
-        elif len(out) == 1 and out[0]["role"] == "system":
-            out[0] = {"role": "system", "content": f"{out[0]['content']}\n\n{text}"}
-        else:
-            self._late.append(text)
-
     def _user(self, message: Message) -> None:
-        text = "\n\n".join([*self._late, *([message.content] if message.content else [])])
-        self._late = []
+        text = message.content or ""
         if self._dialect.one_system and self._out and self._out[-1]["role"] == "user":
-            # A cast ended without an answer. Many templates refuse two user messages in a row.
+            # Images of a tool's result came before it.
             self._out.append({"role": "assistant", "content": "Understood."})
         if not message.attachments:
             self._out.append({"role": "user", "content": text})

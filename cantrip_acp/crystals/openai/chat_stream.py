@@ -65,6 +65,10 @@ class ChatAnswer:
     weights: str | None = None
     """The label of the version of the weights, which SGLang reports."""
     id: str | None = None
+    prompt: tuple[str, int] | None = None
+    """The text of the whole prompt and the number of its tokens, which llama.cpp reports if ``verbose`` is set."""
+    template: str | None = None
+    """The label of the server's chat template, if it is known."""
     tokens: TokenCollector = field(default_factory=TokenCollector)
     _slots: dict[int, PartialCall] = field(default_factory=dict)
 
@@ -74,6 +78,9 @@ class ChatAnswer:
             self.model = chunk["model"]
         if isinstance(chunk.get("system_fingerprint"), str) and chunk["system_fingerprint"]:
             self.fingerprint = chunk["system_fingerprint"]
+        verbose = chunk.get("__verbose")
+        if isinstance(verbose, Mapping) and isinstance(verbose.get("prompt"), str):
+            self.prompt = verbose["prompt"], _count(verbose, "tokens_evaluated")
         metadata = chunk.get("metadata")
         if isinstance(metadata, Mapping) and isinstance(metadata.get("weight_version"), str):
             self.weights = metadata["weight_version"]

@@ -14,7 +14,7 @@ import msgspec
 from cantrip_acp.crystals.contract import Query, Usage
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.openai.chat_completions import ChatCrystal
-from cantrip_acp.crystals.openai.chat_messages import Dialect
+from cantrip_acp.crystals.openai.chat_messages import OPENROUTER
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 
 OWN_ADDRESS = "https://openrouter.ai/api/v1"
@@ -29,7 +29,7 @@ points, but bills each write and the storage."""
 class OpenRouterCrystal(ChatCrystal):
     """A model that OpenRouter serves."""
 
-    dialect = Dialect("openrouter", carry=("reasoning_details",))
+    dialect = OPENROUTER
     limit_key = "max_tokens"
     more_sampling = True
 

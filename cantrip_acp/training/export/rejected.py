@@ -19,6 +19,7 @@ from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Message
 from cantrip_acp.loom.records.turn import Turn, TurnMetadata, Utterance, UtteranceRecord, VoidedAttempt, metadata_of
 from cantrip_acp.training.export.rows import Sequences
 from cantrip_acp.training.export.selection import Episode, Source
+from cantrip_acp.training.export.sent import windows_as_sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,12 @@ def _answers(
                 reward=failure_reward(source, episode),
                 relative=None,
             ),
-            replace(window, messages=[*messages, own], uttered=[WindowUtterance(said, len(messages))]),
+            next(
+                windows_as_sent(
+                    replace(window, messages=[*messages, own], uttered=[WindowUtterance(said, len(messages))]),
+                    source.loom,
+                )
+            ),
         )
         if attempt.asked_again is not None:
             messages += [own, Message("user", attempt.asked_again, kind="nudge")]

@@ -17,6 +17,7 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.query.thread import INTERRUPTED, Endings, State
 from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.training.export.sent import windows_as_sent
 
 
 class Report:
@@ -85,8 +86,9 @@ class Episode:
     ended: str
 
     def windows(self, *, summaries: bool = False) -> Iterator[Window]:
-        """Yield what its crystal saw, window by window (`CrystalView.windows`)."""
-        return self.seen.windows(self.leaf, summaries=summaries)
+        """Yield what its crystal was sent, window by window (`CrystalView.windows`, `sent`)."""
+        for window in self.seen.windows(self.leaf, summaries=summaries):
+            yield from windows_as_sent(window, self.seen.loom)
 
     @property
     def complete(self) -> bool:

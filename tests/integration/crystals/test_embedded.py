@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,9 +19,11 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom
 from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.crystals.contract import Crystal, template_label
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.embedded.server import ModelServer, ServerSettings
+from cantrip_acp.training.export import registry
+from cantrip_acp.training.export.selection import Source
 from tests.support.fixtures.embedded import KNOWN, crystal, running, wait
 from tests.support.processes import CANTRIP
 
@@ -67,6 +71,59 @@ def children(process: int) -> Iterator[int]:
         for child in map(int, (task / "children").read_text().split()):
             yield child
             yield from children(child)
+
+
+async def test_exported_messages_give_the_prompt_that_the_model_read_and_a_thread_is_one_sequence(
+    file: Path, sockets: Path, tmp_path: Path
+) -> None:
+    """Two answers in text-call mode. The server itself applies its chat template to what the export says."""
+    made = crystal(tmp_path, "{provider: embedded, model: smollm2, logprobs: true, tools: text, weights: step-3}")
+    circle = Circle("conversation", ["done"], {"max_turns": 1})
+    loom = Loom.memory()
+    async with Cantrip(made, Call("Be brief.", max_tokens=6, temperature=0.0), circle, loom=loom).invoke() as entity:
+        for intent in ("Say hello.", "Again."):
+            await entity.cast(intent)
+    (group,) = registry.find("art").rows(Source(loom))
+    (trajectory,) = group["trajectories"]
+    items = trajectory["messages_and_choices"]
+    choices = [at for at, item in enumerate(items) if "finish_reason" in item]
+    with UnixServer(next(sockets.rglob("model.sock"))) as server:
+        template = server.ask("/props")["chat_template"]
+        for at in choices:
+            messages = [{name: m.get("message", m)[name] for name in ("role", "content")} for m in items[:at]]
+            prompt = server.ask("/apply-template", {"messages": messages})["prompt"]
+            ids = server.ask("/tokenize", {"content": prompt, "parse_special": True})["tokens"]
+            assert items[at]["prompt_token_ids"] == ids
+            assert items[at]["request"]["template"] == template_label(template)
+            assert items[at]["request"]["tool_mode"] == "text"
+    first, second = (items[at] for at in choices)
+    assert "You can call the tools below" in items[0]["content"]
+    whole = first["prompt_token_ids"] + first["token_ids"]
+    assert second["prompt_token_ids"][: len(whole)] == whole
+    assert len(second["token_ids"]) == len(second["logprobs"]["content"])
+    assert (trajectory["initial_policy_version"], trajectory["final_policy_version"]) == (3, 3)
+
+
+class UnixServer(http.client.HTTPConnection):
+    """Asks llama.cpp on its socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(str(self._path))
+
+    def __enter__(self) -> UnixServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, path: str, body: Any = None) -> Any:
+        self.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
+        return json.loads(self.getresponse().read())
 
 
 async def test_a_model_whose_process_was_killed_is_started_again(file: Path, sockets: Path, tmp_path: Path) -> None:

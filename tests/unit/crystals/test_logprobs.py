@@ -8,6 +8,7 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom
 from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.crystals.contract import template_label
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.crystal import LocalCrystal
@@ -18,7 +19,7 @@ from cantrip_acp.text.redaction import shared
 from tests.support import google_replies as google
 from tests.support import openai_replies as openai
 from tests.support.openai_replies import MODEL, asked, chunk, message_item, responds, strict
-from tests.support.provider_server import Reply, Wire, sse_reply
+from tests.support.provider_server import Reply, Wire, json_reply, sse_reply
 
 
 def entry(token: str, logprob: float, raw: list[int] | None = None) -> dict[str, Any]:
@@ -130,6 +131,30 @@ async def test_gemini() -> None:
     assert first.sampled == SampledTokens((7, 8), ("Hel", "lo"), (-0.5, -0.25))
     assert second.sampled is None
     assert [b.get("generationConfig", {}).get("responseLogprobs") for b in bodies] == [True, True, None]
+
+
+@pytest.mark.parametrize("told", [3, 4])
+async def test_llama_cpp_says_the_prompt_as_text_and_makes_the_ids_of_it(
+    told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is asked for them after the answer. If their number is not that of the tokens that it read, they are not recorded."""
+    verbose = {"prompt": "<s>Hi", "tokens_evaluated": told}
+    answer = sse_reply(
+        [piece("a", {**entry("a", -1.0), "id": 7}), chunk({}, "stop", check=False, __verbose=verbose), openai.DONE]
+    )
+    replies = [answer, json_reply({"chat_template": "{{ x }}"}), json_reply({"tokens": [1, 2, 3]})]
+    with Wire(replies) as wire:
+        crystal = LocalCrystal(Endpoint("llamacpp", MODEL, f"{wire.url}/v1", options={"logprobs": True}))
+        response, _ = await asked(crystal)
+        first, second, third = wire.requests
+    assert (first.json()["verbose"], first.json()["top_logprobs"]) == (True, 1)
+    assert [each.path for each in (second, third)] == ["/props", "/tokenize"]
+    assert third.json() == {"content": "<s>Hi", "add_special": False, "parse_special": True}
+    assert response.sampled is not None
+    assert response.sampled.prompt_ids == ((1, 2, 3) if told == 3 else ())
+    assert ("the server read 4, and its text has 3" in caplog.text) == (told == 4)
+    assert response.request is not None
+    assert response.request.template == template_label("{{ x }}") == "sha256:e52c737297f7dad6"
 
 
 def done_call() -> dict[str, Any]:

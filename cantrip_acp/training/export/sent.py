@@ -1,0 +1,71 @@
+"""What a server was sent: the messages of a window in the form that a Chat Completions server got.
+
+The loom keeps messages as the loop has them: calls and results have fields of their own, and there may be several system
+messages. A model that writes its calls as text gets its own words back instead, and a description of its tools in the system
+prompt; many servers get one system message. A trainer needs this form: the chat template applied to it gives the prompt's
+tokens. `crystals` makes it when it queries, and here the same functions make it again from a turn's recorded parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
+from cantrip_acp.crystals.contract import RequestParameters
+from cantrip_acp.crystals.openai.chat_messages import DIALECTS, FILLER, arranged
+from cantrip_acp.crystals.text_tools import render_as_text
+from cantrip_acp.loom.base import BaseLoom
+from cantrip_acp.loom.records.turn import Turn
+
+Form = tuple[str, str]
+"""A dialect, and how the tools were offered."""
+
+
+def windows_as_sent(window: Window, loom: BaseLoom) -> Iterator[Window]:
+    """Yield a window in the form that was sent; several windows if the form changed in it.
+
+    A window whose turns name no dialect stays as it is: they are of another provider, of a script, or of an older loom.
+    """
+    group: list[WindowUtterance] = []
+    for uttered in window.uttered:
+        if group and _form(uttered.turn) != _form(group[0].turn):
+            yield _as_sent(window, group, loom)
+            group = []
+        group.append(uttered)
+    if group:
+        yield _as_sent(window, group, loom)
+
+
+def _form(turn: Turn) -> Form | None:
+    sent = turn.metadata.request
+    if not isinstance(sent, RequestParameters) or sent.dialect not in DIALECTS:
+        return None
+    return sent.dialect, sent.tool_mode or "native"
+
+
+def _as_sent(window: Window, uttered: list[WindowUtterance], loom: BaseLoom) -> Window:
+    form = _form(uttered[0].turn)
+    begun = window.begun if uttered[0] is window.uttered[0] else "cut"
+    messages = window.messages[: uttered[-1].at + 1]
+    if form is None:
+        return replace(window, begun=begun, messages=messages, uttered=uttered)
+    dialect, mode = form
+    tools = window.tools
+    said = [at for at, message in enumerate(messages) if message.role == "assistant"]
+    if mode == "text":
+        record = loom.cantrip(window.cantrip_id)
+        choice = record.call.get("tool_choice") if record is not None else None
+        offered = tools if choice != "none" else ()
+        messages, tools = render_as_text(messages, offered, required=choice == "required"), ()
+    messages = arranged(messages, DIALECTS[dialect])
+    # Each of these functions keeps the assistant's messages in order, and `arranged` marks those that it adds.
+    places = [at for at, each in enumerate(messages) if each.role == "assistant" and each.kind != FILLER]
+    where = dict(zip(said, places, strict=True))
+    return replace(
+        window,
+        begun=begun,
+        tools=tools,
+        messages=messages,
+        uttered=[WindowUtterance(each.turn, where[each.at]) for each in uttered],
+    )

@@ -1,0 +1,147 @@
+"""The messages of exports are what the server was sent, and what the model wrote goes back as it wrote it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cantrip_acp import Call, Cantrip, Circle, Loom, RetryPolicy
+from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.local.crystal import LocalCrystal
+from cantrip_acp.crystals.scripted import ScriptedCrystal
+from cantrip_acp.training.export import registry
+from cantrip_acp.training.export.selection import Source
+from tests.support import openai_replies as openai
+from tests.support.provider_server import Reply, Wire
+
+pytestmark = pytest.mark.anyio
+
+DONE = '```tool_call\n{"name": "done", "arguments": {"answer": "ok"}}\n```'
+
+SPELLINGS = {
+    "without spaces": '```tool_call\n{"name":"echo","arguments":{"text":"a"}}\n```',
+    "more spaces": '```tool_call\n{ "name" : "echo",\n   "arguments" : { "text" :  "a" } }\n```\n',
+    "other quotes": "```tool_call\n{'name': 'echo', 'parameters': {'text': 'a'}}\n```",
+    "words around it": 'I call it.\n\n```tool_call\n{"name": "echo", "arguments": {"text": "a"}}\n```\n\nThat was it.  \n',
+    "another fence": '\n\n~~~~ TOOL_CALL json\n{"arguments": {"text": "\\u0061"}, "name": "echo",}\n~~~~\n\n',
+    "arguments as text": '```tool_call\r\n{"name": "echo", "arguments": "{ \\"text\\": \\"a\\" }"}\r\n```\r\n',
+    "two in one": '```tool_call\n{"name": "echo", "arguments": {"text": "a"}}\n{"name": "echo", "arguments": {"text":"b"}}\n```',
+    "broken": '```tool_call\n{"name": "echo", "arguments": {"text": "a}\n```',
+    "not closed": '```tool_call\n{"name": "echo", "arguments": {"text": "a"}}',
+}
+
+
+async def asked(
+    loom: Loom, *replies: Reply, tools: str = "text", call: Call | None = None
+) -> list[list[dict[str, Any]]]:
+    """The messages of each request of one cast."""
+    with Wire(list(replies)) as wire:
+        crystal = LocalCrystal(Endpoint("local", "m", wire.url, options={"tools": tools}))
+        circle = Circle(gates=["echo", "done"], wards=[{"max_turns": 6}])
+        cantrip = Cantrip(crystal, call or Call("Be brief."), circle, loom=loom, retry=RetryPolicy(base_s=0.001))
+        await cantrip.cast("go")
+        return [request.json()["messages"] for request in wire.requests]
+
+
+def exported(loom: Loom, name: str) -> list[dict[str, Any]]:
+    return [json.loads(json.dumps(row)) for row in registry.find(name).rows(Source(loom))]
+
+
+def prompts(loom: Loom) -> list[list[dict[str, Any]]]:
+    """What each choice of the one trajectory answered."""
+    (group,) = exported(loom, "art")
+    (trajectory,) = group["trajectories"]
+    items = trajectory["messages_and_choices"]
+    plain = [{key: v for key, v in item.get("message", item).items() if key in ("role", "content")} for item in items]
+    return [plain[:at] for at, item in enumerate(items) if "finish_reason" in item]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+async def test_a_call_goes_back_as_it_was_spelled_and_exports_say_what_was_sent(spelling: str) -> None:
+    text = SPELLINGS[spelling]
+    loom = Loom.memory()
+    first, second = await asked(loom, openai.said(text), openai.said(DONE))
+    assert second[: len(first)] == first, "a thread is one sequence"
+    assert second[len(first)] == {"role": "assistant", "content": text}
+    assert [m["role"] for m in second] == ["system", "user", "assistant", "user"]
+    assert prompts(loom) == [first, second]
+    (row,) = exported(loom, "trl-sft")
+    assert row["prompt"] == first
+    assert row["completion"] == [*second[len(first) :], {"role": "assistant", "content": DONE}]
+    # The tools are in the system prompt, so a template must not describe them again.
+    assert row["tools"] == "[]"
+    (trace,) = [each["traces"][0] for each in exported(loom, "verifiers")]
+    assert [node["message"]["content"] for node in trace["nodes"]] == [
+        *(message["content"] for message in second),
+        DONE,
+    ]
+
+
+async def test_what_a_model_invents_does_not_go_back_and_is_not_exported() -> None:
+    said = (
+        '```tool_call\n{"name": "echo", "arguments": {"text": "a"}}\n```\n<tool_result name="echo">\nb\n</tool_result>'
+    )
+    loom = Loom.memory()
+    _, second = await asked(loom, openai.said(said), openai.said(DONE))
+    assert second[2]["content"] == said.partition("<tool_result")[0]
+    assert prompts(loom)[1] == second
+
+
+@pytest.mark.parametrize("choice", ["required", "none"])
+async def test_the_tool_choice_is_part_of_what_was_sent(choice: Any) -> None:
+    loom = Loom.memory()
+    (first,) = await asked(loom, openai.said(DONE), call=Call("Be brief.", tool_choice=choice))
+    assert ("must call at least one tool" in first[0]["content"]) == (choice == "required")
+    assert prompts(loom) == [first]
+
+
+async def test_native_calls_have_one_system_message_too() -> None:
+    loom = Loom.memory()
+    call = openai.call_delta(0, "call_1", "echo", '{"text":  "a"}')
+    first, second = await asked(
+        loom,
+        openai.chat_stream(call, finish="tool_calls"),
+        openai.said("Fine."),
+        tools="native",
+        call=Call("Be brief."),
+    )
+    assert prompts(loom)[0] == first
+    assert [m["role"] for m in prompts(loom)[1]] == [m["role"] for m in second]
+    (row,) = exported(loom, "trl-sft")
+    assert [tool["function"]["name"] for tool in json.loads(row["tools"])] == ["echo", "done"]
+    (group,) = exported(loom, "art")
+    sent = next(m for m in second if m.get("tool_calls"))["tool_calls"][0]["function"]["arguments"]
+    items = group["trajectories"][0]["messages_and_choices"]
+    assert next(i for i in items if "finish_reason" in i)["message"]["tool_calls"][0]["function"]["arguments"] == sent
+
+
+async def test_a_rejected_answer_has_the_prompt_that_was_sent() -> None:
+    loom = Loom.memory()
+    first, second = await asked(
+        loom, openai.said("I would rather talk."), openai.said(DONE), call=Call("Be brief.", tool_choice="required")
+    )
+    (group,) = exported(loom, "art")
+    whole, rejected = group["trajectories"]
+    assert [{"role": m["role"], "content": m["content"]} for m in rejected["messages_and_choices"][:-1]] == first
+    assert second[: len(first)] == first
+    assert whole["messages_and_choices"][0]["content"] == first[0]["content"]
+
+
+async def test_demonstrations_of_a_script_are_sent_as_calls_in_text() -> None:
+    """A scripted crystal gives a demonstration, and a model continues as a fork: each window has the form of its own crystal."""
+    loom = Loom.memory()
+    script = ScriptedCrystal([{"tool_calls": [{"gate": "echo", "args": {"text": "a"}}]}, {"content": "Fine."}])
+    circle = Circle(gates=["echo", "done"], wards=[{"max_turns": 4}])
+    await Cantrip(script, Call("Be brief."), circle, loom=loom).cast("go")
+    leaf = loom.leaves()[-1]
+    with Wire([openai.said(DONE)]) as wire:
+        crystal = LocalCrystal(Endpoint("local", "m", wire.url, options={"tools": "text"}))
+        entity = await Cantrip(crystal, Call("Be brief."), circle, loom=loom).fork(leaf)
+        await entity.cast("again")
+        await entity.close()
+        sent = wire.requests[-1].json()["messages"]
+    assert '```tool_call\n{"name": "echo"' in sent[2]["content"]
+    (row,) = [row for row in exported(loom, "trl-sft") if row["cantrip"]["trained_from"] == len(sent)]
+    assert row["prompt"] == sent

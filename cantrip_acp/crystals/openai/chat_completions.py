@@ -19,7 +19,7 @@ from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Emit, Message, Query, R
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.openai.chat_messages import OPENAI, render, render_tools
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
-from cantrip_acp.crystals.openai.client import OpenAISdk
+from cantrip_acp.crystals.openai.client import OpenAISdk, is_own
 from cantrip_acp.crystals.openai.tool_names import make_tool_calls, original_names, wire_name
 from cantrip_acp.crystals.text_tools import RESULT, StreamedTextFilter, render_as_text
 
@@ -178,6 +178,9 @@ class ChatCrystal:
             body["reasoning_effort"] = effort
         if query.entity_id:
             body["prompt_cache_key"] = cache_key(query)
+        if self.endpoint.options.get("logprobs") and not is_own(self.sdk.base_url):
+            # Another server at this provider's protocol, often vLLM behind a trainer, which then reports token ids.
+            body["return_token_ids"] = True
 
     async def _answer(self, body: dict[str, Any], query: Query, emit: Emit, *, by_text: bool) -> Response:
         offered = query.tools if query.tool_choice != "none" and by_text else ()

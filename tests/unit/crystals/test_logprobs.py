@@ -8,11 +8,13 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom
 from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals.contract import template_label
+from cantrip_acp.crystals.contract import Message, Query, template_label
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.crystal import LocalCrystal
 from cantrip_acp.crystals.logprobs import UNLIKELY, SampledTokens, TokenCollector
+from cantrip_acp.crystals.openai.chat_completions import ChatCrystal
+from cantrip_acp.crystals.openai.client import OWN_ADDRESS
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from cantrip_acp.loom.records.turn import CastRecord
 from cantrip_acp.text.redaction import shared
@@ -61,12 +63,15 @@ def local(wire: Wire, **options: object) -> LocalCrystal:
 async def test_chat_completions_are_asked_for_them_and_they_are_kept_whole() -> None:
     half = [entry("Hi", -0.5), entry("�", float("-1.5"), [0xF0, 0x9F]), entry(" there", -0.125)]
     reply = sse_reply([piece("Hi", half[0]), piece("� there", *half[1:]), chunk({}, "stop"), openai.DONE])
-    with Wire(strict(reply, extra=("logprobs",))) as wire:
+    with Wire(strict(reply, extra=("logprobs", "return_token_ids"))) as wire:
         end = Endpoint("openai", MODEL, f"{wire.url}/v1", Secret("sk-0123456789"), options={"logprobs": True})
         response, _ = await asked(OpenAICrystal(end))
         body = wire.requests[0].json()
     assert body["logprobs"] is True
-    assert "return_token_ids" not in body
+    # Only OpenAI itself is known to have no ids.
+    assert body["return_token_ids"] is True
+    own = ChatCrystal(Endpoint("openai", MODEL, options={"logprobs": True}), OWN_ADDRESS)
+    assert "return_token_ids" not in own.body(Query([Message("user", "Hi")]))
     assert response.sampled == SampledTokens(
         texts=("Hi", "�", " there"), logprobs=(-0.5, -1.5, -0.125), raw={"1": (0xF0, 0x9F)}
     )

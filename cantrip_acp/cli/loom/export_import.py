@@ -219,7 +219,7 @@ def _print_report(report: Report, output: Path | None, *, as_json: bool) -> None
 @click.option(
     "--from",
     "kind",
-    type=click.Choice(["loom", "verifiers", "acp", "atif"]),
+    type=click.Choice(["loom", "verifiers", "acp", "atif", "inspect"]),
     help="The format of the files.  [default: detected from the first line]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result for each file as one JSON object.")
@@ -227,8 +227,8 @@ def import_(files: Sequence[str], into: str, kind: str | None, as_json: bool) ->
     """Import FILEs into a loom.
 
     A FILE is another loom (of any store; it keeps its ids), traces of verifiers (traces.jsonl, an episode or a trace on each
-    line), ATIF trajectories (a document, or one on each line), or a transcript of the Agent Client Protocol (a JSON-RPC message of
-    either direction on each line).
+    line), ATIF trajectories (a document, or one on each line), a log of Inspect (.eval or .json), or a transcript of the Agent
+    Client Protocol (a JSON-RPC message of either direction on each line).
 
     A line of a transcript is the message, or {"message": MESSAGE, "timestamp": TIME}. This command records one:
     sh -c 'tee -a talk.jsonl | AGENT | tee -a talk.jsonl'.

@@ -9,7 +9,6 @@ has ``llm_call_count`` 0. What the format has no field for is in ``extra.cantrip
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,30 +49,20 @@ class Atif:
 
 def _trajectory(source: Source, episode: Episode, learned: set[str]) -> dict[str, Any]:
     steps: list[dict[str, Any]] = []
-    written: Counter[bytes] = Counter()
     sequences = Sequences(source.note)
     used, model = NO_USAGE, None
     definitions: list[dict[str, Any]] = []
     by_turn: dict[str, tuple[dict[str, Any], Turn]] = {}
-    for window in episode.windows():
+    for window, message, uttered in episode.steps():
         definitions = tools(window.tools) or definitions
-        said = {uttered.at: uttered for uttered in window.uttered}
-        before = written.copy()
-        for at, message in enumerate(window.messages):
-            if at in said:
-                step = _utterance(source, said[at], message, sequences, learned)
-                by_turn[said[at].first] = step, said[at].turn
-                steps.append(step)
-                used = used + said[at].turn.metadata.usage
-                model = said[at].turn.metadata.model or model
-                continue
-            key = msgspec.json.encode(message)
-            if before[key] > 0 or message.role == "tool":
-                # A later window repeats it, or it is in the observation of its utterance.
-                before[key] -= 1
-            elif message.role != "assistant":
-                written[key] += 1
-                steps.append({"source": message.role, "message": _content(message, source.note)})
+        if uttered is None:
+            steps.append({"source": message.role, "message": _content(message, source.note)})
+            continue
+        step = _utterance(source, episode, uttered, message, sequences, learned)
+        by_turn[uttered.first] = step, uttered.turn
+        steps.append(step)
+        used = used + uttered.turn.metadata.usage
+        model = uttered.turn.metadata.model or model
     for number, step in enumerate(steps, 1):
         step["step_id"] = number
     trajectory: dict[str, Any] = {
@@ -129,7 +118,12 @@ def _children(
 
 
 def _utterance(
-    source: Source, uttered: WindowUtterance, message: Message, sequences: Sequences, learned: set[str]
+    source: Source,
+    episode: Episode,
+    uttered: WindowUtterance,
+    message: Message,
+    sequences: Sequences,
+    learned: set[str],
 ) -> dict[str, Any]:
     turn, counted = uttered.turn, uttered.turn.metadata
     sampled, prompt = sequences.of(turn)
@@ -150,7 +144,7 @@ def _utterance(
         _known(
             {"source_call_id": m.tool_call_id if m.tool_call_id in known else None, "content": _content(m, source.note)}
         )
-        for m in source.seen.context(turn.cantrip_id).render(turn)[1:]
+        for m in episode.results(turn)
     ]
     if results:
         step["observation"] = {"results": results}

@@ -18,6 +18,7 @@ BUILT_IN: dict[str, str] = {
     "trl-sft": "cantrip_acp.training.export.fine_tuning:TrlSft",
     "trl-preference": "cantrip_acp.training.export.fine_tuning:TrlPreference",
     "atif": "cantrip_acp.training.export.atif:Atif",
+    "inspect": "cantrip_acp.training.export.inspect_log:InspectLog",
     "trl-prompts": "cantrip_acp.training.export.fine_tuning:TrlPrompts",
     "trl-kto": "cantrip_acp.training.export.fine_tuning:TrlKto",
     "trl-stepwise": "cantrip_acp.training.export.fine_tuning:TrlStepwise",

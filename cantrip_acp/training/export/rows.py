@@ -5,8 +5,10 @@ writer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from typing import Any, BinaryIO, Literal
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import msgspec
 
@@ -209,18 +211,26 @@ _TOKENS = frozenset(
 def write(format_: Format, source: Source, out: BinaryIO, *, raw: bool = False) -> Report:
     """Write the rows as they are made, and return the report. Raises the stream's errors, and `LoomError`.
 
+    A format with a true ``archive`` makes a ZIP file: a row is an entry, ``{path, data, sample}``, and counts if it is a sample.
+
     Secrets that this process knows are always masked. Text that looks like a secret is masked too, unless ``raw`` is
     true. Tokens cannot be masked: a row (in ``art``, a trajectory) with tokens and such a text is left out.
     """
     known, shapes = shared(), ShapeMask()
-    for row in format_.rows(source):
-        shown: Any = known.data(row)
-        if not raw:
-            shown = _without_shapes(shown, shapes, source)
-        if shown is None:
-            continue
-        out.write(_encoder.encode(shown) + b"\n")
-        source.report.rows += 1
+    with ExitStack() as opened:
+        archive = opened.enter_context(ZipFile(out, "w", ZIP_DEFLATED)) if getattr(format_, "archive", False) else None
+        for row in format_.rows(source):
+            shown: Any = known.data(row)
+            if not raw:
+                shown = _without_shapes(shown, shapes, source)
+            if shown is None:
+                continue
+            if archive is None:
+                out.write(_encoder.encode(shown) + b"\n")
+            else:
+                # The time of an entry would make two exports differ.
+                archive.writestr(ZipInfo(shown["path"]), _encoder.encode(shown["data"]), ZIP_DEFLATED)
+            source.report.rows += archive is None or bool(shown["sample"])
     if shapes.found:
         source.report.notes["a text that has the shape of a secret is masked (--raw keeps it)"] += shapes.found
     for cantrip_id in sorted(source.seen.rebuilt):

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.errors import LoomError
-from cantrip_acp.core.history.crystal_view import CrystalView, Window
+from cantrip_acp.core.history.crystal_view import CrystalView, Window, WindowUtterance
+from cantrip_acp.crystals.contract import Message
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.outline import Outline
@@ -89,6 +90,30 @@ class Episode:
         """Yield what its crystal was sent, window by window (`CrystalView.windows`, `sent`)."""
         for window in self.seen.windows(self.leaf, summaries=summaries):
             yield from windows_as_sent(window, self.seen.loom)
+
+    def steps(self) -> Iterator[tuple[Window, Message, WindowUtterance | None]]:
+        """Yield each message of the thread once, with its window and, for an utterance, its turn.
+
+        What later windows repeat is left out. So are results: they belong to the utterance with their call.
+        """
+        written: Counter[bytes] = Counter()
+        for window in self.windows():
+            said = {uttered.at: uttered for uttered in window.uttered}
+            before = written.copy()
+            for at, message in enumerate(window.messages):
+                if at in said:
+                    yield window, message, said[at]
+                    continue
+                key = msgspec.json.encode(message)
+                if before[key] > 0:
+                    before[key] -= 1
+                elif message.role in ("system", "user"):
+                    written[key] += 1
+                    yield window, message, None
+
+    def results(self, turn: Turn) -> list[Message]:
+        """What the crystal read as the answer to an utterance: a message for each of its calls."""
+        return self.seen.context(turn.cantrip_id).render(turn)[1:]
 
     @property
     def complete(self) -> bool:

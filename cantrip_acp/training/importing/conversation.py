@@ -165,7 +165,8 @@ class _Writing:
         self._writer.cast(start, context)
 
     def _turn(self, at: int, said: Answer, *, last: bool, followed: bool) -> None:
-        finished = next((r for r in said.results if self._gate(said, r) == "done" and not r.is_error), None)
+        records = [self._record(said, result) for result in said.results]
+        finished = next((record for record in records if record.gate == "done" and not record.is_error), None)
         reason = "done" if finished is not None else "text" if (last or followed) and not said.calls else None
         if last and self._talk.reason is not None:
             reason = self._talk.reason
@@ -179,7 +180,7 @@ class _Writing:
             self._cast,
             sequence=self._turns,
             utterance=Utterance(said.text, said.thinking, tuple(said.calls)),
-            observation=Observation(tuple(self._record(said, result) for result in said.results)),
+            observation=Observation(tuple(records)),
             gate_calls=tuple(call.gate for call in said.calls),
             metadata=self._metadata(said),
             terminated=ended,
@@ -196,7 +197,7 @@ class _Writing:
                     self._cantrip,
                     None,
                     said.when,
-                    result=finished.content if finished is not None else said.text if ended else None,
+                    result=finished.result if finished is not None else said.text if ended else None,
                     reason=reason,
                     error=self._talk.error if not ended else None,
                     terminated=ended,
@@ -213,10 +214,7 @@ class _Writing:
                 add_conversation(self._writer, child, turn.id, result.call_id)
 
     @staticmethod
-    def _gate(said: Answer, result: Result) -> str:
-        return next((call.gate for call in said.calls if call.id == result.call_id), "result")
-
-    def _record(self, said: Answer, result: Result) -> GateRecord:
+    def _record(said: Answer, result: Result) -> GateRecord:
         call = next((each for each in said.calls if each.id == result.call_id), None)
         args: Any = {}
         if call is not None:
@@ -224,7 +222,11 @@ class _Writing:
                 args = msgspec.json.decode(call.args) if call.args.strip() else {}
             except msgspec.DecodeError:
                 args = call.args
-        return GateRecord(self._gate(said, result), args, result.content, result.is_error, result.call_id)
+        gate, content = ("result" if call is None else call.gate), result.content
+        if gate == "done" and not result.is_error and isinstance(args, dict) and "answer" in args:
+            # The result is a text of it.
+            content = args["answer"]
+        return GateRecord(gate, args, content, result.is_error, result.call_id)
 
     def _metadata(self, said: Answer) -> TurnMetadata:
         sampled: SampledTokens | msgspec.UnsetType = msgspec.UNSET

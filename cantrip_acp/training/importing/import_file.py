@@ -10,11 +10,11 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import CantripRecord, CastRecord, LaterRecord, LoomHeader, Record, RewardRecord, Turn
 from cantrip_acp.loom.stores.address import is_address, is_sqlite
 from cantrip_acp.loom.stores.rows import encoded
-from cantrip_acp.training.importing import acp, atif, verifiers
+from cantrip_acp.training.importing import acp, atif, inspect_log, verifiers
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import ImportProblem, Report, documents
 
-KINDS = ("loom", "verifiers", "acp", "atif")
+KINDS = ("loom", "verifiers", "acp", "atif", "inspect")
 
 
 def detect_format(where: str) -> str:
@@ -22,6 +22,8 @@ def detect_format(where: str) -> str:
     `KINDS`."""
     if is_address(where) or is_sqlite(where):
         return "loom"
+    if inspect_log.is_archive(Path(where)):
+        return "inspect"
     for place, first in documents(Path(where)):
         if first.get("type") == "loom":
             return "loom"
@@ -29,11 +31,14 @@ def detect_format(where: str) -> str:
             return "acp"
         if atif.is_trajectory(first):
             return "atif"
+        if inspect_log.is_log(first):
+            return "inspect"
         if "nodes" in first or "traces" in first:
             return "verifiers"
         raise ImportProblem(
             place,
-            "neither a loom's record, nor a verifiers trace or episode, nor an ATIF trajectory, nor a message of JSON-RPC",
+            "neither a loom's record, nor a verifiers trace or episode, nor an ATIF trajectory, nor a log of Inspect, nor a "
+            "message of JSON-RPC",
         )
     raise ImportProblem(where, "there is nothing in it")
 
@@ -48,6 +53,8 @@ def import_file(where: str, into: Loom, kind: str | None = None) -> Report:
                 return merge(source, into)
         case "acp":
             return acp.import_transcript(Path(where), RecordWriter(into))
+        case "inspect":
+            return inspect_log.import_log(Path(where), RecordWriter(into))
         case "atif":
             return atif.import_trajectories(Path(where), RecordWriter(into))
         case _:

@@ -117,6 +117,20 @@ async def test_harbor_reads_trajectories_and_writes_the_same(tmp_path: Path) -> 
             assert models.Trajectory.model_validate(line).to_json_dict() == line
 
 
+async def test_inspect_reads_logs_and_what_it_writes_is_imported(tmp_path: Path) -> None:
+    log = _library("inspect_ai.log")
+    for path in await exported("inspect", tmp_path):
+        own = path.with_suffix(".eval")
+        path.rename(own)
+        found = log.read_eval_log(str(own))
+        assert (found.status, len(found.samples)) == ("success", len(log.read_eval_log_sample_summaries(str(own))))
+        again = own.with_name("again.json")
+        log.write_eval_log(found, str(again))
+        one, two = import_file(str(own), Loom.memory()), import_file(str(again), Loom.memory())
+        assert one.record() == two.record()
+        assert one.turns > 0
+
+
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content if m.content is string else m.content | tojson }}"
     "{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}\n{% endfor %}"

@@ -24,6 +24,7 @@ from cantrip_acp.crystals.contract import Message, ToolDefinition
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.thread import INTERRUPTED, answer
+from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
 from cantrip_acp.training.export.rows import Sequences, request_of, seconds, text_of, url_of
 from cantrip_acp.training.export.selection import Episode, Source
@@ -53,7 +54,7 @@ class Verifiers:
             if episode.parent_turn is not None and episode.leaf not in named:
                 children.append(episode.leaf)
                 continue
-            graph = Graph(source.note, learned)
+            graph = Graph(source.note, source.sampled, learned)
             _thread(source, graph, episode)
             yield _row(source, episode, graph, answer(source.loom.turn(episode.leaf)))
             source.count_exported(episode.leaf)
@@ -67,7 +68,7 @@ class Verifiers:
 def _rejected(source: Source, answers: Iterable[RejectedAnswer]) -> Iterator[dict[str, Any]]:
     """An episode for each answer that was not used: its prompt and itself."""
     for each in answers:
-        graph = Graph(source.note)
+        graph = Graph(source.note, source.sampled)
         graph.add(each.window, Sequences(source.note))
         yield _row(source, each.episode, graph, each.attempt.content)
 
@@ -124,13 +125,8 @@ def _trace(source: Source, episode: Episode, graph: Graph, reply: Any) -> dict[s
         trace["info"]["cantrip"]["requests"] = graph.requests
     if graph.masked:
         trace["info"]["cantrip"]["masked"] = graph.masked
-    written = [
-        node
-        for node, turn_id in sorted((n, t) for t, n in graph.turns.items())
-        if not source.sampled(source.loom.turn(turn_id))
-    ]
-    if written:
-        trace["info"]["cantrip"]["written"] = written
+    if graph.written:
+        trace["info"]["cantrip"]["written"] = graph.written
     if graph.children:
         trace["info"]["cantrip"]["children"] = graph.children
     if graph.loose:
@@ -218,11 +214,15 @@ class Graph:
     are unknown. These tokens are in no node.
     """
 
-    def __init__(self, note: Note, learned: set[str] | None = None) -> None:
-        """``learned`` has the first turn's id of each utterance that an earlier trace trains. This trace adds its own."""
+    def __init__(self, note: Note, by_model: Callable[[Turn], bool], learned: set[str] | None = None) -> None:
+        """``learned`` has the first turn's id of each utterance that an earlier trace trains. This trace adds its own.
+        ``by_model`` says whether a model wrote an utterance."""
+        self._by_model = by_model
         self._learned = learned if learned is not None else set()
         self.masked: list[int] = []
         """The nodes of utterances that an earlier trace trains."""
+        self.written: list[int] = []
+        """The nodes of utterances that a script or a person wrote."""
         self.nodes: list[dict[str, Any]] = []
         self.calls: list[dict[str, Any]] = []
         self.turns: dict[str, int] = {}
@@ -315,6 +315,8 @@ class Graph:
             self._mask(node)
         self._learned.add(uttered.first)
         self.turns[turn.id] = self.firsts[turn.continues or turn.id] = node
+        if not self._by_model(turn):
+            self.written.append(node)
         self.calls.append(_call(uttered, node, end))
         if asked := request_of(turn):
             self.requests[str(node)] = asked

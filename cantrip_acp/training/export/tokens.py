@@ -3,12 +3,13 @@
 A row is ``prompt_ids`` and then ``response_ids``. ``mask`` is 1 where the model sampled the token and the row trains it;
 what came between (results, the user's words, utterances without tokens) has mask 0 and log-probability 0. A new row begins
 where the sequence breaks: after a fold or a cut, where the template encoded the earlier turns with other tokens, and
-where another model or another version of its weights answers. The query that made a fold's summary is a row of its own.
+where another model or another version of its weights answers. The query that made a fold's summary is a row of its own,
+and so is an answer that was rejected (`rejected`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -17,8 +18,9 @@ from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
 from cantrip_acp.training.export.rows import UNEQUAL, Sequences, rendered, weights_of
-from cantrip_acp.training.export.selection import Episode, Source
+from cantrip_acp.training.export.selection import Source
 
 NO_TOKENS = "no tokens were recorded (`logprobs: true` in the crystal of a recipe records them)"
 NO_LOGPROBS = "token ids without log-probabilities"
@@ -58,14 +60,34 @@ class Tokens:
                         row = _Row(window, uttered.turn, prompt)
                         rows.append(row)
                     row.add(uttered, prompt, sampled)
-            if not known:
+            group = episode.group or episode.leaf
+            if known:
+                for why in missing:
+                    source.note(f"an utterance that is not trained: {why}")
+                for number, row in enumerate(rows):
+                    yield row.data(source, episode.about(), group, number)
+                source.count_exported(episode.leaf)
+            else:
                 source.leave_out(episode.leaf, missing[0] if missing else NO_TOKENS)
-                continue
-            for why in missing:
-                source.note(f"an utterance that is not trained: {why}")
-            for number, row in enumerate(rows):
-                yield row.data(source, episode, number)
-            source.count_exported(episode.leaf)
+            yield from _rejected(source, rejected_answers(source, episode), group)
+        for episode, answers in failed_casts(source):
+            yield from _rejected(source, answers, episode.group or episode.cast_id or episode.leaf)
+
+
+def _rejected(source: Source, answers: Iterable[RejectedAnswer], group: str) -> Iterator[dict[str, Any]]:
+    for each in answers:
+        sampled, prompt = Sequences(source.note).of(each.uttered.turn)
+        if sampled is None or not sampled.ids or not sampled.logprobs or not prompt:
+            source.note(f"an utterance that is not trained: {_missing(sampled, each.uttered.turn)}")
+            continue
+        row = _Row(each.window, each.uttered.turn, prompt, kind="rejected")
+        row.add(each.uttered, prompt, sampled)
+        yield row.data(source, each.episode.about(), group, 0)
+
+
+def _reward(source: Source, turn_id: str) -> float | None:
+    # An answer that was rejected is no turn of the loom.
+    return rewards.of_turn(source.loom, turn_id) if turn_id in source.loom else None
 
 
 def _missing(sampled: SampledTokens | None, turn: Turn) -> str:
@@ -78,8 +100,9 @@ def _missing(sampled: SampledTokens | None, turn: Turn) -> str:
 class _Row:
     """A token sequence while utterances are added to it."""
 
-    def __init__(self, window: Window, turn: Turn, prompt: list[int]) -> None:
+    def __init__(self, window: Window, turn: Turn, prompt: list[int], kind: str = "turns") -> None:
         self._window = window
+        self._kind = "summary" if window.begun == "summary" else kind
         self._prompt = prompt
         self._model, self._weights = turn.metadata.model, weights_of(turn)
         self._response: list[int] = []
@@ -104,15 +127,15 @@ class _Row:
         self._turns.append({"turn": uttered.turn.id, "start": end - len(sampled.ids), "end": end})
         self._last = uttered.at
 
-    def data(self, source: Source, episode: Episode, number: int) -> dict[str, Any]:
+    def data(self, source: Source, about: dict[str, Any], group: str, number: int) -> dict[str, Any]:
         return {
-            **episode.about(),
-            "group": episode.group or episode.leaf,
+            **about,
+            "group": group,
             "model": self._model,
             "weights": self._weights,
             "row": number,
-            "kind": "summary" if self._window.begun == "summary" else "turns",
-            "turns": [{**each, "reward": rewards.of_turn(source.loom, each["turn"])} for each in self._turns],
+            "kind": self._kind,
+            "turns": [{**each, "reward": _reward(source, each["turn"])} for each in self._turns],
             "prompt_ids": self._prompt,
             "response_ids": self._response,
             "mask": self._mask,

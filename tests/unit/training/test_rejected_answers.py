@@ -71,6 +71,12 @@ async def test_an_empty_answer_is_a_sample_with_its_tokens(tmp_path: Path) -> No
         loaded = list(thread_events(loom, turn.id))
         assert not [event for event in loaded if isinstance(event, Voided)]
         assert "attempt 1 was rejected (empty)" in "".join(shown_thread(loom, turn.id))
+        kept_row, lost_row = exported(loom, "tokens")
+        assert (kept_row["kind"], lost_row["kind"], lost_row["reason"]) == ("turns", "rejected", "empty")
+        assert kept_row["group"] == lost_row["group"] == kept_row["thread"] != lost_row["thread"]
+        assert (lost_row["prompt_ids"], lost_row["response_ids"]) == ([1, 2], [3])
+        assert (lost_row["mask"], lost_row["logprobs"], lost_row["reward"]) == ([1], [-0.25], 0.0)
+        assert (lost_row["weights"], kept_row["weights"]) == ("step-5", "step-5")
         (group,) = exported(loom, "art")
         whole, rejected = group["trajectories"]
         (choice,) = [m for m in rejected["messages_and_choices"] if "finish_reason" in m]

@@ -42,7 +42,7 @@ from cantrip_acp.training.trainer.server import SamplerServer
 pytestmark = [pytest.mark.timing, pytest.mark.timeout(300)]
 
 RECIPE = """\
-call: {temperature: 1, max_tokens: 12}
+call: {temperature: 1, max_tokens: 12, require_done_tool: true}
 circle:
   gates: [done]
   wards: [{max_turns: 2}]
@@ -82,9 +82,14 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_key_value_heads=2,
         max_position_embeddings=4096,
         eos_token_id=fast.eos_token_id,
+        attention_bias=True,
         **sizes,
     )
-    LlamaForCausalLM(config).save_pretrained(folder / "model")
+    model = LlamaForCausalLM(config)
+    # Its answers end after eight tokens on average, because every state points a little to the end.
+    model.model.layers[-1].self_attn.o_proj.bias.data.fill_(1.0)
+    model.lm_head.weight.data[fast.eos_token_id] = 4 / 64
+    model.save_pretrained(folder / "model")
     fast.save_pretrained(folder / "model")
     (folder / "letters.cantrip.yaml").write_text(RECIPE)
     (folder / "verifier.py").write_text(VERIFIER)
@@ -94,7 +99,10 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [{"intent": f"Say letters, please ({n})", "reference": "aeiou"} for n in range(6)]
     (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[:4]))
     (folder / "held_out.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[4:]))
-    shown = {"intent": "Say letters, please", "responses": [{"content": "aeiou"}]}
+    shown = {
+        "intent": "Say letters, please",
+        "responses": [{"tool_calls": [{"gate": "done", "args": {"answer": "aeiou"}}]}],
+    }
     (folder / "demonstrations.jsonl").write_text(json.dumps(shown) + "\n")
     return folder
 
@@ -115,23 +123,33 @@ async def test_tokens_are_equal_from_the_server_to_the_learner(
 
     history = await run.train(lambda _: None)
 
-    rows = read_rows(tmp_path / "run" / "steps" / "0001" / "tokens.jsonl")
+    lines = tmp_path / "run" / "steps" / "0001" / "tokens.jsonl"
+    rows = read_rows(lines)
     step = history[-1]
-    assert len(rows) == 8 - step.failed
+    assert len({row.thread for row in rows}) == 8 - step.failed
     served = {(tuple(each.prompt), tuple(each.ids)): each.logprobs for each in asked}
-    for row in rows:
-        assert list(row.logprobs) == pytest.approx(served[row.prompt_ids, row.response_ids], abs=1e-6)
-        assert row.mask == (1,) * len(row.response_ids)
+    turns = [json.loads(line)["turns"] for line in lines.read_text().splitlines()]
+    for row, said in zip(rows, turns, strict=True):
+        sampled = []
+        for turn in said:
+            start, end = turn["start"], turn["end"]
+            prompt = row.prompt_ids + row.response_ids[:start]
+            assert list(row.logprobs[start:end]) == pytest.approx(served[prompt, row.response_ids[start:end]], abs=1e-6)
+            sampled += range(start, end)
+        assert [place for place, on in enumerate(row.mask) if on] == sampled
         assert row.reward is not None
         assert 0 <= row.reward <= 1
     assert len({row.group for row in rows}) == 2
+    # An answer without a call is followed by a message and a second answer, in the same row.
+    assert max(map(len, turns)) == 2
     # The learner computes them again with the weights of the beginning.
     model = Model(settings.model, found.folder, rank=settings.rank, alpha=settings.alpha, seed=settings.seed)
     again = Learner(model, learning_rate=0.01, clip=0.2).logprobs(rows)
     # bfloat16 has 8 bits; float32 leaves the order of its sums.
     tolerance = 1e-3 if str(model.dtype) == "torch.float32" else 0.05
     for row, logprobs in zip(rows, again, strict=True):
-        assert logprobs == pytest.approx(list(row.logprobs), abs=tolerance)
+        recorded = [logprob for logprob, on in zip(row.logprobs, row.mask, strict=True) if on]
+        assert logprobs == pytest.approx(recorded, abs=tolerance)
     assert step.update["rows"] > 0
     assert step.update["difference"] < tolerance
     assert step.update["gradient"] > 0

@@ -126,7 +126,8 @@ async def test_tokens_are_equal_from_the_server_to_the_learner(
     lines = tmp_path / "run" / "steps" / "0001" / "tokens.jsonl"
     rows = read_rows(lines)
     step = history[-1]
-    assert len({row.thread for row in rows}) == 8 - step.failed
+    # A cast fails if an answer is empty. If that is its second answer, its thread has the first one.
+    assert 8 - step.failed <= len({row.thread for row in rows}) <= 8
     served = {(tuple(each.prompt), tuple(each.ids)): each.logprobs for each in asked}
     turns = [json.loads(line)["turns"] for line in lines.read_text().splitlines()]
     for row, said in zip(rows, turns, strict=True):
@@ -242,7 +243,7 @@ async def test_the_server_continues_a_conversation_with_the_tokens_that_it_sampl
     first = await ask(server, {"messages": messages, "max_tokens": 6, "seed": 5})
     choice = first["choices"][0]
     assert first["metadata"] == {"weight_version": "step-3"}
-    assert [len(choice["token_ids"]), first["usage"]["completion_tokens"]] == [6, 6]
+    assert 0 < len(choice["token_ids"]) == first["usage"]["completion_tokens"] <= 6
 
     messages += [choice["message"], {"role": "user", "content": "More."}]
     second = await ask(server, {"messages": messages, "max_tokens": 1})

@@ -129,6 +129,8 @@ def _line(step: Step, steps: int, seconds: float) -> str:
             f"rollout {times['rollout']:.1f} s (cantrip {times['cantrip']:.1f}), export {times['export']:.2f}, "
             f"update {times['update']:.1f}"
         )
+        if not step.update.get("rows"):
+            parts.append("nothing to learn: equal rewards in each group")
     if step.held_out is not None:
         parts.append(f"held out: reward {step.held_out.reward:.2f}, right {step.held_out.right:.0%}")
     return " | ".join([*parts, f"{seconds:.0f} s"])

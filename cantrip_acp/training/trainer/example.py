@@ -29,7 +29,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     groups: int = 4
     samples: int = 8
     steps: int = 40
-    learning_rate: float = 2e-4
+    learning_rate: float = 1e-4
     rank: int = 16
     alpha: float = 32.0
     clip: float = 0.2

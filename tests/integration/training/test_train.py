@@ -141,6 +141,7 @@ async def test_tokens_are_equal_from_the_server_to_the_learner(
         assert row.reward is not None
         assert 0 <= row.reward <= 1
     assert len({row.group for row in rows}) == 2
+    assert {json.loads(line)["weights"] for line in lines.read_text().splitlines()} == {"step-0"}
     # An answer without a call is followed by a message and a second answer, in the same row.
     assert max(map(len, turns)) == 2
     # The learner computes them again with the weights of the beginning.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cantrip_acp.training.trainer.model import Model, common_start
 
-_MOST_TOKENS = 1500
+_MOST_TOKENS = 768
 """Tokens, with padding, of one forward pass: what fits into the memory of a small machine."""
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")

@@ -68,6 +68,11 @@ class Run:
             raise DefinitionError("the recipe's temperature and top_p must be 1: the learner needs what was sampled")
         if cantrip.call.seed is not None:
             raise DefinitionError("the recipe must not set call.seed: all samples of a question would be equal")
+        if settings.groups > len(example.train):
+            raise DefinitionError(
+                f"groups is {settings.groups}, but train.jsonl has {len(example.train)} questions",
+                where=str(example.folder),
+            )
         self.example = example
         self.settings = settings
         self.folder = private(folder)

@@ -1,0 +1,77 @@
+"""`cantrip train` without torch: the missing extra, the folder of an example, and the curve of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cantrip_acp.cli.commands import train as command
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.training.trainer.example import EXAMPLES, Example, Settings
+from cantrip_acp.training.trainer.history import Evaluation, Step, chart, write_page
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name in ("torch", "peft") else object())
+
+    done = CliRunner().invoke(command.train, ["larger"], standalone_mode=False)
+
+    assert done.return_value == 1
+    assert done.stderr == "cantrip: torch, peft is not installed; install it with: pip install 'cantrip-acp[train]'\n"
+
+
+def test_the_examples_of_the_package_are_found_by_name() -> None:
+    found = Example.load("larger")
+
+    assert found.folder == EXAMPLES / "larger"
+    assert found.settings.model == "embedded:smollm2"
+    trained = {question.intent for question in found.train}
+    assert len(trained) == 400
+    assert not trained & {question.intent for question in found.held_out}
+    for question in (*found.train, *found.held_out):
+        first, second = (int(word.strip(",?")) for word in question.intent.split() if word.strip(",?").isdigit())
+        assert question.reference == max(first, second)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "why"),
+    [
+        ("train.toml", "step = 3", "unknown field `step`"),
+        ("train.toml", "samples = 1", "samples must be at least 2"),
+        ("train.jsonl", '{"intent": "a"}\n{"question": "b"}\n', r"train\.jsonl:2: .*`question`"),
+        ("held_out.jsonl", "\n", r"held_out\.jsonl: is empty"),
+        ("second.cantrip.yaml", "", "must contain one recipe"),
+    ],
+)
+def test_an_error_in_an_example_names_its_place(tmp_path: Path, file: str, text: str, why: str) -> None:
+    for name in ("larger.cantrip.yaml", "train.jsonl", "held_out.jsonl"):
+        (tmp_path / name).write_bytes((EXAMPLES / "larger" / name).read_bytes())
+    (tmp_path / file).write_text(text)
+
+    with pytest.raises(DefinitionError, match=why):
+        Example.load(str(tmp_path))
+
+
+def test_an_unknown_example_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(DefinitionError, match=r"neither a folder nor an example of the package: .*larger"):
+        Example.load("smaller")
+
+
+def test_the_curve_has_a_bar_for_each_step_and_each_evaluation(tmp_path: Path) -> None:
+    history = [Step(0, held_out=Evaluation(0.25, 0.1, 8, 1.0))]
+    history += [Step(n, reward=n / 4, right=0.5, casts=8, times={"rollout": 1.5}) for n in range(1, 5)]
+
+    lines = chart(history)
+
+    assert lines[0] == " 1.0 │   █"
+    assert lines[4] == "     │  ██"
+    assert lines[-1] == "held out after step   0: reward 0.25, right 10% of 8"
+    write_page(tmp_path / "curve.html", "a<b", history, Settings())
+    page = (tmp_path / "curve.html").read_text()
+    assert "<h1>cantrip train a&lt;b</h1>" in page
+    points = page.partition('class="train" points="')[2].partition('"')[0].split()
+    assert len(points) == 4
+    assert float(points[0].split(",")[1]) > float(points[-1].split(",")[1])
+    assert [each.name for each in tmp_path.iterdir()] == ["curve.html"]

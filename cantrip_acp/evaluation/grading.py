@@ -122,12 +122,10 @@ async def _scored(task: Task, left: Left) -> _Found | None:
 
 
 async def _verified(task: Task, left: Left) -> _Found | None:
-    """The score of the verifier, which gets the expected answer beside the thread."""
+    """The score of the verifier. It reads the expected answer with the thread."""
     if left.verifier is None or left.leaf is None:
         return None if left.verifier is None else (0.0, "the entity wrote nothing", None)
-    verdict = await judge.verify(
-        left.verifier, left.loom, left.leaf, record=False, keep=left.loom, reference=task.reference
-    )
+    verdict = await judge.verify(left.verifier, left.loom, left.leaf, record=False)
     return verdict.reward, verdict.note, verdict.usage
 
 

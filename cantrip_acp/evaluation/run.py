@@ -227,7 +227,7 @@ class Runner:
             cantrip = build(
                 recipe, workspace=workspace, crystal=_crystal(task, recipe, crystal), loom=loom
             ).for_session((), hosts)
-            cast = _Cast(cantrip)
+            cast = _Cast(cantrip, task.reference)
             began = time.monotonic()
             state, error = None, None
             try:
@@ -300,8 +300,9 @@ class Runner:
 class _Cast:
     """The casts of one sample: one, or those that an Inspect solver asks for."""
 
-    def __init__(self, cantrip: Cantrip) -> None:
+    def __init__(self, cantrip: Cantrip, reference: Any) -> None:
         self._cantrip = cantrip
+        self._reference = reference
         self._closed = NO_USAGE
         self.entity: Entity | None = None
         self.answer: Any = None
@@ -316,7 +317,7 @@ class _Cast:
         if self.entity is None:
             self.entity = self._cantrip.invoke()
         self.reason = "error"
-        result = await self.entity.cast(intent, context=context)
+        result = await self.entity.cast(intent, context=context, reference=self._reference)
         self.answer, self.reason = result.result, result.reason
         self.turns += result.turns
         return result

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -28,7 +27,7 @@ from cantrip_acp.recipes.parse.document import SUFFIXES, Document, parse
 from cantrip_acp.recipes.parse.source_map import KeyPath, Places
 from cantrip_acp.recipes.recipe import Recipe, is_path
 from cantrip_acp.recipes.recipe import load as load_recipe
-from cantrip_acp.text.codecs import convert
+from cantrip_acp.tuplespace.batch import read_intents
 
 if TYPE_CHECKING:
     from cantrip_acp.evaluation.inspect_tasks import InspectSample
@@ -322,15 +321,8 @@ class _Loader:
             lines = self._files.read(path).decode().splitlines()
         except (DefinitionError, UnicodeDecodeError) as error:
             raise self._error(self._document, ("dataset",), str(error)) from None
-        for index, line in enumerate(lines, 1):
-            if line.strip():
-                try:
-                    row = convert(json.loads(line), _Row)
-                except (ValueError, RecursionError, msgspec.ValidationError) as error:
-                    raise DefinitionError(
-                        f'{error}; each line is {{"intent": "…", "reference": …, "id": "…"}}', where=f"{path}:{index}"
-                    ) from None
-                yield {"name": row.id or f"{path.stem}-{index}", "intent": row.intent, "reference": row.reference}
+        for index, row in enumerate(read_intents(lines, str(path)), 1):
+            yield {"name": row.id or f"{path.stem}-{index}", "intent": row.intent, "reference": row.reference}
 
     def _inspect(self, named: str, shared: Mapping[str, Any]) -> Iterator[Task]:
         from cantrip_acp.evaluation import inspect_tasks
@@ -449,14 +441,6 @@ class _Loader:
     @staticmethod
     def _error(document: Document, at: KeyPath, message: str) -> RecipeError:
         return RecipeError(problems=[document.problem(at, message)])
-
-
-class _Row(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of a dataset."""
-
-    intent: str
-    id: str | None = None
-    reference: Any = None
 
 
 def _digest(data: Any) -> str:

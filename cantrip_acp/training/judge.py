@@ -72,11 +72,9 @@ async def verify(
     high: float = 1.0,
     record: bool = True,
     keep: Loom | None = None,
-    reference: Any = None,
 ) -> Verdict:
     """Let a verifier judge the thread that ends in a turn, and give that turn the reward from its answer.
 
-    ``reference`` is the expected answer. The verifier gets it as a context titled 'reference'.
     The verifier's own cast is recorded in ``keep``, or in its own loom. ``record=False`` writes no reward. Raises
     `TurnNotFound`, `DefinitionError` for invalid bounds, `VerdictError` if there is no verdict (then no reward is
     written), and the errors of a cast.
@@ -84,12 +82,9 @@ async def verify(
     if not (abs(low) <= sys.float_info.max and abs(high) <= sys.float_info.max and low < high):
         raise DefinitionError(f"a verifier's rewards need a low end and a higher one, not {low:g} and {high:g}")
     thread = own_thread(loom, leaf_id)
-    blocks = [ContextBlock(rendered(loom, thread), title="thread", source="loom")]
-    if reference is not None:
-        blocks.append(ContextBlock(json.dumps(reference, ensure_ascii=False), title="reference", source="user"))
+    block = ContextBlock(rendered(loom, thread), title="thread", source="loom")
     async with verifier.invoke(loom=keep) as entity:
-        known = "" if reference is None else " The context titled 'reference' has the expected answer."
-        result = await entity.cast(intent(low, high) + known, context=blocks)
+        result = await entity.cast(intent(low, high), context=[block])
     named = f"verifier:{verifier.name or verifier.id} ({verifier.crystal.model})"
     if not result.terminated:
         raise VerdictError(f"{named} gave no verdict: its cast ended with {result.reason}")

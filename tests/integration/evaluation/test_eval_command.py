@@ -215,7 +215,7 @@ def test_scores_and_verifiers_judge(folder: Path) -> None:
         "    return (0.75 if reference in answer else 0, 'as expected')\n"
     )
     (folder / "judge.cantrip.yaml").write_text(
-        "name: judge\ncrystal: {provider: scripted, responses: [{repeat: true, when: \"'reference' has the expected\", "
+        "name: judge\ncrystal: {provider: scripted, responses: [{repeat: true, when: these are the expected answers, "
         'content: \'{"reward": 0.25, "note": "too short"}\', usage: {prompt_tokens: 1, completion_tokens: 1, cost: 0.5}}]}\n'
         "circle: {medium: conversation, gates: [done], wards: [max_turns: 1]}\n"
     )

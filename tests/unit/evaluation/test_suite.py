@@ -44,13 +44,13 @@ def test_tasks_are_in_the_file_in_task_files_and_in_a_dataset(folder: Path) -> N
         "tasks:\n  - {name: a, intent: Do a., reference: 1, seconds: 5}\n  - tasks/*.yaml\n",
     )
     assert [(t.name, t.intent, t.reference) for t in found.tasks] == [
-        ("a", "Do a.", 1), ("b", "Do b.", None), ("c", "Do c.", 3), ("d-3", "Do d.", "x"),
+        ("a", "Do a.", 1), ("b", "Do b.", None), ("c", "Do c.", 3), ("d-2", "Do d.", "x"),
     ]  # fmt: skip
     assert found.samples == 4
     assert [t.seconds for t in found.tasks] == [5, 900, 900, 900]
     # A task's own checks take the place of the suite's.
     assert [list(t.checks) for t in found.tasks[:2]] == [[("reference", "exact")], [("answer", ["b"])]]
-    assert [t.name for t in found.chosen(["d", "b"])] == ["b", "d-3"]
+    assert [t.name for t in found.chosen(["d", "b"])] == ["b", "d-2"]
     with pytest.raises(DefinitionError, match="no task has a name that begins with z"):
         found.chosen(["z"])
 

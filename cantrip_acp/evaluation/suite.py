@@ -292,7 +292,9 @@ class _Loader:
         if twice:
             raise self._error(self._document, ("tasks",), f"two tasks have the name {twice[0]!r}")
         path = self._document.path
-        name = data.get("name") or (path.parent.name if path.name == SUITE_FILE else path.name.partition(".")[0])
+        name = data.get("name") or (
+            path.resolve().parent.name if path.name == SUITE_FILE else path.name.partition(".")[0]
+        )
         if "inspect" in data and not data.get("name"):
             name = Path(data["inspect"].partition("@")[0]).stem
         return Suite(name, tasks, data.get("samples", 1), data.get("description", ""), tuple(dict.fromkeys(self._runs)))

@@ -220,3 +220,41 @@ def test_a_loom_that_is_gone_is_said(watched: Watched, folder: Path, tmp_path: P
     assert "1 loom could not be read" in watch.page.inner_text(".damage")
     assert watch.page.locator("a.thread").count() == 0
     watch.clean()
+
+
+SUITE = """\
+recipe: review.cantrip.yaml
+checks: [reference: includes]
+tasks:
+  - {name: search, intent: Review the change in feature/search., reference: two bugs}
+  - {name: login, intent: "Review <img src=x onerror=alert(1)> the login.", reference: </script><b>three bugs}
+"""
+
+
+def test_a_cell_of_an_evaluation_opens_its_thread(watched: Watched, tmp_path: Path) -> None:
+    (tmp_path / "review.cantrip.yaml").write_text(RECIPE)
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    env = {"CANTRIP_STATE_DIR": str(tmp_path / "state")}
+    done = run("eval", "suite.yaml", "--out", "out", cwd=tmp_path, **env)
+    assert done.status == 1, done.err
+    assert run("eval", "suite.yaml", "--out", "two", "--samples", "2", cwd=tmp_path, **env).status == 1
+    watch = watched()
+    watch.origin = "file://"
+    page = watch.page
+    page.goto((tmp_path / "out/report.html").as_uri())
+    assert page.title() == f"Evaluation of {tmp_path.name}"
+    assert "50% [9%, 91%]" in page.inner_text("body")
+    # What the model and the suite say is text.
+    assert "</script><b>three bugs" in page.inner_text("body")
+    watch.shot("evaluation-page")
+    page.click("a.failed:has-text('0/1')")
+    page.wait_for_selector(".row.selected")
+    assert "No bug found." in page.inner_text("#app")
+    # With several samples the cell leads to their list.
+    page.goto((tmp_path / "two/report.html").as_uri())
+    page.click("a.passed:has-text('2/2')")
+    assert page.url.endswith("#c0-0")
+    page.click("#c0-0 + table a >> nth=1")
+    page.wait_for_selector(".row.selected")
+    assert "Two bugs in feature/search" in page.inner_text("#app")
+    watch.clean()

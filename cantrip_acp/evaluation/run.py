@@ -192,8 +192,9 @@ class Runner:
     async def run(self) -> None:
         """Run them, at most ``jobs`` at once. A cancellation leaves what has ended."""
         waiting = iter(self.waiting())
+        temporary = TemporaryFolder("cantrip-eval-")
 
-        async def work() -> None:
+        async def work(place: Path) -> None:
             for task, crystal, number in waiting:
                 left = None if self.plan.budget_usd is None else self.plan.budget_usd - self._spent
                 if left is not None and left <= 0:
@@ -201,90 +202,92 @@ class Runner:
                     return
                 self.running += 1
                 try:
-                    record = await self._sample(task, crystal, number, left)
+                    record = await self._sample(task, crystal, number, left, place)
                 finally:
                     self.running -= 1
+                    place = _cleared(place)
                 self.folder.add(record)
                 self._spent += record["usage"]["cost"] or 0.0
                 self._ended(record)
 
-        async with anyio.create_task_group() as tasks:
-            for _ in range(self.plan.jobs):
-                tasks.start_soon(work)
-
-    async def _sample(self, task: Task, crystal: str, number: int, left: float | None) -> Record:
-        """Cast in a fresh folder, and judge."""
-        temporary = TemporaryFolder("cantrip-eval-")
-        base = Path(temporary.path)
         try:
-            workspace = base / "workspace"
-            await anyio.to_thread.run_sync(lay, task, workspace)
-            loom = self.folder.loom(crystal)
-            recipe = _for_sample(task.recipe, base / "state", task.seconds, left)
-            hosts = NamedHosts()
-            hosts.allow(self.plan.hosts)
-            hosts.add_from_text(task.intent)
-            cantrip = build(
-                recipe, workspace=workspace, crystal=_crystal(task, recipe, crystal), loom=loom
-            ).for_session((), hosts)
-            cast = _Cast(cantrip, task.reference)
-            began = time.monotonic()
-            state, error = None, None
-            try:
-                if task.inspect is None:
-                    await cast.ask(task.intent)
-                else:
-                    state = await task.inspect.solve(cast.solve, cantrip.crystal.model)
-            except LoomError:
-                raise
-            except CantripError as failure:
-                error = str(failure)
-            except Exception as failure:  # noqa: BLE001 - a solver is somebody else's code
-                error = f"the solver failed: {type(failure).__name__}: {failure}"
-            finally:
-                await cast.close()
-            seconds = time.monotonic() - began
-            leaf = None if cast.entity is None else loom.last_turn(cast.entity.id)
-            result = Grade(False, (), 0.0, error)
-            if error is None:
-                verifier = None
-                if task.verifier is not None:
-                    verifier = build(task.verifier, workspace=base, loom=self.folder.loom("verifiers"))
-                judged = Left(workspace, cast.answer, loom, leaf, base, verifier)
-                result = await (grade(task, judged) if task.inspect is None else _inspected(task, judged, state))
-            if leaf is not None and result.error is None:
-                note = "; ".join(result.wrong)[:2_000] or None
-                loom.append(
-                    RewardRecord(leaf, result.score, f"eval:{self.plan.suite.name}", note, now(), "shaped", grade=True)
-                )
-            if self.plan.keep:
-                self._keep(task, crystal, number, workspace, loom, cast)
-            usage = cast.usage if result.usage is None else cast.usage + result.usage
-            record = {
-                "key": key_of(task, crystal, number),
-                "task": task.name,
-                "kind": task.kind,
-                "digest": task.digest,
-                "crystal": crystal,
-                "model": cantrip.crystal.model,
-                "sample": number,
-                "outcome": "error" if result.error is not None else "passed" if result.passed else "failed",
-                "score": result.score,
-                "wrong": list(result.wrong),
-                "error": result.error,
-                "answer": as_text("" if cast.answer is None else cast.answer),
-                "reason": cast.reason,
-                "turns": cast.turns,
-                "seconds": round(seconds, 3),
-                "usage": {"queries_without_usage": 0, "queries_without_cost": 0, **usage.record()},
-                "loom": f"looms/{Path(loom.location or '').name}",
-                "turn": leaf,
-                "ended": now(),
-            }
-            masked: Record = shared().data(record)
-            return masked
+            async with anyio.create_task_group() as tasks:
+                for number in range(self.plan.jobs):
+                    tasks.start_soon(work, Path(temporary.path) / str(number))
         finally:
             temporary.close()
+
+    async def _sample(self, task: Task, crystal: str, number: int, left: float | None, base: Path) -> Record:
+        """Cast in a fresh folder below ``base``, and judge.
+
+        Samples in a folder of the same path are casts of the same cantrip, so looms compare those of one task as a group.
+        """
+        workspace = base / "workspace"
+        await anyio.to_thread.run_sync(lay, task, workspace)
+        loom = self.folder.loom(crystal)
+        recipe = _for_sample(task.recipe, base / "state", task.seconds, left)
+        hosts = NamedHosts()
+        hosts.allow(self.plan.hosts)
+        hosts.add_from_text(task.intent)
+        cantrip = build(recipe, workspace=workspace, crystal=_crystal(task, recipe, crystal), loom=loom).for_session(
+            (), hosts
+        )
+        cast = _Cast(cantrip, task.reference)
+        began = time.monotonic()
+        state, error = None, None
+        try:
+            if task.inspect is None:
+                await cast.ask(task.intent)
+            else:
+                state = await task.inspect.solve(cast.solve, cantrip.crystal.model)
+        except LoomError:
+            raise
+        except CantripError as failure:
+            error = str(failure)
+        except Exception as failure:  # noqa: BLE001 - a solver is somebody else's code
+            error = f"the solver failed: {type(failure).__name__}: {failure}"
+        finally:
+            await cast.close()
+        seconds = time.monotonic() - began
+        leaf = None if cast.entity is None else loom.last_turn(cast.entity.id)
+        result = Grade(False, (), 0.0, error)
+        if error is None:
+            verifier = None
+            if task.verifier is not None:
+                verifier = build(task.verifier, workspace=base, loom=self.folder.loom("verifiers"))
+            judged = Left(workspace, cast.answer, loom, leaf, base, verifier)
+            result = await (grade(task, judged) if task.inspect is None else _inspected(task, judged, state))
+        if leaf is not None and result.error is None:
+            note = "; ".join(result.wrong)[:2_000] or None
+            loom.append(
+                RewardRecord(leaf, result.score, f"eval:{self.plan.suite.name}", note, now(), "shaped", grade=True)
+            )
+        if self.plan.keep:
+            self._keep(task, crystal, number, workspace, loom, cast)
+        usage = cast.usage if result.usage is None else cast.usage + result.usage
+        record = {
+            "key": key_of(task, crystal, number),
+            "task": task.name,
+            "kind": task.kind,
+            "digest": task.digest,
+            "crystal": crystal,
+            "model": cantrip.crystal.model,
+            "sample": number,
+            "outcome": "error" if result.error is not None else "passed" if result.passed else "failed",
+            "score": result.score,
+            "wrong": list(result.wrong),
+            "error": result.error,
+            "answer": as_text("" if cast.answer is None else cast.answer),
+            "reason": cast.reason,
+            "turns": cast.turns,
+            "seconds": round(seconds, 3),
+            "usage": {"queries_without_usage": 0, "queries_without_cost": 0, **usage.record()},
+            "loom": f"looms/{Path(loom.location or '').name}",
+            "turn": leaf,
+            "ended": now(),
+        }
+        masked: Record = shared().data(record)
+        return masked
 
     def _keep(self, task: Task, crystal: str, number: int, workspace: Path, loom: Loom, cast: _Cast) -> None:
         """The files as they were left, and the entity's words as a script that plays them again."""
@@ -372,6 +375,14 @@ def _for_sample(recipe: Recipe, state: Path, seconds: float, left: float | None)
         "loom": {"files": False},
     }
     return replace(recipe, data=data, state_dir=state)
+
+
+def _cleared(folder: Path) -> Path:
+    """Delete a sample's folder. Returns where the next one goes: another path if something cannot be deleted."""
+    shutil.rmtree(folder, ignore_errors=True)
+    while folder.exists():
+        folder = folder.with_name(f"{folder.name}-")
+    return folder
 
 
 def lay(task: Task, folder: Path) -> None:

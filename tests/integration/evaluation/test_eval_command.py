@@ -121,6 +121,12 @@ def test_what_has_ended_is_not_run_again(folder: Path) -> None:
     again = run(folder, *command, "--samples", "2")
     assert "2 had ended in an earlier run" in again.stderr
     assert [(r["task"], r["sample"]) for r in rows(again.stdout)[:-1]] == [("hello", 1), ("count", 1)]
+    # Samples of one run and one task are a group.
+    run(folder, *command[:3], "--samples", "2", "--out", "group")
+    (loom,) = (folder / "group/looms").iterdir()
+    ranked = processes.run([*CANTRIP, "loom", "rank", str(loom), "--json"], cwd=folder, capture_output=True, text=True)
+    assert ranked.returncode == 0, ranked.stderr
+    assert [len(group["threads"]) for group in json.loads(ranked.stdout)["groups"]] == [2, 2]
     # Another text of a task is other work, and the rest is not.
     (folder / "suite.yaml").write_text(SUITE.replace("hello to Ada", "hello to Ada now"))
     changed = rows(run(folder, *command, "--samples", "2").stdout)

@@ -46,13 +46,9 @@ class EmbeddedCrystal(LocalCrystal):
 
     async def query(self, query: Query, emit: Emit) -> Response:
         server = await anyio.to_thread.run_sync(self._ready)
-        using = server.in_use()
-        await anyio.to_thread.run_sync(using.__enter__)
-        try:
+        async with server.ready():
             # The server reports the path of the weights.
             return msgspec.structs.replace(await super().query(query, emit), model=self.model)
-        finally:
-            using.__exit__(None, None, None)
 
     @property
     def llama_cpp(self) -> bool:

@@ -6,6 +6,7 @@ The process starts with the first query and stops when it was idle for some time
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hashlib
 import json
@@ -15,10 +16,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import anyio
 
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.files import paths
@@ -78,6 +81,40 @@ class ModelServer:
         finally:
             os.utime(used)
             os.close(used)
+
+    @asynccontextmanager
+    async def ready(self) -> AsyncIterator[None]:
+        """`in_use`, without blocking. A cancel takes effect at once; the process then starts on, for the next query."""
+        using, loop, over, lock = self.in_use(), asyncio.get_running_loop(), anyio.Event(), threading.Lock()
+        left = entered = False
+        error: BaseException | None = None
+
+        def enter() -> None:
+            nonlocal entered, error
+            try:
+                using.__enter__()
+            except BaseException as caught:  # noqa: BLE001 - raised again below
+                error = caught
+            else:
+                with lock:
+                    entered = not left
+                if not entered:
+                    using.__exit__(None, None, None)
+            with suppress(RuntimeError):  # The loop has ended.
+                loop.call_soon_threadsafe(over.set)
+
+        # A thread of anyio would let the whole program wait for it at its end.
+        threading.Thread(target=enter, name=f"start {self._who}", daemon=True).start()
+        try:
+            await over.wait()
+            if error is not None:
+                raise error
+            yield
+        finally:
+            with lock:
+                left = True
+            if entered:
+                using.__exit__(None, None, None)
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as connection:

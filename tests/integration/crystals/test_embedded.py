@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import http.client
 import json
 import os
@@ -15,10 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom
 from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.core.events import QueryStarted
 from cantrip_acp.crystals.contract import Crystal, template_label
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.embedded.server import ModelServer, ServerSettings
@@ -163,6 +167,29 @@ def test_sessions_that_ask_at_once_share_a_process_that_ends_when_it_is_idle(fil
     asking[2].communicate("\n")
     wait(lambda: not running(sockets))
     assert not list(sockets.rglob("model.sock"))
+
+
+async def test_a_cancel_does_not_wait_until_the_model_is_loaded(tmp_path: Path, sockets: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(1000))
+    # Another session starts the process, for as long as this test holds the lock.
+    (folder := ServerSettings(str(broken), 8192, len(os.sched_getaffinity(0))).folder).mkdir(0o700)
+    with (folder / "starting").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = Cantrip(
+            crystal(tmp_path, '"gguf:broken.gguf"'), Call(), Circle("conversation", ["done"], {"max_turns": 1})
+        )
+        async with made.invoke() as entity, entity.stream("Say hello.") as stream:
+            async for event in stream:
+                if isinstance(event, QueryStarted):
+                    while not (folder / "used").exists():
+                        await anyio.sleep(0.01)
+                    entity.cancel()
+        assert stream.result is not None
+        assert stream.result.reason == "cancelled"
+    # What was begun ends by itself, and holds nothing.
+    with (folder / "used").open() as used:
+        await anyio.to_thread.run_sync(fcntl.flock, used, fcntl.LOCK_EX)
 
 
 def test_weights_that_are_no_model_are_an_error_that_says_so(tmp_path: Path, sockets: Path) -> None:

@@ -270,8 +270,10 @@ class Meter:
         return self._before + (UNKNOWN_USAGE if self._reported is None else self._reported)
 
 
-STOPS = ("stop", "length", "tool_calls", "refusal", "content_filter")
+STOPS = ("stop", "length", "tool_calls", "refusal", "content_filter", "repetition")
 """The reasons why a response ends. All providers use these words."""
+CUTS = ("length", "repetition")
+"""Those of a response that was cut off: at its token limit, or because it repeated itself endlessly."""
 
 
 ToolMode = Literal["native", "text", "none"]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.crystals.contract import ToolCall
+from cantrip_acp.crystals.contract import CUTS, ToolCall
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Crystal, Response, ToolDefinition
@@ -83,7 +83,7 @@ class TextPrograms:
         content = response.content
         if response.tool_calls or response.refused or not content:
             return response
-        cut = response.stop_reason == "length"
+        cut = response.stop_reason in CUTS
         found = self._program(content)
         if found is None and not cut:
             from cantrip_acp.crystals.text_tools import misplaced_call

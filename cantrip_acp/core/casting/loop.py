@@ -29,7 +29,7 @@ from cantrip_acp.core.folding.apply import make_more_room, make_room
 from cantrip_acp.core.history.continuation import rebuild_context
 from cantrip_acp.core.scoring import Scoring
 from cantrip_acp.core.state import CastState
-from cantrip_acp.crystals.contract import NO_USAGE, Query, RequestParameters, Response, ToolCall, Usage
+from cantrip_acp.crystals.contract import CUTS, NO_USAGE, Query, RequestParameters, Response, ToolCall, Usage
 from cantrip_acp.crystals.http_clients import prepare
 from cantrip_acp.crystals.retry import query_with_retries
 from cantrip_acp.gates.contract import ProgramCall
@@ -340,8 +340,8 @@ class CastRun:
             return "done"
         if response.refused:
             return "refusal"
-        if not response.tool_calls and response.stop_reason == "length":
-            # Cut at the crystal's own limit: half an answer is not a result.
+        if not response.tool_calls and response.stop_reason in CUTS:
+            # Cut at the crystal's own limit, or as it repeated itself: half an answer is not a result.
             return "max_tokens"
         if not response.tool_calls and response.problem is None and not self.entity.require_done:
             return "text"

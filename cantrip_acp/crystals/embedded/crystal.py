@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -21,6 +22,7 @@ from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.embedded.server import ModelServer, ServerSettings
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.local.crystal import LocalCrystal
+from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 from cantrip_acp.crystals.openai.client import OpenAISdk
 from cantrip_acp.crystals.text_tools import call_grammar
 
@@ -28,6 +30,24 @@ WINDOW = 8192
 """Tokens of the context window where the recipe gives none."""
 _MOST_TOKENS = 1024
 """Tokens of an answer where the call gives no ``max_tokens``."""
+
+
+_LOOK_TOKENS = 32
+"""The number of tokens after which an answer is searched for repetition."""
+_REPEATS = ((400, 50), (1600, 400))
+"""An answer repeats itself if its last characters (the first number) repeat a unit of at most as many as the second says."""
+
+
+def repeated_unit(pieces: Sequence[str]) -> str | None:
+    """What the end of a text repeats again and again; None if it does not. ``pieces`` are the text's last ones."""
+    text = "".join(pieces)
+    for length, most in _REPEATS:
+        if len(text) >= length:
+            end = text[-length:]
+            for size in range(1, most + 1):
+                if end[size:] == end[:-size]:
+                    return end[-size:]
+    return None
 
 
 class EmbeddedCrystal(LocalCrystal):
@@ -65,6 +85,15 @@ class EmbeddedCrystal(LocalCrystal):
         elif "tools" not in body and query.tools and query.tool_choice == "required":
             # CRYSTAL-5 without asking again: the model can write nothing but a call.
             body["grammar"] = call_grammar(query.tools)
+        if body["stream"]:
+            # The counts of an answer that is not read to its end (`endless`).
+            body["timings_per_token"] = True
+
+    def endless(self, chat: ChatAnswer) -> str | None:
+        pieces = chat.text or chat.thoughts
+        if len(pieces) % _LOOK_TOKENS or (unit := repeated_unit(pieces[-_REPEATS[-1][0] :])) is None:
+            return None
+        return f"The answer was stopped, because it repeats {unit[:60]!r} without an end."
 
     def explained(self, error: CrystalError) -> CrystalError:
         if error.status is None and "no connection to" in str(error):

@@ -15,7 +15,7 @@ from cantrip_acp.core.errors import CrystalError, DefinitionError
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.catalog import unsupported_params
 from cantrip_acp.crystals.catalog.types import priced
-from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Emit, Message, Query, RequestParameters, Response, Usage
+from cantrip_acp.crystals.contract import CUTS, UNKNOWN_USAGE, Emit, Message, Query, RequestParameters, Response, Usage
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.openai.chat_messages import OPENAI, render, render_tools
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
@@ -186,6 +186,7 @@ class ChatCrystal:
         offered = query.tools if query.tool_choice != "none" and by_text else ()
         names = {wire_name(tool.name) for tool in offered}
         answer = _Answer(ChatAnswer(), StreamedTextFilter(names, tags=self.think_tags), emit)
+        stopped: str | None = None
         async with self.sdk.events(PATH, body, query) as events:
             whole = await events.whole()
             if whole is None:
@@ -195,7 +196,10 @@ class ChatCrystal:
                         raise self.sdk.refused_midway(answer.chat.error)
                     if answer.chat.ended:
                         break
-                while answer.chat.ended and (more := await events.afterwards()) is not None:
+                    if (stopped := self.endless(answer.chat)) is not None:
+                        answer.chat.finish = "repetition"
+                        break
+                while answer.chat.ended and stopped is None and (more := await events.afterwards()) is not None:
                     await self._feed(answer, more, query)
             elif isinstance(whole, dict):
                 await self._feed(answer, whole, query)
@@ -212,6 +216,8 @@ class ChatCrystal:
             )
         await self.ended(answer.chat)
         response = await self._response(answer, query)
+        if stopped is not None:
+            response = msgspec.structs.replace(response, notices=(*response.notices, stopped))
         asked = RequestParameters(
             body.get("temperature"),
             body.get("top_p"),
@@ -276,6 +282,10 @@ class ChatCrystal:
                 self.sdk.who,
             )
 
+    def endless(self, chat: ChatAnswer) -> str | None:
+        """Why an answer is not read to its end, for the user; None to read on. It counts as cut off."""
+        return None
+
     async def ended(self, chat: ChatAnswer) -> None:
         """Ask the server what it did not say with its answer."""
 
@@ -296,7 +306,7 @@ def require_content(who: str, response: Response) -> Response:
     """Return the response if it has text, calls or a refusal. Otherwise raise `CrystalError` with the reason."""
     if response.tool_calls or response.refused or (response.content and response.content.strip()):
         return response
-    if response.stop_reason == "length":
+    if response.stop_reason in CUTS:
         raise CrystalError(
             f"{who}: the token limit was reached before the answer began, "
             f"{'all of it was used for thinking' if response.thinking else 'nothing was said'}; raise call.max_tokens",

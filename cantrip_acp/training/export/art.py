@@ -32,7 +32,7 @@ from cantrip_acp.training.export.rows import Sequences, entries, rendered, reque
 from cantrip_acp.training.export.selection import Episode, Source
 
 _NUMBER = re.compile(r"[0-9]{1,15}\Z")
-_FINISHES = {"length": "length", "content_filter": "content_filter", "tool_calls": "tool_calls"}
+_FINISHES = {"length": "length", "repetition": "length", "content_filter": "content_filter", "tool_calls": "tool_calls"}
 
 
 class Art:

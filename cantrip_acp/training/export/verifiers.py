@@ -20,7 +20,7 @@ import msgspec
 
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
-from cantrip_acp.crystals.contract import Message, ToolDefinition
+from cantrip_acp.crystals.contract import CUTS, Message, ToolDefinition
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.thread import INTERRUPTED, answer
@@ -356,8 +356,8 @@ def _call(uttered: WindowUtterance, node: int, end: float) -> dict[str, Any]:
         }
     if counted.model is not None:
         call["model"] = counted.model
-    if stop in ("stop", "length", "tool_calls"):
-        call["finish_reason"] = stop
+    if stop in ("stop", *CUTS, "tool_calls"):
+        call["finish_reason"] = "length" if stop in CUTS else stop
     # The time of the whole turn. It includes the time that the circle needed.
     call["time"] = {"start": max(0.0, end - counted.duration_ms / 1000), "end": end}
     return call

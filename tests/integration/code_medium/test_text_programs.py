@@ -154,14 +154,17 @@ async def test_unclear_programs_do_not_go_on_for_ever(required: bool) -> None:
         (f"{BLOCK}\nor:\n```python\nopen('oth", False),
     ],
 )
-async def test_of_an_answer_that_was_cut_off_a_whole_block_is_run(tmp_path: Path, text: str, runs: bool) -> None:
+@pytest.mark.parametrize("reason", ["length", "repetition"])
+async def test_of_an_answer_that_was_cut_off_a_whole_block_is_run(
+    tmp_path: Path, text: str, runs: bool, reason: str
+) -> None:
     made = cantrip("code", text, "There.", where=tmp_path)
     ask = made.crystal.query
 
     async def cut(query: Any, emit: Any) -> Any:
         import msgspec
 
-        return msgspec.structs.replace(await ask(query, emit), stop_reason="length")
+        return msgspec.structs.replace(await ask(query, emit), stop_reason=reason)
 
     made.crystal.query = cut  # type: ignore[method-assign]
     result = await made.cast("go")

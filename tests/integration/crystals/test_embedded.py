@@ -23,8 +23,9 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, Loom
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.events import QueryStarted
-from cantrip_acp.crystals.contract import Crystal, template_label
+from cantrip_acp.crystals.contract import Crystal, Delta, Message, Query, template_label
 from cantrip_acp.crystals.embedded import weights
+from cantrip_acp.crystals.embedded.crystal import repeated_unit
 from cantrip_acp.crystals.embedded.server import ModelServer, ServerSettings
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.selection import Source
@@ -128,6 +129,51 @@ class UnixServer(http.client.HTTPConnection):
     def ask(self, path: str, body: Any = None) -> Any:
         self.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
         return json.loads(self.getresponse().read())
+
+
+async def test_an_answer_that_repeats_itself_is_stopped(file: Path, sockets: Path, tmp_path: Path) -> None:
+    made = crystal(tmp_path, "{provider: embedded, model: smollm2, logprobs: true}")
+    shown: list[str] = []
+
+    async def emit(delta: Delta) -> None:
+        shown.append(delta.text)
+
+    asked = Query(
+        [Message("user", "Repeat after me: " + "yes " * 60)], params=Call(max_tokens=1000, temperature=0, seed=1)
+    )
+    response = await made.query(asked, emit)
+    assert response.stop_reason == "repetition", response.content
+    assert response.content == "".join(shown)
+    assert response.notices[0].startswith("The answer was stopped, because it repeats ")
+    assert response.usage.completion_tokens is not None
+    assert response.usage.completion_tokens < 1000
+    assert response.sampled is not None
+    assert len(response.sampled.ids) == response.usage.completion_tokens
+
+
+# What SmolLM2 wrote, the first two without an end.
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("YES, I WILL " + "YES, " * 100, "YES, "),
+        ("|  \n" * 120, "|  \n"),
+        ("A paragraph of eighty characters or so, which the model writes again and again.\n\n" * 20, "A paragraph"),
+        ("The numbers are: " + ", ".join(map(str, range(1, 400))), None),
+        ("YES, " * 30, None),
+        (
+            "".join(
+                f"{n}. **Python is a language of the {what}**: Python is a language that can be used in the {what}.\n\n"
+                for n, what in enumerate(["future", "past"] * 20, 10)
+            ),
+            None,
+        ),
+    ],
+)
+def test_only_the_same_again_and_again_is_repetition(text: str, unit: str | None) -> None:
+    found = repeated_unit([text])
+    assert (found is None) == (unit is None)
+    assert found is None or unit is None or len(found) >= len(unit)
+    assert found is None or text.endswith(found * 4)
 
 
 async def test_a_model_whose_process_was_killed_is_started_again(file: Path, sockets: Path, tmp_path: Path) -> None:

@@ -144,8 +144,10 @@ def misplaced_call(text: str, tools: Collection[ToolDefinition]) -> str | None:
         return None
     names = {wire_name(tool.name) for tool in tools}
     places = [(said, "is not in a block")]
-    for block in top_level_blocks(said) if "```" in said or "~~~" in said else ():
-        if block.kind == "fence" and block.closed and block.info.lower() not in (FENCE, "text"):
+    for block in top_level_blocks(said):
+        if block.kind == "paragraph_open":
+            places.append((said[block.start : block.end], "is not in a block"))
+        elif block.kind == "fence" and block.closed and block.info.lower() not in (FENCE, "text"):
             places.append((block.body, f"is in a block that begins with ```{block.info}"))
     tagged = [piece.partition("</tool_call>") for piece in said.split("<tool_call>")[1:_MOST]]
     places += [(inner, "is between <tool_call> tags") for inner, end, _ in tagged if end]

@@ -345,6 +345,7 @@ OTHER_FORMS = [
     # What SmolLM2 wrote instead of the block that it was asked for.
     ("conversation", f"```json\n{DONE}\n```\n\nThis is a JSON example.", "begins with ```json"),
     ("conversation", DONE, "is not in a block"),
+    ("conversation", f"Sure! Here it is:\n\n{DONE}\n\nThat is the answer.", "is not in a block"),
     ("conversation", f"Sure!\n<tool_call>\n{DONE}\n</tool_call>", "between <tool_call> tags"),
     ("conversation", f"```\n{DONE}\n```", "begins with ```. "),
     ("code", "The answer:\n```py\ndone(4)\n```", "the block begins with ```py. "),

@@ -102,6 +102,8 @@ class Model:
         self.listened: list[Listened] = []
         self.outcomes: Counter[str] = Counter()
         for made in self.crystals.values():
+            # The process is that of a state folder, and each test has another.
+            self.server: ModelServer = made._ready()
             made.query = self._listening(made.query)
 
     def _listening(self, query: Any) -> Any:
@@ -115,10 +117,9 @@ class Model:
 
     def text_of(self, ids: Sequence[int]) -> str:
         """The text of tokens, by the model's own tokenizer."""
-        server: ModelServer = next(each._server for each in self.crystals.values() if each._server is not None)
         connection = http.client.HTTPConnection("localhost")
         connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.connect(server.socket)
+        connection.sock.connect(self.server.socket)
         with closing(connection):
             connection.request("POST", "/detokenize", json.dumps({"tokens": ids}), {"Content-Type": "application/json"})
             text: str = json.load(connection.getresponse())["content"]

@@ -303,6 +303,11 @@ class RequestParameters(msgspec.Struct, frozen=True, omit_defaults=True):
     template: str | None = None
     weights: str | None = None
 
+    @classmethod
+    def of(cls, call: Call) -> RequestParameters:
+        """The parameters that a call asks for."""
+        return cls(call.temperature, call.top_p, call.seed, call.max_tokens, call.top_k, call.min_p, call.stop)
+
 
 WEIGHTS_VARIABLE = "CANTRIP_WEIGHTS"
 """The environment variable with the label of the weights' version, for crystals without the option ``weights``."""

@@ -115,10 +115,7 @@ class CastRun:
         self._reference = reference
         scorer = entity.circle.score if entity.cantrip.scores else None
         self._scoring = Scoring(scorer, entity.loom, entity.redactor, intent, reference)
-        call = entity.call
-        parameters = RequestParameters(
-            call.temperature, call.top_p, call.seed, call.max_tokens, call.top_k, call.min_p, call.stop
-        )
+        parameters = RequestParameters.of(entity.call)
         self.cast.parameters = parameters if parameters != RequestParameters() else None
         if resumed is not None and resumed.spent < (entity.circle.wards.max_turns or 1):
             self.cast.queries = resumed.spent

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.crystals.contract import ToolCall
+from cantrip_acp.text.codecs import convert
 from cantrip_acp.training.importing.conversation import Answer, Asked, Conversation, Result, Told, add_conversation
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import ImportProblem, Report, documents
@@ -87,7 +88,7 @@ def import_trajectories(path: Path, writer: RecordWriter) -> Report:
     """Import each trajectory of a file. Raises `ImportProblem`, and `LoomError` if the loom cannot be written."""
     for number, (where, document) in enumerate(documents(path)):
         try:
-            found = msgspec.convert(document, _Trajectory)
+            found = convert(document, _Trajectory)
         except msgspec.ValidationError as error:
             raise ImportProblem(where, f"not an ATIF trajectory: {error}") from None
         own = found.trajectory_id or f"{found.session_id or path.name} {number}"

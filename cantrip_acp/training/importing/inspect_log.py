@@ -17,6 +17,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 import msgspec
 
 from cantrip_acp.crystals.contract import ToolCall
+from cantrip_acp.text.codecs import convert
 from cantrip_acp.training.importing.conversation import Answer, Asked, Conversation, Result, Told, add_conversation
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import LONGEST, ImportProblem, Report, documents
@@ -72,7 +73,7 @@ def import_log(path: Path, writer: RecordWriter) -> Report:
     """Import each sample of a log. Raises `ImportProblem`, and `LoomError` if the loom cannot be written."""
     for where, header, document in _archived(path) if is_archive(path) else _listed(path):
         try:
-            sample = msgspec.convert(document, _Sample)
+            sample = convert(document, _Sample)
         except msgspec.ValidationError as error:
             raise ImportProblem(where, f"not a sample of Inspect: {error}") from None
         add_conversation(writer, _conversation(header, sample, writer.report))

@@ -17,6 +17,7 @@ from cantrip_acp.core.events import Voided
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom.query.recorded_events import thread_events
 from cantrip_acp.loom.records.turn import RewardRecord, VoidedAttempt
+from cantrip_acp.text.redaction import shared
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.selection import Source
 from tests.support.provider_server import Reply, Wire
@@ -94,6 +95,10 @@ async def test_an_empty_answer_is_a_sample_with_its_tokens(tmp_path: Path) -> No
         assert (node["sampled"], node["token_ids"], node["mask"]) == (True, [1, 2, 3], [False, False, True])
         assert traces[1]["rewards"] == {"reward": {"score": 0.0, "weight": 1.0}}
         assert len({trace["id"] for trace in traces}) == 2
+        kept_row, lost = exported(loom, "tokens")
+        assert (lost["prompt_ids"], lost["response_ids"], lost["mask"], lost["logprobs"]) == ([1, 2], [3], [1], [-0.25])
+        assert (lost["reward"], lost["weights"], lost["kind"]) == (0.0, "step-5", "rejected")
+        assert (lost["group"], kept_row["response_ids"]) == (kept_row["group"], [4])
         # It is no demonstration.
         assert len(exported(loom, "trl-sft")) == 1
 
@@ -119,6 +124,8 @@ async def test_an_answer_that_was_cut_before_it_began_is_a_sample_of_a_cast_with
         assert rejected["messages_and_choices"][-1]["token_ids"] == [3, 4]
         assert rejected["messages_and_choices"][-1]["finish_reason"] == "length"
         assert (row["metadata"]["intent"], rejected["metadata"]["reason"]) == ("go", "cut")
+        (lost,) = exported(loom, "tokens")
+        assert (lost["response_ids"], lost["reason"], lost["reward"]) == ([3, 4], "cut", 0.0)
         (trace,) = [each["traces"][0] for each in exported(loom, "verifiers")]
         assert (trace["task"]["data"]["prompt"], trace["nodes"][-1]["sampled"]) == ("go", True)
 
@@ -191,3 +198,20 @@ async def test_forks_export_a_rejected_answer_that_they_share_once() -> None:
         await fork.close()
     reasons = [t["metadata"]["reason"] for row in exported(loom, "art") for t in row["trajectories"]]
     assert sorted(reasons) == ["done", "done", "empty"]
+
+
+async def test_no_secret_of_a_rejected_answer_is_in_the_loom_as_tokens() -> None:
+    secret = "secret-of-a-rejected-answer-0123456789"
+    shared().add(secret)
+    loom = Loom.memory()
+    replies = [
+        spoken([1, 2], [3], words=f"it is {secret}"),
+        # The prompt of the second answer has the first one.
+        spoken([1, 2, 3, 7], [4], words="", finish="tool_calls", delta=done_call()),
+    ]
+    await cast(loom, *replies, call=Call(tool_choice="required"))
+    (turn,) = [t for t in loom.turns() if t.role == "crystal"]
+    (kept,) = turn.metadata.voided or ()
+    assert (kept.rejected, kept.sampled) == ("no_call", None)
+    assert turn.metadata.sampled == SampledTokens((4,), ("<4>",), (-0.25,))
+    assert secret not in repr(list(loom.records()))

@@ -15,6 +15,7 @@ questions a step has, and its random numbers, follow from the seed and the numbe
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -84,7 +85,20 @@ class Run:
         return self._state.history
 
     async def train(self, progress: Callable[[Step], None]) -> list[Step]:
-        """Train until the run has ``settings.steps`` steps. ``progress`` gets each step that ended."""
+        """Train until the run has ``settings.steps`` steps. ``progress`` gets each step that ended.
+
+        Raises `CantripError` if another process trains in this folder.
+        """
+        with (self.folder / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CantripError(f"another process trains in {self.folder}; wait for it or stop it") from None
+            # Another process may have trained since.
+            self._state = self._load()
+            return await self._train(progress)
+
+    async def _train(self, progress: Callable[[Step], None]) -> list[Step]:
         if len(self.history) > self.settings.steps:
             return self.history
         async with self._serving() as (sampler, server, learner):

@@ -23,7 +23,7 @@ import pytest
 
 from cantrip_acp import Cantrip
 from cantrip_acp.cli.session.setup import trusted_cantrip
-from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 
@@ -202,9 +202,12 @@ async def test_a_killed_run_continues(example: Path, tmp_path: Path) -> None:
     with subprocess.Popen([*command, "--steps", "500"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         ended = [json.loads(process.stdout.readline())["number"] for _ in range(3)]
+        found = Example.load(str(example))
+        second = Run(found, msgspec.structs.replace(found.settings, steps=500), cantrip_of(found, tmp_path), out)
+        with pytest.raises(CantripError, match="another process trains"):
+            await second.train(lambda _: None)
         process.send_signal(signal.SIGKILL)
     assert ended == [0, 1, 2]
-    found = Example.load(str(example))
     # Between the line of a step and the signal, more steps may have ended.
     begun = Run(found, msgspec.structs.replace(found.settings, steps=500), cantrip_of(found, tmp_path), out).history
     last = begun[-1].number + 2

@@ -29,8 +29,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-LEFT_OUT = ("sandbox.inside", "demo.project", "__main__", "recipes.generate")
-"""Not imported: what runs inside the sandbox, and programs."""
+LEFT_OUT = ("sandbox.inside", "demo.project", "__main__", "recipes.generate", "training.trainer")
+"""Not imported: what runs inside the sandbox, programs, and torch, which starts threads."""
 
 SDKS = ("anthropic", "openai", "google.genai", "mcp", "agent_client_protocol")
 

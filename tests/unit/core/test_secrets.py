@@ -26,8 +26,8 @@ SECRET = "s3cr3t-value-0123456789"
 
 
 def modules() -> list[str]:
-    # The last three import torch, which takes seconds and need not be installed.
-    skip = ("inside", "demo.project", "__main__", "trainer.learner", "trainer.model", "trainer.sampler")
+    # The trainer imports torch, which takes seconds and need not be installed.
+    skip = ("inside", "demo.project", "__main__", "training.trainer")
     return [
         m.name
         for m in pkgutil.walk_packages(cantrip_acp.__path__, "cantrip_acp.")

@@ -126,8 +126,8 @@ async def test_tokens_are_equal_from_the_server_to_the_learner(
     lines = tmp_path / "run" / "steps" / "0001" / "tokens.jsonl"
     rows = read_rows(lines)
     step = history[-1]
-    # A cast fails if an answer is empty. If that is its second answer, its thread has the first one.
-    assert 8 - step.failed <= len({row.thread for row in rows}) <= 8
+    # A cast fails if an answer is empty. That answer has a row of its own.
+    assert len({row.thread for row in rows}) >= 8 - step.failed
     served = {(tuple(each.prompt), tuple(each.ids)): each.logprobs for each in asked}
     turns = [json.loads(line)["turns"] for line in lines.read_text().splitlines()]
     for row, said in zip(rows, turns, strict=True):
@@ -138,8 +138,8 @@ async def test_tokens_are_equal_from_the_server_to_the_learner(
             assert list(row.logprobs[start:end]) == pytest.approx(served[prompt, row.response_ids[start:end]], abs=1e-6)
             sampled += range(start, end)
         assert [place for place, on in enumerate(row.mask) if on] == sampled
-        assert row.reward is not None
-        assert 0 <= row.reward <= 1
+        assert row.reward is None or 0 <= row.reward <= 1
+    assert sum(row.reward is not None for row in rows) >= 8 - step.failed
     assert len({row.group for row in rows}) == 2
     assert {json.loads(line)["weights"] for line in lines.read_text().splitlines()} == {"step-0"}
     # An answer without a call is followed by a message and a second answer, in the same row.

@@ -342,7 +342,7 @@ async def test_a_loom_of_before_loads_and_goes_on(tmp_path: Path) -> None:
 
 DONE = '{"name": "done", "arguments": {"answer": "4"}}'
 OTHER_FORMS = [
-    # What SmolLM2 wrote instead of the block that it was asked for.
+    # What weak models write instead of the block that they were asked for.
     ("conversation", f"```json\n{DONE}\n```\n\nThis is a JSON example.", "begins with ```json"),
     ("conversation", DONE, "is not in a block"),
     ("conversation", f"Sure! Here it is:\n\n{DONE}\n\nThat is the answer.", "is not in a block"),
@@ -400,7 +400,7 @@ async def test_what_a_model_does_after_a_message_that_it_invented_is_not_done(tm
 
 
 async def test_arguments_as_a_json_string_are_read(tmp_path: Path) -> None:
-    """SmolLM2 writes them so, like the string in a tool call of Chat Completions, and once more."""
+    """Weak models write them so, like the string in a tool call of Chat Completions, and once more."""
     args = json.dumps(json.dumps(json.dumps({"answer": "4"})))
     made = cantrip("conversation", f'```tool_call\n{{"name": "done", "arguments": {args}}}\n```')
     assert (await made.cast("go")).result == "4"

@@ -45,7 +45,7 @@ def acpx(recipe: Callable[..., str], folder: Path, tmp_path: Path) -> Iterator[R
     # Without kept files, sessions begin in the mode ask.
     path = recipe(RESPONSES, medium="bash", gates=["done"], wards=wards, loom={"files": False})
     agent = shlex.join([AGENT, "--recipe", path, "--state-dir", str(tmp_path / "state")])
-    base = ["node", str(ACPX), "--agent", agent, "--cwd", str(folder), "--ttl", "5"]
+    base = ["node", str(ACPX), "--agent", agent, "--cwd", str(folder), "--ttl", "100"]
     environment = {**os.environ, "HOME": str(home)}
 
     def run(*arguments: str, status: int | None = 0) -> subprocess.CompletedProcess[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -328,11 +329,12 @@ async def test_a_nul_in_a_command_is_refused(make: Make) -> None:
 async def test_nothing_of_ours_stays_open(make: Make) -> None:
     box = make(writable=True)
     await box.run("true")
+    gc.collect()  # what earlier tests left
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(10):
         await box.run("echo x; exit 3")
         await box.run("sleep 9", timeout_ms=20)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 async def test_a_program_that_writes_letter_by_letter_is_heard_in_pieces(make: Make) -> None:

@@ -21,7 +21,10 @@ _NEEDED = ("torch", "transformers", "peft", "gguf")
 """The packages of the extra ``train``."""
 
 
-@click.command("train", **examples("cantrip models pull smollm2", "cantrip train larger --steps 1"))
+@click.command(
+    "train",
+    **examples("cantrip models pull smollm2", "cantrip train larger --steps 1", "cantrip train distil --steps 1"),
+)
 @click.argument("example", metavar="EXAMPLE")
 @click.option(
     "--out",
@@ -44,11 +47,12 @@ _NEEDED = ("torch", "transformers", "peft", "gguf")
 def train(
     example: str, out: Path | None, threads: int | None, as_json: bool, state_dir: Path | None, **given: Any
 ) -> int:
-    """Train a small model on EXAMPLE: a folder, or the name of an example of the package (larger).
+    """Train a small model on EXAMPLE: a folder, or the name of an example of the package (larger, store, distil).
 
     An example has a recipe whose circle has a scoring function, and questions. In each step the model casts some questions
     several times. The loom of these casts is exported as token rows, and the model's LoRA weights are updated from them
-    (GRPO). After some steps it casts questions that it is never trained on.
+    (GRPO). After some steps it casts questions that it is never trained on. With the method sft in train.toml, it learns
+    the answers in looms of another crystal instead.
 
     The run can be stopped at any time, also by kill -9: the same command continues it. The folder of the run has the LoRA
     weights (adapter), the looms and token rows of each step, and a page with the rewards (curve.html).
@@ -131,6 +135,10 @@ def _line(step: Step, steps: int, seconds: float) -> str:
         )
         if not step.update.get("rows"):
             parts.append("nothing to learn: equal rewards in each group")
+    elif step.update:
+        parts.append(
+            f"loss {step.update['loss']:.3f} of {step.update['tokens']:.0f} tokens, update {step.times['update']:.1f} s"
+        )
     if step.held_out is not None:
         parts.append(f"held out: reward {step.held_out.reward:.2f}, right {step.held_out.right:.0%}")
     return " | ".join([*parts, f"{seconds:.0f} s"])

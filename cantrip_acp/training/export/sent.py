@@ -22,19 +22,23 @@ Form = tuple[str, str]
 """A dialect, and how the tools were offered."""
 
 
-def windows_as_sent(window: Window, loom: BaseLoom) -> Iterator[Window]:
+def windows_as_sent(window: Window, loom: BaseLoom, form: Form | None = None) -> Iterator[Window]:
     """Yield a window in the form that was sent; several windows if the form changed in it.
 
     A window whose turns name no dialect stays as it is: they are of another provider, of a script, or of an older loom.
+    With ``form`` it is as a crystal with that form would have been sent it.
     """
+    if form is not None:
+        yield _as_sent(window, list(window.uttered), loom, form)
+        return
     group: list[WindowUtterance] = []
     for uttered in window.uttered:
         if group and _form(uttered.turn) != _form(group[0].turn):
-            yield _as_sent(window, group, loom)
+            yield _as_sent(window, group, loom, _form(group[0].turn))
             group = []
         group.append(uttered)
     if group:
-        yield _as_sent(window, group, loom)
+        yield _as_sent(window, group, loom, _form(group[0].turn))
 
 
 def _form(turn: Turn) -> Form | None:
@@ -44,8 +48,7 @@ def _form(turn: Turn) -> Form | None:
     return sent.dialect, sent.tool_mode or "native"
 
 
-def _as_sent(window: Window, uttered: list[WindowUtterance], loom: BaseLoom) -> Window:
-    form = _form(uttered[0].turn)
+def _as_sent(window: Window, uttered: list[WindowUtterance], loom: BaseLoom, form: Form | None) -> Window:
     begun = window.begun if uttered[0] is window.uttered[0] else "cut"
     messages = window.messages[: uttered[-1].at + 1]
     if form is None:

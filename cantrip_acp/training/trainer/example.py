@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -23,8 +24,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     A step has ``groups`` questions with ``samples`` casts each. After every ``eval_every`` steps, ``held_out`` questions
     that are never trained are cast once. ``rank`` and ``alpha`` are those of the LoRA weights, ``clip`` bounds the ratio
     of probabilities in the update.
+
+    The method ``sft`` has no rollouts: each step trains ``groups`` times ``samples`` threads of other looms, those with a
+    reward of at least ``least_reward``. ``looms`` are patterns of files in the example's folder; without any, the
+    demonstrations are played and learned.
     """
 
+    method: Literal["grpo", "sft"] = "grpo"
+    looms: tuple[str, ...] = ()
+    least_reward: float = 1.0
     model: str = "embedded:smollm2"
     groups: int = 4
     samples: int = 8
@@ -46,23 +54,29 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of a dataset: the intent, and the expected answer, which only the verifier gets."""
+    """A line of a dataset: the intent, and the expected answer, which only the verifier gets.
+
+    Questions with the same ``pair`` are trained in the same step. If one is the other with its choices swapped, a habit
+    such as "always the first" gains nothing in any step.
+    """
 
     intent: str
     reference: Any = None
+    pair: str | None = None
 
 
 class Demonstration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of the demonstrations: an intent, and the responses of a scripted crystal to it."""
+    """A line of the demonstrations: an intent, the responses of a scripted crystal to it, and the expected answer."""
 
     intent: str
     responses: list[dict[str, Any]]
+    reference: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What a model is trained on: a folder with a recipe, ``train.jsonl``, ``held_out.jsonl``, and, if it has them,
-    ``demonstrations.jsonl`` and ``train.toml``."""
+    """What a model is trained on: a folder with a recipe, ``train.jsonl`` (not for the method ``sft``), ``held_out.jsonl``,
+    and, if it has them, ``demonstrations.jsonl`` and ``train.toml``."""
 
     folder: Path
     recipe: Path
@@ -71,12 +85,21 @@ class Example:
     held_out: list[Question]
     demonstrations: list[Demonstration]
 
+    def draw(self, count: int, chance: random.Random) -> list[Question]:
+        """So many questions to train, those of a pair together; the last pair may be cut."""
+        pairs: dict[str, list[Question]] = {}
+        for number, question in enumerate(self.train):
+            pairs.setdefault(str(number) if question.pair is None else f"pair {question.pair}", []).append(question)
+        names = list(pairs)
+        chance.shuffle(names)
+        return [question for name in names for question in pairs[name]][:count]
+
     @classmethod
     def load(cls, name: str) -> Example:
         """The example in a folder, or the package's example with this name. Raises `DefinitionError`."""
         folder = Path(name).expanduser()
         if not folder.is_dir():
-            known = sorted(each.name for each in EXAMPLES.iterdir() if (each / "train.jsonl").is_file())
+            known = sorted(each.name for each in EXAMPLES.iterdir() if (each / "held_out.jsonl").is_file())
             if name not in known:
                 raise DefinitionError(f"{name} is neither a folder nor an example of the package: {', '.join(known)}")
             folder = EXAMPLES / name
@@ -94,7 +117,7 @@ class Example:
             folder,
             recipes[0],
             settings,
-            _lines(folder / "train.jsonl", Question),
+            _lines(folder / "train.jsonl", Question) if settings.method == "grpo" else [],
             _lines(folder / "held_out.jsonl", Question),
             _lines(demonstrations, Demonstration) if demonstrations.is_file() else [],
         )

@@ -91,6 +91,12 @@ class Learner:
         gradient = self._step()
         return Update(len(chosen), total, sums["loss"], sums["difference"] / total, sums["clipped"] / total, gradient)
 
+    def imitate(self, rows: Sequence[TokenRow]) -> Update:
+        """Train the rows once as they are: the mean loss over all tokens. Rewards and recorded log-probabilities do not count."""
+        total = sum(sum(row.mask) for row in rows)
+        loss = self._train(rows, lambda _, logprobs: -logprobs.sum() / total)
+        return Update(len(rows), total, loss, 0.0, 0.0, self._step())
+
     def logprobs(self, rows: Sequence[TokenRow]) -> list[list[float]]:
         """The log-probability of each token to train, by the present weights."""
         out: list[list[float]] = [[] for _ in rows]

@@ -4,7 +4,8 @@ The folder of a run contains:
 
     state.safetensors        everything needed to continue: LoRA weights, optimizer, step, settings, history
     adapter/                 the LoRA weights in the format of peft
-    steps/0001/              the loom of each step and its token rows
+    steps/0001/              the loom of each step and its token rows (not for the method ``sft``)
+    teacher/                 the loom of the demonstrations that the method ``sft`` learns
     evaluations/0000/        the looms of the casts of held-out questions
     workspace/               the folder in which the casts work
     curve.html               the rewards so far
@@ -69,7 +70,7 @@ class Run:
             raise DefinitionError("the recipe's temperature and top_p must be 1: the learner needs what was sampled")
         if cantrip.call.seed is not None:
             raise DefinitionError("the recipe must not set call.seed: all samples of a question would be equal")
-        if settings.groups > len(example.train):
+        if settings.method == "grpo" and settings.groups > len(example.train):
             raise DefinitionError(
                 f"groups is {settings.groups}, but train.jsonl has {len(example.train)} questions",
                 where=str(example.folder),
@@ -103,8 +104,9 @@ class Run:
             return self.history
         async with self._serving() as (sampler, server, learner):
             crystal = server.crystal()
+            taught = await self._taught(sampler) if self.settings.method == "sft" else []
             for number in range(len(self.history), self.settings.steps + 1):
-                step = await self._step(number, sampler, server, learner, crystal)
+                step = await self._step(number, sampler, server, learner, crystal, taught)
                 self.history.append(step)
                 start = time.perf_counter()
                 await sampler.run(partial(self._save, learner=learner))
@@ -113,13 +115,27 @@ class Run:
                 progress(step)
         return self.history
 
-    async def _step(self, number: int, sampler: Sampler, server: SamplerServer, learner: Learner, crystal: Any) -> Step:
+    async def _step(
+        self,
+        number: int,
+        sampler: Sampler,
+        server: SamplerServer,
+        learner: Learner,
+        crystal: Any,
+        taught: Sequence[TokenRow],
+    ) -> Step:
         settings = self.settings
         times: dict[str, float] = {}
         rollout, update, tokens = None, {}, 0
-        if number > 0:
+        if number > 0 and settings.method == "sft":
+            count = min(settings.groups * settings.samples, len(taught))
+            rows = random.Random(f"{settings.seed}-{number}").sample(taught, count)
+            start = time.perf_counter()
+            update = asdict(await sampler.run(lambda _: learner.imitate(rows)))
+            times["update"] = time.perf_counter() - start
+        elif number > 0:
             await _prepare(sampler, server, settings.seed * 1_000_003 + number, f"step-{number - 1}")
-            questions = random.Random(f"{settings.seed}-{number}").sample(self.example.train, settings.groups)
+            questions = self.example.draw(settings.groups, random.Random(f"{settings.seed}-{number}"))
             place = _empty(self.folder / "steps" / f"{number:04}")
             decoded, sampled, used, start = sampler.busy_s, sampler.tokens, time.thread_time(), time.perf_counter()
             with Loom.open(place / "loom.jsonl") as loom:
@@ -140,7 +156,7 @@ class Run:
             evaluation = await self._evaluate(number, sampler, server, crystal)
             times["evaluation"] = time.perf_counter() - start
         if rollout is None:
-            return Step(number, times=times, held_out=evaluation)
+            return Step(number, update=update, times=times, held_out=evaluation)
         return Step(
             number,
             rollout.reward,
@@ -163,7 +179,31 @@ class Run:
         return Evaluation(found.reward, found.right, found.casts, time.perf_counter() - start)
 
     async def _cast(self, loom: Loom, crystal: Any, questions: Sequence[Question], samples: int) -> Rollout:
-        return await roll_out(self._cantrip, crystal, loom, questions, self.example.demonstrations, samples=samples)
+        # Demonstrations that are learned are not shown as well.
+        shown = self.example.demonstrations if self.settings.method == "grpo" else []
+        return await roll_out(self._cantrip, crystal, loom, questions, shown, samples=samples)
+
+    async def _taught(self, sampler: Sampler) -> list[TokenRow]:
+        """What the method ``sft`` learns. Raises `DefinitionError` if no thread has enough reward."""
+        from cantrip_acp.training.trainer import supervised
+
+        files = supervised.looms(self.example)
+        if not files:
+            files = [_empty(self.folder / "teacher") / "loom.jsonl"]
+            with Loom.open(files[0]) as loom:
+                await supervised.play(self._cantrip, loom, self.example.demonstrations)
+        rows: list[TokenRow] = []
+        for file in files:
+            with Loom.open(file, readonly=True) as loom:
+                rows += await sampler.run(
+                    lambda model: list(supervised.rows_of(loom, model, least_reward=self.settings.least_reward))
+                )
+        if not rows:
+            raise DefinitionError(
+                f"no thread has a reward of at least {self.settings.least_reward:g}: {', '.join(map(str, files))}",
+                where=str(self.example.folder),
+            )
+        return rows
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[tuple[Sampler, SamplerServer, Learner]]:
@@ -212,7 +252,7 @@ class Run:
                 tensors = {name: found.get_tensor(name).clone() for name in found.keys()}  # noqa: SIM118
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise CantripError(f"{file} is damaged: {error}; delete it to begin anew") from None
-        present = {**about["settings"], "example": about["example"]}
+        present = {**msgspec.to_builtins(Settings()), **about["settings"], "example": about["example"]}
         wanted = {**msgspec.to_builtins(self.settings), "example": self._identity()}
         differences = [name for name in wanted if name != "steps" and present.get(name) != wanted[name]]
         if about["format"] != _FORMAT or differences:

@@ -7,6 +7,7 @@ weights of `cantrip models pull smollm2`.
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,8 @@ pytest.importorskip("peft", reason="peft is not installed: pip install 'cantrip-
 
 from safetensors.torch import load_file
 
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.training.trainer import supervised
 from cantrip_acp.training.trainer.example import Example
 from cantrip_acp.training.trainer.learner import Learner, TokenRow, relative_rewards
 from cantrip_acp.training.trainer.model import Model
@@ -193,6 +196,68 @@ def test_rewards_count_by_their_difference_in_the_group() -> None:
     # A thread in two rows counts once.
     found = relative_rewards([row(1.0, "a", "t"), row(1.0, "a", "t"), row(0.0, "a", "u")])
     assert found == pytest.approx([1.0, 1.0, -1.0], abs=1e-3)
+
+
+async def test_sft_learns_from_the_prompts_that_the_model_will_get(
+    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, work = tmp_path / "distil", tmp_path / "work"
+    folder.mkdir()
+    work.mkdir()
+    for name in ("letters.cantrip.yaml", "verifier.py"):
+        shutil.copy(example / name, folder)
+    call = '```tool_call\n{"name": "done", "arguments": {"answer": "aeiou"}}\n```'
+    shown = {"intent": "Say letters, please", "responses": [{"content": call}]}
+    worse = {**shown, "reference": "aeiou", "responses": [{"content": "xyz"}, {"content": "xyz"}]}
+    lines = [{**shown, "reference": "aeiou"}, worse]
+    (folder / "demonstrations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "held_out.jsonl").write_text(json.dumps({"intent": shown["intent"], "reference": "aeiou"}) + "\n")
+    (folder / "train.toml").write_text(
+        f'method = "sft"\nmodel = "{example / "model"}"\nleast_reward = 0.2\nsteps = 20\neval_every = 30\n'
+        "learning_rate = 0.02\n"
+    )
+    found = Example.load(str(folder))
+    asked: list[Request] = []
+    learned: list[list[TokenRow]] = []
+    submit, imitate = Sampler.submit, Learner.imitate
+    monkeypatch.setattr(Sampler, "submit", lambda self, request: (asked.append(request), submit(self, request)))
+    monkeypatch.setattr(Learner, "imitate", lambda self, rows: (learned.append(rows), imitate(self, rows))[1])
+
+    history = await Run(found, found.settings, cantrip_of(found, work), tmp_path / "run").train(lambda _: None)
+
+    # The worse one is not learned.
+    [row] = learned[0]
+    assert list(row.prompt_ids) == asked[0].prompt
+    model = Model(found.settings.model, folder, rank=16, alpha=32, seed=0)
+    said = model.tokenizer.decode([token for token, on in zip(row.response_ids, row.mask, strict=True) if on])
+    assert said == call + "<|end|>"
+    losses = [step.update["loss"] for step in history[1:]]
+    assert losses[-1] < losses[0] - 0.3
+    settings = msgspec.structs.replace(found.settings, least_reward=2.0)
+    run = Run(found, settings, cantrip_of(found, work), tmp_path / "none")
+    with pytest.raises(ExceptionGroup) as caught:
+        await run.train(lambda _: None)
+    assert "no thread has a reward of at least 2" in str(caught.value.exceptions[0])
+
+
+async def test_sft_learns_each_turn_of_a_program_in_the_sandbox(example: Path, tmp_path: Path) -> None:
+    store = Example.load("store")
+    model = Model("model", example, rank=4, alpha=8, seed=1)
+    work = tmp_path / "work"
+    work.mkdir()
+    with Loom.open(tmp_path / "loom.jsonl") as loom:
+        await supervised.play(cantrip_of(store, work), loom, store.demonstrations)
+        rows = list(supervised.rows_of(loom, model, least_reward=1.0))
+
+    assert len(rows) == len(store.demonstrations)
+    for row, shown in zip(rows, store.demonstrations, strict=True):
+        said = model.tokenizer.decode([token for token, on in zip(row.response_ids, row.mask, strict=True) if on])
+        assert said == "".join(each["content"] + "<|end|>" for each in shown.responses)
+        between = model.tokenizer.decode(
+            [token for token, on in zip(row.response_ids, row.mask, strict=True) if not on]
+        )
+        # The gate's answer is read, and not learned.
+        assert str(shown.reference) in between
 
 
 @pytest.mark.slow

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import runpy
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,42 @@ def test_the_examples_of_the_package_are_found_by_name() -> None:
     for question in (*found.train, *found.held_out):
         first, second = (int(word.strip(",?")) for word in question.intent.split() if word.strip(",?").isdigit())
         assert question.reference == max(first, second)
+
+
+def test_questions_of_a_pair_are_trained_together() -> None:
+    found = Example.load("larger")
+
+    drawn = [found.draw(16, random.Random(f"0-{step}")) for step in (1, 2)]
+
+    assert drawn[0] != drawn[1]
+    for questions in drawn:
+        pairs = Counter(question.pair for question in questions)
+        assert list(pairs.values()) == [2] * 8
+        for pair in pairs:
+            # Each is the other with its numbers swapped.
+            one, two = (question.intent for question in questions if question.pair == pair)
+            assert one != two
+            assert {word.strip(",") for word in one.strip("?").split()} == {
+                word.strip(",") for word in two.strip("?").split()
+            }
+
+
+def test_the_example_distil_has_no_questions_to_train_but_answers_to_learn() -> None:
+    found = Example.load("distil")
+
+    assert found.settings.method == "sft"
+    assert found.train == []
+    assert not {each.intent for each in found.demonstrations} & {each.intent for each in found.held_out}
+    for shown in found.demonstrations:
+        assert shown.responses[0]["tool_calls"][0]["args"]["answer"] == str(shown.reference)
+
+
+def test_the_numbers_of_the_example_store_are_those_of_its_gate() -> None:
+    found = Example.load("store")
+    gates = runpy.run_path(str(found.folder / "gates.py"))
+
+    for question in (*found.train, *found.held_out, *found.demonstrations):
+        assert gates["count"](question.intent.split()[2]) == question.reference
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,11 @@ import zlib
 from cantrip_acp import Gate
 
 
+def count(item: str) -> int:
+    return zlib.crc32(item.strip().lower().encode()) % 900 + 100
+
+
 @Gate.of
 def stock(item: str) -> int:
     """How many of an item are in the store."""
-    return zlib.crc32(item.strip().lower().encode()) % 900 + 100
+    return count(item)

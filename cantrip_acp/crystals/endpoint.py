@@ -39,6 +39,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "thinking_budget": None,
     "verbosity": ("low", "medium", "high"),
     "logprobs": None,
+    "token_prompts": None,
     "routing": None,
     "threads": None,
     "gpu_layers": None,
@@ -85,7 +86,7 @@ class Endpoint:
             words = OPTIONS[name]
             if words is not None:
                 check_choice(value, words, name)
-            elif name == "logprobs":
+            elif name in ("logprobs", "token_prompts"):
                 check_flag(value, name)
             elif name == "weights":
                 check_text(value, name)

@@ -77,6 +77,11 @@ class TokenCollector:
         if isinstance(found, Mapping):
             for key in ("content", "refusal"):
                 self.entries(found.get(key))
+            # Completions, the older interface, has lists.
+            texts, values = found.get("tokens"), found.get("token_logprobs")
+            if isinstance(texts, list) and isinstance(values, list) and len(texts) == len(values):
+                for text, value in zip(texts, values, strict=True):
+                    self.add(text if isinstance(text, str) else "", value)
         self._ids += _ids(choice.get("token_ids"))
         self.prompt(chunk.get("prompt_token_ids", choice.get("prompt_token_ids")))
 

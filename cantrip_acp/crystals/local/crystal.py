@@ -1,20 +1,24 @@
 """Local crystal: queries any Chat Completions server: a server of `presets`, or any address (provider ``local``).
 
-Options: ``tools`` (native | text | auto), ``effort``, ``logprobs``. Provider ``local`` without a ``base_url`` is Ollama.
+Options: ``tools`` (native | text | auto), ``effort``, ``logprobs``, ``token_prompts``. Provider ``local`` without a
+``base_url`` is Ollama.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from cantrip_acp.core.errors import ContextLimitError, CrystalError
+from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.catalog.types import priced
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Query, Usage, template_label
 from cantrip_acp.crystals.endpoint import Endpoint, least_tokens
+from cantrip_acp.crystals.local import token_prompts
 from cantrip_acp.crystals.local.presets import LOCAL, PRESETS, Preset, ollama_address
+from cantrip_acp.crystals.local.token_prompts import TokenPrompts
 from cantrip_acp.crystals.openai import chat_messages
 from cantrip_acp.crystals.openai.chat_completions import ChatCrystal
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
@@ -39,7 +43,15 @@ class LocalCrystal(ChatCrystal):
     def __init__(self, endpoint: Endpoint) -> None:
         self.base_url = local_address(endpoint)
         self._template: str | None = None
+        if endpoint.options.get("token_prompts"):
+            given = {name: endpoint.options.get(name) for name in ("tools", "logprobs")}
+            if given != {"tools": "text", "logprobs": True}:
+                raise DefinitionError(
+                    "needs tools: text and logprobs: true, because a prompt of tokens has no tools",
+                    where="crystal.token_prompts",
+                )
         super().__init__(endpoint, self.base_url)
+        self._token_prompts: TokenPrompts | None = None
 
     def extend(self, body: dict[str, Any], query: Query) -> None:
         effort = self.endpoint.options.get("effort")
@@ -57,19 +69,34 @@ class LocalCrystal(ChatCrystal):
         """Whether the server is llama.cpp."""
         return self.endpoint.provider == "llamacpp"
 
-    async def ended(self, chat: ChatAnswer) -> None:
+    async def request(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        if not self.endpoint.options.get("token_prompts"):
+            return await super().request(body)
+        if self._token_prompts is None:
+            self._token_prompts = TokenPrompts(self._ask, self.sdk.who, self.model, llama_cpp=self.llama_cpp)
+        return token_prompts.PATH, await self._token_prompts.request(body)
+
+    async def _ask(self, path: str, body: Mapping[str, Any]) -> Any:
+        return await self.sdk.ask(f"{self.base_url.removesuffix('/v1')}{path}", body)
+
+    async def ended(self, chat: ChatAnswer, body: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
+        if self._token_prompts is not None:
+            chat.tokens.prompt(sent["prompt"])
+            sampled = chat.tokens.whole()
+            if sampled is not None:
+                self._token_prompts.remember(body["messages"], sent["prompt"], "".join(chat.text), sampled)
         if not self.llama_cpp or not self.endpoint.options.get("logprobs"):
             return
-        root = self.base_url.removesuffix("/v1")
         try:
             if self._template is None:
-                found = await self.sdk.ask(f"{root}/props")
+                found = await self.sdk.ask(f"{self.base_url.removesuffix('/v1')}/props")
                 text = found.get("chat_template") if isinstance(found, dict) else None
                 self._template = template_label(text) if isinstance(text, str) else None
             chat.template = self._template
+            if self._token_prompts is not None:
+                return
             text, count = chat.prompt or ("", 0)
-            whole = {"content": text, "add_special": False, "parse_special": True}
-            found = await self.sdk.ask(f"{root}/tokenize", whole)
+            found = await self._ask("/tokenize", {"content": text, "add_special": False, "parse_special": True})
         except CrystalError as error:
             # The answer counts all the same.
             _log.warning("%s: the tokens of a prompt are not recorded: %s", self.sdk.who, error)

@@ -187,7 +187,8 @@ class ChatCrystal:
         names = {wire_name(tool.name) for tool in offered}
         answer = _Answer(ChatAnswer(), StreamedTextFilter(names, tags=self.think_tags), emit)
         stopped: str | None = None
-        async with self.sdk.events(PATH, body, query) as events:
+        path, sent = await self.request(body)
+        async with self.sdk.events(path, sent, query) as events:
             whole = await events.whole()
             if whole is None:
                 async for chunk in events:
@@ -214,7 +215,7 @@ class ChatCrystal:
             raise provider_errors.connection_error(
                 self.sdk.who, EOFError("it ended without a finish_reason"), sent=True
             )
-        await self.ended(answer.chat)
+        await self.ended(answer.chat, body, sent)
         response = await self._response(answer, query)
         if stopped is not None:
             response = msgspec.structs.replace(response, notices=(*response.notices, stopped))
@@ -286,8 +287,12 @@ class ChatCrystal:
         """Why an answer is not read to its end, for the user; None to read on. It counts as cut off."""
         return None
 
-    async def ended(self, chat: ChatAnswer) -> None:
-        """Ask the server what it did not say with its answer."""
+    async def request(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The path to send a request to, and the request in the form that is sent."""
+        return PATH, body
+
+    async def ended(self, chat: ChatAnswer, body: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
+        """Ask the server what it did not say with its answer. ``sent`` is what `request` made of ``body``."""
 
     def kept(self, chat: ChatAnswer) -> Any:
         """The data that must be sent back to the server with this answer in later queries."""

@@ -101,7 +101,9 @@ class OpenAISdk:
         import openai
 
         client = self._clients.get()
-        options: Any = {"follow_redirects": False}
+        # A server may close an idle connection at the moment in which it is used again. Such a request changes nothing, so
+        # it is sent again.
+        options: Any = {"follow_redirects": False, "max_retries": 2}
         try:
             if body is None:
                 return await client.get(path, cast_to=object, options=options)

@@ -212,6 +212,11 @@ class ModelCrystal(Model):
         default=False,
         description="Record each token's log-probability (and its id, if the server sends it) in the loom, for training.",
     )
+    token_prompts: Flag = Field(
+        default=False,
+        description="Send a vLLM or llama.cpp server the token ids of the prompt, in which earlier answers keep the tokens that "
+        "were sampled. For training; it needs tools: text and logprobs: true.",
+    )
     weights: Line = Field(
         default="",
         description="A label of the version of the weights, which a trainer sets. Each turn records it, and exports contain it.",

@@ -172,6 +172,7 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
         "tools": ["text"],
         "summary": ["auto"],
         "logprobs": _YES,
+        "token_prompts": _YES,
         "routing": [{"order": ["anthropic"]}],
         "threads": [2],
         "weights": ["step-40"],

@@ -78,11 +78,16 @@ def children(process: int) -> Iterator[int]:
             yield from children(child)
 
 
+@pytest.mark.parametrize("token_prompts", [False, True])
 async def test_exported_messages_give_the_prompt_that_the_model_read_and_a_thread_is_one_sequence(
-    file: Path, sockets: Path, tmp_path: Path
+    file: Path, sockets: Path, tmp_path: Path, token_prompts: bool
 ) -> None:
     """Two answers in text-call mode. The server itself applies its chat template to what the export says."""
-    made = crystal(tmp_path, "{provider: embedded, model: smollm2, logprobs: true, tools: text, weights: step-3}")
+    made = crystal(
+        tmp_path,
+        "{provider: embedded, model: smollm2, logprobs: true, tools: text, weights: step-3, "
+        f"token_prompts: {str(token_prompts).lower()}}}",
+    )
     circle = Circle("conversation", ["done"], {"max_turns": 1})
     loom = Loom.memory()
     async with Cantrip(made, Call("Be brief.", max_tokens=6, temperature=0.0), circle, loom=loom).invoke() as entity:

@@ -1,0 +1,130 @@
+"""Token prompts: sends a server the token ids of a prompt in place of messages (`crystal.token_prompts`), for training.
+
+A server that gets messages tokenizes the model's earlier answers again, perhaps with other tokens than the model sampled.
+Then a thread is no single token sequence. Here, a prompt that continues an earlier query consists of the tokens of that
+query, those of its answer as they were sampled, and the tokens of what came after. The server's own chat template and
+tokenizer make the tokens: ``/apply-template`` and ``/tokenize`` of llama.cpp, ``/tokenize`` of vLLM.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.crystals.logprobs import SampledTokens
+
+PATH = "/completions"
+"""Where a server takes token ids."""
+_MOST_KNOWN = 512
+"""How many answers are remembered. One that is forgotten is tokenized again."""
+_OF_CHAT = ("messages", "logprobs", "top_logprobs", "verbose", "tool_choice", "reasoning_effort")
+"""The keys of a Chat Completions request that a request with token ids does not have, or has in another form."""
+
+Ask = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+"""Sends a JSON object to a path of the server, and returns its JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The tokens of a query and its answer. ``text`` is their text, where the server tells it."""
+
+    ids: tuple[int, ...]
+    text: str
+
+    def continued(self, rest: list[int]) -> list[int]:
+        # The answer may include the token that ends it, which the template writes too.
+        return [*self.ids, *(rest[1:] if rest[:1] == [self.ids[-1]] else rest)]
+
+
+class TokenPrompts:
+    """Makes the prompts of one crystal. ``who`` names it in errors; ``model`` is the server's name of its model."""
+
+    def __init__(self, ask: Ask, who: str, model: str, *, llama_cpp: bool) -> None:
+        self._ask = ask
+        self._who = who
+        self._model = model
+        self._llama_cpp = llama_cpp
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._texts: dict[bytes, str] = {}
+
+    async def request(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The request with token ids in place of the messages of a Chat Completions request. Raises `CrystalError`."""
+        sent = {key: value for key, value in body.items() if key not in _OF_CHAT}
+        sent["prompt"] = await self._prompt(body["messages"])
+        sent["logprobs"] = 1
+        if self._llama_cpp:
+            sent["n_probs"] = 1
+        return sent
+
+    def remember(self, messages: Sequence[Any], prompt: Sequence[int], content: str, sampled: SampledTokens) -> None:
+        """Keep the tokens of an answer, for the queries that continue it."""
+        said = b"".join(bytes(sampled.bytes_of(place)) for place in range(len(sampled.texts)))
+        last = len(b"".join(bytes(sampled.bytes_of(place)) for place in range(len(sampled.texts) - 1)))
+        if content.encode() not in (said, said[:last]) or len(sampled.ids) != len(sampled.texts):
+            # The tokens hold more than the message, such as a stop text. What follows must not continue them.
+            return
+        text = self._texts.pop(_key(messages), "")
+        whole = [*messages, {"role": "assistant", "content": content}]
+        self._known[_key(whole)] = _Known((*prompt, *sampled.ids), text + content)
+        while len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    async def _prompt(self, messages: Sequence[Any]) -> list[int]:
+        begun: _Known | None = None
+        at = len(messages)
+        while begun is None and at > 0:
+            at -= 1
+            if messages[at]["role"] == "assistant":
+                begun = self._known.get(_key(messages[: at + 1]))
+        if self._llama_cpp:
+            return await self._by_text(messages, begun)
+        whole = await self._tokens({"messages": messages, "add_generation_prompt": True})
+        if begun is None:
+            return whole
+        again = await self._tokens(
+            {"messages": messages[: at + 1], "add_generation_prompt": False, "continue_final_message": True}
+        )
+        if whole[: len(again)] != again:
+            # The template writes the earlier messages otherwise, so this prompt does not continue the earlier one.
+            return whole
+        return begun.continued(whole[len(again) :])
+
+    async def _by_text(self, messages: Sequence[Any], begun: _Known | None) -> list[int]:
+        found = await self._ask("/apply-template", {"messages": messages})
+        text = found.get("prompt") if isinstance(found, dict) else None
+        if not isinstance(text, str):
+            raise CrystalError(
+                f"{self._who}: /apply-template gave no prompt; crystal.token_prompts needs llama.cpp or vLLM"
+            )
+        if len(self._texts) > _MOST_KNOWN:
+            # Queries that failed are never answered.
+            self._texts.clear()
+        self._texts[_key(messages)] = text
+        if begun is None or not text.startswith(begun.text):
+            return await self._tokens({"content": text, "add_special": False, "parse_special": True})
+        rest = {"content": text[len(begun.text) :], "add_special": False, "parse_special": True}
+        return begun.continued(await self._tokens(rest))
+
+    async def _tokens(self, what: Mapping[str, Any]) -> list[int]:
+        try:
+            found = await self._ask("/tokenize", what if self._llama_cpp else {"model": self._model, **what})
+        except CrystalError as error:
+            if error.status != 404:
+                raise
+            found = None
+        ids = found.get("tokens") if isinstance(found, dict) else None
+        if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
+            raise CrystalError(
+                f"{self._who}: /tokenize gave no token ids; crystal.token_prompts needs a server that does, such as vLLM or "
+                "llama.cpp (provider llamacpp)"
+            )
+        return ids
+
+
+def _key(messages: Sequence[Any]) -> bytes:
+    return msgspec.json.encode([(each["role"], each.get("content")) for each in messages])

@@ -23,6 +23,7 @@ NAMES = (
     "turns",
     "memory",
     "start",
+    "size",
     "prompt",
     "updates",
     "cancel",

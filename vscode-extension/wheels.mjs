@@ -1,7 +1,7 @@
 // Python wheels that are packed into the extension, so that its first run needs no package index.
 //
 //   node wheels.mjs                 builds the package's own wheel into dist/wheels/ and puts those of wheels/ beside it (WHEELS=own: it alone)
-//   node wheels.mjs --dependencies  fetches all that the package needs into wheels/, for this platform (PYTHONS="3.11 3.12")
+//   node wheels.mjs --dependencies  fetches all that the package and its extra "editor" need into wheels/, for this platform (PYTHONS="3.11 3.12")
 //
 // It takes the Python of the checkout's .venv, else $PYTHON, else python3.
 import { execFileSync } from "node:child_process";
@@ -53,7 +53,7 @@ if (process.argv.includes("--dependencies")) {
     for (const version of VERSIONS) {
         try {
             // pip itself too: some Pythons come without it.
-            run("-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:", "--python-version", version, "--dest", KEPT, "pip", join(built, wheel));
+            run("-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:", "--python-version", version, "--dest", KEPT, "pip", `${join(built, wheel)}[editor]`);
         } catch (problem) {
             console.error(`wheels: not all of them exist for Python ${version} here; its users need a package index\n${String(problem.stderr).trim().split("\n").at(-1)}`);
         }

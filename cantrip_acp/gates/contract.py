@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from cantrip_acp.core.definition.checked_values import nearest, short_repr
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.json_data import FrozenDict, freeze, thaw
+from cantrip_acp.text.json_schema import Schema
 from cantrip_acp.text.redaction import looks_secret
 
 if TYPE_CHECKING:
@@ -245,12 +246,10 @@ class Gate:
                 )
             schema = (self.options or {}).get(name)
             if schema:
-                import jsonschema_rs
-
                 plain = os.fspath(value) if isinstance(value, os.PathLike) else thaw(value)
                 try:
-                    fits = jsonschema_rs.is_valid(thaw(schema), plain)
-                except (ValueError, TypeError):
+                    fits = Schema(thaw(schema)).is_valid(plain)
+                except (ValueError, TypeError, RecursionError):
                     fits = False
                 if isinstance(value, float) and value != value:
                     fits = False

@@ -31,6 +31,7 @@ from cantrip_acp.loom.records.file_changes import changes_of
 from cantrip_acp.loom.records.turn import FileChange, GateRecord
 from cantrip_acp.telemetry import genai_spans, tracing
 from cantrip_acp.text.json_data import NotJson, encodable, freeze, plain, thaw
+from cantrip_acp.text.json_schema import Schema
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.circle import Circle
@@ -343,12 +344,7 @@ class GateExecutor:
         if missing:
             plural = "s" if len(missing) > 1 else ""
             return f"missing required argument{plural} {', '.join(map(repr, missing))} of gate {gate.signature()}"
-        problems = []
-        for error in validator.iter_errors(args):
-            place = ".".join(str(p) for p in error.instance_path)
-            problems.append(f"{place}: {error.message}" if place else error.message)
-            if len(problems) == _SHOWN_ERRORS:
-                break
+        problems = validator.problems(args, _SHOWN_ERRORS)
         return f"arguments do not fit gate {gate.signature()}: " + "; ".join(p[:500] for p in problems)
 
     def _call_event(
@@ -488,17 +484,15 @@ def _encodable_locations(locations: Iterable[events.Location]) -> tuple[events.L
     return tuple(events.Location(encodable(os.fspath(each.path)), each.line) for each in locations or ())
 
 
-_validator_cache: dict[int, tuple[Mapping[str, Any], Any]] = {}
+_validator_cache: dict[int, tuple[Mapping[str, Any], Schema]] = {}
 """Validators by the id() of their schema, with that schema. Entities and their children share gates and so validators."""
 _MAX_VALIDATORS = 512
 
 
-def _validator(parameters: Mapping[str, Any]) -> Any:
+def _validator(parameters: Mapping[str, Any]) -> Schema:
     known, validator = _validator_cache.get(id(parameters), (None, None))
     if validator is None or known is not parameters:
-        import jsonschema_rs
-
-        validator = jsonschema_rs.validator_for(thaw(parameters))
+        validator = Schema(thaw(parameters))
         if len(_validator_cache) >= _MAX_VALIDATORS:
             _validator_cache.clear()
         _validator_cache[id(parameters)] = (parameters, validator)

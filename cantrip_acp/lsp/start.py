@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import BinaryIO
 
 from cantrip_acp.version import __version__
@@ -53,6 +54,11 @@ Example (asks for the handshake, then hangs up):
 def main(argv: list[str] | None = None) -> int:
     """Serve until the client disconnects; return the exit status."""
     log_file = _parse(sys.argv[1:] if argv is None else argv)
+    missing = [name for name in ("pygls", "lsprotocol", "tree_sitter", "tree_sitter_yaml") if find_spec(name) is None]
+    if missing:
+        needed = f"the language server needs {', '.join(missing)}, not installed here"
+        sys.stderr.write(f"cantrip: {needed}; install it with: pip install 'cantrip-acp[lsp]'\n")
+        return 1
     source, sink = _take_streams()
     # Looms are read in threads: switch threads every 1 ms, not every 5 ms, so that requests wait less.
     sys.setswitchinterval(0.001)

@@ -3,7 +3,7 @@ import { copyFileSync, existsSync, mkdtempSync, mkdirSync, readdirSync, rmSync, 
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, test } from "node:test";
-import { install } from "../src/environment/install";
+import { install, withExtra } from "../src/environment/install";
 import { probe } from "../src/environment/program";
 import { byPython, pythonOf } from "../src/environment/search";
 
@@ -72,4 +72,16 @@ test("a cancelled set-up says nothing", async () => {
   const done = await install(wanted("x", { signal: stop.signal }), () => undefined);
   assert.equal(done.ok, false);
   assert.equal(existsSync(join(folder, "venv")), false);
+});
+
+test("the package is installed with what an editor needs, unless extras are named", () => {
+  const given = ["cantrip-acp", "cantrip-acp==0.2", "/x/cantrip_acp-0.1.0-py3-none-any.whl", "cantrip-acp[lsp]", "git+https://example.org/x", "cantrip-acp-other"];
+  assert.deepEqual(given.map(withExtra), [
+    "cantrip-acp[editor]",
+    "cantrip-acp[editor]==0.2",
+    "/x/cantrip_acp-0.1.0-py3-none-any.whl[editor]",
+    "cantrip-acp[lsp]",
+    "git+https://example.org/x",
+    "cantrip-acp-other",
+  ]);
 });

@@ -483,7 +483,8 @@ class Sessions:
                 about: dict[str, Any] = {"state": "not_started", "error": "", "output": "", "tools": []}
                 connection: McpConnection | None = None
                 if isinstance(opened, OpenServers):
-                    about, connection = opened.status(index), opened.connections[index]
+                    about = opened.status(index)
+                    connection = opened.connections[index] if opened.connections else None
                     for tool in about["tools"]:
                         tool["usable"] = tool["gate"] in gates
                 about |= {**server.record(), "origin": "client" if source in session.sources else "recipe"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -184,6 +185,7 @@ def doctor(as_json: bool, probe: bool) -> int:
 def examine(*, probe: bool = False) -> Iterator[Finding]:
     """Run all checks, and yield their findings in the order of the output."""
     yield _python()
+    yield from _extras()
     yield _machine()
     yield from _sandbox()
     yield from _limits()
@@ -324,6 +326,29 @@ def _limits() -> Iterator[Finding]:
         )
     else:
         yield Finding("limits.processes", "ok", "the kernel enforces sandbox_max_processes")
+
+
+def _extras() -> Iterator[Finding]:
+    """The extras of the package: those that are installed, and how to install the others."""
+    from importlib import metadata
+
+    try:
+        requirements = metadata.requires("cantrip-acp") or []
+    except metadata.PackageNotFoundError:  # it runs from a folder that was not installed
+        return
+    missing: dict[str, bool] = {}
+    for requirement in requirements:
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", requirement)
+        name = re.match(r"[\w.-]+", requirement)
+        if extra is None or name is None or name[0] == "cantrip-acp":
+            continue
+        lacking = not any(metadata.Distribution.discover(name=name[0]))
+        missing[extra[1]] = missing.get(extra[1], False) or lacking
+    here = [extra for extra, lacking in sorted(missing.items()) if not lacking]
+    yield Finding("extras", "ok", f"installed: {', '.join(here) or 'none'}")
+    if rest := [extra for extra, lacking in sorted(missing.items()) if lacking]:
+        mend = f"Install those that you need, such as: pip install 'cantrip-acp[{rest[0]}]'."
+        yield Finding("extras.missing", "note", f"not installed: {', '.join(rest)}", mend)
 
 
 def _tools() -> Iterator[Finding]:

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from cantrip_acp.cli.session.setup import (
     state_option,
 )
 from cantrip_acp.cli.session.tuple_space import cast_yools, disk_floor, open_space, run_async, space_option, worker_name
+from cantrip_acp.core.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.catalog.capabilities import Catalog
@@ -185,6 +187,10 @@ def mcp(
     if http and host in ("0.0.0.0", "::") and not names:
         raise click.UsageError(
             f"--host {host} needs --server-name: the name or address under which clients reach the server"
+        )
+    if find_spec("mcp") is None or find_spec("uvicorn") is None:
+        raise DefinitionError(
+            "the MCP server needs the packages mcp and uvicorn; install them with: pip install 'cantrip-acp[mcp]'"
         )
     from cantrip_acp.files import paths
     from cantrip_acp.tuplespace.catalog.build import recipe_capability

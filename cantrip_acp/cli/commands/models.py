@@ -126,11 +126,14 @@ def pull(name: str, as_json: bool) -> int:
 
 def _with_progress(known: KnownModel) -> Path:
     """Download, and show how far it is, on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
     from cantrip_acp.crystals.embedded import weights
 
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+    except ImportError:  # the extra terminal
+        click.echo(f"cantrip: getting {known.size / 1e6:.0f} MB", err=True)
+        return weights.pull(known, lambda what, done, size: None)
     columns = (TextColumn("{task.description:<9}"), BarColumn(), DownloadColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as shown:

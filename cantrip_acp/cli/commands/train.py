@@ -17,7 +17,7 @@ from cantrip_acp.cli.session.setup import state_option
 if TYPE_CHECKING:
     from cantrip_acp.training.trainer.history import Step
 
-_NEEDED = ("torch", "transformers", "peft", "gguf")
+_NEEDED = ("torch", "transformers", "peft", "gguf", "uvicorn")
 """The packages of the extra ``train``."""
 
 

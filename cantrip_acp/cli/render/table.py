@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from cantrip_acp.cli.render.terminal import Screen
+from cantrip_acp.cli.render.terminal import Screen, cell_len, cut
 from cantrip_acp.text.sanitize import clean_line
 
 Cell = str | tuple[str, str]
@@ -18,8 +18,6 @@ def print_table(
     screen: Screen, head: Sequence[str], rows: Sequence[Sequence[Cell]], *, right: Collection[str] = (), indent: int = 0
 ) -> None:
     """Write a table. ``right`` names the right-aligned columns. Columns that are empty in all rows are left out."""
-    from rich.cells import cell_len, set_cell_size
-
     texts = [[clean_line(c if isinstance(c, str) else c[0], 2000) for c in row] for row in rows]
     shown = [n for n in range(len(head)) if any(row[n] for row in texts)]
     if not shown:
@@ -32,9 +30,9 @@ def print_table(
             if screen.width is None:
                 return text
             room = max(screen.width - indent - sum(widths[m] + _GAP for m in shown[:-1]), 12)
-            return text if cell_len(text) <= room else set_cell_size(text, room - 1).rstrip() + "…"
+            return text if cell_len(text) <= room else cut(text, room - 1).rstrip() + "…"
         if cell_len(text) > widths[n]:
-            text = set_cell_size(text, widths[n] - 1).rstrip() + "…"
+            text = cut(text, widths[n] - 1).rstrip() + "…"
         space = " " * (widths[n] - cell_len(text))
         return space + text if head[n] in right else text + space
 

@@ -1,13 +1,15 @@
-"""Terminal output: coloured and wrapped on a terminal, plain and unwrapped in a pipe.
+"""Terminal output: coloured and wrapped on a terminal, plain and unwrapped in a pipe, and where rich is not installed.
 rich handles `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb`. All output is cleaned here first (`text.sanitize`), so no caller can
 forget it. Output only grows at its end: it can be scrolled, piped and copied.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
+import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -47,24 +49,27 @@ class Screen:
     """One output stream. `width` is None if lines are not wrapped (a pipe)."""
 
     def __init__(self, stream: TextIO | None = None, *, colour: bool | None = None, width: int | None = None) -> None:
-        from rich.console import Console
-
         stream = stream if stream is not None else sys.stdout
         # Characters that the terminal's encoding lacks must not end the program.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-        self._console: Console = Console(
-            file=stream, force_terminal=colour, highlight=False, emoji=False, markup=False, width=width
-        )
-        self.terminal: bool = self._console.is_terminal
-        self.width: int | None = min(self._console.width, 110) if self.terminal else None
-        self.marks = _UNICODE if self._console.encoding.lower().replace("-", "") == "utf8" else _ASCII
+        self._stream = stream
+        self._console = _console(stream, colour, width)
+        self.terminal: bool = self._console is not None and self._console.is_terminal
+        self.width: int | None = min(self._console.width, 110) if self._console and self.terminal else None
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        self.marks = _UNICODE if encoding.lower().replace("-", "") == "utf8" else _ASCII
 
     def line(self, *parts: str | tuple[str, str], indent: int = 0, whole: bool = False) -> None:
         """Write one line (or more, if a part contains newlines) of `text` and `(text, style)` parts.
         A pipe gets it whole; a terminal wraps it between words and indents the next lines by two columns. With `whole` the
         terminal itself wraps, so that a path or a command can be copied in one piece.
         """
+        if self._console is None:
+            text = "".join(clean(part[0] if isinstance(part, tuple) else part) for part in parts)
+            self.raw(f"{' ' * indent}{text}\n")
+            self.flush()
+            return
         from rich.text import Text
 
         out = Text()
@@ -84,10 +89,13 @@ class Screen:
 
     def line_with_bar(self, text: str, style: str = "", *, indent: int = 2) -> None:
         """Write one line of output behind a bar. On a terminal, a long line is cut into pieces, and each has the bar."""
+        text = clean(text)
+        if self._console is None:
+            self.line(f"{self.marks.bar} {text}" if text else self.marks.bar, indent=indent)
+            return
         from rich.cells import chop_cells
         from rich.text import Text
 
-        text = clean(text)
         pieces = [text]
         if self.width is not None and len(text) > 10:
             pieces = chop_cells(text.expandtabs(), max(self.width - indent - 2, 20)) or [text]
@@ -99,16 +107,53 @@ class Screen:
 
     def raw(self, text: str, style: str = "") -> None:
         """Write text that is already cleaned, without a newline. For `Flow` and `Block`."""
-        from rich.text import Text
+        if self._console is None:
+            self._stream.write(text)
+        elif text:
+            from rich.text import Text
 
-        if text:
             self._console.print(Text(text, style), end="", soft_wrap=True)
 
     def blank(self) -> None:
-        self._console.print()
+        if self._console is None:
+            self.line()
+        else:
+            self._console.print()
 
     def flush(self) -> None:
-        self._console.file.flush()
+        self._stream.flush()
+
+
+def _console(stream: TextIO, colour: bool | None, width: int | None) -> Console | None:
+    """rich's console. None for a pipe, which needs none, and without rich (the extra ``terminal``)."""
+    forced = colour or os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE") == "1"
+    if colour is False or not (forced or stream.isatty()):
+        return None
+    try:
+        from rich.console import Console
+    except ImportError:
+        return None
+    return Console(file=stream, force_terminal=colour, highlight=False, emoji=False, markup=False, width=width)
+
+
+def cell_len(text: str) -> int:
+    """The columns that a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.category(c) in ("Mn", "Me", "Cf") else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+def cut(text: str, columns: int) -> str:
+    """The beginning of a text that fits these columns."""
+    width = 0
+    for place, character in enumerate(text):
+        width += cell_len(character)
+        if width > columns:
+            return text[:place]
+    return text
 
 
 class Flow:
@@ -166,8 +211,6 @@ class Flow:
 
     def _next_word(self) -> str:
         """The current word with the white space before it. The white space becomes a line break if the word does not fit."""
-        from rich.cells import cell_len
-
         word, self._word = self._word, ""
         if not word:
             return ""

@@ -13,12 +13,13 @@ import re
 import warnings
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import anyio
 import msgspec
 
-from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.core.errors import CrystalError, DefinitionError
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.contract import Emit, Query, RequestParameters, Response, tool_mode
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
@@ -60,6 +61,11 @@ class GoogleCrystal:
 
     def __init__(self, endpoint: Endpoint) -> None:
         check(endpoint.options)
+        if not _sdk_installed():
+            raise DefinitionError(
+                "the provider google needs google-genai, not installed here; install it with: "
+                "pip install 'cantrip-acp[google]'"
+            )
         self._endpoint = endpoint
         self.model = endpoint.model
         self.context_window = endpoint.info.context_window
@@ -314,6 +320,13 @@ async def _noted(response: Any) -> None:
     if responses is not None:
         responses.append(response)
     await limit_response_size(response)
+
+
+def _sdk_installed() -> bool:
+    try:
+        return find_spec("google.genai") is not None
+    except ModuleNotFoundError:  # there is no package google
+        return False
 
 
 def _finish_message(response: Any) -> str | None:

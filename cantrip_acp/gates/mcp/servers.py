@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.core.errors import CantripError
+from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.gates.mcp.declaration import McpServer, unique_prefixes
 
@@ -33,7 +34,14 @@ class McpServers:
         return bool(self.servers)
 
     async def open(self, circle: CircleView) -> OpenServers:
-        """Connect to all servers, each with its own time limit. Raises `McpError` if a required server cannot be reached."""
+        """Connect to all servers, each with its own time limit. Raises `McpError` if a required server cannot be reached,
+        and `DefinitionError` if one is required and the SDK is not installed."""
+        if (missing := sdk_missing()) is not None:
+            if any(server.required for server in self.servers):
+                raise DefinitionError(missing)
+            opened = OpenServers()
+            opened.problems.append(missing)
+            return opened
         # Importing the SDK takes a second. Do it in a thread, because the event loop may have other sessions.
         await anyio.to_thread.run_sync(_import)
         from cantrip_acp.gates.mcp.connection import Connection, McpError
@@ -77,12 +85,14 @@ class OpenServers:
 
     @property
     def connections(self) -> Sequence[Connection]:
-        """The connections, in the order of the servers, also those that failed."""
+        """The connections, in the order of the servers, also those that failed. Empty if the SDK is not installed."""
         return self._connections
 
     def status(self, index: int) -> dict[str, Any]:
         """What is known of one server: ``state`` (running, failed, stopped), ``error``, ``output`` (the end of its standard
         error) and ``tools`` with the names of their gates."""
+        if not self._connections:
+            return {"state": "failed", "error": "; ".join(self.problems), "output": "", "tools": []}
         from cantrip_acp.gates.mcp.tools import gates
 
         connection = self._connections[index]
@@ -116,6 +126,13 @@ class OpenServers:
             async with anyio.create_task_group() as group:
                 for connection in self._connections:
                     group.start_soon(connection.close)
+
+
+def sdk_missing() -> str | None:
+    """What to install, if the SDK of MCP is not installed."""
+    if find_spec("mcp") is not None:
+        return None
+    return "MCP servers need the package mcp, not installed here; install it with: pip install 'cantrip-acp[mcp]'"
 
 
 def _import() -> None:

@@ -14,6 +14,7 @@ from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.files.file_content import image_attachment
 from cantrip_acp.gates.mcp.declaration import gate_name_part
 from cantrip_acp.sandbox.launch.output import clean
+from cantrip_acp.text.json_schema import Schema
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.mcp.connection import Connection
@@ -95,11 +96,9 @@ def checked_schema(given: Any) -> tuple[dict[str, Any], str | None]:
     properties = taken.setdefault("properties", {})
     if not isinstance(properties, dict) or not isinstance(taken.get("required", []), list):
         return {}, "in its schema, properties is not an object, or required is not a list"
-    import jsonschema_rs
-
     try:
-        jsonschema_rs.validator_for(taken)
-    except (ValueError, jsonschema_rs.ReferencingError) as error:
+        Schema(taken)
+    except (ValueError, RecursionError) as error:
         return {}, f"its schema is not valid: {str(error).splitlines()[0][:200]}"
     return taken, None
 

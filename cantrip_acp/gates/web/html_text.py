@@ -56,8 +56,13 @@ def answer_text(answer: Answer, *, raw: bool) -> str:
 
 def markdown(html: str, url: str) -> str:
     """Convert a page to Markdown with absolute links, without menus, scripts and styles."""
-    import html_to_markdown as converter
-
+    try:
+        import html_to_markdown as converter
+    except ImportError:
+        raise GateError(
+            "a page as text needs html-to-markdown, not installed here: pip install 'cantrip-acp[web]'",
+            "fetch it with raw=true",
+        ) from None
     short = html[:MOST_HTML]
     options = converter.ConversionOptions(
         extract_metadata=False,

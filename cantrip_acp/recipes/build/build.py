@@ -94,6 +94,11 @@ def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
     store = data.get("loom", {}).get("store", "jsonl")
     if store.startswith(address.POSTGRES) and find_spec("psycopg") is None:
         yield ("loom", "store"), "a loom in PostgreSQL needs psycopg: pip install 'cantrip-acp[postgres]'"
+    if data.get("mcp_servers"):
+        from cantrip_acp.gates.mcp.servers import sdk_missing
+
+        if (missing := sdk_missing()) is not None:
+            yield ("mcp_servers",), missing
     circle = data["circle"]
     medium = circle.get("medium", "conversation")
     if medium not in mediums.BUILT_IN and medium not in mediums.names():

@@ -28,6 +28,8 @@ from cantrip_acp.substrate.engine.engine import AgentTask, Depth, Engine, input_
 from cantrip_acp.substrate.projects import session_id
 from cantrip_acp.substrate.types import AGENT, with_types
 from cantrip_acp.substrate.view import Limits, SessionView
+from cantrip_acp.text.json_data import thaw
+from cantrip_acp.text.json_schema import Schema
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView
@@ -218,10 +220,8 @@ def parameters_of(types: list[Chunk]) -> dict[str, Any]:
     for name in required:
         properties.setdefault(name, {})
     found = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    import jsonschema_rs
-
     try:
-        jsonschema_rs.validator_for(found)
+        Schema(thaw(found))
     except (ValueError, TypeError, RecursionError) as problem:
         raise DefinitionError(f"its types have no valid JSON Schema: {problem}") from None
     return found

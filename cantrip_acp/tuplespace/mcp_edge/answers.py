@@ -13,6 +13,8 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from cantrip_acp.text.json_data import thaw
+from cantrip_acp.text.json_schema import Schema
 from cantrip_acp.tuplespace.batch import cast_yool
 from cantrip_acp.tuplespace.canonical import content_id
 from cantrip_acp.tuplespace.catalog.capabilities import Capability, Catalog, UnknownCapability
@@ -86,7 +88,7 @@ class Answers:
         self._watchers = 0
         self._someone_watches = anyio.Event()
         self._stopped = False
-        self._tools = {tool["name"]: (_validator(tool["input"]), tool["input"]) for tool in TOOLS}
+        self._tools = {tool["name"]: (Schema(thaw(tool["input"])), tool["input"]) for tool in TOOLS}
         self._calls: dict[str, Callable[[dict[str, Any], Progress], Awaitable[dict[str, Any]]]] = {
             "catalog.lookup": self._lookup,
             "catalog.list_by_lane": self._list_by_lane,
@@ -124,9 +126,8 @@ class Answers:
         given = dict(arguments)
         for key in given.keys() - schema["properties"].keys():
             raise ToolError(f"{name} has no argument {key!r}{_similar(key, schema['properties'])}")
-        for error in validator.iter_errors(given):
-            path = ".".join(str(part) for part in error.instance_path)
-            raise ToolError(f"{name}: {path + ': ' if path else ''}{error.message}")
+        for problem in [] if validator.is_valid(given) else validator.problems(given, 1):
+            raise ToolError(f"{name}: {problem}")
         try:
             answer = await self._calls[name](given, progress)
         except SpaceError as error:
@@ -437,12 +438,6 @@ def _similar(name: str, known: Any) -> str:
     if names and len(names) <= 10:
         return f"; known: {', '.join(names)}"
     return "; catalog.list_by_lane lists what is known" if names else ""
-
-
-def _validator(schema: Mapping[str, Any]) -> Any:
-    import jsonschema_rs
-
-    return jsonschema_rs.validator_for(dict(schema))
 
 
 async def _silent(_: str) -> None:

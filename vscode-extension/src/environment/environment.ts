@@ -1,6 +1,6 @@
 /** The user's Cantrip program: searched once, and again after a change. All parts that start it get it from here. */
 import * as vscode from "vscode";
-import { PACKAGE } from "./install";
+import { PACKAGE, withExtra } from "./install";
 import { search, type Places } from "./search";
 import { commandLine, type FoundProgram, type RejectedProgram } from "./program";
 import { selectedInterpreter, whenInterpreterChanges } from "./python";
@@ -114,7 +114,7 @@ export class Environment implements vscode.Disposable {
       trusted: vscode.workspace.isTrusted,
       own: this.managedVenv,
       useUvx: settings.get("useUvx", false),
-      installSource: settings.get("installSource", "").trim() || PACKAGE,
+      installSource: withExtra(settings.get("installSource", "").trim() || PACKAGE),
       env: this.env(),
     };
   }

@@ -21,8 +21,8 @@ export interface InstallOptions {
 export type InstallResult = { readonly ok: true } | { readonly ok: false; readonly why?: string };
 
 const INSTALL_MS = 15 * 60_000;
-/** The package's name on the index. */
-export const PACKAGE = "cantrip-acp";
+/** The package on the index, with what an editor needs: the language server, MCP, web pages, the models of Google. */
+export const PACKAGE = "cantrip-acp[editor]";
 const PYTHONS = ["python3.14", "python3.13", "python3.12", "python3.11", "python3", "python"];
 
 /** Install the package, or update an existing environment. A failed installation leaves no partial environment. */
@@ -51,8 +51,9 @@ export async function install(wanted: InstallOptions, say: (message: string) => 
         return await failed(wanted, fresh, "The environment could not be created", `${made.stdout}${made.stderr}`);
       }
     }
-    const packed = wheel(wanted.wheels, "cantrip_acp-");
-    const source = wanted.source !== "" ? wanted.source : (packed ?? PACKAGE);
+    const own = wheel(wanted.wheels, "cantrip_acp-");
+    const packed = own === undefined ? undefined : withExtra(own);
+    const source = wanted.source !== "" ? withExtra(wanted.source) : (packed ?? PACKAGE);
     const pip = await pipOf(call, python, wanted.wheels, uv);
     let put: Answer | undefined;
     if (wanted.source === "" && wanted.wheels !== undefined && packed !== undefined) {
@@ -71,6 +72,11 @@ export async function install(wanted: InstallOptions, say: (message: string) => 
   } catch (error) {
     return failed(wanted, fresh, "The set-up failed", String(error));
   }
+}
+
+/** A requirement for pip that names the package or a wheel of it, with the extra for editors unless it names extras. */
+export function withExtra(source: string): string {
+  return source.replace(/^(cantrip-acp|.*\.whl)(?=$|[\s<>=!~@;])/, "$1[editor]");
 }
 
 type Call = (command: string, ...args: string[]) => Promise<Answer>;

@@ -67,6 +67,10 @@ class Connection:
             self._process.wait()
         self.output.close()
 
+    def kill(self) -> None:
+        """End the agent at once, so that it does nothing more."""
+        self._process.kill()
+
     def send(self, method: str, params: Mapping[str, Any]) -> int:
         """Send a request; returns its id."""
         self._next += 1

@@ -1,61 +1,90 @@
-"""Spawn to the reply to initialize, and spawn to the reply to session/new.
+"""Spawn to the reply to initialize and to session/new; the whole process of `cantrip --help` and of a scripted cast.
 
-The baseline is the same exchange with `python -c` and the standard library's json: what an interpreter costs. Both are
-spawned in turn. session/new is asked for at once after initialize, as editors do.
+The baselines are the same exchange with `python -c` and the standard library's json, and `python -c pass`: what an
+interpreter costs. All are spawned in turn. session/new is asked for at once after initialize, as editors do. CPU time (user
+and system) stays about the same beside busy neighbours, so the goals are about it: the fastest run of each. An agent is
+killed at its reply.
 """
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from bench.agent import AGENT, RESPONDER, connect, workspace
-from bench.measure import Table, row
+from bench.measure import Row, Table, row
 from bench.options import Options
 
-SCRIPT = "responses: [{content: hello, repeat: true}]\n"
+SCRIPT = "responses: [{tool_calls: [{gate: done, args: {answer: well}}], repeat: true}]\n"
+RECIPE = "name: quick\ncircle: {gates: [done], wards: [{max_turns: 5}]}\n"
+CANTRIP = str(Path(sys.executable).parent / "cantrip")
+COMMANDS = {
+    "python -c pass": (sys.executable, "-c", "pass"),
+    "cantrip --help": (CANTRIP, "--help"),
+    "cantrip cast": (CANTRIP, "cast", "./quick.cantrip.yaml", "Do it."),
+}
+
+
+def _cpu() -> float:
+    """The milliseconds of user and system time of all children that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (used.ru_utime + used.ru_stime) * 1000
 
 
 def run(options: Options) -> Table:
-    samples: dict[tuple[str, str], list[float]] = {}
+    wall: dict[tuple[str, str], list[float]] = {}
+    cpu: dict[str, list[float]] = {}
 
-    def measure(name: str, command: Sequence[str]) -> None:
+    def agent(name: str, command: Sequence[str]) -> None:
+        before = _cpu()
         with connect(command, environment, folder) as agent:
             agent.initialize()
-            samples.setdefault((name, "initialize"), []).append((time.perf_counter() - agent.spawned) * 1000)
+            wall.setdefault((name, "initialize"), []).append((time.perf_counter() - agent.spawned) * 1000)
             agent.session()
-            samples.setdefault((name, "session/new"), []).append((time.perf_counter() - agent.spawned) * 1000)
+            wall.setdefault((name, "session/new"), []).append((time.perf_counter() - agent.spawned) * 1000)
+            agent.kill()
+        cpu.setdefault(name, []).append(_cpu() - before)
+
+    def command(name: str) -> None:
+        before, began = _cpu(), time.perf_counter()
+        subprocess.run(
+            COMMANDS[name], cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        wall.setdefault((name, ""), []).append((time.perf_counter() - began) * 1000)
+        cpu.setdefault(name, []).append(_cpu() - before)
 
     with workspace(SCRIPT) as (folder, environment):
-        for each in (("floor", RESPONDER), ("ours", AGENT)):
-            measure(*each)
-        samples.clear()  # the first start of each also compiled and cached
-        for _ in range(options.rounds(40)):
-            measure("floor", RESPONDER)
-            measure("ours", AGENT)
-    first = row("stdlib responder: initialize", samples["floor", "initialize"], "ms")
-    second = row("stdlib responder: session/new", samples["floor", "session/new"], "ms")
-    return Table(
-        "start",
-        "spawn to the reply to initialize; spawn to the reply to session/new",
-        (
-            first,
-            row(
-                "cantrip-acp: initialize",
-                samples["ours", "initialize"],
-                "ms",
-                baseline=first,
-                goal="<= 40 ms",
-                reached=lambda made: made.median <= 40,
-            ),
-            second,
-            row(
-                "cantrip-acp: session/new",
-                samples["ours", "session/new"],
-                "ms",
-                baseline=second,
-                goal="<= 200 ms",
-                reached=lambda made: made.median <= 200,
-            ),
-        ),
+        (folder / "quick.cantrip.yaml").write_text(RECIPE)
+        for turn in range(options.rounds(40) + 1):
+            for each in (("stdlib responder", RESPONDER), ("cantrip-acp", AGENT)):
+                agent(*each)
+            for name in COMMANDS:
+                command(name)
+            if turn == 0:  # the first start of each also compiled and cached
+                wall.clear()
+                cpu.clear()
+
+    def limited(name: str, samples: list[float], base: Row | None, most: float | None) -> Row:
+        reached: Callable[[Row], bool] | None = None if most is None else lambda made: made.median <= most
+        goal = "" if most is None else f"<= {most:g} ms"
+        return row(name, samples, "ms", baseline=base, goal=goal, reached=reached)
+
+    rows: list[Row] = []
+    for kind, most in (("initialize", 40), ("session/new", None)):
+        base = limited(f"stdlib responder: {kind}", wall["stdlib responder", kind], None, None)
+        rows += [base, limited(f"cantrip-acp: {kind}", wall["cantrip-acp", kind], base, most)]
+    base = limited("stdlib responder: CPU, fastest", [min(cpu["stdlib responder"])], None, None)
+    rows += [base, limited("cantrip-acp: CPU to session/new, fastest", [min(cpu["cantrip-acp"])], base, 120)]
+    name, *names = COMMANDS
+    base, bare = (
+        limited(name, wall[name, ""], None, None),
+        limited(f"{name}: CPU, fastest", [min(cpu[name])], None, None),
     )
+    rows += [base, *(limited(each, wall[each, ""], base, None) for each in names)]
+    goals = {"cantrip --help": 120, "cantrip cast": 350}
+    rows += [bare, *(limited(f"{each}: CPU, fastest", [min(cpu[each])], bare, goals[each]) for each in names)]
+    return Table("start", "spawn to the replies to initialize and session/new; whole processes", tuple(rows))

@@ -7,7 +7,6 @@ that this command saved, not the lines that the user wrote.
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import sys
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, RpcError
 from cantrip_acp.crystals import keys
-from cantrip_acp.crystals.local import discovery
 from cantrip_acp.files.paths import private
 from cantrip_acp.recipes.build.crystal_factory import KEYS, VARIABLE
 
@@ -31,8 +29,12 @@ _KEY = re.compile(r"[!$-&(-~]{8,4096}\Z")
 """Printable characters without blanks, quotes and ``#``, because those have a special meaning in a ``.env`` file."""
 
 
-def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] = getpass.getpass) -> int:
+def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] | None = None) -> int:
     """Ask for a provider and its key, and save the key. Returns the exit status."""
+    from getpass import getpass
+
+    from cantrip_acp.crystals.local import discovery
+
     providers = [(name, variables[0]) for name, variables in KEYS.items() if variables]
     out = sys.stderr
     out.write("Which provider's models do you want to use?\n")
@@ -56,7 +58,7 @@ def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] 
             )
             return 1
         name, variable = names[chosen]
-        key = ask_hidden(f"Key for {name} (it is not shown): ").strip()
+        key = (ask_hidden or getpass)(f"Key for {name} (it is not shown): ").strip()
     except (EOFError, KeyboardInterrupt):
         out.write("\nNothing was changed.\n")
         return 1
@@ -85,6 +87,8 @@ def local_models() -> list[dict[str, Any]]:
     Each has ``crystal`` (``ollama:qwen3``), ``provider``, ``name``, and what its server says: ``contextWindow`` in tokens,
     ``tools`` and ``loaded``.
     """
+    from cantrip_acp.crystals.local import discovery
+
     return [
         {
             "crystal": f"{server.provider}:{model.name}",

@@ -1,12 +1,13 @@
 """The command ``cantrip-acp``: parses its options, answers ``initialize``, and starts the agent process.
 
-An editor waits for the answer to ``initialize``. So this module answers before it imports anything except `os`, `json`
+An editor waits for the answer to ``initialize``. So this module answers before it imports anything except `os`, `gc`, `json`
 and `initialize` (even `typing` would double the time). Then it imports the rest, and passes on the bytes that it read
 after that line. File descriptor 1 is redirected to stderr, so that text printed by a library never reaches the client.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -66,6 +67,8 @@ class Options:
 def main(argv: list[str] | None = None) -> int:
     """Serve until the client closes the connection. Returns the exit status."""
     options = parse(sys.argv[1:] if argv is None else argv)
+    # Imports make many objects and no garbage. `Session.warm` sets the usual threshold again.
+    gc.set_threshold(100_000)
     if options.sign_in:
         from cantrip_acp.acp.login import sign_in
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Literal, Protocol
 
 from cantrip_acp.crystals.contract import Attachment, Message
 from cantrip_acp.loom.records.turn import STEERING, ContextRecord
+from cantrip_acp.text.dataclass import dataclass
 
 _BLOCK_END = re.compile(r"</(\s*context)", re.IGNORECASE)
 

@@ -6,7 +6,7 @@ parent's by a `ParentLink`, so usage and limits can be followed up the tree with
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import anyio
@@ -15,6 +15,7 @@ from cantrip_acp.core.casting.request_graph import RequestGraph
 from cantrip_acp.core.casting.token_log import TokenLog
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
+from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random as _random
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any
@@ -33,6 +33,7 @@ from cantrip_acp.crystals.contract import (
     check_response,
 )
 from cantrip_acp.crystals.logprobs import check_tokens
+from cantrip_acp.text.dataclass import dataclass
 
 MAX_RESPONSE_CHARS = 8_000_000
 """The most characters of a response. A longer stream counts as endless."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.casting.turn_builder import TurnBuilder
 from cantrip_acp.core.errors import ChildRefused, GateError
-from cantrip_acp.delegation import run_child
 from cantrip_acp.delegation.request import CHILD_SCHEMA, Request, recorded_data
 from cantrip_acp.gates.confinement import quoted
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
@@ -21,6 +20,8 @@ MOST_IN_BATCH = 10_000
 
 
 async def _call_agent(args: Mapping[str, Any], context: GateContext) -> Any:
+    from cantrip_acp.delegation import run_child
+
     turn = turn_of(context)
     try:
         (planned,) = await run_child.plan_children(turn, [Request.of(args)], context.call_id)
@@ -30,6 +31,8 @@ async def _call_agent(args: Mapping[str, Any], context: GateContext) -> Any:
 
 
 async def _call_agent_batch(args: Mapping[str, Any], context: GateContext) -> Any:
+    from cantrip_acp.delegation import run_child
+
     turn = turn_of(context)
     requests = [Request.of({"intent": each} if isinstance(each, str) else each) for each in args["requests"]]
     try:

@@ -12,11 +12,11 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
 from cantrip_acp.core.errors import GateError
+from cantrip_acp.text.dataclass import dataclass
 
 IGNORE_FILES = (".rgignore", ".ignore", ".gitignore")
 _LARGEST = 262_144

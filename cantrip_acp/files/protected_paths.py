@@ -13,9 +13,10 @@ import re
 import stat
 import unicodedata
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
+
+from cantrip_acp.text.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

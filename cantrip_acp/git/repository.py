@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from cantrip_acp.core.errors import GitError
 from cantrip_acp.files.temporary import TemporaryFolder
 from cantrip_acp.git.run import TIMEOUT, GitResult, run
+from cantrip_acp.text.dataclass import dataclass
 
 _LARGEST_LINK = 4096
 

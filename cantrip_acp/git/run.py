@@ -15,10 +15,10 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 
 from cantrip_acp.core.errors import GitError
+from cantrip_acp.text.dataclass import dataclass
 
 TIMEOUT = 60.0
 """Default time limit in seconds."""

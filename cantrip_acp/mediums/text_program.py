@@ -13,12 +13,12 @@ told why nothing was run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cantrip_acp.crystals.contract import CUTS, ToolCall
+from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Crystal, Response, ToolDefinition

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +22,7 @@ from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe, load, recipe_files
+from cantrip_acp.text.dataclass import dataclass
 
 FOLDER = ".cantrip"
 FILE = "trust.json"

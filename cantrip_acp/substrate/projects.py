@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 from cantrip_acp.gates.confinement import Root
@@ -38,6 +37,7 @@ from cantrip_acp.substrate.documents import (
 from cantrip_acp.substrate.skills import FOLDERS, sync_skills
 from cantrip_acp.substrate.substrate import Substrate, new_id
 from cantrip_acp.substrate.types import install, of_type
+from cantrip_acp.text.dataclass import dataclass
 
 CULTURE = ".cantrip/culture"
 USER_CULTURE = "culture:user"

@@ -18,7 +18,7 @@ import logging
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, encode_
 from cantrip_acp.substrate.projects import Project, create, session_id
 from cantrip_acp.substrate.substrate import Substrate, shared_substrate
 from cantrip_acp.substrate.types import install, of_type
+from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.substrate.view import SessionView

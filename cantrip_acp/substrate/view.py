@@ -12,7 +12,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,6 +35,7 @@ from cantrip_acp.substrate.projects import (
 from cantrip_acp.substrate.stores import IN_MEMORY
 from cantrip_acp.substrate.substrate import EVERYTHING, Substrate, open_substrate, shared_substrate
 from cantrip_acp.substrate.types import TYPES
+from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView

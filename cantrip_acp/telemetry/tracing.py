@@ -14,10 +14,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
+from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.version import __version__
 
 Redact = Callable[[str], str]

@@ -79,8 +79,3 @@ def test_the_console_scripts_exist() -> None:
     for target in scripts.values():
         module, _, function = target.partition(":")
         subprocess.run([sys.executable, "-c", f"from {module} import {function}"], check=True)
-
-
-def test_the_changelog_knows_the_version() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text()
-    assert "## [Unreleased]" in text or "0.1.0" in text

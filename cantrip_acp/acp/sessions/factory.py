@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +44,7 @@ from cantrip_acp.loom.records.turn import (
     now,
 )
 from cantrip_acp.loom.stores.address import display_address, is_address
+from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip

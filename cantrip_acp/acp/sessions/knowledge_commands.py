@@ -4,7 +4,6 @@ gives the last one as data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -16,6 +15,7 @@ from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN, tokens_of
 from cantrip_acp.crystals.catalog.lookup import look_up
 from cantrip_acp.crystals.contract import KIND_NAMES
 from cantrip_acp.loom.records.turn import new_id
+from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session import Session

@@ -8,7 +8,6 @@ chose. Comments become the intent of another cast in plan mode. So the loom has 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from cantrip_acp.acp import protocol as acp
@@ -16,6 +15,7 @@ from cantrip_acp.acp.permissions.request import escape_invisible, outcome_of
 from cantrip_acp.acp.render.formatting import text_content, truncate_end
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.core.context_block import ContextBlock
+from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -33,6 +32,7 @@ from cantrip_acp.core.errors import CantripError, GateError
 from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.contract import GateContext, GateInvocation
+from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

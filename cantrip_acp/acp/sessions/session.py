@@ -6,10 +6,10 @@ A prompt is a cast. All its updates are sent before its reply. A session runs on
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -32,6 +32,7 @@ from cantrip_acp.core.events import CastStarted, Steered
 from cantrip_acp.crystals.http_clients import prepare_in_background
 from cantrip_acp.loom.records.turn import new_id, now
 from cantrip_acp.telemetry import tracing
+from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateSource
 
 log = logging.getLogger(__name__)
+_USUAL_THRESHOLD = (700, 10, 10)
+"""Python's own threshold of the garbage collector."""
 
 OUTPUT_INTERVAL = 0.1
 """Seconds between two updates of a running command's output."""
@@ -316,6 +319,10 @@ class Session:
         except Exception:
             # The first prompt has the same problem, and reports it to the user.
             log.warning("session %s could not be prepared", self.id, exc_info=True)
+        if gc.get_threshold()[0] > _USUAL_THRESHOLD[0]:
+            # The start is over (`acp.start`). What was imported stays, so it need not be searched for garbage any more.
+            gc.freeze()
+            gc.set_threshold(*_USUAL_THRESHOLD)
 
     async def close(self) -> None:
         """Cancel the running prompt, then close the entity and the loom. A second caller waits until that is done.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from cantrip_acp.crystals.contract import Usage
+from cantrip_acp.text.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ resume one turn are true samples of one state. What follows a turn is, in this o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core.context import Context
 from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.errors import IntentRequired, LoomError, TurnNotFound
 from cantrip_acp.loom.query.outline import Outline
+from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock

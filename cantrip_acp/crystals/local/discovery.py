@@ -12,13 +12,13 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.endpoint import environment_address
 from cantrip_acp.crystals.local.presets import LOCAL, PRESETS, ollama_address
+from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     import urllib.request

@@ -6,7 +6,8 @@ With a preset, ``groq:llama-4-70b`` or ``vllm:qwen3`` needs no ``base_url``. To 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from cantrip_acp.text.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

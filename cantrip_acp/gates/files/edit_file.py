@@ -10,7 +10,6 @@ import bisect
 import difflib
 import re
 from collections.abc import Awaitable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,6 +24,7 @@ from cantrip_acp.gates.files import file_content as text
 from cantrip_acp.gates.files.file_content import newline_of, valid_unicode
 from cantrip_acp.gates.files.write_file import MAX_BYTES, diff_for_editor, read_whole
 from cantrip_acp.gates.registry import FILE_OPTIONS
+from cantrip_acp.text.dataclass import dataclass
 
 INLINE = 262_144
 """Up to this many bytes, no thread is used, because it would cost more than the work. The limit is lower than for writing,

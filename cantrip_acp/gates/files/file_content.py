@@ -12,9 +12,9 @@ import binascii
 import codecs
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from cantrip_acp.crystals.contract import Attachment
+from cantrip_acp.text.dataclass import dataclass
 
 _HEAD = 8_192
 """If these first bytes contain a NUL, the file counts as binary, as in git."""

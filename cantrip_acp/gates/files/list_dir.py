@@ -10,7 +10,6 @@ import os
 import stat
 import time
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import anyio.to_thread
@@ -20,6 +19,7 @@ from cantrip_acp.files.protected_paths import PROTECTED_FILES, plain, protected_
 from cantrip_acp.gates.confinement import PathHandle, Root, display_path, one_line, valid_text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.registry import FILE_OPTIONS
+from cantrip_acp.text.dataclass import dataclass
 
 MAX_ENTRIES = 1_000
 """The most entries of a result. The dependency ``max_entries`` changes it."""

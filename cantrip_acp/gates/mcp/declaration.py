@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Protocol
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
 from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.redaction import Redactor, looks_secret
 
 Transport = Literal["stdio", "http", "sse"]

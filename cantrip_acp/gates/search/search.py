@@ -19,7 +19,7 @@ from cantrip_acp.files.ignore_files import Globs
 from cantrip_acp.gates.confinement import Root, display_path, valid_text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.registry import FILE_OPTIONS, TIMEOUT
-from cantrip_acp.gates.search import ripgrep, search_python
+from cantrip_acp.gates.search import ripgrep
 from cantrip_acp.gates.search.search_types import (
     EngineRefused,
     Hit,
@@ -113,6 +113,8 @@ def _hits(search: Search, program: str | None) -> Generator[Hit, None, None]:
         except EngineRefused:
             # Python's engine also supports look-around and back references. If it refuses too, it explains why.
             pass
+    from cantrip_acp.gates.search import search_python
+
     yield from search_python.hits(search)
 
 

@@ -9,13 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.files.ignore_files import Globs
 from cantrip_acp.gates.confinement import Root, one_line
 from cantrip_acp.gates.files.file_content import display
+from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateContext

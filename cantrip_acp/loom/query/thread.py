@@ -6,10 +6,10 @@ Only `Endings` decides the state of a thread or a cast. Commands, pages, exports
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from cantrip_acp.loom.records.turn import TERMINATIONS, CastRecord, Turn
+from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.base import BaseLoom

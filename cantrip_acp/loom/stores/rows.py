@@ -5,7 +5,6 @@ this.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -15,6 +14,7 @@ from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.records.turn import FORMAT, LaterRecord, Record, Turn
 from cantrip_acp.loom.stores import checksum
 from cantrip_acp.text import codecs
+from cantrip_acp.text.dataclass import dataclass
 
 _encode = msgspec.json.Encoder().encode
 _decoder: msgspec.json.Decoder[Record] = codecs.json_decoder(Record)

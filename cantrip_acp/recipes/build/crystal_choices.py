@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from cantrip_acp.recipes.build.crystal_factory import KEYS, VARIABLE, FactoryCon
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
 from cantrip_acp.recipes.recipe import Recipe
+from cantrip_acp.text.dataclass import dataclass
 
 MAX_MODELS = 12
 """Maximum models of one provider in the list. The catalog lists the newest models first."""

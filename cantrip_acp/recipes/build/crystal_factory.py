@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath
+from cantrip_acp.text.dataclass import dataclass
 
 BUILT_IN: tuple[str, ...] = names.PROVIDERS
 """The providers of this package."""

@@ -5,11 +5,12 @@ The result is JSON data: texts, finite numbers, booleans, null, lists, and mappi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Places, Problem, broken
+from cantrip_acp.text.dataclass import dataclass
 
 MAX_BYTES = 2 * 1024 * 1024
 """Maximum bytes of a recipe. Even the scripts of long sessions are smaller."""

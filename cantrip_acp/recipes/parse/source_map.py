@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from cantrip_acp.core.errors import RecipeError
+from cantrip_acp.text.dataclass import dataclass
 
 KeyPath = tuple[str | int, ...]
 Place = tuple[int, int]

@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from cantrip_acp.substrate.engine.engine import AgentTask, Depth, Engine, input_
 from cantrip_acp.substrate.projects import session_id
 from cantrip_acp.substrate.types import AGENT, with_types
 from cantrip_acp.substrate.view import Limits, SessionView
+from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.json_schema import Schema
 

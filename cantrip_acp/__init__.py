@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import Gate as Gate
     from cantrip_acp.gates.contract import GateContext as GateContext
     from cantrip_acp.gates.contract import GateReply as GateReply
+    from cantrip_acp.gates.function_gates import gate as gate
     from cantrip_acp.loom.loom import Loom as Loom
     from cantrip_acp.loom.query.thread import Thread as Thread
     from cantrip_acp.loom.records.turn import Turn as Turn
@@ -90,6 +91,7 @@ _HOMES = {
     "Turn": "loom.records.turn",
     "Usage": "crystals.contract",
     "Wards": "core.definition.wards",
+    "gate": "gates.function_gates",
 }
 
 __all__ = list(_HOMES)

@@ -108,7 +108,7 @@ def samples(path: Path, name: str = "") -> list[InspectSample]:
     with contextlib.chdir(path.resolve().parent):
         sys.path.insert(0, str(path.resolve().parent))
         try:
-            module = run_file(path, Files().read(path))
+            module = run_file(path, Files())
             makers = {}
             for value in vars(module).values():
                 with contextlib.suppress(ValueError, AttributeError, TypeError):

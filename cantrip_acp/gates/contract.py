@@ -6,17 +6,15 @@ gates through `gates.executor`.
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
-import types
-import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from cantrip_acp.core.definition.checked_values import nearest, short_repr
 from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.gates.function_gates import gate_from_function
 from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.json_data import FrozenDict, freeze, thaw
 from cantrip_acp.text.json_schema import Schema
@@ -284,7 +282,7 @@ class Gate:
         """Make a gate from a function. The schema comes from its annotations, the description from its docstring.
 
         Positional parameters are the entity's arguments. Keyword-only parameters are dependencies, which must be bound; a
-        keyword-only parameter named ``context`` gets the `GateContext`.
+        keyword-only parameter named ``context`` gets the `GateContext`. The decorator `function_gates.gate` is shorter.
 
         >>> def shout(text: str, times: int = 1) -> str:
         ...     "Say it loudly."
@@ -375,71 +373,6 @@ class GateSource(Protocol):
     async def open(self, circle: CircleView) -> OpenedSource:
         """Open the source within its own time limit. Raises `CantripError` if that fails and the source is required."""
         ...
-
-
-def gate_from_function(
-    cls: type[Gate], function: Callable[..., Any], name: str | None, options: Mapping[str, Any]
-) -> Gate:
-    """Implements `Gate.of`."""
-    hints = typing.get_type_hints(function)
-    properties: dict[str, Any] = {}
-    required: list[str] = []
-    bound: dict[str, Any] = {}
-    injected: list[str] = []
-    declared: dict[str, Any] = {}
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise DefinitionError(
-                f"gate function {function.__name__!r} must name its parameters, not *args or **kwargs"
-            )
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            injected.append(parameter.name)
-            if parameter.name != "context":
-                declared[parameter.name] = _schema(hints.get(parameter.name, Any))
-            if parameter.default is not parameter.empty:
-                bound[parameter.name] = parameter.default
-            continue
-        schema = _schema(hints.get(parameter.name, Any))
-        if parameter.default is parameter.empty:
-            required.append(parameter.name)
-        else:
-            schema["default"] = parameter.default
-        properties[parameter.name] = schema
-
-    def handler(args: Mapping[str, Any], context: GateContext) -> Any:
-        extra = {n: context if n == "context" else context.dependencies[n] for n in injected}
-        return function(**args, **extra)
-
-    parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    return cls(
-        name=name or function.__name__,
-        description=inspect.getdoc(function) or "",
-        parameters=parameters,
-        handler=handler,
-        needs=tuple(name for name in injected if name != "context" and name not in bound),
-        dependencies={**bound, **options.get("dependencies", {})},
-        **{"options": declared, **{k: v for k, v in options.items() if k != "dependencies"}},
-    )
-
-
-_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
-
-
-def _schema(hint: Any) -> dict[str, Any]:
-    if hint in _TYPES:
-        return {"type": _TYPES[hint]}
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (list, tuple, set):
-        return {"type": "array", "items": _schema(arguments[0])} if arguments else {"type": "array"}
-    if origin is dict or hint is dict:
-        return {"type": "object"}
-    if origin is typing.Literal:
-        return {"enum": list(arguments)}
-    if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [_schema(a) for a in arguments]}
-    if hint is list:
-        return {"type": "array"}
-    return {}
 
 
 def as_text(value: Any) -> str:

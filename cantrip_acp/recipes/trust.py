@@ -18,7 +18,7 @@ from cantrip_acp.core.errors import CantripError, DefinitionError, RecipeError, 
 from cantrip_acp.files.paths import private
 from cantrip_acp.loom.records.turn import now
 from cantrip_acp.recipes.build import crystal_factory
-from cantrip_acp.recipes.build.python_files import Files
+from cantrip_acp.recipes.build.python_files import Files, imported
 from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe, load, recipe_files
@@ -277,7 +277,7 @@ def content(workspace: Path, files: Files) -> Content:
 
 
 def named_by(recipe: Recipe) -> Iterator[Path]:
-    """The files that a recipe names."""
+    """The files that a recipe names, and those that its Python files import from their folder."""
     for _, crystal in _crystals(recipe.data):
         script = crystal_factory.options_of(crystal).get("script")
         if script is not None:
@@ -287,9 +287,16 @@ def named_by(recipe: Recipe) -> Iterator[Path]:
         yield recipe.path_of(prompt)
     for gate in recipe.data["circle"]["gates"]:
         if isinstance(gate, dict) and "python" in gate:
-            yield recipe.path_of(gate["python"])
+            yield from _python(recipe, gate["python"])
     if "score" in recipe.data["circle"]:
-        yield recipe.path_of(recipe.data["circle"]["score"]["python"])
+        yield from _python(recipe, recipe.data["circle"]["score"]["python"])
+
+
+def _python(recipe: Recipe, name: str) -> Iterator[Path]:
+    """A Python file of a recipe, and the files beside it that it imports."""
+    path = recipe.path_of(name)
+    yield path
+    yield from (file for _, file in imported(path, recipe.files))
 
 
 class Ledger:

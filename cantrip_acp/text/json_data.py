@@ -139,7 +139,8 @@ def thaw(value: Any) -> Any:
 def plain(value: Any, *, depth: int = 0) -> Any:
     """Frozen JSON data from any value that third-party code returned.
 
-    Types that `msgspec.to_builtins` knows (dataclasses, dates, enums, sets, bytes) are converted by it. Numbers that
+    Types that `msgspec.to_builtins` knows (dataclasses, dates, enums, sets, bytes) are converted by it, and models of
+    pydantic by their ``model_dump``. Numbers that
     JSON does not have become the texts ``NaN``, ``Infinity`` and ``-Infinity``. A lone surrogate in a text becomes
     ``?``. Keys become texts. Raises `NotJson` for everything else, for data that contain themselves and for data
     nested deeper than `MOST_NESTED`.
@@ -167,7 +168,7 @@ def plain(value: Any, *, depth: int = 0) -> Any:
     if isinstance(value, int) and not _is_enum(value):
         return int(value)
     try:
-        known = msgspec.to_builtins(value, str_keys=True)
+        known = msgspec.to_builtins(value, str_keys=True, enc_hook=_model_data)
     except RecursionError:
         raise NotJson(f"it is nested deeper than {MOST_NESTED} levels, or contains itself") from None
     except Exception as error:  # noqa: BLE001
@@ -175,6 +176,14 @@ def plain(value: Any, *, depth: int = 0) -> Any:
     if type(known) is kind:
         raise NotJson(f"a value of type {kind.__name__} is not JSON data")
     return plain(known, depth=depth + 1)
+
+
+def _model_data(value: Any) -> Any:
+    """The data of a model of pydantic, which need not be imported for this."""
+    dump = getattr(type(value), "model_dump", None)
+    if dump is None:
+        raise NotImplementedError(f"Encoding objects of type {type(value).__name__} is unsupported")
+    return dump(value, mode="json")
 
 
 def encodable(text: str) -> str:

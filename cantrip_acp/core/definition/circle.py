@@ -20,13 +20,14 @@ from cantrip_acp.core.scoring import Scorer
 from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.gates.function_gates import gate_options, is_function
 from cantrip_acp.loom.stores.address import POSTGRES, SQLITE
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.mediums.contract import Medium
 from cantrip_acp.mediums.text_program import mode_line
 from cantrip_acp.text.json_data import FrozenDict, freeze, freeze_record
 
-GateLike = Gate | str | Mapping[str, Any]
+GateLike = Gate | str | Mapping[str, Any] | Callable[..., Any]
 
 
 class _Nothing:
@@ -51,8 +52,8 @@ LARGEST_DATA = 64 * 1024 * 1024
 class Circle(Definition):
     """A medium, gates and wards. A circle is a value: nothing runs until an entity acts in it.
 
-    ``gates`` are `Gate`s, names of known gates, or mappings of a ``name`` and dependencies (``{"name": "read_file",
-    "root": "data"}``).
+    ``gates`` are functions (see `gates.function_gates.gate`), `Gate`s, names of known gates, or mappings of a ``name`` and
+    dependencies (``{"name": "read_file", "root": "data"}``).
     ``wards`` is a list of mappings, a mapping or a `Wards`.
     ``workspace`` is the folder that relative roots and ward paths start from. It is None if the circle uses no files.
     ``folders`` are further folders outside the workspace. Wards that admit the workspace admit them too. Gates
@@ -109,7 +110,9 @@ class Circle(Definition):
         if not isinstance(medium, str) and not isinstance(medium, Medium):
             raise DefinitionError(f"a circle's medium is a name or a Medium, not {short_repr(medium)}")
         if isinstance(gates, str | Mapping) or not isinstance(gates, Iterable):
-            raise DefinitionError(f"a circle's gates are a list of names, mappings and Gates, not {short_repr(gates)}")
+            raise DefinitionError(
+                f"a circle's gates are a list of names, mappings, functions and Gates, not {short_repr(gates)}"
+            )
         place = _absolute_folder(workspace, "workspace") if workspace is not None else None
         if isinstance(folders, str | os.PathLike):
             raise DefinitionError(f"a circle's folders are a list of folders, not {short_repr(folders)}")
@@ -266,7 +269,7 @@ def _absolute_folder(folder: Any, what: str) -> Path:
 
 
 def _find_gate(gate: GateLike) -> Gate:
-    """Find the gate for a name, a mapping or a `Gate`."""
+    """Find the gate for a name, a mapping, a function or a `Gate`."""
     if isinstance(gate, str):
         found = registry.find(gate)
     elif isinstance(gate, Gate):
@@ -279,8 +282,10 @@ def _find_gate(gate: GateLike) -> Gate:
                 f"a gate given as a mapping needs a name, as in {{'name': 'echo'}}, not {short_repr(name)}"
             )
         found = registry.find(name).configured(options)
+    elif is_function(gate):
+        found = Gate.of(gate, **gate_options(gate))
     else:
-        raise DefinitionError(f"a gate is a name, a mapping or a Gate, not {short_repr(gate)}")
+        raise DefinitionError(f"a gate is a name, a mapping, a function or a Gate, not {short_repr(gate)}")
     missing = [name for name in found.needs if name not in found.dependencies]
     if missing:
         raise DefinitionError(

@@ -11,7 +11,7 @@ from cantrip_acp.core.errors import DefinitionError, RecipeError, UntrustedRecip
 from cantrip_acp.recipes import inspect, load, load_for_session
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.recipes.build.python_files import Files
-from cantrip_acp.recipes.trust import Ledger
+from cantrip_acp.recipes.trust import Ledger, named_by
 from tests.support.recipe_writer import write
 
 RECIPE = """\
@@ -88,8 +88,9 @@ def test_a_plain_function_does_not_hold_up_the_loop(tmp_path: Path) -> None:
         ("x = (\n", 1, "SyntaxError"),
         ("\n\nimport no_such_module_here\n", 3, "ModuleNotFoundError"),
         ("import sys\nsys.exit(3)\n", 2, "SystemExit"),
-        ("import gates\n", 1, "ModuleNotFoundError"),
-        ("from . import beside\n", 1, "ImportError"),
+        ("import importlib\nimportlib.import_module('beside')\n", 2, "ModuleNotFoundError"),
+        ("from . import nothing\n", 1, "ImportError"),
+        ("import broken\n", 1, "ZeroDivisionError"),
         ("def f(*args): 'x'\nGATES = [f]", 1, r"\*args"),
         ("\ndef f(a: Nowhere): 'x'\nGATES = [f]".replace("Nowhere", "'Nowhere'"), 2, "Nowhere"),
         ("def f(x): 'x'\n", None, "exports no gate"),
@@ -101,6 +102,7 @@ def test_a_plain_function_does_not_hold_up_the_loop(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, gates: str, line: int | None, says: str) -> None:
     write(tmp_path, "x = 1", "beside.py")
+    write(tmp_path, "1/0", "broken.py")
     before = set(sys.modules)
     with pytest.raises(DefinitionError, match=says) as caught:
         made(tmp_path, gates)
@@ -135,6 +137,74 @@ def test_the_module_stands_alone(tmp_path: Path) -> None:
     call = [gate.handler({}, None) for gate in (one, one, two)]  # type: ignore[arg-type]
     assert [c[-1] for c in call] == ["1", "2", "1"]
     assert all(c.startswith("_cantrip_gates_") for c in call)
+
+
+def test_a_function_with_the_decorator_is_exported(tmp_path: Path) -> None:
+    text = (
+        "from cantrip_acp import gate\n\n@gate\ndef plain() -> int:\n    'x'\n    return 1\n\n"
+        "@gate(name='notes.save', pure=True, writes=True)\nasync def save(text: str) -> str:\n    'y'\n    return text\n\n"
+        "def helper() -> int:\n    return 2\n"
+    )
+    gates = made(tmp_path, text).circle.gates
+    assert [name for name in gates if name != "done"] == ["plain", "notes.save"]
+    assert (gates["notes.save"].pure, gates["notes.save"].writes, gates["notes.save"].blocking) == (True, True, False)
+    assert (gates["plain"].pure, gates["plain"].writes, gates["plain"].blocking) == (False, False, True)
+
+
+BESIDE = {
+    "gates.py": (
+        "from __future__ import annotations\nimport shop.prices\nfrom cantrip_acp import gate\nfrom counting import count\n"
+        "from . import counting as again\n\n@gate\ndef total(text: str) -> list:\n    'x'\n    import late\n"
+        "    return [count(text), again.count is count, shop.prices.price(), late.NAME, count.__module__]\n"
+    ),
+    "counting.py": "def count(text): return len(text.split())\n",
+    "shop/__init__.py": "",
+    "shop/prices.py": "from . import data\nfrom .data import PRICE\ndef price(): return PRICE + data.PRICE\n",
+    "shop/data.py": "PRICE = 2\n",
+    "late.py": "NAME = 'late'\n",
+}
+
+
+def with_modules(folder: Path, **changed: str) -> Path:
+    for name, text in {**BESIDE, **changed}.items():
+        write(folder, text, name)
+    return write(folder, RECIPE)
+
+
+def test_a_file_of_gates_imports_the_modules_beside_it(tmp_path: Path) -> None:
+    one = build(load(with_modules(tmp_path / "one")), workspace=tmp_path).circle.gates["total"]
+    other = with_modules(tmp_path / "other", **{"counting.py": "def count(text): return -1\n"})
+    two = build(load(other), workspace=tmp_path).circle.gates["total"]
+    first, second = (gate.handler({"text": "a b c"}, None) for gate in (one, two))  # type: ignore[arg-type]
+    assert first[:4] == [3, True, 4, "late"]
+    assert second[:4] == [-1, True, 4, "late"], "each recipe has its own modules, also of the same name"
+    assert first[4] != second[4]
+    assert not {"counting", "shop", "late"} & set(sys.modules)
+    assert not {str(tmp_path / "one"), str(tmp_path / "other")} & set(sys.path)
+
+
+def test_trust_is_for_the_content_of_the_modules_beside_a_file(tmp_path: Path) -> None:
+    folder, state = tmp_path / "ws", tmp_path / "state"
+    with_modules(folder / ".cantrip")
+    what = Ledger(state).grant(folder)
+    assert {"gates.py", "counting.py", "shop/data.py", "late.py"} <= set(what.files)
+    assert "total" in load_for_session("r", folder, state, trusted=False).circle.gates
+    for name in ("shop/data.py", "late.py"):
+        write(folder, BESIDE[name] + "# changed\n", f".cantrip/{name}")
+        with pytest.raises(UntrustedRecipe):
+            load_for_session("r", folder, state, trusted=False)
+        Ledger(state).grant(folder)
+
+
+def test_the_modules_that_were_judged_are_those_that_run(tmp_path: Path) -> None:
+    recipe = load(with_modules(tmp_path))
+    list(named_by(recipe))
+    for name in BESIDE:
+        if name != "gates.py":
+            recipe.files.read(tmp_path / name)
+            write(tmp_path, "raise SystemExit", name)
+    gate = build(recipe, workspace=tmp_path).circle.gates["total"]
+    assert gate.handler({"text": "a b"}, None)[:4] == [2, True, 4, "late"]  # type: ignore[arg-type]
 
 
 def workspace(tmp_path: Path) -> Path:

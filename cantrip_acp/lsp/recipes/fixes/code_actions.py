@@ -113,10 +113,10 @@ def _edit(document: OpenDocument, edits: list[tuple[Span, str]]) -> types.Worksp
 _GATES = '''\
 """Gates of {recipe}: functions that an entity can call. They run on this machine, outside the sandbox."""
 
-from cantrip_acp import Gate
+from cantrip_acp import gate
 
 
-@Gate.of
+@gate
 def {gate}(text: str) -> int:
     """Count the words of a text."""
     return len(text.split())

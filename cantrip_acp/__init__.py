@@ -1,17 +1,13 @@
 """cantrip-acp: runs language models as entities in sandboxed circles, and serves them over the Agent Client Protocol.
 
-    >>> from cantrip_acp import Cantrip, Call, Circle, ScriptedCrystal
+    >>> from cantrip_acp import Cantrip, ScriptedCrystal
     >>> crystal = ScriptedCrystal(
     ...     [
     ...         {"content": "Let me try the gate.", "tool_calls": [{"gate": "echo", "args": {"text": "hello"}}]},
     ...         {"tool_calls": [{"gate": "done", "args": {"answer": "it said hello"}}]},
     ...     ]
     ... )
-    >>> cantrip = Cantrip(
-    ...     crystal,
-    ...     Call(system_prompt="You try things out."),
-    ...     Circle("conversation", gates=["echo", "done"], wards=[{"max_turns": 5}]),
-    ... )
+    >>> cantrip = Cantrip(crystal, gates=["echo"], max_turns=5, system_prompt="You try things out.")
     >>> result = cantrip.cast_sync("Find out what echo does.")
     >>> result.result, result.terminated, result.turns
     ('it said hello', True, 2)
@@ -30,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from cantrip_acp.core import events as events
     from cantrip_acp.core.cantrip import Cantrip as Cantrip
     from cantrip_acp.core.casting.result import CastResult as CastResult
     from cantrip_acp.core.context_block import ContextBlock as ContextBlock
@@ -42,7 +39,12 @@ if TYPE_CHECKING:
     from cantrip_acp.core.errors import DefinitionError as DefinitionError
     from cantrip_acp.core.errors import GateError as GateError
     from cantrip_acp.core.errors import LoomError as LoomError
+    from cantrip_acp.core.errors import MissingKey as MissingKey
+    from cantrip_acp.core.errors import NoResult as NoResult
     from cantrip_acp.core.scoring import Scorer as Scorer
+    from cantrip_acp.core.streams import Batch as Batch
+    from cantrip_acp.core.streams import BatchItem as BatchItem
+    from cantrip_acp.core.streams import EventStream as EventStream
     from cantrip_acp.crystals.contract import Crystal as Crystal
     from cantrip_acp.crystals.contract import Delta as Delta
     from cantrip_acp.crystals.contract import Message as Message
@@ -57,11 +59,15 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateContext as GateContext
     from cantrip_acp.gates.contract import GateReply as GateReply
     from cantrip_acp.gates.function_gates import gate as gate
+    from cantrip_acp.gates.mcp.declaration import McpServer as McpServer
+    from cantrip_acp.gates.mcp.servers import McpServers as McpServers
     from cantrip_acp.loom.loom import Loom as Loom
     from cantrip_acp.loom.query.thread import Thread as Thread
     from cantrip_acp.loom.records.turn import Turn as Turn
 
 _HOMES = {
+    "Batch": "core.streams",
+    "BatchItem": "core.streams",
     "Call": "core.definition.call",
     "Cantrip": "core.cantrip",
     "CantripError": "core.errors",
@@ -73,13 +79,18 @@ _HOMES = {
     "DefinitionError": "core.errors",
     "Delta": "crystals.contract",
     "Entity": "core.entity",
+    "EventStream": "core.streams",
     "Gate": "gates.contract",
     "GateContext": "gates.contract",
     "GateError": "core.errors",
     "GateReply": "gates.contract",
     "Loom": "loom.loom",
     "LoomError": "core.errors",
+    "McpServer": "gates.mcp.declaration",
+    "McpServers": "gates.mcp.servers",
     "Message": "crystals.contract",
+    "MissingKey": "core.errors",
+    "NoResult": "core.errors",
     "Query": "crystals.contract",
     "Response": "crystals.contract",
     "RetryPolicy": "crystals.retry",
@@ -91,6 +102,7 @@ _HOMES = {
     "Turn": "loom.records.turn",
     "Usage": "crystals.contract",
     "Wards": "core.definition.wards",
+    "events": "core.events",
     "gate": "gates.function_gates",
 }
 
@@ -103,7 +115,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'cantrip_acp' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"cantrip_acp.{home}"), name)
+    module = import_module(f"cantrip_acp.{home}")
+    value = module if home.endswith(f".{name}") else getattr(module, name)
     globals()[name] = value
     return value
 

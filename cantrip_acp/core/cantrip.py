@@ -2,44 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import importlib
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, overload
 from typing import cast as typed
 
 import anyio
 
-from cantrip_acp.core.casting.cast_control import CastStream
-from cantrip_acp.core.casting.result import CastResult, ForkGroup
-from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
+from cantrip_acp.core.casting.result import CastResult, ForkGroup, Value
+from cantrip_acp.core.definition.call import Call
+from cantrip_acp.core.definition.cantrip_definition import ABSENT, CantripDefinition
+from cantrip_acp.core.definition.circle import NOTHING, Circle, GateLike
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.entity import Entity, check_new
-from cantrip_acp.core.errors import CantripError, DefinitionError
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.core.streams import Batch, EventStream, refuse_event_loop
 
 if TYPE_CHECKING:
     from os import PathLike
 
+    from typing_extensions import TypeVar
+
+    from cantrip_acp.core.casting.cast_control import CastStream
+    from cantrip_acp.core.context_block import Contributor
+    from cantrip_acp.core.folding.policy import Folding
     from cantrip_acp.core.forking.fork import State
+    from cantrip_acp.core.scoring import Scorer
+    from cantrip_acp.crystals.contract import Crystal
+    from cantrip_acp.crystals.retry import RetryPolicy
+    from cantrip_acp.gates.contract import GateSource, Interceptor
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.mediums.contract import Medium
+
+    Other = TypeVar("Other", default=Any)
+
+_RECIPES = "cantrip_acp.recipes.python_api"
+"""Makes cantrips from recipes, and crystals from texts. It is above this module, so it is found by its name."""
 
 
-class Cantrip(CantripDefinition):
+class Cantrip(CantripDefinition, Generic[Value]):
     """A crystal, a call and a circle together. It is a value that can be cast any number of times.
 
-    Its arguments are those of `CantripDefinition`.
+    The crystal is a text as in a recipe (``"anthropic:claude-sonnet-5-5"``, ``"ollama:qwen3"``, ``"embedded"``,
+    ``"gguf:FILE"``, ``"scripted:FILE"``) or a `Crystal`. The circle is a `Circle`, or it is made of ``gates``, ``medium``,
+    ``wards``, ``max_turns``, ``workspace``, ``data`` and ``score``; the gate ``done`` is then added. ``system_prompt`` stands for a
+    `Call` with nothing else. ``result_type`` is the type of results. The other arguments are those of `CantripDefinition`.
 
-        >>> from cantrip_acp import Cantrip, Circle, ScriptedCrystal
-        >>> spell = Cantrip(
-        ...     ScriptedCrystal([{"tool_calls": [{"gate": "done", "args": {"answer": "hello"}}]}]),
-        ...     circle=Circle(gates=["done"], wards=[{"max_turns": 3}]),
+        >>> from cantrip_acp import Cantrip, ScriptedCrystal
+        >>> def add(a: int, b: int) -> int:
+        ...     "Add two numbers."
+        ...     return a + b
+        >>> crystal = ScriptedCrystal(
+        ...     [
+        ...         {"tool_calls": [{"gate": "add", "args": {"a": 2, "b": 3}}]},
+        ...         {"tool_calls": [{"gate": "done", "args": {"answer": 5}}]},
+        ...     ]
         ... )
-        >>> spell.cast_sync("Say hello.").result
-        'hello'
+        >>> Cantrip(crystal, gates=[add], max_turns=10, result_type=int).cast_sync("What is 2 + 3?").result
+        5
+
+    Raises `DefinitionError`, and `MissingKey` if the crystal needs a key that is not set.
     """
 
     __slots__ = ()
 
-    def invoke(self, *, loom: Loom | None = None, entity_id: str | None = None) -> Entity:
+    def __init__(
+        self,
+        crystal: Crystal | str | None = None,
+        call: Call | Mapping[str, Any] | None = ABSENT,
+        circle: Circle | None = None,
+        *,
+        gates: Iterable[GateLike] | None = None,
+        medium: str | Medium | None = None,
+        wards: Wards | Mapping[str, Any] | Iterable[Mapping[str, Any]] | None = None,
+        max_turns: int | None = None,
+        workspace: str | PathLike[str] | None = None,
+        data: Any = NOTHING,
+        score: Scorer | Callable[[Any], Any] | None = None,
+        system_prompt: str | None = None,
+        result_type: type[Value] | None = None,
+        loom: Loom | None = None,
+        retry: RetryPolicy | Mapping[str, Any] | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        contributors: Sequence[Contributor] = (),
+        name: str | None = None,
+        loom_settings: Mapping[str, Any] | None = None,
+        folding: Folding | Mapping[str, Any] | None = None,
+        crystals: Mapping[str, Crystal | str] | None = None,
+        sources: Sequence[GateSource] = (),
+        scores: bool = True,
+    ) -> None:
+        parts: dict[str, Any] = {
+            "gates": gates,
+            "medium": medium,
+            "wards": wards,
+            "max_turns": max_turns,
+            "workspace": workspace,
+            "data": None if data is NOTHING else (data,),
+            "score": score,
+        }
+        given = {key: value for key, value in parts.items() if value is not None}
+        if given and circle is not None:
+            raise DefinitionError(
+                f"cantrip got a circle and also {', '.join(given)}: put {'it' if len(given) == 1 else 'them'} into the circle"
+            )
+        if system_prompt is not None:
+            if call is not ABSENT:
+                raise DefinitionError("cantrip got a call and also system_prompt: put it into the call")
+            call = Call(system_prompt=system_prompt)
+        circle = _circle(**given) if given else circle
+        named: Mapping[str, Any] | None = crystals
+        if type(named) is dict:
+            named = {key: _crystal(each, f"cantrip.crystals[{key!r}]", circle) for key, each in named.items()}
+        super().__init__(
+            _crystal(crystal, "cantrip.crystal", circle),
+            call,
+            circle,
+            loom=loom,
+            retry=retry,
+            interceptors=interceptors,
+            contributors=contributors,
+            name=name,
+            loom_settings=loom_settings,
+            folding=folding,
+            crystals=named,
+            sources=sources,
+            scores=scores,
+            result_type=result_type,
+        )
+
+    @classmethod
+    def load(
+        cls,
+        recipe: str | PathLike[str],
+        *,
+        workspace: str | PathLike[str] = ".",
+        crystal: Crystal | str | None = None,
+        result_type: type[Other] | None = None,
+        loom: Loom | None = None,
+    ) -> Cantrip[Other]:
+        """The cantrip of a recipe: a file, or a name as `cantrip cast` takes it.
+
+        ``workspace`` is the folder in which its entities work. ``crystal`` takes the place of the recipe's own. Without
+        ``loom``, casts are recorded in memory, whatever the recipe says of its loom.
+
+        A file that you name is trusted. A recipe of the workspace that is named without a path needs ``cantrip trust``.
+        Raises `RecipeError` with file, line and column, `UntrustedRecipe`, and `MissingKey`.
+        """
+        found: Cantrip[Any] = _recipes().load(recipe, workspace, _crystal(crystal, "Cantrip.load"), loom)
+        return found if result_type is None else found.replace(result_type=result_type)
+
+    def with_result_type(self, result_type: type[Other]) -> Cantrip[Other]:
+        """The same cantrip with results of another type."""
+        return typed("Cantrip[Other]", self.replace(result_type=result_type))
+
+    def invoke(self, *, loom: Loom | None = None, entity_id: str | None = None) -> Entity[Value]:
         """Make a persistent entity, independent of all others (ENTITY-6). It acts when it gets its first intent.
 
         ``entity_id`` must be new to the loom. Raises `EntityExists` if the loom has it or a live entity uses it.
@@ -57,8 +176,8 @@ class Cantrip(CantripDefinition):
         entity_id: str | None = None,
         worktree: bool | str | PathLike[str] = False,
         resume: bool | str = False,
-        live: Entity | None = None,
-    ) -> Entity:
+        live: Entity[Any] | None = None,
+    ) -> Entity[Value]:
         """Make an entity that continues from any turn of a loom, with the whole history up to it (LOOM-4).
 
         The original does not change.
@@ -94,7 +213,7 @@ class Cantrip(CantripDefinition):
         entity_id: str | None = None,
         worktree: bool | str | PathLike[str] = False,
         **options: Any,
-    ) -> CastResult:
+    ) -> CastResult[Value]:
         """Fork a turn and continue its cast to the end without a new message. The original does not change.
 
         Its first query has the messages that the original entity sent after that turn (`forking.continuation` says
@@ -117,7 +236,7 @@ class Cantrip(CantripDefinition):
         loom: Loom | None = None,
         state: State = "snapshot",
         worktree: bool | str | PathLike[str] = False,
-    ) -> ForkGroup:
+    ) -> ForkGroup[Value]:
         """Several samples of one state: each fork continues the cast of the turn without a new message.
 
         Makes 4 by default.
@@ -148,7 +267,7 @@ class Cantrip(CantripDefinition):
         state: State = "snapshot",
         worktree: bool | str | PathLike[str] = False,
         reference: Any = None,
-    ) -> ForkGroup:
+    ) -> ForkGroup[Value]:
         """Fork one turn several times and cast the forks concurrently.
 
         Methods that compare answers judge such a group (LOOM-4).
@@ -178,48 +297,98 @@ class Cantrip(CantripDefinition):
             reference=reference,
         )
 
-    async def cast(self, intent: str, **options: Any) -> CastResult:
+    @overload
+    async def cast(self, intent: str, *, result_type: type[Other], **options: Any) -> CastResult[Other]: ...
+    @overload
+    async def cast(self, intent: str, **options: Any) -> CastResult[Value]: ...
+    async def cast(self, intent: str, *, result_type: Any = None, **options: Any) -> CastResult[Any]:
         """Cast one intent with a new entity, then close the entity. Its thread stays in the loom (ENTITY-4).
 
-        ``options`` are those of `Entity.cast`.
+        ``result_type`` is for this cast. ``options`` are those of `Entity.cast`.
         """
+        if result_type is not None:
+            return await self.with_result_type(result_type).cast(intent, **options)
         async with self.invoke() as entity:
             return await entity.cast(intent, **options)
 
+    @overload
+    def cast_sync(self, intent: str, *, result_type: type[Other], **options: Any) -> CastResult[Other]: ...
+    @overload
+    def cast_sync(self, intent: str, **options: Any) -> CastResult[Value]: ...
+    def cast_sync(self, intent: str, **options: Any) -> CastResult[Any]:
+        """`cast` for scripts without an event loop. Raises RuntimeError inside a running event loop."""
+        refuse_event_loop("cast_sync", "await cantrip.cast(…)")
+        return anyio.run(partial(self.cast, intent, **options))
+
+    def cast_stream(self, intent: str, **options: Any) -> EventStream[Value]:
+        """Run one cast as a stream of events. ``options`` are those of `Entity.stream`.
+
+        ``async for event in cantrip.cast_stream(intent)`` reads it. Leaving the loop early cancels the cast. With ``async
+        with cantrip.cast_stream(intent) as stream``, the cast has ended when the block is left, and ``stream.result`` is its
+        result.
+        """
+        return EventStream(partial(self._stream, intent, **options))
+
     @asynccontextmanager
-    async def cast_stream(self, intent: str, **options: Any) -> AsyncIterator[CastStream]:
-        """Run one cast as a stream of events. Leaving the block early cancels the cast. See `Entity.stream`."""
+    async def _stream(self, intent: str, **options: Any) -> AsyncIterator[CastStream[Value]]:
         async with self.invoke() as entity, entity.stream(intent, **options) as stream:
             yield stream
 
-    async def cast_batch(
-        self, intents: Sequence[str], *, references: Sequence[Any] = (), concurrency: int = 8, **options: Any
-    ) -> list[CastResult | Exception]:
-        """Run many casts, at most ``concurrency`` at once. Results are in the order of the intents.
+    def cast_batch(
+        self,
+        intents: Sequence[str],
+        *,
+        references: Sequence[Any] = (),
+        concurrency: int = 8,
+        progress: bool = False,
+        **options: Any,
+    ) -> Batch[Value]:
+        """Many casts, at most ``concurrency`` at once. Await the batch, or iterate over it (`Batch`).
 
-        A cast that fails puts its exception in its place; the others go on. Every cast has its own entity
-        (CANTRIP-2). ``references`` are the expected answers, one for each intent, or none.
+        Awaited, it gives the results in the order of the intents. A cast that fails puts its exception in its place; the
+        others go on. Iterated with ``async for``, or in a script with ``for``, it gives each cast as it finishes.
+        ``progress`` shows a line on stderr while they run, if that is a terminal.
+
+        Every cast has its own entity (CANTRIP-2). ``references`` are the expected answers, one for each intent, or none.
+        ``options`` are those of `Entity.cast`.
         """
         if references and len(references) != len(intents):
             raise DefinitionError(
                 f"{len(references)} references for {len(intents)} intents: give one for each, or none"
             )
-        results: list[CastResult | Exception | None] = [None] * len(intents)
-        limiter = anyio.CapacityLimiter(max(1, concurrency))
+        own = [{**options, "reference": each} for each in references] or [options] * len(intents)
+        casts = [(intent, partial(self.cast, intent, **own[number])) for number, intent in enumerate(intents)]
+        return Batch(casts, concurrency, progress)
 
-        async def one(index: int, intent: str) -> None:
-            own = {**options, "reference": references[index]} if references else options
-            async with limiter:
-                try:
-                    results[index] = await self.cast(intent, **own)
-                except CantripError as error:
-                    results[index] = error
 
-        async with anyio.create_task_group() as group:
-            for index, intent in enumerate(intents):
-                group.start_soon(one, index, intent)
-        return typed("list[CastResult | Exception]", results)
+def _crystal(given: Crystal | str | None, where: str, circle: Circle | None = None) -> Crystal | None:
+    """The crystal of a text as in a recipe."""
+    if not isinstance(given, str):
+        return given
+    limited = isinstance(circle, Circle) and circle.wards.max_cost_usd is not None
+    made: Crystal = _recipes().crystal(given, where, limited)
+    return made
 
-    def cast_sync(self, intent: str, **options: Any) -> CastResult:
-        """`cast` for scripts without an event loop. Raises RuntimeError inside a running event loop."""
-        return anyio.run(partial(self.cast, intent, **options))
+
+def _recipes() -> Any:
+    return importlib.import_module(_RECIPES)
+
+
+def _circle(
+    *,
+    wards: Any = None,
+    max_turns: int | None = None,
+    data: tuple[Any] = (NOTHING,),
+    medium: Any = "conversation",
+    **parts: Any,
+) -> Circle:
+    """The circle of the arguments of `Cantrip` that describe one."""
+    if isinstance(wards, Wards) and max_turns is not None:
+        raise DefinitionError("cantrip got Wards and also max_turns: put it into the wards")
+    if max_turns is not None:
+        declared = [] if wards is None else [wards] if isinstance(wards, Mapping) else list(wards)
+        wards = [*declared, {"max_turns": max_turns}]
+    circle = Circle(medium, parts.pop("gates", ()), () if wards is None else wards, data=data[0], **parts)
+    if any(gate.name == "done" for gate in circle.own_gates):
+        return circle
+    return circle.replace(gates=(*circle.own_gates, "done"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
 from typing import cast as typed
 
 import anyio
@@ -17,6 +17,7 @@ import msgspec
 from cantrip_acp.core.casting.cast_control import CastControl, CastStream, stream_cast
 from cantrip_acp.core.casting.loop import CastServices
 from cantrip_acp.core.casting.request_graph import RequestGraph
+from cantrip_acp.core.casting.result import CastResult, Value
 from cantrip_acp.core.context import Context
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.definition.checked_values import short_repr
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from os import PathLike
 
-    from cantrip_acp.core.casting.result import CastResult, ForkGroup
+    from cantrip_acp.core.casting.result import ForkGroup
     from cantrip_acp.core.definition.call import Call
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.core.definition.circle import Circle
@@ -61,12 +62,12 @@ _LONGEST_ID = 200
 class ForkMaker(Protocol):
     """The part of the public `core.cantrip.Cantrip` that makes forks of an entity's turns."""
 
-    async def fork(self, turn_id: str, **options: Any) -> Entity: ...
+    async def fork(self, turn_id: str, **options: Any) -> Entity[Any]: ...
 
-    async def resample(self, turn_id: str, samples: int | None = None, **options: Any) -> ForkGroup: ...
+    async def resample(self, turn_id: str, samples: int | None = None, **options: Any) -> ForkGroup[Any]: ...
 
 
-class Entity:
+class Entity(Generic[Value]):
     """A live instance of a cantrip. It runs one cast at a time and remembers all its casts.
 
     It is made by `Cantrip.invoke` (or, for one cast, by `Cantrip.cast`) and in no other way (ENTITY-1). Close it when
@@ -125,7 +126,7 @@ class Entity:
     def __repr__(self) -> str:
         return f"Entity({self.id}, {self.state.sequence} turns)"
 
-    async def __aenter__(self) -> Entity:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -228,7 +229,7 @@ class Entity:
         trace: tracing.Trace | None = None,
         context: Sequence[ContextBlock] = (),
         reference: Any = None,
-    ) -> CastResult:
+    ) -> CastResult[Value]:
         """Run one cast on an intent. The entity remembers all earlier casts (ENTITY-5).
 
         ``trace_id`` (32 hex digits) or ``trace`` join the cast to an outside trace. ``context`` is placed before the
@@ -236,6 +237,7 @@ class Entity:
         After `cancel`, the result has the reason ``cancelled``. An outer cancellation is recorded and raised again.
 
         Raises `IntentRequired`, `EntityBusy`, `EntityClosed`, `CrystalError` if a query failed and is not retried,
+        `NoResult` if the cantrip has a ``result_type`` and the cast ended without one,
         `LoomWriteError` if the trace could not be written, and `DefinitionError` if the entity could read the loom, and
         so the ``reference`` in it.
         """
@@ -244,7 +246,7 @@ class Entity:
         self._casts.check_free()
         return await self._casts.run(intent, _trace(trace_id, trace), context, reference=reference)
 
-    async def resume(self, *, trace_id: str | None = None, trace: tracing.Trace | None = None) -> CastResult:
+    async def resume(self, *, trace_id: str | None = None, trace: tracing.Trace | None = None) -> CastResult[Value]:
         """Continue the last cast without a new message, after a cancel, a ward, an error or the end of the process
         (`history.continuation`).
 
@@ -261,13 +263,13 @@ class Entity:
 
     def stream(
         self, intent: str | None, *, buffer: int = BUFFER, **options: Any
-    ) -> AbstractAsyncContextManager[CastStream]:
+    ) -> AbstractAsyncContextManager[CastStream[Value]]:
         """Run a cast as a stream of events, with back-pressure. Leaving the block early cancels the cast.
 
         With None as the intent it resumes. ``options`` are those of `cast` or `resume`. After the last event,
         ``stream.result`` is the `CastResult`.
         """
-        cast: Callable[[], Awaitable[CastResult]]
+        cast: Callable[[], Awaitable[CastResult[Value]]]
         cast = partial(self.resume, **options) if intent is None else partial(self.cast, intent, **options)
         return stream_cast(self.hub, cast, self.cancel, buffer)
 
@@ -302,7 +304,7 @@ class Entity:
         cantrip: CantripDefinition | None = None,
         state: str = "snapshot",
         worktree: bool | str | PathLike[str] = False,
-    ) -> Entity:
+    ) -> Entity[Value]:
         """Make a new entity that continues from one of this entity's turns, by default its last. See `Cantrip.fork`.
 
         ``cantrip`` may have another crystal, call or circle. Without it the fork has the same cantrip.
@@ -312,7 +314,9 @@ class Entity:
         last = turn_id or self.last_turn
         return await maker.fork(last, loom=self.loom, state=state, live=self, worktree=worktree)
 
-    async def resample(self, turn_id: str | None = None, samples: int | None = None, **options: Any) -> ForkGroup:
+    async def resample(
+        self, turn_id: str | None = None, samples: int | None = None, **options: Any
+    ) -> ForkGroup[Value]:
         """Fork one of this entity's turns several times and resume each fork.
 
         The default is its last turn. See `Cantrip.resample`.

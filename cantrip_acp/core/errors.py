@@ -12,6 +12,7 @@
     │   ├── ScriptExhausted        a scripted crystal has no response left for a query
     │   └── MalformedResponse      a response that breaks the contract (CRYSTAL-3, CRYSTAL-4, CRYSTAL-5)
     ├── VerdictError               a verifier that gave no verdict on a thread
+    ├── NoResult                   a cast with a result_type that ended without a valid result
     ├── GateError                  an expected failure of a gate; its text is what the entity sees (CIRCLE-5)
     │   └── ChildRefused           a child that its parent's circle does not allow (COMP-1)
     ├── EntityError
@@ -170,6 +171,17 @@ class MalformedResponse(CrystalError):
 
 class VerdictError(CantripError):
     """A verifier's cast ended without a verdict, or with one outside the allowed range. The thread got no reward."""
+
+
+class NoResult(CantripError):
+    """A cast with a ``result_type`` ended without a result of that type.
+
+    ``cast`` is the `CastResult` with reason, summary and usage.
+    """
+
+    def __init__(self, message: str, *, cast: Any) -> None:
+        super().__init__(message)
+        self.cast = cast
 
 
 class GateError(CantripError):

@@ -80,6 +80,8 @@ def cantrip_of(parent: EntityState, judged: CheckedChild, number: int) -> Cantri
             contributors=judged.request.contributors,
             sources=(),
             scores=True,
+            # The type is that of the parent's own result.
+            result_type=None,
         )
     except DefinitionError as error:
         raise ChildRefused("circle", f"the child cannot be made: {error}") from None

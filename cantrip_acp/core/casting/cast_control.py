@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import anyio
 
 from cantrip_acp.core.casting.loop import CastRun, CastServices
+from cantrip_acp.core.casting.result import CastResult, Value
 from cantrip_acp.core.definition.circle import check_reference
-from cantrip_acp.core.errors import CantripError, EntityBusy, EntityClosed, EntityIdle
+from cantrip_acp.core.definition.result_type import typed_result
+from cantrip_acp.core.errors import CantripError, EntityBusy, EntityClosed, EntityIdle, NoResult
 from cantrip_acp.core.lifecycle import children
 from cantrip_acp.crystals import http_clients
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import Event, EventHub, Subscription
@@ -52,7 +53,10 @@ class CastControl:
         resumed: Point | None = None,
         reference: Any = None,
     ) -> CastResult:
-        """Run one cast to its end (`CastRun`). Raises `DefinitionError` if the entity could read the reference."""
+        """Run one cast to its end (`CastRun`).
+
+        Raises `DefinitionError` if the entity could read the reference, `NoResult` if a result has a type and is missing.
+        """
         entity = self._entity
         check_reference(reference, entity.circle, entity.loom.location)
         run = CastRun(entity, self._services, intent, trace, blocks, resumed, reference)
@@ -65,7 +69,7 @@ class CastControl:
             self._connecting = None
             result = await run.run()
             whole = result.terminated
-            return result
+            return typed_result(result, entity.cantrip.result_type)
         finally:
             entity.loom.unlock_cast(run.cast.id)
             self._run = entity.cast = None
@@ -104,12 +108,12 @@ class CastControl:
             self._run.set_wards(wards)
 
 
-class CastStream:
+class CastStream(Generic[Value]):
     """The events of one cast; iterate it. ``result`` is available after the last event."""
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
-        self._result: CastResult | None = None
+        self._result: CastResult[Value] | None = None
         self._error: BaseException | None = None
         self._raised = False
         self._running = False
@@ -119,7 +123,7 @@ class CastStream:
         return self._subscription.__aiter__()
 
     @property
-    def result(self) -> CastResult:
+    def result(self) -> CastResult[Value]:
         """How the cast ended. Raises the error that the cast failed with. Read it after the last event."""
         if self._error is not None:
             self._raised = True
@@ -135,12 +139,15 @@ class CastStream:
             cancel()
             self._subscription.close()
 
-    async def _run(self, cast: Callable[[], Awaitable[CastResult]]) -> None:
+    async def _run(self, cast: Callable[[], Awaitable[CastResult[Value]]]) -> None:
         if self._left:
             return
         self._running = True
         try:
             self._result = await cast()
+        except NoResult as error:
+            if not self._left:
+                self._error = error
         except CantripError as error:
             # Kept for `result`: raised from here it would come as an ExceptionGroup.
             self._error = error
@@ -151,13 +158,13 @@ class CastStream:
 
 @asynccontextmanager
 async def stream_cast(
-    hub: EventHub, cast: Callable[[], Awaitable[CastResult]], cancel: Callable[[], object], buffer: int
-) -> AsyncIterator[CastStream]:
+    hub: EventHub, cast: Callable[[], Awaitable[CastResult[Value]]], cancel: Callable[[], object], buffer: int
+) -> AsyncIterator[CastStream[Value]]:
     """Run ``cast`` as a stream of the events of ``hub``, with back-pressure. Leaving the block early cancels it."""
     failure: Exception | None = None
     with hub.listening(buffer=buffer) as subscription:
         async with anyio.create_task_group() as group:
-            stream = CastStream(subscription)
+            stream: CastStream[Value] = CastStream(subscription)
             group.start_soon(stream._run, cast)
             try:
                 yield stream

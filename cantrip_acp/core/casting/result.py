@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic
 
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.text.dataclass import dataclass
+from cantrip_acp.text.json_data import plain
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Value = TypeVar("Value", default=Any)
+else:
+    from typing import TypeVar
+
+    Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class CastResult:
+class CastResult(Generic[Value]):
     """How a cast ended.
 
     ``result`` is the argument of ``done``, or the last text (LOOP-6); None if a ward or a cancel cut the cast off.
+    With a ``result_type`` it is a value of that type, and a cast that was cut off raises `NoResult`.
     ``reason`` is one of done, text, max_turns, max_seconds, max_tokens, max_cost, cancelled, parent_terminated,
     refusal, error.
     ``summary`` says what was done before a truncation (LOOP-4). ``loom`` is where the trace is, None in memory.
@@ -22,7 +34,7 @@ class CastResult:
     ``warnings`` name the wards that could not be enforced, or not exactly, and say why.
     """
 
-    result: Any
+    result: Value
     terminated: bool
     truncated: bool
     reason: str
@@ -44,7 +56,7 @@ class CastResult:
     def record(self) -> dict[str, Any]:
         """The result as data, as the last line of ``cantrip cast --json`` has it."""
         return {
-            "result": self.result,
+            "result": plain(self.result),
             "terminated": self.terminated,
             "truncated": self.truncated,
             "reason": self.reason,
@@ -60,7 +72,7 @@ class CastResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Generic[Value]):
     """One fork of a group.
 
     ``number`` is its place in the group (from 0), ``result`` how its cast ended, ``error`` what it failed with,
@@ -69,15 +81,15 @@ class Sample:
 
     number: int
     entity_id: str
-    result: CastResult | None
+    result: CastResult[Value] | None
     error: Exception | None = None
     worktree: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ForkGroup:
+class ForkGroup(Generic[Value]):
     """Forks of the turn ``turn_id``. Each fork's record has ``id``; ``samples`` are in the order of the request."""
 
     id: str
     turn_id: str
-    samples: tuple[Sample, ...]
+    samples: tuple[Sample[Value], ...]

@@ -18,6 +18,8 @@ from cantrip_acp.core.definition.checked_values import (
     short_repr,
 )
 from cantrip_acp.core.definition.circle import Circle
+from cantrip_acp.core.definition.python_types import PythonType
+from cantrip_acp.core.definition.result_type import with_result_type
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from cantrip_acp.core.context_block import Contributor
     from cantrip_acp.gates.contract import GateSource, Interceptor
 
-_ABSENT: Any = object()
+ABSENT: Any = object()
+"""The value of ``call`` if it was left out. None is not used for this, because None is an error."""
 
 
 class CantripDefinition(Definition):
@@ -48,6 +51,9 @@ class CantripDefinition(Definition):
     ``sources`` give each entity more gates when it starts, such as the tools of MCP servers
     (`cantrip_acp.gates.mcp.servers.McpServers`).
     ``scores`` is False if the circle's scoring function must not be called.
+    ``result_type`` is the type of results: a pydantic model, a dataclass, a TypedDict, or a type such as ``list[int]``. Its
+    schema is that of the answer of ``done``. An answer that does not fit is an error that the entity reads, and only
+    ``done`` ends a cast (except for ``str``). A cast that ends without such a result raises `NoResult`.
 
     No field can be changed; `replace` makes a new cantrip. Raises `DefinitionError`, checked in the order crystal,
     call, circle: "cantrip requires a crystal", "cantrip requires a call", "cantrip requires a circle" (CANTRIP-1),
@@ -70,6 +76,7 @@ class CantripDefinition(Definition):
         "loom_settings",
         "name",
         "require_done",
+        "result_type",
         "retry",
         "scores",
         "sources",
@@ -88,6 +95,7 @@ class CantripDefinition(Definition):
         "crystals",
         "sources",
         "scores",
+        "result_type",
     )
 
     crystal: Crystal
@@ -106,12 +114,13 @@ class CantripDefinition(Definition):
     sources: tuple[GateSource, ...]
     scores: bool
     """Whether the circle's scoring function is called. A replay sets it to False."""
+    result_type: PythonType[Any] | None
     require_done: bool
 
     def __init__(
         self,
         crystal: Crystal | None = None,
-        call: Call | Mapping[str, Any] | None = _ABSENT,
+        call: Call | Mapping[str, Any] | None = ABSENT,
         circle: Circle | None = None,
         *,
         loom: Loom | None = None,
@@ -124,6 +133,7 @@ class CantripDefinition(Definition):
         crystals: Mapping[str, Crystal] | None = None,
         sources: Sequence[GateSource] = (),
         scores: bool = True,
+        result_type: Any = None,
     ) -> None:
         if crystal is None:
             raise DefinitionError("cantrip requires a crystal: the model that is to act (CANTRIP-1)", rule="CANTRIP-1")
@@ -136,16 +146,25 @@ class CantripDefinition(Definition):
             raise DefinitionError(
                 "cantrip requires a call; leave it out for an empty one (CANTRIP-1)", rule="CANTRIP-1"
             )
-        called = Call() if call is _ABSENT else Call.of(call)
+        called = Call() if call is ABSENT else Call.of(call)
         if circle is None:
-            raise DefinitionError("cantrip requires a circle: a medium, gates and wards (CANTRIP-1)", rule="CANTRIP-1")
+            raise DefinitionError(
+                "cantrip requires a circle: a medium, gates and wards, such as gates=[…], max_turns=10 (CANTRIP-1)",
+                rule="CANTRIP-1",
+            )
         if not isinstance(circle, Circle):
             raise DefinitionError(f"cantrip requires a circle, not {short_repr(circle)} (CANTRIP-1)", rule="CANTRIP-1")
         if loom is not None and not isinstance(loom, Loom):
             raise DefinitionError(f"cantrip.loom must be a Loom, such as Loom.open(path), not {short_repr(loom)}")
         named: Mapping[str, Crystal] = _check_crystals(crystals)
-        require_done = called.require_done_tool or circle.wards.require_done_tool
+        kind = result_type
+        if kind is not None and not isinstance(kind, PythonType):
+            kind = PythonType(kind, "result_type")
+        # Words are no result of another type, so they cannot end a cast.
+        typed = kind is not None and kind.kind is not str
+        require_done = called.require_done_tool or circle.wards.require_done_tool or typed
         _validate(circle, require_done)
+        circle = with_result_type(circle, kind)
         self._set(
             crystal=crystal,
             call=called,
@@ -160,6 +179,7 @@ class CantripDefinition(Definition):
             crystals=named,
             sources=_check_sources(sources),
             scores=check_flag(scores, "cantrip.scores"),
+            result_type=kind,
             require_done=require_done,
         )
 
@@ -278,6 +298,6 @@ def _validate(circle: Circle, require_done: bool) -> None:
     if circle.wards.max_turns is None:
         raise DefinitionError(
             "cantrip must have at least one truncation ward: add max_turns to the circle's wards, "
-            "such as {max_turns: 10} (CIRCLE-2, LOOP-2)",
+            "such as {max_turns: 10}; in Python max_turns=10 (CIRCLE-2, LOOP-2)",
             rule="CIRCLE-2",
         )

@@ -120,10 +120,16 @@ def present(circle: CircleView, *, loom: bool) -> str:
     if "done" in circle.gates:
         lines += [
             "",
-            "When the task is finished, call `done(answer)` in a cell, with any JSON value: it stops the cell and ends the "
-            "task at once. `submit_answer(answer)` is the same.",
+            f"When the task is finished, call `done(answer)` in a cell, with {answer_words(circle)}: it stops the cell and "
+            "ends the task at once. `submit_answer(answer)` is the same.",
         ]
     return "\n".join(lines)
+
+
+def answer_words(circle: CircleView) -> str:
+    """What ``done`` takes."""
+    free = circle.gates["done"].properties.get("answer", {}).keys() <= {"description"}
+    return "any JSON value" if free else "a value that fits its schema"
 
 
 def construction_lines(circle: CircleView) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cantrip_acp.mediums.code.prompt import construction_lines, context_line, functions_of, seconds
+from cantrip_acp.mediums.code.prompt import answer_words, construction_lines, context_line, functions_of, seconds
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.wards import Wards
@@ -83,7 +83,7 @@ def present(circle: CircleView) -> str:
     if "done" in circle.gates:
         lines += [
             "",
-            "When the task is finished, call `done(answer)` in a cell, with any JSON value: it stops the cell and ends the "
-            "task at once. `submit_answer(answer)` is the same.",
+            f"When the task is finished, call `done(answer)` in a cell, with {answer_words(circle)}: it stops the cell and "
+            "ends the task at once. `submit_answer(answer)` is the same.",
         ]
     return "\n".join(lines)

@@ -171,8 +171,11 @@ def make_scripted_crystal(options: Mapping[str, Any], need: FactoryContext) -> C
     return ScriptedCrystal(responses, **options)
 
 
-def crystal_named(chosen: str, recipe: Recipe, where: str) -> Crystal:
-    """Make the crystal of a text such as ``ollama:qwen3``. ``where`` is the text's origin, for errors (`DefinitionError`)."""
+def crystal_named(chosen: str, recipe: Recipe | None, where: str, *, cost_limited: bool = False) -> Crystal:
+    """Make the crystal of a text such as ``ollama:qwen3``. ``where`` is the text's origin, for errors (`DefinitionError`).
+
+    ``recipe`` is the recipe that uses it. Without one, ``cost_limited`` says whether a ward limits the cost.
+    """
 
     def error(path: KeyPath, message: str) -> DefinitionError:
         return DefinitionError(message, where=where)
@@ -201,8 +204,10 @@ def crystal_named(chosen: str, recipe: Recipe, where: str) -> Crystal:
             f"{chosen!r} is not complete; write {provider}:{'FILE' if provider == 'scripted' else 'MODEL'}",
         )
     # A path is relative to the folder in which the program started, like every path that the user gives.
-    need = FactoryContext(Path.cwd(), Files(), recipe.state_dir, error, _cost_limited(recipe))
-    return make_crystal(options_of(chosen), need)
+    if recipe is not None:
+        cost_limited = _cost_limited(recipe)
+    state_dir = None if recipe is None else recipe.state_dir
+    return make_crystal(options_of(chosen), FactoryContext(Path.cwd(), Files(), state_dir, error, cost_limited))
 
 
 def _how_to_get_one(servers: Sequence[LocalServer] = ()) -> str:

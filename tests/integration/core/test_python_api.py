@@ -1,0 +1,63 @@
+"""The Python API in processes of its own: what it imports, keys, progress on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+import pytest
+
+from cantrip_acp import Cantrip, MissingKey
+from tests.support.processes import on_terminal, run
+
+
+def test_what_a_script_does_not_use_is_not_imported() -> None:
+    """A crystal by name and gates with plain types need no pydantic, no provider's SDK, no YAML and no terminal library."""
+    script = (
+        "import sys\nbefore = set(sys.modules)\nimport cantrip_acp\nassert 'anyio' not in sys.modules\n"
+        "def add(a: int, b: int = 2) -> int:\n    'Add.'\n    return a + b\n"
+        "cantrip_acp.Cantrip('ollama:qwen3', gates=[add], max_turns=10)\n"
+        "heavy = {'pydantic', 'openai', 'anthropic', 'google', 'ruamel', 'rich', 'click', 'mcp', 'httpx'}\n"
+        "print(sorted(heavy & (set(sys.modules) - before)))\n"
+    )
+    # A new process: one that is forked has everything already.
+    fresh = {**os.environ, "TESTS_EXECUTE_COMMANDS": "1"}
+    ran = run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=fresh)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_a_missing_key_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(key, raising=False)
+    with pytest.raises(MissingKey, match="set ANTHROPIC_API_KEY"):
+        Cantrip("anthropic:claude-sonnet-5-5", max_turns=3)
+
+
+SCRIPT = """
+from cantrip_acp import Cantrip, ScriptedCrystal
+done = [{"tool_calls": [{"gate": "done", "args": {"answer": n}}]} for n in range(3)]
+for item in Cantrip(ScriptedCrystal(done), max_turns=2).cast_batch(["a", "b", "c"], progress=True):
+    pass
+"""
+
+
+def shown_on_a_terminal(script: str) -> str:
+    process, terminal = on_terminal([sys.executable, "-c", script])
+    shown = b""
+    with process, contextlib.suppress(OSError):
+        # Linux reports the end of a terminal as an error.
+        while piece := os.read(terminal, 65536):
+            shown += piece
+    os.close(terminal)
+    assert process.returncode == 0
+    return shown.decode()
+
+
+def test_progress_is_for_a_terminal() -> None:
+    ran = run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("", "")
+    shown = shown_on_a_terminal(SCRIPT)
+    assert "[....................] 0/3 casts" in shown
+    assert "[####################] 3/3 casts" in shown
+    assert "casts" not in shown_on_a_terminal(SCRIPT.replace(", progress=True", ""))

@@ -1,0 +1,148 @@
+"""Batches that are iterated, and streams of events: order, failures, leaving early, progress on a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cantrip_acp import Cantrip, CrystalError, ScriptedCrystal, events
+from tests.support.fixtures.core import INSTANT, done
+
+
+def slow(when: str, answer: str, delay_ms: int = 0) -> dict[str, Any]:
+    return {**done(answer), "when": when, "delay_ms": delay_ms}
+
+
+async def ends(cantrip: Cantrip[Any]) -> list[str]:
+    """How the casts of a loom ended, once all of them have."""
+    while any(end is None for _, end in cantrip.loom.casts()):
+        await asyncio.sleep(0.01)
+    return sorted(str(end.reason) for _, end in cantrip.loom.casts() if end is not None)
+
+
+def batch(*responses: dict[str, Any]) -> Cantrip[Any]:
+    return Cantrip(ScriptedCrystal(responses), max_turns=3, retry=INSTANT)
+
+
+async def test_casts_come_as_they_finish(anyio_backend: str) -> None:
+    cantrip = batch(slow("one", "1", 300), slow("two", "2"), slow("three", "3"))
+    items = [item async for item in cantrip.cast_batch(["one", "two", "three"], progress=True)]
+    assert items[-1].number == 0
+    assert {(item.number, item.intent, item.answer) for item in items} == {
+        (0, "one", "1"),
+        (1, "two", "2"),
+        (2, "three", "3"),
+    }
+
+
+async def test_awaited_they_are_in_order(anyio_backend: str) -> None:
+    cantrip = batch(slow("one", "1", 100), slow("two", "2"))
+    casts = cantrip.cast_batch(["one", "two"])
+    assert len(casts) == 2
+    assert [result.result for result in await casts if not isinstance(result, Exception)] == ["1", "2"]
+
+
+async def test_a_cast_that_fails_stops_no_other(anyio_backend: str) -> None:
+    cantrip = batch({"error": {"status": 400, "message": "no"}, "when": "bad"}, slow("good", "fine"))
+    items = {item.intent: item async for item in cantrip.cast_batch(["bad", "good"])}
+    assert items["good"].answer == "fine"
+    assert isinstance(items["bad"].error, CrystalError)
+    with pytest.raises(CrystalError, match="no"):
+        _ = items["bad"].answer
+    again = batch({"error": {"status": 400, "message": "no"}, "when": "bad"}, slow("good", "fine"))
+    first, second = await again.cast_batch(["bad", "good"])
+    assert isinstance(first, CrystalError)
+    assert not isinstance(second, Exception)
+
+
+async def test_no_more_run_at_once_than_wanted(anyio_backend: str) -> None:
+    running, most = 0, 0
+
+    async def work() -> str:
+        """Work."""
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return "done"
+
+    script = [
+        r for n in range(6) for r in ({"tool_calls": [{"gate": "work"}], "when": f"{n}"}, {**done(n), "when": f"{n}"})
+    ]
+    cantrip = Cantrip(ScriptedCrystal(script), gates=[work], max_turns=3)
+    items = [item async for item in cantrip.cast_batch([str(n) for n in range(6)], concurrency=2)]
+    assert len(items) == 6
+    assert most == 2
+
+
+async def test_leaving_a_batch_early_cancels_the_casts_that_run(anyio_backend: str) -> None:
+    cantrip = batch(slow("one", "1"), *(slow("more", "late", 60_000) for _ in range(3)))
+    async for item in cantrip.cast_batch(["one", "more", "more", "more"], concurrency=2):
+        assert item.answer == "1"
+        break
+    reasons = await ends(cantrip)
+    assert reasons in (["cancelled", "done"], ["cancelled", "cancelled", "done"]), "the last one does not begin"
+
+
+def test_a_script_iterates_without_an_event_loop() -> None:
+    cantrip = batch(slow("one", "1", 300), slow("two", "2"))
+    assert [item.answer for item in cantrip.cast_batch(["one", "two"])] == ["2", "1"]
+    for item in batch(slow("one", "1"), slow("two", "2", 60_000)).cast_batch(["one", "two"]):
+        assert item.answer == "1"
+        break
+
+
+async def test_a_loop_that_blocks_is_refused_in_a_coroutine(anyio_backend: str) -> None:
+    with pytest.raises(RuntimeError, match="write `async for item in"):
+        next(iter(batch().cast_batch(["one"])))
+
+
+async def test_events_are_matched_by_their_type(anyio_backend: str) -> None:
+    cantrip = batch(
+        {"content": "Let me look.", "tool_calls": [{"gate": "look", "args": {"where": "here"}}]}, done("found")
+    )
+
+    def look(where: str) -> str:
+        """Look."""
+        return f"nothing {where}"
+
+    seen: list[Any] = []
+    stream = Cantrip(cantrip.crystal, gates=[look], max_turns=3).cast_stream("Find it.")
+    async for event in stream:
+        match event:
+            case events.Text(delta=delta):
+                seen.append(delta)
+            case events.GateCalled(gate="look", args=args):
+                seen.append(args)
+            case events.GateFinished(gate="look", result=result, is_error=False):
+                seen.append(result)
+            case events.CastEnded(reason=reason, result=result):
+                seen.append((reason, result))
+    assert seen == ["Let me look.", {"where": "here"}, "nothing here", ("done", "found")]
+    assert stream.result.result == "found"
+
+
+async def test_leaving_the_events_early_cancels_the_cast(anyio_backend: str) -> None:
+    cantrip = batch(slow("one", "late", 60_000))
+    async for event in cantrip.cast_stream("one"):
+        if isinstance(event, events.QueryStarted):
+            break
+    assert await ends(cantrip) == ["cancelled"]
+
+
+async def test_the_error_of_a_cast_is_raised_after_its_events(anyio_backend: str) -> None:
+    stream = batch({"error": {"status": 400, "message": "no"}}).cast_stream("one")
+    seen: list[Any] = []
+
+    async def read() -> None:
+        async for event in stream:
+            seen.append(event)
+
+    with pytest.raises(CrystalError, match="no"):
+        await read()
+    assert isinstance(seen[-1], events.CastEnded)
+    with pytest.raises(RuntimeError, match="has not ended"):
+        _ = stream.result

@@ -82,7 +82,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
         data: Any = NOTHING,
         score: Scorer | Callable[[Any], Any] | None = None,
         system_prompt: str | None = None,
-        result_type: type[Value] | None = None,
+        result_type: type[Value] | Any = None,
         loom: Loom | None = None,
         retry: RetryPolicy | Mapping[str, Any] | None = None,
         interceptors: Sequence[Interceptor] = (),
@@ -140,7 +140,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
         *,
         workspace: str | PathLike[str] = ".",
         crystal: Crystal | str | None = None,
-        result_type: type[Other] | None = None,
+        result_type: type[Other] | Any = None,
         loom: Loom | None = None,
     ) -> Cantrip[Other]:
         """The cantrip of a recipe: a file, or a name as `cantrip cast` takes it.
@@ -154,7 +154,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
         found: Cantrip[Any] = _recipes().load(recipe, workspace, _crystal(crystal, "Cantrip.load"), loom)
         return found if result_type is None else found.replace(result_type=result_type)
 
-    def with_result_type(self, result_type: type[Other]) -> Cantrip[Other]:
+    def with_result_type(self, result_type: type[Other] | Any) -> Cantrip[Other]:
         """The same cantrip with results of another type."""
         return typed("Cantrip[Other]", self.replace(result_type=result_type))
 
@@ -298,7 +298,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
         )
 
     @overload
-    async def cast(self, intent: str, *, result_type: type[Other], **options: Any) -> CastResult[Other]: ...
+    async def cast(self, intent: str, *, result_type: type[Other] | Any, **options: Any) -> CastResult[Other]: ...
     @overload
     async def cast(self, intent: str, **options: Any) -> CastResult[Value]: ...
     async def cast(self, intent: str, *, result_type: Any = None, **options: Any) -> CastResult[Any]:
@@ -312,7 +312,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
             return await entity.cast(intent, **options)
 
     @overload
-    def cast_sync(self, intent: str, *, result_type: type[Other], **options: Any) -> CastResult[Other]: ...
+    def cast_sync(self, intent: str, *, result_type: type[Other] | Any, **options: Any) -> CastResult[Other]: ...
     @overload
     def cast_sync(self, intent: str, **options: Any) -> CastResult[Value]: ...
     def cast_sync(self, intent: str, **options: Any) -> CastResult[Any]:

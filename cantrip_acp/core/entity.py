@@ -64,6 +64,8 @@ class ForkMaker(Protocol):
 
     async def fork(self, turn_id: str, **options: Any) -> Entity[Any]: ...
 
+    async def fork_group(self, turn_id: str, intent: str | Sequence[str], **options: Any) -> ForkGroup[Any]: ...
+
     async def resample(self, turn_id: str, samples: int | None = None, **options: Any) -> ForkGroup[Any]: ...
 
 
@@ -313,6 +315,17 @@ class Entity(Generic[Value]):
         maker = typed("ForkMaker", cantrip if cantrip is not None else self.cantrip)
         last = turn_id or self.last_turn
         return await maker.fork(last, loom=self.loom, state=state, live=self, worktree=worktree)
+
+    async def fork_group(
+        self, intent: str | Sequence[str], *, turn_id: str | None = None, **options: Any
+    ) -> ForkGroup[Value]:
+        """Fork one of this entity's turns several times and cast each fork on the intent.
+
+        The default is its last turn. See `Cantrip.fork_group`.
+        """
+        self.state.write_root()
+        maker = typed("ForkMaker", self.cantrip)
+        return await maker.fork_group(turn_id or self.last_turn, intent, loom=self.loom, **options)
 
     async def resample(
         self, turn_id: str | None = None, samples: int | None = None, **options: Any

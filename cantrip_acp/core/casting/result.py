@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
 from cantrip_acp.crystals.contract import Usage
@@ -76,7 +75,8 @@ class Sample(Generic[Value]):
     """One fork of a group.
 
     ``number`` is its place in the group (from 0), ``result`` how its cast ended, ``error`` what it failed with,
-    ``worktree`` its folder. ``entity_id`` is in the loom if the fork itself could be made.
+    ``worktree`` its folder, ``reward`` that of its thread (None if it has none). ``entity_id`` is in the loom if the fork
+    itself could be made.
     """
 
     number: int
@@ -84,6 +84,14 @@ class Sample(Generic[Value]):
     result: CastResult[Value] | None
     error: Exception | None = None
     worktree: str | None = None
+    reward: float | None = None
+
+    @property
+    def answer(self) -> Value:
+        """The answer of the cast. Raises the error of a fork that failed."""
+        if self.result is None:
+            raise self.error or RuntimeError("the fork has no result")
+        return self.result.result
 
 
 @dataclass(frozen=True, slots=True)

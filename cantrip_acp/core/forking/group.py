@@ -19,6 +19,7 @@ from cantrip_acp.core.forking.fork import fork
 from cantrip_acp.core.history.continuation import find_point
 from cantrip_acp.loom.query.history import casts_of
 from cantrip_acp.loom.records.turn import ForkRecord, new_id
+from cantrip_acp.loom.rewards import of_thread
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
@@ -91,7 +92,9 @@ async def fork_group(
                 error = failure
         record = loom.fork_of(entity_id)
         place = record.worktree if isinstance(record, ForkRecord) and isinstance(record.worktree, str) else None
-        samples[number] = sample = Sample(number, entity_id, result, error, place)
+        leaf = None if result is None else loom.last_turn(entity_id)
+        reward = None if leaf is None else of_thread(loom, leaf)
+        samples[number] = sample = Sample(number, entity_id, result, error, place, reward)
         if ended is not None:
             ended(sample)
 

@@ -23,7 +23,7 @@ from cantrip_acp.core.streams import Batch, EventStream, refuse_event_loop
 if TYPE_CHECKING:
     from os import PathLike
 
-    from typing_extensions import TypeVar
+    from typing_extensions import TypeForm, TypeVar
 
     from cantrip_acp.core.casting.cast_control import CastStream
     from cantrip_acp.core.context_block import Contributor
@@ -82,7 +82,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
         data: Any = NOTHING,
         score: Scorer | Callable[[Any], Any] | None = None,
         system_prompt: str | None = None,
-        result_type: type[Value] | Any = None,
+        result_type: TypeForm[Value] | None = ABSENT,
         loom: Loom | None = None,
         retry: RetryPolicy | Mapping[str, Any] | None = None,
         interceptors: Sequence[Interceptor] = (),
@@ -130,7 +130,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
             crystals=named,
             sources=sources,
             scores=scores,
-            result_type=result_type,
+            result_type=None if result_type is ABSENT else result_type,
         )
 
     @classmethod
@@ -140,7 +140,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
         *,
         workspace: str | PathLike[str] = ".",
         crystal: Crystal | str | None = None,
-        result_type: type[Other] | Any = None,
+        result_type: TypeForm[Other] | None = ABSENT,
         loom: Loom | None = None,
     ) -> Cantrip[Other]:
         """The cantrip of a recipe: a file, or a name as `cantrip cast` takes it.
@@ -152,9 +152,9 @@ class Cantrip(CantripDefinition, Generic[Value]):
         Raises `RecipeError` with file, line and column, `UntrustedRecipe`, and `MissingKey`.
         """
         found: Cantrip[Any] = _recipes().load(recipe, workspace, _crystal(crystal, "Cantrip.load"), loom)
-        return found if result_type is None else found.replace(result_type=result_type)
+        return found if result_type is ABSENT or result_type is None else found.replace(result_type=result_type)
 
-    def with_result_type(self, result_type: type[Other] | Any) -> Cantrip[Other]:
+    def with_result_type(self, result_type: TypeForm[Other]) -> Cantrip[Other]:
         """The same cantrip with results of another type."""
         return typed("Cantrip[Other]", self.replace(result_type=result_type))
 
@@ -298,7 +298,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
         )
 
     @overload
-    async def cast(self, intent: str, *, result_type: type[Other] | Any, **options: Any) -> CastResult[Other]: ...
+    async def cast(self, intent: str, *, result_type: TypeForm[Other], **options: Any) -> CastResult[Other]: ...
     @overload
     async def cast(self, intent: str, **options: Any) -> CastResult[Value]: ...
     async def cast(self, intent: str, *, result_type: Any = None, **options: Any) -> CastResult[Any]:
@@ -312,7 +312,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
             return await entity.cast(intent, **options)
 
     @overload
-    def cast_sync(self, intent: str, *, result_type: type[Other] | Any, **options: Any) -> CastResult[Other]: ...
+    def cast_sync(self, intent: str, *, result_type: TypeForm[Other], **options: Any) -> CastResult[Other]: ...
     @overload
     def cast_sync(self, intent: str, **options: Any) -> CastResult[Value]: ...
     def cast_sync(self, intent: str, **options: Any) -> CastResult[Any]:

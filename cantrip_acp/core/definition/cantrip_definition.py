@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateSource, Interceptor
 
 ABSENT: Any = object()
-"""The value of ``call`` if it was left out. None is not used for this, because None is an error."""
+"""The value of an argument that was left out, where None would mean something else."""
 
 
 class CantripDefinition(Definition):

@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.crystals.retry import RetryPolicy
     from cantrip_acp.gates.contract import GateSource, Interceptor
+    from cantrip_acp.gates.mcp.declaration import McpServer
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import Medium
 
     Other = TypeVar("Other", default=Any)
 
 _RECIPES = "cantrip_acp.recipes.python_api"
-"""Makes cantrips from recipes, and crystals from texts. It is above this module, so it is found by its name."""
+"""Makes cantrips from recipes, crystals from texts, sources from MCP servers. It is above this module: found by its name."""
 
 
 class Cantrip(CantripDefinition, Generic[Value]):
@@ -48,7 +49,8 @@ class Cantrip(CantripDefinition, Generic[Value]):
     The crystal is a text as in a recipe (``"anthropic:claude-sonnet-5-5"``, ``"ollama:qwen3"``, ``"embedded"``,
     ``"gguf:FILE"``, ``"scripted:FILE"``) or a `Crystal`. The circle is a `Circle`, or it is made of ``gates``, ``medium``,
     ``wards``, ``max_turns``, ``workspace``, ``data`` and ``score``; the gate ``done`` is then added. ``system_prompt`` stands for a
-    `Call` with nothing else. ``result_type`` is the type of results. The other arguments are those of `CantripDefinition`.
+    `Call` with nothing else. ``result_type`` is the type of results. ``sources`` may have `McpServer`s. The other
+    arguments are those of `CantripDefinition`.
 
         >>> from cantrip_acp import Cantrip, ScriptedCrystal
         >>> def add(a: int, b: int) -> int:
@@ -91,7 +93,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
         loom_settings: Mapping[str, Any] | None = None,
         folding: Folding | Mapping[str, Any] | None = None,
         crystals: Mapping[str, Crystal | str] | None = None,
-        sources: Sequence[GateSource] = (),
+        sources: Sequence[GateSource | McpServer] = (),
         scores: bool = True,
     ) -> None:
         parts: dict[str, Any] = {
@@ -128,7 +130,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
             loom_settings=loom_settings,
             folding=folding,
             crystals=named,
-            sources=sources,
+            sources=_sources(sources),
             scores=scores,
             result_type=None if result_type is ABSENT else result_type,
         )
@@ -368,6 +370,13 @@ def _crystal(given: Crystal | str | None, where: str, circle: Circle | None = No
     limited = isinstance(circle, Circle) and circle.wards.max_cost_usd is not None
     made: Crystal = _recipes().crystal(given, where, limited)
     return made
+
+
+def _sources(given: Any) -> Any:
+    """The sources of gates, with MCP servers as one of them."""
+    if not isinstance(given, list | tuple) or all(hasattr(each, "open") for each in given):
+        return given
+    return _recipes().sources(given)
 
 
 def _recipes() -> Any:

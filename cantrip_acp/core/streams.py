@@ -105,7 +105,10 @@ class Batch(Generic[Value]):
                     for item in items:
                         display.add(item)
                     for item in sorted(items, key=lambda item: item.number):
+                        # What the reader prints must not follow the line of progress.
+                        display.clear()
                         yield item
+                        display.draw()
             finally:
                 await _end(running)
 
@@ -198,7 +201,7 @@ class _Progress:
         self._started = time.monotonic()
 
     def __enter__(self) -> _Progress:
-        self._draw()
+        self.draw()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -212,9 +215,16 @@ class _Progress:
         self._failed += cast is None or not cast.terminated or item.error is not None
         if cast is not None and cast.usage.cost is not None:
             self._cost = (self._cost or 0.0) + cast.usage.cost
-        self._draw()
+        self.draw()
 
-    def _draw(self) -> None:
+    def clear(self) -> None:
+        """Remove the line, until `draw` writes it again."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def draw(self) -> None:
+        """Write the line in the place of the last one."""
         if not self._shown:
             return
         width = 20

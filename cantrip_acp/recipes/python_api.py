@@ -1,8 +1,12 @@
-"""What `Cantrip` needs of recipes: the crystal of a text, and the cantrip of a recipe. `core.cantrip` finds it by name."""
+"""What `Cantrip` needs of recipes: the crystal of a text, MCP servers as sources of gates, and the cantrip of a recipe.
+
+`core.cantrip` finds this module by its name.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +15,8 @@ from cantrip_acp.crystals.contract import Crystal
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.gates.contract import GateSource
+    from cantrip_acp.gates.mcp.declaration import McpServer
     from cantrip_acp.loom.loom import Loom
 
 
@@ -21,6 +27,16 @@ def crystal(text: str, where: str, cost_limited: bool = False) -> Crystal:
     if not text.strip():
         raise DefinitionError("is empty; write PROVIDER:MODEL, such as ollama:qwen3", where=where)
     return crystals.crystal_named(text, None, where, cost_limited=cost_limited)
+
+
+def sources(given: Sequence[GateSource | McpServer]) -> Sequence[GateSource]:
+    """The sources with all MCP servers as one of them, so that they start at the same time."""
+    from cantrip_acp.gates.mcp.declaration import McpServer
+    from cantrip_acp.gates.mcp.servers import McpServers
+
+    servers = [each for each in given if isinstance(each, McpServer)]
+    others = [each for each in given if not isinstance(each, McpServer)]
+    return (*others, McpServers(servers)) if servers else others
 
 
 def load(

@@ -38,7 +38,7 @@ SCRIPT = """
 from cantrip_acp import Cantrip, ScriptedCrystal
 done = [{"tool_calls": [{"gate": "done", "args": {"answer": n}}]} for n in range(3)]
 for item in Cantrip(ScriptedCrystal(done), max_turns=2).cast_batch(["a", "b", "c"], progress=True):
-    pass
+    print("read", flush=True)
 """
 
 
@@ -56,8 +56,9 @@ def shown_on_a_terminal(script: str) -> str:
 
 def test_progress_is_for_a_terminal() -> None:
     ran = run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
-    assert (ran.stdout, ran.stderr) == ("", "")
+    assert (ran.stdout, ran.stderr) == ("read\n" * 3, "")
     shown = shown_on_a_terminal(SCRIPT)
     assert "[....................] 0/3 casts" in shown
     assert "[####################] 3/3 casts" in shown
+    assert shown.count("\r\x1b[Kread\r\n") == 3, "the reader's words are on lines of their own"
     assert "casts" not in shown_on_a_terminal(SCRIPT.replace(", progress=True", ""))

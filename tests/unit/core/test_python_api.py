@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cantrip_acp
-from cantrip_acp import Call, Cantrip, Circle, DefinitionError, Wards
+from cantrip_acp import Call, Cantrip, Circle, DefinitionError, McpServer, McpServers, Wards
 from cantrip_acp.core.errors import RecipeError, UntrustedRecipe
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build.build import build
@@ -72,6 +72,15 @@ def test_the_short_form_makes_the_same_cantrip(tmp_path: Path) -> None:
     assert made.id == Cantrip(short, Call(system_prompt="You echo."), circle).id
     assert list(made.circle.gates) == ["echo", "done", "read_context"]
     assert made.replace(name="x").id == made.id
+
+
+def test_mcp_servers_are_one_source() -> None:
+    servers = [McpServer(name=name, command="serve") for name in ("notes", "issues")]
+    [source] = Cantrip("ollama:qwen3", max_turns=3, sources=servers).sources
+    assert isinstance(source, McpServers)
+    assert source.servers == tuple(servers)
+    with pytest.raises(DefinitionError, match=r"cantrip.sources\[0\] must have a method open"):
+        Cantrip("ollama:qwen3", max_turns=3, sources=[5])  # type: ignore[list-item]
 
 
 def test_a_script_without_an_event_loop_and_a_coroutine_use_it_alike() -> None:

@@ -183,13 +183,11 @@ def crystal_named(chosen: str, recipe: Recipe | None, where: str, *, cost_limite
     provider, _, rest = chosen.partition(":")
     # Entry points are searched last, because that takes longer than reading the recipe.
     if provider not in BUILT_IN and provider not in available():
-        import difflib
-
-        near = difflib.get_close_matches(provider.strip().lower(), BUILT_IN, n=1)
-        hint = f"; did you mean {near[0]}{':' if rest else ''}{rest}?" if near else ""
+        near = _similar(provider, rest)
+        hint = f"; did you mean {near}? Write" if near else "; write"
         raise error(
             (),
-            f"{chosen!r} is not a crystal{hint}; write PROVIDER:MODEL, or scripted:FILE for a script "
+            f"{chosen!r} is not a crystal{hint} PROVIDER:MODEL, or scripted:FILE for a script "
             f"(providers: {', '.join(available())})",
         )
     if not rest.strip() and provider in KEYS:
@@ -208,6 +206,20 @@ def crystal_named(chosen: str, recipe: Recipe | None, where: str, *, cost_limite
         cost_limited = _cost_limited(recipe)
     state_dir = None if recipe is None else recipe.state_dir
     return make_crystal(options_of(chosen), FactoryContext(Path.cwd(), Files(), state_dir, error, cost_limited))
+
+
+def _similar(provider: str, rest: str) -> str | None:
+    """The crystal that was probably meant: a provider that is spelled in another way, or the provider of a known model."""
+    import difflib
+
+    near = difflib.get_close_matches(provider.strip().lower(), BUILT_IN, n=1)
+    if near:
+        return f"{near[0]}{':' if rest else ''}{rest}"
+    from cantrip_acp.crystals.catalog import lookup
+
+    return next(
+        (f"{server}:{model}" for server, model, _ in lookup.list_models() if model == provider and not rest), None
+    )
 
 
 def _how_to_get_one(servers: Sequence[LocalServer] = ()) -> str:

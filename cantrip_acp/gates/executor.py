@@ -102,6 +102,10 @@ class GateExecutor:
             problem = self._unavailable_message(name)
         elif problem is None:
             problem = self._schema_error(gate, parsed)
+            if problem is not None and (decoded := _decode_texts(parsed)) is not None:
+                # Some models, and commands in a shell, give data as a text of JSON.
+                if self._schema_error(gate, decoded) is None:
+                    parsed, problem = decoded, None
         context = GateContext(
             gate.dependencies if gate is not None else {},
             self._circle.wards,
@@ -504,6 +508,24 @@ def _link(interceptor: Interceptor, proceed: Proceed) -> Proceed:
         return await interceptor(invocation, proceed)
 
     return linked
+
+
+def _decode_texts(args: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The arguments with each text that is a JSON object or list replaced by its data. None if there is no such text."""
+    decoded = {name: _decode_text(value) for name, value in args.items()}
+    return decoded if any(decoded[name] is not value for name, value in args.items()) else None
+
+
+def _decode_text(value: Any) -> Any:
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeError):
+            return _decode(value)
+    if isinstance(value, list) and any(isinstance(item, str) for item in value):
+        items = [_decode_text(item) for item in value]
+        if any(new is not old for new, old in zip(items, value, strict=True)):
+            # One word of a command may be the whole list.
+            return items[0] if len(items) == 1 and isinstance(items[0], list) else items
+    return value
 
 
 def _parse(args: Mapping[str, Any] | str) -> tuple[Any, str | None]:

@@ -76,8 +76,6 @@ def _typed(gate: Gate, kind: PythonType[Any], *, shown: bool) -> Gate:
             [f"{first} The answer must fit this JSON Schema: {text}", rest] if shown else [first, rest]
         ).rstrip(),
         handler=_TypedDone(gate, kind),
-        # Standard input is text.
-        main_text=gate.main_text if schema.get("type") == "string" else None,
     )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from cantrip_acp import Cantrip, MissingKey
+from cantrip_acp import Cantrip, MissingKey, ScriptedCrystal
 from tests.support.processes import on_terminal, run
 
 
@@ -32,6 +34,35 @@ def test_a_missing_key_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.delenv(key, raising=False)
     with pytest.raises(MissingKey, match="set ANTHROPIC_API_KEY"):
         Cantrip("anthropic:claude-sonnet-5-5", max_turns=3)
+
+
+class Finding(BaseModel):
+    file: str
+    parts: list[Finding] = []
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        (Finding, """cantrip_done '{"file": "a"}'"""),
+        (Finding, """echo '{"file": "a"}' | cantrip_done"""),
+        (list[Finding], """cantrip_done '[{"file": "a"}]'"""),
+        (list[Finding], """cantrip_done '{"file": "a"}'"""),
+    ],
+)
+def test_a_command_in_the_shell_gives_an_answer_with_a_type(kind: Any, command: str) -> None:
+    script = [{"bash": "cantrip_done nothing"}, {"bash": command}]
+    cantrip = Cantrip(ScriptedCrystal(script), medium="bash", max_turns=2, result_type=kind)
+    found = Finding(file="a")
+    assert cantrip.cast_sync("Find it.").result == (found if kind is Finding else [found])
+
+
+@pytest.mark.sandbox
+def test_a_cell_gives_an_answer_with_a_type_after_a_wrong_one() -> None:
+    script = [{"code": "found = {'file': 'a'}\ndone([found])"}, {"code": "done(found)"}]
+    cantrip = Cantrip(ScriptedCrystal(script), medium="code", max_turns=2, result_type=Finding)
+    assert cantrip.cast_sync("Find it.").result == Finding(file="a")
 
 
 SCRIPT = """

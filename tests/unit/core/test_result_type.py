@@ -77,6 +77,12 @@ def test_a_wrong_answer_is_asked_for_again_and_the_right_one_has_the_type() -> N
     assert last == GOOD
 
 
+def test_an_answer_in_a_text_of_json_is_taken() -> None:
+    cantrip = make(done('{"verdict": "accept"}'), result_type=Review)
+    assert cantrip.cast_sync("Review it.").result == Review(verdict="accept")
+    assert observed(cantrip) == [{"verdict": "accept"}]
+
+
 def test_the_crystal_sees_the_schema_and_the_loom_has_the_data() -> None:
     cantrip = make(done(GOOD), result_type=Review)
     assert cantrip.cast_sync("Review it.").record()["result"] == GOOD

@@ -154,6 +154,27 @@ def test_what_only_the_type_itself_can_check_is_told_to_the_entity() -> None:
     assert result.startswith("argument 'day' is not valid: Input should be a valid date")
 
 
+def test_data_in_a_text_of_json_are_taken_where_the_text_itself_does_not_fit() -> None:
+    def total(items: list[Item], factor: int = 1) -> float:
+        """Add the prices."""
+        return sum(item.price for item in items) * factor
+
+    def keep(text: str) -> str:
+        """Keep a text."""
+        return text
+
+    pen = '{"name": "pen", "price": 2}'
+    assert call([total], "total", {"items": f"[{pen}, {pen}]"}) == (4.0, False)
+    assert call([total], "total", {"items": [pen, {"name": "ink", "price": 1}]}) == (3.0, False)
+    assert call([keep], "keep", {"text": pen}) == (pen, False), "a text that fits stays a text"
+    result, is_error = call([total], "total", {"items": "[{"})
+    assert is_error
+    assert '"[{" is not of type "array"' in result
+    result, is_error = call([total], "total", {"items": '[{"name": "pen"}]'})
+    assert is_error
+    assert "is not of type" in result, "the error is about what was sent"
+
+
 def test_keyword_only_parameters_are_not_for_the_entity() -> None:
     def greet(name: str, *, context: GateContext, greeting: str = "Hello") -> str:
         return f"{greeting} {name} of {context.entity_id[:2]}"

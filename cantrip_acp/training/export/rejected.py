@@ -150,6 +150,10 @@ def _answers(
             replace(
                 episode,
                 leaf=said.id,
+                # The cast that failed is not always that of the thread: a fork begins with turns of another one.
+                entity_id=turn.entity_id,
+                cantrip_id=turn.cantrip_id,
+                cast_id=turn.cast_id,
                 state="truncated",
                 reason=attempt.rejected,
                 error=f"CrystalError: {attempt.error}",

@@ -35,6 +35,18 @@ class Rollout:
     failed: int
 
 
+async def play(cantrip: Cantrip, loom: Loom, demonstrations: Sequence[Demonstration]) -> str | None:
+    """Let a script play the demonstrations. Returns the last turn, or None if there are no demonstrations."""
+    if not demonstrations:
+        return None
+    script = ScriptedCrystal([each for one in demonstrations for each in one.responses], tools="text")
+    # Their rewards mean nothing.
+    async with cantrip.replace(crystal=script, scores=False).invoke(loom=loom) as entity:
+        for demonstration in demonstrations:
+            await entity.cast(demonstration.intent)
+        return entity.last_turn
+
+
 async def roll_out(
     cantrip: Cantrip,
     crystal: Crystal,
@@ -45,14 +57,7 @@ async def roll_out(
     samples: int,
 ) -> Rollout:
     """Cast each question ``samples`` times, all at once. Raises `CantripError` if no cast succeeded."""
-    start: str | None = None
-    if demonstrations:
-        script = ScriptedCrystal([each for one in demonstrations for each in one.responses], tools="text")
-        # Their rewards mean nothing.
-        async with cantrip.replace(crystal=script, scores=False).invoke(loom=loom) as entity:
-            for demonstration in demonstrations:
-                await entity.cast(demonstration.intent)
-            start = entity.last_turn
+    start = await play(cantrip, loom, demonstrations)
     errors: list[Exception] = []
     model = cantrip.replace(crystal=crystal, loom=loom)
 

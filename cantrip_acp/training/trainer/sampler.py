@@ -12,12 +12,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from cantrip_acp.training.trainer.engine import Request
 from cantrip_acp.training.trainer.model import KeysAndValues, Model, Recorder, common_start
 
 _T = TypeVar("_T")
@@ -29,29 +29,6 @@ _REPORT_EVERY = 8
 """Tokens after which the pieces of an answer are reported."""
 _ROOM = 32
 """Tokens by which the room for keys and values grows."""
-
-
-@dataclass(eq=False)
-class Request:
-    """One query, and its answer as far as it is sampled. ``report`` is called in the sampler's thread.
-
-    ``text`` is the decoded answer without special tokens, and without the stop text. ``finish`` is ``stop`` (the model
-    ended it), ``stop_text`` or ``length``. ``error`` is why the sampler could not answer.
-    """
-
-    prompt: list[int]
-    max_tokens: int
-    temperature: float
-    report: Callable[[], None]
-    stop: tuple[str, ...] = ()
-    seed: int | None = None
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    text: str = ""
-    finish: str | None = None
-    error: str | None = None
-    cancelled: bool = False
-    generator: torch.Generator | None = None
 
 
 class _Rows:
@@ -128,6 +105,14 @@ class Sampler:
         self._pieces: dict[int, str] = {}
         self._thread = threading.Thread(target=self._work, name="sampler", daemon=True)
         self._thread.start()
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.model.tokenizer
+
+    @property
+    def window(self) -> int:
+        return int(self.model.causal.config.max_position_embeddings)
 
     def submit(self, request: Request) -> None:
         """Add a query. Any thread may call it."""

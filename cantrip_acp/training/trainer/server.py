@@ -22,7 +22,7 @@ import uvicorn
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.crystal import LocalCrystal
-from cantrip_acp.training.trainer.sampler import Request, Sampler
+from cantrip_acp.training.trainer.engine import Engine, Request
 
 _MOST_BYTES = 10_000_000
 _MOST_TOKENS = 512
@@ -33,10 +33,10 @@ _REFUSED = ("tools", "top_p", "top_k", "min_p", "n")
 class SamplerServer:
     """Serves one model. ``weights`` is the label of the present weights, which each answer carries."""
 
-    def __init__(self, sampler: Sampler, name: str) -> None:
+    def __init__(self, engine: Engine, name: str) -> None:
         self.name = name
         self.weights = ""
-        self._sampler = sampler
+        self._engine = engine
         self._token = secrets.token_urlsafe(24)
         self._known: dict[str, list[int]] = {}
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=256)
@@ -90,25 +90,25 @@ class SamplerServer:
             prompt_text = body["_prompt_text"]
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_watch, receive, request, changed)
-                self._sampler.submit(request)
+                self._engine.submit(request)
                 await self._stream(request, changed, send, whole=not body.get("stream"))
                 tasks.cancel_scope.cancel()
             if request.finish in ("stop", "length") and request.error is None:
-                end = self._sampler.piece(request.ids[-1]) if request.finish == "stop" else ""
+                end = self._engine.piece(request.ids[-1]) if request.finish == "stop" else ""
                 self._known[prompt_text + request.text + end] = request.prompt + request.ids
 
     def _request(self, body: dict[str, Any]) -> tuple[Request, asyncio.Event]:
         for name in _REFUSED:
             if body.get(name) not in (None, 1, []):
-                raise ValueError(f"the sampler does not support {name}")
+                raise ValueError(f"this server does not support {name}")
         messages = [{"role": str(m["role"]), "content": _text(m.get("content"))} for m in body["messages"]]
-        tokenizer = self._sampler.model.tokenizer
+        tokenizer = self._engine.tokenizer
         text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         known = max((begun for begun in self._known if text.startswith(begun)), key=len, default="")
         ids = self._known.get(known, []) + tokenizer(text[len(known) :], add_special_tokens=False).input_ids
         body["_prompt_text"] = text
         limit = body.get("max_tokens") or body.get("max_completion_tokens") or _MOST_TOKENS
-        window = self._sampler.model.causal.config.max_position_embeddings
+        window = self._engine.window
         if len(ids) >= window:
             raise ValueError(
                 f"the prompt has {len(ids)} tokens; this model's maximum context length is {window} tokens"
@@ -153,7 +153,7 @@ class SamplerServer:
             # A character may consist of several tokens.
             shown = text if finish is not None else text.rstrip("\ufffd")
             entries: list[dict[str, Any]] = [
-                {"token": self._sampler.piece(token), "logprob": logprob, "bytes": None, "top_logprobs": []}
+                {"token": self._engine.piece(token), "logprob": logprob, "bytes": None, "top_logprobs": []}
                 for token, logprob in zip(ids, logprobs, strict=False)
             ]
             choice: dict[str, Any] = {

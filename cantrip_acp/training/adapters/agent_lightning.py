@@ -11,9 +11,6 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from cantrip_acp.crystals.endpoint import Endpoint
-from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.local.crystal import LocalCrystal
 from cantrip_acp.training.adapters.casts import Casts, not_installed
 
 try:
@@ -66,8 +63,7 @@ class CastAgent(Casts, agl.LitAgent[dict[str, Any]]):  # type: ignore[misc]
     async def rollout_async(self, task: Any, resources: Any, rollout: Any) -> list[SpanCoreFields] | float:
         llm = next(each for each in resources.values() if isinstance(each, agl.LLM))
         url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
-        options = {"tools": "text", "logprobs": True}
-        crystal = LocalCrystal(Endpoint("local", llm.model, url, Secret(llm.api_key or "none"), options=options))
+        crystal = self.crystal_at(url, llm.model, llm.api_key or "none")
         temperature = llm.sampling_parameters.get("temperature")
         (sample,) = await self.sample([self.question(task["prompt"])], crystal, temperature=temperature)
         if isinstance(llm, agl.ProxyLLM):

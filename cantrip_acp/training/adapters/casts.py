@@ -15,6 +15,9 @@ import anyio
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.keys import Secret
+from cantrip_acp.crystals.local.crystal import LocalCrystal
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.files.paths import private
 from cantrip_acp.loom.loom import Loom
@@ -22,7 +25,7 @@ from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.training.adapters.token_engine import Generate, TokenEngine
 from cantrip_acp.training.export.registry import find
-from cantrip_acp.training.export.selection import Source
+from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.training.trainer.example import Example, Question
 from cantrip_acp.training.trainer.rollouts import play
 from cantrip_acp.training.trainer.server import SamplerServer
@@ -39,7 +42,7 @@ class Sample:
 
     ``response_ids``, ``mask`` and ``logprobs`` have one length. A thread can be several sequences, such as after a fold:
     this is the last one, and ``rows`` has all. A cast of which no token is known has one padding token as its prompt and
-    its response, with the mask 0, and no reward and no rows.
+    its response, with the mask 0, and no rows. ``ended``: it ended by itself; else a limit cut it off, or it failed.
     """
 
     prompt_ids: list[int]
@@ -47,13 +50,9 @@ class Sample:
     mask: list[int]
     logprobs: list[float]
     reward: float | None
-    turns: int = 0
+    ended: bool
+    turns: int
     rows: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the cast ended by itself. If not, a limit cut it off, or it failed."""
-        return bool(self.rows) and self.rows[-1]["state"] == "terminated"
 
 
 class Casts:
@@ -69,7 +68,10 @@ class Casts:
         # The entity must not find the looms here: they contain the expected answers.
         self._workspace = tempfile.TemporaryDirectory(prefix="cantrip-casts-", ignore_cleanup_errors=True)
         place = Path(self._workspace.name)
-        self.cantrip = build(load(self.example.recipe), workspace=place, crystal=ScriptedCrystal([]))
+        recipe = load(self.example.recipe)
+        self.cantrip = build(recipe, workspace=place, crystal=ScriptedCrystal([]))
+        own = recipe.data.get("crystal")
+        self._tools = own.get("tools", "auto") if isinstance(own, Mapping) else "auto"
         self._looms = looms
         self._concurrency = concurrency
         self._known = {each.intent: each for each in (*self.example.held_out, *self.example.train)}
@@ -93,6 +95,11 @@ class Casts:
             )
         return self._known[said[-1]]
 
+    def crystal_at(self, base_url: str, model: str, key: str, *, logprobs: bool = True) -> Crystal:
+        """A crystal of a server of Chat Completions. It calls gates as the recipe says (``tools`` of its crystal)."""
+        options = {"tools": self._tools, "logprobs": logprobs}
+        return LocalCrystal(Endpoint("local", model, base_url, Secret(key), options=options))
+
     @asynccontextmanager
     async def serving(
         self, tokenizer: Any, generate: Generate, *, window: int, max_tokens: int, weights: str
@@ -114,17 +121,17 @@ class Casts:
                 engine.close()
 
     async def sample(
-        self, questions: Sequence[Question], crystal: Crystal, *, temperature: float | None = None, padding: int = 0
+        self, questions: Sequence[Question], crystal: Crystal, *, padding: int = 0, **call: Any
     ) -> list[Sample]:
         """Cast each question once, as a fork of the demonstrations if there are some. Samples are in order.
 
-        ``temperature`` is that with which the trainer samples, if it is not the recipe's. A cast that fails is a sample
-        too; ``padding`` is the token in place of those that are not known. Raises `CantripError` if casts failed and no
-        token is known at all.
+        ``call`` are fields of the recipe's call that the trainer decides, such as the temperature; None leaves the
+        recipe's. A cast that fails is a sample too; ``padding`` is the token in place of those that are not known. Raises
+        `CantripError` if every cast failed without a token.
         """
         model = self.cantrip.replace(crystal=crystal)
-        if temperature is not None:
-            model = model.replace(call=model.call.replace(temperature=temperature))
+        changes = {name: value for name, value in call.items() if value is not None}
+        model = model.replace(call=model.call.replace(**changes)) if changes else model
         errors: list[CantripError] = []
         entities = [uuid.uuid4().hex for _ in questions]
         limiter = anyio.CapacityLimiter(self._concurrency)
@@ -141,10 +148,12 @@ class Casts:
             async with anyio.create_task_group() as tasks:
                 for question, entity_id in zip(questions, entities, strict=True):
                     tasks.start_soon(one, question, entity_id)
-            rows = list(find("tokens").rows(Source(loom)))
-        if errors and not rows:
-            raise CantripError(f"no cast gave a token; the first error: {errors[0]}")
-        return [_sample([row for row in rows if row["entity"] == each], padding) for each in entities]
+            source = Source(loom)
+            episodes = {each.entity_id: each for each in source.episodes(marked=True)}
+            rows = list(find("tokens").rows(source))
+        if len(errors) == len(questions) and not rows:
+            raise CantripError(f"every cast failed; the first error: {errors[0]}")
+        return [_sample(each, rows, episodes.get(each), padding) for each in entities]
 
     def _loom(self) -> Loom:
         if self._looms is None:
@@ -162,10 +171,18 @@ async def _cast(model: Cantrip, loom: Loom, start: str | None, question: Questio
         await entity.cast(question.intent, reference=question.reference)
 
 
-def _sample(rows: list[dict[str, Any]], padding: int) -> Sample:
-    found = [row for row in rows if row["kind"] == "turns"] or [row for row in rows if row["kind"] == "rejected"]
-    if not found:
-        return Sample([padding], [padding], [0], [0.0], None)
-    row = found[-1]
-    turns = sum(len(each["turns"]) for each in found)
-    return Sample(row["prompt_ids"], row["response_ids"], row["mask"], row["logprobs"], row["reward"], turns, found)
+def _sample(entity_id: str, rows: Sequence[dict[str, Any]], episode: Episode | None, padding: int) -> Sample:
+    own = [row for row in rows if row["entity"] == entity_id]
+    found = [row for row in own if row["kind"] == "turns"] or [row for row in own if row["kind"] == "rejected"]
+    nothing = {"prompt_ids": [padding], "response_ids": [padding], "mask": [0], "logprobs": [0.0], "reward": None}
+    last: dict[str, Any] = found[-1] if found else nothing
+    return Sample(
+        last["prompt_ids"],
+        last["response_ids"],
+        last["mask"],
+        last["logprobs"],
+        reward=episode.reward if episode is not None else last["reward"],
+        ended=episode is not None and episode.complete,
+        turns=sum(len(row["turns"]) for row in found),
+        rows=found,
+    )

@@ -1,7 +1,7 @@
 """Adapters for other trainers: what a trainer's own function sampled is what the trainer gets back, token for token.
 
 The tokens come from a function that a test scripts, through the real server, crystal, loom and export. The libraries are large, so
-a test runs where its library is installed: trl, verl, skyrl (Python 3.12), agentlightning.
+a test runs where its library is installed: trl, verl, skyrl (Python 3.12), agentlightning, verifiers.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ def folder(tmp_path: Path) -> Path:
     folder.mkdir()
     write_questions(folder)
     (folder / "demonstrations.jsonl").unlink()
+    recipe = folder / "letters.cantrip.yaml"
+    recipe.write_text(recipe.read_text() + "crystal: {provider: local, model: letters, tools: text}\n")
     (folder / "verifier.py").write_text("def score(thread, reference):\n    return float(thread.result == reference)\n")
     return folder
 
@@ -120,12 +122,11 @@ async def test_a_cast_that_fails_is_a_sample_without_tokens(folder: Path) -> Non
 
     async with casts.serving(Bytes(), generate, window=10_000, max_tokens=100, weights="") as crystal:
         samples = await casts.sample(casts.example.train, crystal, padding=END)
-        with pytest.raises(CantripError, match=r"no cast gave a token.*OSError: the engine has stopped"):
+        with pytest.raises(CantripError, match=r"every cast failed.*OSError: the engine has stopped"):
             await casts.sample(casts.example.train[1:2], crystal)
 
     failed = samples.pop(1)
-    assert failed == Sample([END], [END], [0], [0.0], None)
-    assert not failed.ended
+    assert failed == Sample([END], [END], [0], [0.0], reward=None, ended=False, turns=0)
     assert [each.reward for each in samples] == [1.0, 1.0, 0.0]
 
 
@@ -164,14 +165,16 @@ async def test_queries_that_come_together_are_one_batch() -> None:
         ("skyrl", "skyrl", r"pip install skyrl\[skyrl-train\]"),
         ("verl", "verl", "pip install verl"),
         ("agent_lightning", "agentlightning", "pip install agentlightning"),
+        ("verifiers", "verifiers", "pip install verifiers"),
     ],
 )
 def test_a_missing_library_is_named(name: str, library: str, install: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.delitem(sys.modules, f"cantrip_acp.training.adapters.{name}", raising=False)
+    module = "cantrip_acp.training.verifiers" if name == "verifiers" else f"cantrip_acp.training.adapters.{name}"
+    monkeypatch.delitem(sys.modules, module, raising=False)
 
     with pytest.raises(ImportError, match=install):
-        importlib.import_module(f"cantrip_acp.training.adapters.{name}")
+        importlib.import_module(module)
 
 
 def test_what_the_adapters_share_imports_no_torch() -> None:
@@ -182,6 +185,8 @@ def test_what_the_adapters_share_imports_no_torch() -> None:
 
 def adapter(name: str) -> Any:
     """The module of an adapter, if its library is installed."""
+    if name == "skyrl" and sys.version_info < (3, 12):
+        pytest.skip("skyrl needs Python 3.12")
     try:
         return importlib.import_module(f"cantrip_acp.training.adapters.{name}")
     except ImportError as error:
@@ -309,6 +314,32 @@ async def test_agent_lightning_gets_spans(folder: Path, monkeypatch: pytest.Monk
     for found, (prompt, ids, logprobs) in zip(triplets, model.asked, strict=True):
         assert (found.prompt["token_ids"], found.response["token_ids"]) == (prompt, ids)
         assert [each["logprob"] for each in found.response["logprobs"]] == pytest.approx(logprobs, abs=1e-6)
+
+
+async def test_verifiers_runs_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vf = pytest.importorskip("verifiers.v1", reason="verifiers is not installed: pip install verifiers (570 MB)")
+    from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+    casts, model = Casts(folder), Model()
+    taskset = {"id": "cantrip_verifiers", "example": str(folder), "split": "train"}
+    env = load_environment(resolve_env_config({"taskset": taskset}))
+    tasks = list(env.taskset)
+    async with casts.serving(Bytes(), model, window=10_000, max_tokens=100, weights="") as crystal:
+        endpoint = crystal.endpoint
+        monkeypatch.setenv("LETTERS_KEY", endpoint.api_key.reveal())
+        client = vf.EvalClientConfig(base_url=endpoint.base_url, api_key_var="LETTERS_KEY")
+        async with env.serving():
+            episodes = [await env.run_episode(task, vf.ModelContext("letters", client)) for task in tasks]
+
+    assert [(trace.ok, trace.errors) for episode in episodes for trace in episode.traces] == [(True, [])] * 4
+    traces = [trace for episode in episodes for trace in episode.traces]
+    assert [trace.reward for trace in traces] == [1.0, 0.0, 1.0, 0.0]
+    assert [trace.task.data.reference for trace in traces] == ["aeiou"] * 4
+    # Both queries of a cast are in one branch of its trace. The expected answer is in none.
+    assert [(len(trace.calls), len(trace.branches)) for trace in traces] == [(2, 1)] * 4
+    assert traces[1].branches[0].messages[-1].content == CALL % "bcd"
+    assert len(model.asked) == 8
+    assert not any("aeiou" in Bytes().decode(prompt) for prompt, _, _ in model.asked)
 
 
 @pytest.mark.timing

@@ -127,8 +127,10 @@ def test_sharing_the_beginning_gives_the_gradient_of_each_row_alone(example: Pat
             learner._train(part, lambda _, logprobs: logprobs.sum())
         return [weight.grad.clone() for weight in model.trained().values()]
 
+    # bfloat16 has 8 bits.
+    tolerance = 1e-4 if str(model.dtype) == "torch.float32" else 1e-2
     for together, alone in zip(gradients([rows]), gradients([[rows[0]], [rows[1]]]), strict=True):
-        assert together.flatten().tolist() == pytest.approx(alone.flatten().tolist(), abs=1e-4, rel=1e-3)
+        assert together.flatten().tolist() == pytest.approx(alone.flatten().tolist(), abs=tolerance, rel=tolerance)
 
 
 def test_rewards_count_by_their_difference_in_the_group() -> None:

@@ -77,8 +77,13 @@ class Casts:
         self._known = {each.intent: each for each in (*self.example.held_out, *self.example.train)}
 
     def prompts(self, questions: Sequence[Question] | None = None) -> list[dict[str, Any]]:
-        """The questions of the example (its training questions), as rows of a data set: ``prompt`` and ``reference``."""
+        """The questions of the example (its training questions), as rows of a data set: ``prompt`` and ``reference``.
+
+        Raises `DefinitionError` if there are none.
+        """
         asked = self.example.train if questions is None else questions
+        if not asked:
+            raise DefinitionError("has no questions to train: it needs a train.jsonl", where=str(self.example.folder))
         return [{"prompt": [{"role": "user", "content": q.intent}], "reference": q.reference} for q in asked]
 
     def question(self, prompt: str | Sequence[Mapping[str, Any]]) -> Question:

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
+from cantrip_acp.loom import rewards
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.rows import write
 from cantrip_acp.training.export.selection import Source, ThreadSelection
 from cantrip_acp.training.importing.import_file import import_file
 from tests.support.export_looms import forked, lived
+from tests.support.letters_example import write_example
 from tests.unit.training.test_export_formats import _sampled
 
 pytestmark = pytest.mark.anyio
@@ -164,3 +166,68 @@ async def test_trl_reads_both_kinds_of_rows(tmp_path: Path, monkeypatch: pytest.
                 told = apply_chat_template({k: row[k] for k in keys}, tokenizer, tools=tools)
                 assert all(told.values())
                 assert "[echo {" in "".join(told.values())
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("name", ["trl-prompts", "trl-kto", "trl-stepwise"])
+async def test_trl_trains_a_step(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = _library("datasets")
+    torch, trl = _library("torch"), _library("trl")
+    from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+    torch.set_num_threads(1)
+    write_example(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    tokenizer.chat_template = f"{TEMPLATE}{{% if add_generation_prompt %}}<assistant>{{% endif %}}"
+    tokenizer.pad_token = tokenizer.eos_token
+    file = tmp_path / "rows.jsonl"
+    long, _ = await lived()
+    with file.open("wb") as out:
+        for loom in (long, await forked((0.9, 0.5, 0.3, 0.1))):
+            for turn in list(loom.turns()):
+                if turn.role == "crystal" and rewards.of_turn(loom, turn.id) is None:
+                    loom.annotate_reward(turn.id, 0.4)
+            write(registry.find(name), Source(loom), out)
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    data = datasets.load_dataset("json", data_files=str(file), cache_dir=str(tmp_path / "cache"))["train"]
+    settings = {
+        "use_cpu": True,
+        "bf16": False,
+        "max_steps": 1,
+        "report_to": [],
+        "save_strategy": "no",
+        "logging_steps": 1,
+    }
+    settings |= {"output_dir": str(tmp_path / "out"), "per_device_train_batch_size": 4}
+    given: dict[str, Any] = {"processing_class": tokenizer, "train_dataset": data}
+    model = str(tmp_path / "model")
+
+    if name == "trl-prompts":
+        seen: list[tuple[Any, Any]] = []
+
+        def length(completions: Any, reference: Any, intent: Any, **_: Any) -> list[float]:
+            seen.extend(zip(intent, reference, strict=True))
+            return [float(len(each[0]["content"])) for each in completions]
+
+        config = trl.GRPOConfig(num_generations=2, max_completion_length=8, **settings)
+        trainer = trl.GRPOTrainer(model, length, config, **given)
+    elif name == "trl-kto":
+        trainer = trl.KTOTrainer(model, args=trl.KTOConfig(max_length=2048, **settings), **given)
+    else:
+        # TRL had this trainer until 1.13.
+        prm = _library("trl.experimental.prm")
+        judge = AutoModelForTokenClassification.from_pretrained(model, num_labels=2)
+        trainer = prm.PRMTrainer(judge, args=prm.PRMConfig(max_length=2048, **settings), **given)
+    trainer.train()
+
+    assert trainer.state.log_history[0]["grad_norm"] > 0
+    if name == "trl-prompts":
+        asked = {(row["intent"], row["reference"]) for row in rows}
+        assert len(seen) == 4
+        assert set(seen) <= asked
+    if name == "trl-kto":
+        assert [row["label"] for row in trainer.train_dataset] == [row["label"] for row in rows]
+    if name == "trl-stepwise":
+        labels = [[label for label in row["labels"] if label != -100] for row in trainer.train_dataset]
+        assert labels == [[int(label) for label in row["labels"]] for row in rows]

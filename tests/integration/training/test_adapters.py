@@ -138,6 +138,8 @@ def test_a_prompt_that_is_no_question_is_refused(folder: Path) -> None:
     assert (asked.intent, asked.reference) == ("Say letters, please (2)", "aeiou")
     with pytest.raises(DefinitionError, match=r"no question of the example.*train\.jsonl"):
         casts.question("Say numbers")
+    with pytest.raises(DefinitionError, match=r"distil: has no questions to train"):
+        Casts("distil").prompts()
 
 
 async def test_queries_that_come_together_are_one_batch() -> None:

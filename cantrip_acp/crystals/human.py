@@ -6,11 +6,12 @@ import difflib
 import json
 import os
 import re
+import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import anyio
 
@@ -68,7 +69,7 @@ class HumanCrystal:
         fresh = [m for m in now[same:] if m.role != "assistant"]
         return f"\n{note}{_format_messages(fresh)}{_tool_line(query.tools)}"
 
-    async def _answer(self, query: Query, terminal: Terminal) -> Response:
+    async def _answer(self, query: Query, terminal: Typing) -> Response:
         typing = InputParser(query.tools)
         words: list[str] = []
         calls: list[ToolCall] = []
@@ -113,16 +114,59 @@ def _format_command(what: str, query: Query) -> str:
 
 
 _questions = 0
-"""How many questions of this process wait for a line of the terminal."""
+"""How many questions of this process wait for an answer at the terminal."""
+_waited = 0.0
+"""Seconds that ended questions of this process have waited."""
+_waiting_since = 0.0
+"""When the first of the open questions began to wait (`time.monotonic`)."""
+
+
+def working_clock() -> float:
+    """A clock in seconds that stands still while a question waits for the user."""
+    return (_waiting_since if _questions else time.monotonic()) - _waited
+
+
+def waited_seconds() -> float:
+    """How long questions of this process have waited for the user."""
+    return time.monotonic() - working_clock()
+
+
+class Typing(Protocol):
+    """A terminal at which a person answers: `Terminal`, or the input line of `cantrip repl`."""
+
+    def write(self, text: str) -> None: ...
+    async def line(self, prompt: str) -> str: ...
+    async def key(self, prompt: str, keys: str) -> str: ...
+
+
+typing_at: Callable[[bool], Typing] | None = None
+"""What reads the terminal in this process instead of `Terminal`, if something does. Its argument is ``question``."""
 
 
 @contextmanager
-def terminal(*, question: bool = True) -> Iterator[Terminal]:
+def terminal(*, question: bool = True) -> Iterator[Typing]:
     """Open this process's terminal, to ask a question or, without ``question``, to read the lines that answer none.
 
     Raises `CrystalError` if there is no terminal.
     """
-    global _questions
+    global _questions, _waited, _waiting_since
+    if question:
+        _waiting_since = _waiting_since if _questions else time.monotonic()
+        _questions += 1
+    try:
+        with _open_terminal(question=question) as opened:
+            yield opened
+    finally:
+        if question:
+            _questions -= 1
+            _waited += 0.0 if _questions else time.monotonic() - _waiting_since
+
+
+@contextmanager
+def _open_terminal(*, question: bool) -> Iterator[Typing]:
+    if typing_at is not None:
+        yield typing_at(question)
+        return
     if not _is_terminal(0):
         raise CrystalError(
             "provider human needs a terminal, but standard input is not a terminal (over ACP it carries the protocol); "
@@ -136,11 +180,9 @@ def terminal(*, question: bool = True) -> Iterator[Terminal]:
         fd = os.open(os.ttyname(0), flags)
     except OSError as error:
         raise CrystalError(f"the terminal cannot be opened: {error.strerror}", retryable=False) from None
-    _questions += question
     try:
         yield Terminal(fd, question=question)
     finally:
-        _questions -= question
         os.close(fd)
 
 
@@ -190,6 +232,36 @@ class Terminal:
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
         return line.decode("utf-8", "replace").removesuffix("\r")
+
+    async def key(self, prompt: str, keys: str) -> str:
+        """Read one of ``keys`` without Enter; other keys do nothing. What was typed before the question does not count.
+
+        Raises `CrystalError` for Ctrl-D, or if the terminal is closed.
+        """
+        import termios
+        import tty
+
+        try:
+            before = termios.tcgetattr(self._fd)
+            tty.setcbreak(self._fd, termios.TCSAFLUSH)
+        except termios.error:
+            raise CrystalError("the terminal has gone", retryable=False) from None
+        try:
+            self.write(prompt)
+            while True:
+                await anyio.wait_readable(self._fd)
+                try:
+                    pressed = os.read(self._fd, 1).decode("utf-8", "replace").lower()
+                except OSError as error:
+                    raise _terminal_closed(error) from None
+                if pressed in ("", "\x04"):
+                    self.write("\n")
+                    raise CrystalError("end of input: nobody answers any more", retryable=False)
+                if pressed in keys:
+                    self.write(f"{pressed}\n")
+                    return pressed
+        finally:
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, before)
 
 
 def _terminal_closed(error: OSError) -> CrystalError:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
+import struct
 import subprocess
+import termios
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,3 +166,55 @@ def recipe(folder: Path, text: str, name: str = "r.cantrip.yaml") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
+
+
+class TerminalScreen(Terminal):
+    """A command in a terminal whose screen is followed: what a person sees, and not what was written."""
+
+    def __init__(self, *arguments: str | Path, cwd: Path, columns: int = 100, rows: int = 40, **env: str) -> None:
+        import pyte
+
+        self._screen = pyte.HistoryScreen(columns, rows, history=2000, ratio=0.5)
+        self._stream = pyte.ByteStream(self._screen)
+        self.written = b""
+        super().__init__(*arguments, cwd=cwd, **{"COLUMNS": str(columns), "LINES": str(rows), **env})
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines that have left the screen, and those on it."""
+        above = ["".join(line[column].data for column in sorted(line)) for line in self._screen.history.top]
+        return [line.rstrip() for line in (*above, *self._screen.display)]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def input(self) -> str:
+        """What is on the line of the cursor."""
+        return str(self._screen.display[self._screen.cursor.y]).rstrip()
+
+    def until(self, condition: str | Callable[[TerminalScreen], bool], timeout: float = 20) -> str:
+        """Wait until the screen shows a text, or a condition holds. Returns all lines."""
+        end = time.monotonic() + timeout
+        while not (condition in self.text if isinstance(condition, str) else condition(self)):
+            left = end - time.monotonic()
+            if left <= 0 or not self._read(left):
+                raise AssertionError(f"not seen: {condition!r}; the screen:\n{self.text}")
+        return self.text
+
+    def ready(self) -> str:
+        """Wait until nothing runs and the input line is empty."""
+        return self.until(lambda at: at.input == "❯" and " working " not in at.text)
+
+    def _read(self, timeout: float) -> bool:
+        if not select.select([self._fd], [], [], timeout)[0]:
+            return False
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError:  # the other end is gone
+            return False
+        self.written += data
+        self._stream.feed(data)
+        return bool(data)

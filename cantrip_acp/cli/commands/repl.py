@@ -5,10 +5,12 @@ Each line is the intent of a cast. The entity remembers all earlier casts.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from cantrip_acp.cli.command_table import examples
-from cantrip_acp.cli.session import file_changes
 from cantrip_acp.cli.session.permissions import (
     allow_host_option,
     ask_option,
@@ -42,25 +43,12 @@ from cantrip_acp.core.errors import CantripError
 if TYPE_CHECKING:
     from cantrip_acp.cli.render.cast_output import CastText
     from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.cli.session.input_line import InputLine
     from cantrip_acp.cli.session.loop_thread import EntityThread
     from cantrip_acp.cli.session.typed_lines import TypedLines
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.gates.web.named_hosts import NamedHosts
-
-HELP = (
-    """\
-Each line is an intent. A line that ends in \\ continues on the next line.
-A line that you type while a cast runs waits for its end.
-/queue  show the lines that wait; /queue edit N TEXT, /queue remove N
-/now TEXT, /queue now N  send a line to the entity before its next query
-/usage  show the usage of all casts so far
-/plan   with --plan: change nothing until you approve a plan
-/loom   show where the loom is
-/quit   quit (also Ctrl-D); Ctrl-C cancels the running cast
-"""
-    + file_changes.HELP
-)
 
 
 @click.command(
@@ -102,9 +90,10 @@ def repl(
 ) -> int:
     """Talk to an entity made from RECIPE (a file or a name; the built-in Familiar by default).
 
-    Every line is an intent. The entity keeps its history and its variables between intents. A line that you type while a cast
-    runs waits; /queue shows, edits and removes such lines, and /now sends one to the entity before its next query. Ctrl-C
-    cancels the running cast and everything that waits, Ctrl-D quits. Without a terminal, each line of stdin is an intent.
+    Every input is an intent; a paste of several lines is one. The entity keeps its history and its variables between intents.
+    What you type while a cast runs waits; /queue shows, edits and removes such lines, and /now sends one to the entity before
+    its next query. Tab completes the slash commands, which are those of an editor. Ctrl-C cancels the running cast and
+    everything that waits, Ctrl-D quits. Without a terminal, each line of stdin is an intent.
 
     With --session you continue an editor's session here. Close it in the editor first. The session's own recipe is used,
     unless you name another RECIPE. The session's mode stays the same.
@@ -122,85 +111,119 @@ def repl(
     if ask or planning:
         require_terminal("--plan" if planning else "--ask")
     context, hosts = read_context_files(context_files), named_hosts(allow_hosts)
+    screen, line = _screen(state_dir)
     entity = None
     if session_id is not None:
         if loom_file is not None:
             raise click.UsageError("--session and --loom cannot be used together: the session has its own loom")
         from cantrip_acp.cli.session.setup import open_session
 
-        opening, entity = open_session(session_id, recipe, state_dir, hosts, ask=ask or planning)
+        opening, entity = open_session(session_id, recipe, state_dir, hosts, screen, ask=ask or planning)
     else:
         opening = open_recipe(recipe or DEFAULT, cwd, loom_file, state_dir)
     try:
         with _quit_on_signal():
-            return _talk(opening, context, hosts, full=full, ask=ask, planning=planning, entity=entity)
+            talk = partial(
+                _talk, opening, context, hosts, screen, line, full=full, ask=ask, planning=planning, entity=entity
+            )
+            return talk() if line is None else line.run(talk)
     finally:
         opening.leave()
+
+
+def _screen(state_dir: Path | None) -> tuple[Screen, InputLine | None]:
+    """Standard output, and the input line if the terminal can move its cursor."""
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.files import paths
+
+    screen = Screen()
+    if not (sys.stdin.isatty() and screen.terminal) or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
+        return screen, None
+    from cantrip_acp.cli.session import slash_commands
+    from cantrip_acp.cli.session.input_line import InputLine
+
+    line = InputLine(paths.state_dir(state_dir) / "repl_history", slash_commands.names())
+    return line.screen, line
 
 
 def _talk(
     opening: OpenedRecipe,
     given_with: ContextFiles,
     hosts: NamedHosts,
+    screen: Screen,
+    line: InputLine | None,
     *,
     full: bool,
     ask: bool,
     planning: bool,
     entity: Entity | None = None,
 ) -> int:
+    """Let the user talk to the entity. ``line`` is None in a pipe, and on a terminal that cannot move its cursor."""
     from cantrip_acp.cli.errors import DONE, FAILED, INTERRUPTED
     from cantrip_acp.cli.render.cast_output import CastText
-    from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.loop_thread import run_entity
     from cantrip_acp.cli.session.plan import TerminalPlan, find_permissions
+    from cantrip_acp.cli.session.slash_commands import TerminalCommands
     from cantrip_acp.cli.session.typed_lines import TypedLines
 
-    screen = Screen()
     asked = sys.stdin.isatty() and screen.terminal
     output = CastText(screen, opening.workspace, full=full)
     cantrip, context = given_with.to(opening.cantrip), given_with.blocks
     if entity is None:
-        cantrip = cantrip.for_session((), permissions(hosts) if ask or planning else hosts)
+        cantrip = cantrip.for_session(
+            (), permissions(hosts, screen=line.screen if line is not None else None) if ask or planning else hosts
+        )
         if asked:
             cantrip = with_answers(cantrip, screen)
     _print_header(screen, opening)
     screen.flush()
     if entity is None:
         entity = cantrip.invoke(loom=opening.loom)
-    plan = TerminalPlan(entity, find_permissions(entity), output.show_line, input) if planning else None
+    read = input if line is None else line.ask
+    plan = None
+    if planning:
+        editor = {} if line is None else {"in_terminal": line.in_terminal}
+        plan = TerminalPlan(entity, find_permissions(entity), output.show_line, read, **editor)
     print_allowed(cantrip, entity.circle, hosts, ask=ask and plan is None)
     output.renderer.begin_output()
     status = DONE
     with run_entity(entity) as run:
         run.warm()
+        commands = TerminalCommands(run, opening, output, hosts, read if asked else None)
         queue = TypedLines(run.entity, output.show_line) if asked else None
-        for line in queue.before(_prompts(opening.state_dir)) if queue is not None else _lines():
-            words = line.strip()
-            if words.startswith("/"):
-                if words in ("/quit", "/exit"):
-                    break
-                handled = (queue is not None and queue.command(words)) or (
-                    plan is not None and plan.command(words, run)
-                )
-                if not handled:
-                    _command(words, output, run, opening)
-            elif words:
-                if not asked:
-                    output.show_intent(words)
-                hosts.add_from_text(words)
-                told = plan.context if plan is not None else ()
-                good, signalled, answer = _run_cast(run, words, output, (*context, *told), queue)
-                if plan is not None and queue is not None and (intent := plan.decide(answer, run)) is not None:
-                    queue.put_first(intent)
-                context = ()  # the entity keeps the context of its first cast for all later casts
-                status = status if good or asked else FAILED
-                if signalled is not None and (signalled != signal.SIGINT or not asked):
-                    return INTERRUPTED
+        typed = _lines() if not asked else _prompts() if line is None else line.intents()
+        for text in queue.before(typed) if queue is not None else typed:
+            words = text.strip()
+            if words and (line is not None or (not asked and not words.startswith("/"))):
+                output.show_intent(words)
+            if words in ("/quit", "/exit"):
+                break
+            is_command = words.startswith("/") and (
+                (queue is not None and queue.command(words))
+                or (plan is not None and plan.command(words, run))
+                or commands.run(words)
+            )
+            if is_command or not words:
+                continue
+            hosts.add_from_text(words)
+            told = plan.context if plan is not None else ()
+            good, signalled, answer = _run_cast(run, words, output, (*context, *told), queue, line)
+            if plan is not None and queue is not None and (intent := plan.decide(answer, run)) is not None:
+                queue.put_first(intent)
+            context = ()  # the entity keeps the context of its first cast for all later casts
+            status = status if good or asked else FAILED
+            if signalled is not None and (signalled != signal.SIGINT or not asked):
+                return INTERRUPTED
     return status
 
 
 def _run_cast(
-    run: EntityThread, intent: str, output: CastText, context: tuple[ContextBlock, ...], queue: TypedLines | None
+    run: EntityThread,
+    intent: str,
+    output: CastText,
+    context: tuple[ContextBlock, ...],
+    queue: TypedLines | None,
+    line: InputLine | None,
 ) -> tuple[bool, int | None, Any]:
     """Run one cast. Returns whether it terminated, the signal that stopped it (None if there was no signal), and its answer.
 
@@ -209,8 +232,12 @@ def _run_cast(
     from cantrip_acp.cli.errors import report_error
     from cantrip_acp.core.errors import SandboxMissing
 
+    output.begin()
+    if queue is not None and line is None:
+        output.show_line("working")
     try:
-        ended = run.cast(intent, output, context, queue.read if queue is not None else None)
+        with line.working(run.stop) if line is not None else nullcontext():
+            ended = run.cast(intent, output, context, queue.read if queue is not None else None)
     except SandboxMissing:
         raise
     except CantripError as error:
@@ -241,21 +268,6 @@ def _print_header(screen: Screen, opening: OpenedRecipe) -> None:
         screen.line(("/help lists the commands", "dim"))
 
 
-def _command(words: str, output: CastText, run: EntityThread, opening: OpenedRecipe) -> None:
-    if words == "/help":
-        for line in HELP.splitlines():
-            output.renderer.show_note(line)
-    elif words == "/usage":
-        output.renderer.show_note(", ".join(run.entity.usage.words()) or "no usage so far")
-    elif words.split()[0] in file_changes.COMMANDS:
-        ask = input if sys.stdin.isatty() else None
-        file_changes.run(words, run, output.renderer.show_note, ask)
-    elif words == "/loom":
-        output.renderer.show_note(opening.loom.location or "in memory")
-    else:
-        output.renderer.show_note(f"unknown command {words.split()[0]}; /help lists them", "yellow")
-
-
 def _lines() -> Iterator[str]:
     """Yield intents from a pipe."""
     earlier_lines = ""
@@ -270,46 +282,24 @@ def _lines() -> Iterator[str]:
         yield earlier_lines
 
 
-def _prompts(state_dir: Path) -> Iterator[str]:
-    """Yield intents that a person types, with line editing and a history."""
-    with _history(state_dir / "repl_history"):
-        earlier_lines = ""
-        while True:
-            try:
-                text = input("\n… " if earlier_lines else "\n❯ ")
-            except EOFError:
-                print()
-                return
-            except KeyboardInterrupt:
-                print()
-                earlier_lines = ""
-                continue
-            if text.endswith("\\"):
-                earlier_lines += text[:-1] + "\n"
-                continue
-            yield earlier_lines + text
+def _prompts() -> Iterator[str]:
+    """Yield intents that a person types at a terminal that cannot move its cursor (`TERM=dumb`)."""
+    earlier_lines = ""
+    while True:
+        try:
+            text = input("\n… " if earlier_lines else "\n❯ ")
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:
+            print()
             earlier_lines = ""
-
-
-@contextmanager
-def _history(file: Path) -> Iterator[None]:
-    from cantrip_acp.files.paths import private
-
-    try:
-        import readline
-    except ImportError:  # this Python has no readline: typing works without it
-        yield
-        return
-    with suppress(OSError):
-        readline.read_history_file(file)
-    readline.set_history_length(1000)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            private(file.parent)
-            readline.write_history_file(file)
-            file.chmod(0o600)
+            continue
+        if text.endswith("\\"):
+            earlier_lines += text[:-1] + "\n"
+            continue
+        yield earlier_lines + text
+        earlier_lines = ""
 
 
 @contextmanager

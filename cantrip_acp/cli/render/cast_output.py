@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp.cli.render.display import duration
 from cantrip_acp.cli.render.from_events import EventTranslator
 from cantrip_acp.cli.render.renderer import Renderer
-from cantrip_acp.cli.render.terminal import Flow, Screen
+from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.core import events
+from cantrip_acp.crystals.human import working_clock
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import clean_line
@@ -51,19 +51,35 @@ class CastText:
 
     def __init__(self, screen: Screen, folder: Path, *, full: bool = False) -> None:
         self.screen = screen
-        self.renderer = Renderer(screen, folder=folder, full=full)
+        # Durations do not include the time in which a question waits for the user.
+        self.renderer = Renderer(screen, folder=folder, full=full, clock=working_clock)
         self._translator = EventTranslator(dot=screen.marks.dot)
-        self._started = time.monotonic()
+        self._started = working_clock()
 
     def show_intent(self, words: str) -> None:
         """Show the user's intent at the beginning of a cast."""
         self.renderer.show_prompt(shared().text(words))
-        self._started = time.monotonic()
+        self.begin()
+
+    def begin(self) -> None:
+        """Measure the duration of a cast from now on."""
+        self._started = working_clock()
 
     def show_line(self, text: str) -> None:
         """Show a note about what the user typed."""
         for line in text.splitlines():
             self.renderer.show_note(clean_line(shared().text(line), 300))
+        self.screen.flush()
+
+    def show_answer(self, text: str) -> None:
+        """Show the answer of a slash command, which is Markdown."""
+        self.renderer.close_open_output()
+        self.screen.blank()
+        if self.screen.terminal:
+            self.screen.print_rendered(self.screen.markdown(shared().text(text)))
+        else:
+            for line in text.splitlines():
+                self.screen.line(shared().text(line))
         self.screen.flush()
 
     def show_event(self, event: events.Event) -> None:
@@ -76,7 +92,7 @@ class CastText:
         self.renderer.end_turn()
         if result.reason != "text" and result.result is not None:
             self.screen.blank()
-            flow = Flow(self.screen, self.screen.marks.message, mark_style="bold green")
+            flow = self.screen.flow(self.screen.marks.message, mark_style="bold green")
             flow.feed(as_text(result.result))
             flow.close()
         elif result.summary and result.truncated:
@@ -89,7 +105,7 @@ class CastText:
         style = "bold green" if result.terminated else "bold yellow"
         dot = f" {self.screen.marks.dot} "
         turns = f"{result.turns} turn{'' if result.turns == 1 else 's'}"
-        parts = [turns, *result.usage.words(), duration(time.monotonic() - self._started)]
+        parts = [turns, *result.usage.words(), duration(working_clock() - self._started)]
         self.screen.line((f"{self.screen.marks.stop} {result.reason}", style), (dot + dot.join(parts), "dim"))
         if show_loom:
             self.show_loom(result.loom)

@@ -21,6 +21,7 @@ from cantrip_acp.cli.render.display import (
     result_text,
 )
 from cantrip_acp.core import events
+from cantrip_acp.crystals.human import waited_seconds
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.text.sanitize import clean_line
 
@@ -36,6 +37,8 @@ class EventTranslator:
         self._answered: set[str | None] = set()
         self._started: set[str] = set()
         self._half_line = False
+        # Seconds that questions had waited for the user at the end of the last turn.
+        self._waited = waited_seconds()
         self._numbers: dict[str, str] = {}
         self._child_counts: dict[str, int] = {}
 
@@ -80,7 +83,9 @@ class EventTranslator:
                 )
             case events.TurnEnded():
                 turn, meta = event.turn, event.turn.metadata
-                parts = (f"turn {turn.sequence}", duration(meta.duration_ms / 1000), *meta.usage.words(), turn.id)
+                waited, self._waited = waited_seconds() - self._waited, waited_seconds()
+                seconds = max(meta.duration_ms / 1000 - waited, 0.0)
+                parts = (f"turn {turn.sequence}", duration(seconds), *meta.usage.words(), turn.id)
                 yield Note(self._dot.join(parts))
 
     def _answer(self, event: events.Event, call: ToolCall) -> Iterator[ToolCall]:

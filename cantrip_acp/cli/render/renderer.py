@@ -22,7 +22,7 @@ from cantrip_acp.cli.render.display import (
     ToolCall,
     duration,
 )
-from cantrip_acp.cli.render.terminal import Block, Flow, Screen
+from cantrip_acp.cli.render.terminal import Block, Flow, MarkdownFlow, Screen
 from cantrip_acp.text.sanitize import clean, clean_line
 
 _WAITING = {"pending", ""}
@@ -100,7 +100,7 @@ class Renderer:
         self._folder = folder
         self._full = full
         self._clock = clock
-        self._flow: Flow | None = None
+        self._flow: Flow | MarkdownFlow | None = None
         self._flow_key: tuple[str, str] | None = None
         self._calls: dict[str, _Call] = {}
         # The call of the last printed line, and the last call that printed a heading.
@@ -177,7 +177,7 @@ class Renderer:
                 "thought": (marks.thought, "dim italic", "dim"),
                 "user": (marks.prompt, "bold", "bold magenta"),
             }[item.role]
-            self._flow = Flow(self._screen, mark, style=style, mark_style=mark_style)
+            self._flow = self._screen.flow(mark, style=style, mark_style=mark_style)
             self._flow_key = key
             # An agent may begin a message with a line break, for clients that ignore message ids.
             words = words.lstrip("\n")

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, TextIO
 from cantrip_acp.text.sanitize import Cleaner, clean
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from rich.console import Console
 
 
@@ -40,6 +42,8 @@ class Marks:
 
 
 _FRAME_SECONDS: Final = 0.02
+_LIVE_SECONDS: Final = 0.05
+_LIVE_CHARACTERS: Final = 8_000
 
 _UNICODE: Final = Marks()
 _ASCII: Final = Marks("*", "~", ">", ">", "->", "|", "ok", "x", "#", "-", "o", "~", "-", "!")
@@ -59,6 +63,9 @@ class Screen:
         self.width: int | None = min(self._console.width, 110) if self._console and self.terminal else None
         encoding = getattr(stream, "encoding", None) or "utf-8"
         self.marks = _UNICODE if encoding.lower().replace("-", "") == "utf8" else _ASCII
+        self.live: Callable[[str], None] | None = None
+        """Shows text below the output that may still change, if this stream can do that. Then messages are rendered as
+        Markdown."""
 
     def line(self, *parts: str | tuple[str, str], indent: int = 0, whole: bool = False) -> None:
         """Write one line (or more, if a part contains newlines) of `text` and `(text, style)` parts.
@@ -113,6 +120,38 @@ class Screen:
             from rich.text import Text
 
             self._console.print(Text(text, style), end="", soft_wrap=True)
+
+    def markdown(self, text: str, mark: str = "", mark_style: str = "") -> list[str]:
+        """Markdown as lines with ANSI styles: headings, tables, lists and code. ``mark`` begins the first line."""
+        from rich.markdown import Markdown
+        from rich.text import Text
+
+        assert self._console is not None, "only a terminal shows Markdown"
+        indent = len(mark) + 1
+        options = self._console.options.update(width=max((self.width or 80) - indent, 20))
+        rendered = self._console.render_lines(
+            Markdown(text, code_theme="ansi_dark", hyperlinks=False), options, pad=False
+        )
+        lines = []
+        for number, segments in enumerate(rendered):
+            line = Text(f"{mark} ", mark_style) if number == 0 else Text(" " * indent)
+            for segment in segments:
+                line.append(segment.text, segment.style)
+            line.rstrip()
+            with self._console.capture() as captured:
+                self._console.print(line, soft_wrap=True, end="")
+            lines.append(captured.get())
+        return lines
+
+    def flow(self, mark: str, *, style: str = "", mark_style: str = "") -> Flow | MarkdownFlow:
+        """Streamed prose, rendered as Markdown where that can be done while it comes. Styled prose (a thought) is not."""
+        if self.live is not None and self._console is not None and not style:
+            return MarkdownFlow(self, mark, mark_style=mark_style)
+        return Flow(self, mark, style=style, mark_style=mark_style)
+
+    def print_rendered(self, lines: Sequence[str]) -> None:
+        """Write lines of `markdown`."""
+        self._stream.write("".join(f"{line}\n" for line in lines))
 
     def blank(self) -> None:
         if self._console is None:
@@ -232,6 +271,64 @@ class Flow:
             self._column += len(space)
         self._column += size
         return space + word
+
+
+class MarkdownFlow:
+    """Streamed Markdown. A block (a paragraph, a list, a table, a piece of code) is printed when the next one begins. Until
+    then `Screen.live` shows it as far as it has come.
+    """
+
+    def __init__(self, screen: Screen, mark: str, *, mark_style: str = "") -> None:
+        self._screen = screen
+        self._mark = mark
+        self._mark_style = mark_style
+        self._cleaner = Cleaner()
+        self._open = ""
+        self._printed = False
+        self._shown = 0.0
+
+    def feed(self, text: str) -> None:
+        text = self._cleaner.feed(text)
+        self._open += text
+        if "\n" in text:
+            self._print_ended()
+        if time.monotonic() - self._shown > _LIVE_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Show the incomplete block."""
+        self._shown = time.monotonic()
+        if self._screen.live is not None and self._open.strip():
+            # Only the end fits on the screen.
+            self._screen.live("\n".join(self._lines(self._open[-_LIVE_CHARACTERS:])))
+
+    def close(self) -> None:
+        self._open += self._cleaner.close()
+        self._print(self._open)
+        self._open = ""
+
+    def _print_ended(self) -> None:
+        from markdown_it import MarkdownIt
+
+        tokens = MarkdownIt("commonmark").enable("table").parse(self._open)
+        starts = [token.map[0] for token in tokens if token.level == 0 and token.nesting >= 0 and token.map]
+        if len(starts) > 1:
+            lines = self._open.split("\n")
+            self._open = "\n".join(lines[starts[-1] :])
+            self._print("\n".join(lines[: starts[-1]]))
+
+    def _lines(self, text: str) -> list[str]:
+        """The rendered lines, after an empty line if other blocks are above them."""
+        mark, style = (" " * len(self._mark), "") if self._printed else (self._mark, self._mark_style)
+        lines = self._screen.markdown(text, mark, style)
+        while lines and not lines[-1].strip():
+            lines.pop()
+        return ["", *lines] if self._printed else lines
+
+    def _print(self, text: str) -> None:
+        if text.strip():
+            self._screen.print_rendered(self._lines(text))
+            self._printed = True
 
 
 class Block:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
@@ -52,6 +53,8 @@ class EntityThread:
         self.entity = entity
         self._scope: anyio.CancelScope | None = None
         self._presses = 0
+        self._stopped_by: list[int] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def cast(
         self,
@@ -64,23 +67,26 @@ class EntityThread:
         """Run one cast to its end. Raises the cast's error. An intent of None continues the last cast (`Entity.resume`).
 
         ``while_running`` runs beside the cast in the entity's thread, and is cancelled when the cast ends.
-        The first signal cancels the cast, and its end is recorded. After a second signal the command ends at once.
+        The first signal cancels the cast, and its end is recorded. After a second signal the command ends at once. In another
+        thread than the main one, `stop` takes the place of signals.
         """
         self._presses = 0
-        stopped_by: list[int] = []
-        loop = self._portal.call(_running_loop)
-
-        def on_signal(number: int, frame: FrameType | None) -> None:
-            stopped_by.append(number)
-            loop.call_soon_threadsafe(self._stop)
-
-        with _handling(on_signal):
+        self._stopped_by = []
+        self._loop = self._portal.call(_running_loop)
+        in_main = threading.current_thread() is threading.main_thread()
+        with _handling(lambda number, frame: self.stop(number)) if in_main else nullcontext():
             future = self._portal.start_task_soon(self._drive, intent, output, context, while_running, reference)
             try:
                 result = future.result()
             except CancelledError:
                 result = None
-        return CastEnding(result, stopped_by[0] if stopped_by else None)
+        return CastEnding(result, self._stopped_by[0] if self._stopped_by else None)
+
+    def stop(self, number: int) -> None:
+        """Stop the running cast as a signal does. Any thread may call this."""
+        self._stopped_by.append(number)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop)
 
     @overload
     def call(self, work: Callable[..., Awaitable[T]], *args: Any) -> T: ...

@@ -149,8 +149,12 @@ _MOMENT_S: Final = 0.05
 """Seconds to wait before a question, so that earlier output is printed first."""
 _MOST_LINES: Final = 60
 """Maximum lines of a command or a change that a question shows."""
-_ANSWERS: Final[dict[str, Answer]] = {"1": "allow_once", "2": "allow_always", "3": "reject_once"}
-_WORDS: Final = {"once": "1", "yes": "1", "always": "2", "no": "3"}
+_ANSWERS: Final[dict[str, Answer]] = {
+    **dict.fromkeys("1y", "allow_once"),
+    **dict.fromkeys("2a", "allow_always"),
+    **dict.fromkeys("3n4r", "reject_once"),
+}
+"""The keys that answer a question."""
 
 
 def require_terminal(option: str = "--ask") -> None:
@@ -175,17 +179,18 @@ def named_hosts(hosts: Sequence[str] = ()) -> NamedHosts:
     return made
 
 
-def permissions(hosts: NamedHosts, mode: str | None = None) -> Permissions:
+def permissions(hosts: NamedHosts, mode: str | None = None, screen: Screen | None = None) -> Permissions:
     """An interceptor that asks in the terminal, like a session of an editor in the mode ``ask``.
 
-    ``mode`` is the mode of a resumed session. A read-only session stays read-only.
+    ``mode`` is the mode of a resumed session. A read-only session stays read-only. ``screen`` shows the questions; standard
+    error by default.
     """
     from cantrip_acp.acp.permissions.interceptor import Permissions
     from cantrip_acp.acp.sessions import modes
     from cantrip_acp.acp.sessions.session_store import Grant
     from cantrip_acp.cli.render.terminal import Screen
 
-    made = Permissions(TerminalQuestions(Screen(sys.stderr)).ask, lambda granted: None)
+    made = Permissions(TerminalQuestions(screen or Screen(sys.stderr)).ask, lambda granted: None)
     made.mode = modes.READ_ONLY if mode == modes.READ_ONLY else modes.ASK
     made.granted = [Grant("fetch", pattern, True) for pattern in sorted(hosts.patterns)]
     return made
@@ -274,7 +279,7 @@ class TerminalQuestions:
         self._one = anyio.Lock()
 
     async def ask(self, question: Question) -> Decision:
-        """Ask and return the answer. Text after "no" is the reason, which the entity reads.
+        """Ask and return the answer, which is one key. The key ``r`` is a "no" with a reason, which the entity reads.
 
         The end of input means no. Ctrl-C cancels the cast and the question.
         """
@@ -287,14 +292,9 @@ class TerminalQuestions:
             self._show(question)
             try:
                 with terminal() as typed:
-                    while True:
-                        chosen = parse_answer(await typed.line("    which? "))
-                        if chosen is not None:
-                            return chosen
-                        self._screen.line(
-                            ("type 1, 2 or 3, or n and a reason; Ctrl-C cancels the cast", "dim"), indent=4
-                        )
-                        self._screen.flush()
+                    pressed = await typed.key("    which? ", "".join(_ANSWERS))
+                    reason = await typed.line("    reason: ") if pressed in "4r" else ""
+                return Decision(_ANSWERS[pressed], reason.strip())
             except CrystalError:
                 # Refuse, because the terminal is gone or its input has ended.
                 return Decision("reject_once")
@@ -319,12 +319,14 @@ class TerminalQuestions:
                 screen.line_with_bar(line, style, indent=4)
         always = escape_invisible(redact(question.pattern_text))
         screen.line(
-            ("1", "bold green"),
+            ("y", "bold green"),
             " once   ",
-            ("2", "bold green"),
+            ("a", "bold green"),
             f" always {always}   ",
-            ("3", "bold red"),
-            " no, or n REASON",
+            ("n", "bold red"),
+            " no   ",
+            ("r", "bold red"),
+            " no, with a reason",
             indent=4,
         )
         screen.flush()
@@ -387,18 +389,3 @@ def _choice(words: str, choices: Sequence[str]) -> str | None:
     if words.isdecimal() and 1 <= int(words) <= len(choices):
         return choices[int(words) - 1]
     return next((choice for choice in choices if words and choice.lower() == words.lower()), None)
-
-
-def parse_answer(line: str) -> Decision | None:
-    """The answer that the user typed: a number or the beginning of a word, and after a "no" the reason. None for others."""
-    from cantrip_acp.acp.permissions.interceptor import Decision
-
-    typed, _, reason = line.strip().partition(" ")
-    first, reason = typed.lower().rstrip(","), reason.strip()
-    if not first:
-        return None
-    number = next((n for word, n in _WORDS.items() if word.startswith(first)), first)
-    answer = _ANSWERS.get(number)
-    if answer is None or (reason and answer != "reject_once"):
-        return None
-    return Decision(answer, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.acp.sessions import modes
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
 
-QUESTION = "carry out this plan?  1 yes, and ask before each change   2 yes, and do not ask   e edit it   n COMMENTS  "
+CHOICES = (
+    "carry out this plan?  1 yes, and ask before each change   2 yes, and do not ask   e edit it   n COMMENTS return it"
+)
 
 
 def find_permissions(entity: Entity) -> Permissions:
@@ -27,15 +30,21 @@ def find_permissions(entity: Entity) -> Permissions:
 
 
 class TerminalPlan:
-    """Plan mode of one entity. ``show`` prints a note, ``read`` asks for a line."""
+    """Plan mode of one entity. ``show`` prints a note, ``read`` asks for a line, ``in_terminal`` runs an editor."""
 
     def __init__(
-        self, entity: Entity, permissions: Permissions, show: Callable[[str], None], read: Callable[[str], str]
+        self,
+        entity: Entity,
+        permissions: Permissions,
+        show: Callable[[str], None],
+        read: Callable[[str], str],
+        in_terminal: Callable[[Callable[[], str]], str] = lambda work: work(),
     ) -> None:
         self._entity = entity
         self._permissions = permissions
         self._show = show
         self._read = read
+        self._in_terminal = in_terminal
         self.set_mode(modes.PLAN)
 
     @property
@@ -61,8 +70,9 @@ class TerminalPlan:
         plan = plan_in(answer) if self._permissions.mode == modes.PLAN else None
         edited = False
         while plan is not None:
+            self._show(CHOICES)
             try:
-                words = self._read(QUESTION).strip()
+                words = self._read("plan? ").strip()
             except (EOFError, KeyboardInterrupt):
                 return None
             if words in ("1", "2"):
@@ -70,7 +80,7 @@ class TerminalPlan:
                 run.call(self.set_mode, mode)
                 return approved_intent(plan, mode, edited=edited)
             if words == "e":
-                changed = _edit(plan)
+                changed = self._in_terminal(partial(_edit, plan))
                 edited, plan = edited or changed != plan, changed
                 self._show(plan)
             elif re.match(r"no?\b", words, re.IGNORECASE):

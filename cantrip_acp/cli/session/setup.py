@@ -17,6 +17,7 @@ import click
 from cantrip_acp.core.errors import DefinitionError, LoomLocked, MissingKey
 
 if TYPE_CHECKING:
+    from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
@@ -211,13 +212,13 @@ def _attachment(file: Path, raw: bytes) -> Attachment | None:
 
 
 def open_session(
-    session_id: str, recipe: str | None, state_dir: Path | None, hosts: NamedHosts, *, ask: bool = False
+    session_id: str, recipe: str | None, state_dir: Path | None, hosts: NamedHosts, screen: Screen, *, ask: bool = False
 ) -> tuple[OpenedRecipe, Entity]:
     """Open an earlier session: its recipe, cantrip, loom and folder, and its entity with all earlier casts.
 
     Requests may go only to ``hosts`` and to hosts in the session's earlier prompts. With ``ask`` the user is asked in the
-    terminal, unless the session always allows or refuses the call. ``recipe`` overrides the session's own recipe. Raises
-    DefinitionError if there is no such session, and LoomLocked if another process uses it.
+    terminal, unless the session always allows or refuses the call. ``screen`` shows questions. ``recipe`` overrides the
+    session's own recipe. Raises DefinitionError if there is no such session, and LoomLocked if another process uses it.
     """
     import click
 
@@ -260,14 +261,13 @@ def open_session(
     if ask:
         from cantrip_acp.cli.session.permissions import permissions
 
-        asker = permissions(hosts, note.mode)
+        asker = permissions(hosts, note.mode, screen if screen.live is not None else None)
         asker.granted.extend(note.granted)
     made = made.for_session([Path(folder) for folder in note.directories], asker)
     if sys.stdin.isatty() and sys.stdout.isatty():
-        from cantrip_acp.cli.render.terminal import Screen
         from cantrip_acp.cli.session.permissions import with_answers
 
-        made = with_answers(made, Screen())
+        made = with_answers(made, screen)
     cantrip = with_gate_cache(made, state)
     held = -1
     try:

@@ -77,7 +77,7 @@ def test_a_whole_cast_by_hand(tmp_path: Path, loom: Path) -> None:
 
 
 def test_prose_ends_a_cast_and_the_talk_goes_on(tmp_path: Path, loom: Path) -> None:
-    with Terminal("repl", recipe(tmp_path, HUMAN), "--loom", loom, cwd=tmp_path) as terminal:
+    with Terminal("repl", recipe(tmp_path, HUMAN), "--loom", loom, cwd=tmp_path, TERM="dumb") as terminal:
         terminal.wait_for("❯ ")
         terminal.type("first\r")
         terminal.wait_for(PROMPT)
@@ -99,7 +99,7 @@ def test_prose_ends_a_cast_and_the_talk_goes_on(tmp_path: Path, loom: Path) -> N
 
 
 def test_ctrl_c_cancels_and_takes_no_line_of_the_next_prompt(tmp_path: Path, loom: Path) -> None:
-    with Terminal("repl", recipe(tmp_path, HUMAN), "--loom", loom, cwd=tmp_path) as terminal:
+    with Terminal("repl", recipe(tmp_path, HUMAN), "--loom", loom, cwd=tmp_path, TERM="dumb") as terminal:
         terminal.wait_for("❯ ")
         terminal.type("first\r")
         terminal.wait_for(PROMPT)

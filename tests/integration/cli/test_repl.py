@@ -28,7 +28,7 @@ needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubble
 
 def test_a_talk_in_a_terminal(tmp_path: Path) -> None:
     loom = tmp_path / "x.loom.jsonl"
-    with Terminal("repl", recipe(tmp_path, TALKER), "--loom", loom, cwd=tmp_path) as terminal:
+    with Terminal("repl", recipe(tmp_path, TALKER), "--loom", loom, cwd=tmp_path, TERM="dumb") as terminal:
         greeting = terminal.wait_for("❯ ")
         assert "conversation" in greeting
         assert str(loom) in greeting
@@ -55,7 +55,7 @@ def test_a_talk_in_a_terminal(tmp_path: Path) -> None:
 @needs_sandbox
 def test_ctrl_c_cancels_the_cast_and_the_talk_goes_on(tmp_path: Path) -> None:
     loom = tmp_path / "x.loom.jsonl"
-    with Terminal("repl", recipe(tmp_path, SLEEPER), "--loom", loom, cwd=tmp_path) as terminal:
+    with Terminal("repl", recipe(tmp_path, SLEEPER), "--loom", loom, cwd=tmp_path, TERM="dumb") as terminal:
         terminal.wait_for("❯ ")
         terminal.type("go\r")
         terminal.wait_for("begun")
@@ -81,7 +81,7 @@ def test_ctrl_c_cancels_the_cast_and_the_talk_goes_on(tmp_path: Path) -> None:
 def test_a_polite_signal_at_the_prompt_leaves(tmp_path: Path, number: int) -> None:
     import os
 
-    with Terminal("repl", recipe(tmp_path, TALKER), cwd=tmp_path) as terminal:
+    with Terminal("repl", recipe(tmp_path, TALKER), cwd=tmp_path, TERM="dumb") as terminal:
         terminal.wait_for("❯ ")
         time.sleep(0.5)  # readline shows the prompt a moment before it waits
         os.kill(terminal.pid, number)
@@ -127,17 +127,6 @@ def test_an_interrupted_pipe_is_130(tmp_path: Path) -> None:
     assert "cancelled" in out
 
 
-def test_history_is_kept_for_the_user_alone(tmp_path: Path) -> None:
-    for attempt in range(2):
-        with Terminal("repl", recipe(tmp_path, TALKER), "--state-dir", tmp_path / "s", cwd=tmp_path) as terminal:
-            terminal.wait_for("❯ ")
-            terminal.type("the first\r" if attempt == 0 else "\x1b[A\r")
-            assert "The first answer." in terminal.wait_for("❯ ")
-            terminal.type("\x04")
-            assert terminal.end() == 0
-    assert (tmp_path / "s" / "repl_history").stat().st_mode & 0o077 == 0
-
-
 WAITER = """
 crystal:
   provider: scripted
@@ -159,7 +148,7 @@ circle:
 @needs_sandbox
 def test_lines_typed_while_a_cast_runs_wait_or_are_sent_now(tmp_path: Path) -> None:
     loom = tmp_path / "talk.loom.jsonl"
-    with Terminal("repl", recipe(tmp_path, WAITER), "--loom", loom, cwd=tmp_path) as terminal:
+    with Terminal("repl", recipe(tmp_path, WAITER), "--loom", loom, cwd=tmp_path, TERM="dumb") as terminal:
         terminal.wait_for("❯ ")
         terminal.type("the first\r")
         terminal.wait_for("waiting")

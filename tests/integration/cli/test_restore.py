@@ -113,7 +113,7 @@ def test_conflicts_are_a_question_at_a_terminal(work: tuple[Path, Path, Path], t
     loom = tmp_path / "l.loom.jsonl"
     own = ("--cwd", project, "--state-dir", state)
     question = "restore nothing (c)? "
-    with Terminal("repl", recipe, "--loom", loom, *own, cwd=tmp_path) as terminal:
+    with Terminal("repl", recipe, "--loom", loom, *own, cwd=tmp_path, TERM="dumb") as terminal:
         terminal.wait_for("❯ ")
         terminal.type("Write.\r")
         terminal.wait_for("One.")
@@ -221,7 +221,9 @@ def test_changes_are_gone_through_at_a_terminal(tmp_path: Path) -> None:
     def text(*new: int) -> str:
         return "".join(f"new {number}\n" if number in new else line for number, line in enumerate(lines))
 
-    with Terminal("repl", recipe, "--cwd", project, "--state-dir", tmp_path / "s", cwd=tmp_path) as terminal:
+    with Terminal(
+        "repl", recipe, "--cwd", project, "--state-dir", tmp_path / "s", cwd=tmp_path, TERM="dumb"
+    ) as terminal:
         terminal.wait_for("❯ ")
 
         def says(words: str) -> str:

@@ -54,7 +54,7 @@ def test_a_cast_and_every_reader_of_its_loom(tmp_path: Path) -> None:
 
 
 def test_the_repl(tmp_path: Path) -> None:
-    with Terminal("repl", recipe(tmp_path, UNKNOWN), cwd=tmp_path) as terminal:
+    with Terminal("repl", recipe(tmp_path, UNKNOWN), cwd=tmp_path, TERM="dumb") as terminal:
         terminal.wait_for("❯ ")
         terminal.type("go\r")
         shown = terminal.wait_for("❯ ")

@@ -28,10 +28,16 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "cantrip_acp.cli.commands.eval:eval_",
         "Run a suite of tasks with crystals, with intervals, and find regressions.",
     ),
+    "init": ("cantrip_acp.cli.commands.init:init", "Ask three questions, and write a recipe that runs."),
     "repl": ("cantrip_acp.cli.commands.repl:repl", "Talk to an entity in the terminal."),
     "client": ("cantrip_acp.cli.commands.client:client", "Talk to any ACP agent in the terminal."),
     "demo": ("cantrip_acp.cli.commands.demo:demo", "Watch an entity fix a small project. No key is needed."),
     "recipe": ("cantrip_acp.cli.commands.recipe:recipe", "Write, check and show recipes."),
+    "gates": (
+        "cantrip_acp.cli.commands.reference:gates",
+        "List the gates that a recipe can name, with their arguments.",
+    ),
+    "wards": ("cantrip_acp.cli.commands.reference:wards", "List the wards (limits) that a recipe can set."),
     "trust": ("cantrip_acp.cli.commands.trust:trust", "Trust the recipes of a folder, or list the trusted folders."),
     "loom": ("cantrip_acp.cli.loom.commands:loom", "Show, compare, export and edit looms, the records of casts."),
     "sandbox": (
@@ -58,6 +64,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "List models with their context windows, limits, prices and abilities; download a small one.",
     ),
     "train": ("cantrip_acp.cli.commands.train:train", "Train a small model from the looms of its own casts."),
+    "completion": ("cantrip_acp.cli.completion:completion", "Print the script that completes words in your shell."),
     "gc": ("cantrip_acp.cli.commands.gc:gc", "Delete old looms of the state folder, and old results of a tuple-space."),
     "doctor": (
         "cantrip_acp.cli.commands.doctor:doctor",
@@ -91,7 +98,13 @@ class LazyGroup(click.Group):
         name = args[0] if args else ""
         if name and name not in COMMANDS and not name.startswith("-"):
             raise click.UsageError(unknown_name("command", name, list(COMMANDS)), ctx)
-        return super().resolve_command(ctx, args)
+        from cantrip_acp.cli.settings import check_settings, use_settings
+
+        use_settings(ctx, list(COMMANDS))
+        found = super().resolve_command(ctx, args)
+        if found[0] is not None and found[1] is not None:
+            check_settings(ctx, found[0], found[1])
+        return found
 
 
 class SuggestingGroup(click.Group):
@@ -104,13 +117,32 @@ class SuggestingGroup(click.Group):
         known = self.list_commands(ctx)
         if name and name not in known and not name.startswith("-"):
             raise click.UsageError(unknown_name(f"{ctx.info_name} command", name, known), ctx)
-        return super().resolve_command(ctx, args)
+        found = super().resolve_command(ctx, args)
+        if ctx.default_map and found[0] is not None and found[1] is not None:
+            from cantrip_acp.cli.settings import check_settings
+
+            check_settings(ctx, found[0], found[1])
+        return found
 
 
 def unknown_name(what: str, name: str, known: list[str]) -> str:
     """The error text for an unknown name: suggests the nearest known name, or lists all of them."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"unknown {what} {name!r}" + (f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(known)})")
+
+
+def complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Complete the name of a recipe in the shell."""
+    from cantrip_acp.cli.completion import recipe_names
+
+    return recipe_names(ctx, incomplete)
+
+
+def complete_loom(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Complete the name of a loom in the shell."""
+    from cantrip_acp.cli.completion import loom_names
+
+    return loom_names(ctx, incomplete)
 
 
 def examples(*lines: str) -> dict[str, Any]:

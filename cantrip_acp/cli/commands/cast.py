@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.session.permissions import (
     allow_host_option,
     ask_option,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         'cantrip cast greeter "Say hello." --context notes.txt',
     ),
 )
-@click.argument("recipe")
+@click.argument("recipe", shell_complete=complete_recipe)
 @click.argument("intent")
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines; the last one is the result.")
 @cwd_option

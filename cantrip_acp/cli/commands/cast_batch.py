@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
 from cantrip_acp.cli.session.setup import cache_option, cwd_option, loom_option, open_recipe, state_option
 from cantrip_acp.cli.session.tuple_space import (
@@ -53,7 +53,7 @@ _HINT_S = 20.0
         "cantrip cast-batch greeter intents.jsonl --samples 2 --json",
     ),
 )
-@click.argument("recipe")
+@click.argument("recipe", shell_complete=complete_recipe)
 @click.argument("intents", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--samples", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Casts of each intent.")
 @click.option(

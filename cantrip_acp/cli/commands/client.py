@@ -149,6 +149,7 @@ def _values(option: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         'cantrip client --json --allow once --allow edit=never --prompt "Run the tests" -- cantrip-acp --recipe coding',
         "cantrip client --list -- cantrip-acp",
         'cantrip client --load last --prompt "Where were we?" -- cantrip-acp',
+        "printf 'steps: [{prompt: Hello, expect: {stop_reason: end_turn}}]' > smoke.yaml",
         "cantrip client --script smoke.yaml -- cantrip-acp",
     )["epilog"]
 )

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cantrip_acp.cli.command_table import examples
+
 if TYPE_CHECKING:
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.conformance.case import Case
@@ -22,7 +24,12 @@ _STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 @click.command(
     "conformance",
     short_help="Run conformance suites against the real loop, loom and mediums.",
-    epilog="\b\nExamples:\n  cantrip conformance tests.yaml\n  cantrip conformance tests.yaml --rule LOOP-3 --rule LOOM",
+    epilog=examples(
+        "printf '[{rule: CALL-1, name: it has a crystal, setup: {crystal: null}, action: {construct_cantrip: true}, '"
+        "'expect: {error: cantrip requires a crystal}}]' > tests.yaml",
+        "cantrip conformance tests.yaml",
+        "cantrip conformance tests.yaml --rule CALL-1",
+    )["epilog"],
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
 from cantrip_acp.cli.session.setup import cwd_option, state_option
 
@@ -53,7 +53,12 @@ _SHOWN = 10
     help="Samples of each task.  [default: the suite's, else 1]",
 )
 @click.option("--only", multiple=True, metavar="NAME", help="Only tasks whose names begin so. May be repeated.")
-@click.option("--recipe", metavar="RECIPE", help="Run every task with this recipe, in place of the suite's.")
+@click.option(
+    "--recipe",
+    shell_complete=complete_recipe,
+    metavar="RECIPE",
+    help="Run every task with this recipe, in place of the suite's.",
+)
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Samples at once.")
 @click.option(
     "--budget-usd",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.commands.worker import print_ended
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
 from cantrip_acp.cli.session.setup import (
@@ -51,7 +51,7 @@ _LAST_S = 5.0
         "cantrip mcp greeter --work < /dev/null",
     ),
 )
-@click.argument("recipes", nargs=-1)
+@click.argument("recipes", nargs=-1, shell_complete=complete_recipe)
 @click.option(
     "--lane",
     "lanes",

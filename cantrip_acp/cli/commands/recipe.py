@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import SuggestingGroup, examples
+from cantrip_acp.cli.command_table import SuggestingGroup, complete_recipe, examples
 from cantrip_acp.cli.session.setup import cwd_option, state_option
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.sanitize import clean_line
@@ -87,7 +87,7 @@ _LONGEST = 2_000
         "cantrip recipe new greeter", "cantrip recipe check .cantrip", "cantrip recipe check greeter coding --json"
     ),
 )
-@click.argument("targets", nargs=-1, required=True, metavar="FILE|FOLDER|NAME...")
+@click.argument("targets", nargs=-1, required=True, metavar="FILE|FOLDER|NAME...", shell_complete=complete_recipe)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each file.")
 @cwd_option
 def check(targets: tuple[str, ...], as_json: bool, cwd: Path) -> int:
@@ -145,7 +145,13 @@ def _print_report(report: Report) -> None:
         screen.line((f"{screen.marks.done} ", "green"), clean_line(report.file, _LONGEST))
 
 
-@recipe.command("convert", **examples("cantrip recipe convert .cantrip/greeter.cantrip.toml"))
+@recipe.command(
+    "convert",
+    **examples(
+        "printf '[circle]\\ngates = [\"done\"]\\nwards = [{max_turns = 3}]\\n' > greeter.cantrip.toml",
+        "cantrip recipe convert greeter.cantrip.toml",
+    ),
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def convert(file: Path, force: bool) -> None:
@@ -187,13 +193,19 @@ def schema(suite: bool) -> None:
     sys.stdout.write(text())
 
 
-@recipe.command("list", **examples("cantrip recipe list"))
+@recipe.command("list", **examples("cantrip recipe list", "cantrip recipe list --json"))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @cwd_option
-def list_recipes(cwd: Path) -> None:
+def list_recipes(as_json: bool, cwd: Path) -> None:
     """List the recipes that can be used by name in this folder, with their paths."""
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.recipes.recipe import names
 
+    if as_json:
+        found = sorted(names(cwd.resolve()).items())
+        about = [{"name": name, "source": source, "path": str(path)} for name, (source, path) in found]
+        click.echo(json.dumps({"recipes": about}, indent=2))
+        return
     screen = Screen()
     for name, (source, path) in sorted(names(cwd.resolve()).items()):
         # The folder may be hostile: a newline in a name or a path must not look like another recipe.
@@ -201,7 +213,7 @@ def list_recipes(cwd: Path) -> None:
 
 
 @recipe.command("show", **examples("cantrip recipe show coding", "cantrip recipe show coding --source"))
-@click.argument("name", metavar="FILE|NAME")
+@click.argument("name", metavar="FILE|NAME", shell_complete=complete_recipe)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--source", is_flag=True, help="Print the file unchanged.")
 @cwd_option

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import SuggestingGroup, examples
+from cantrip_acp.cli.command_table import SuggestingGroup, complete_recipe, examples
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
@@ -153,7 +153,12 @@ def _circle_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Path(path_type=Path),
             help="Allow writing in this folder. May be repeated.  [default: none]",
         ),
-        click.option("--recipe", metavar="RECIPE", help="Use the wards and gates of this recipe (a name or a file)."),
+        click.option(
+            "--recipe",
+            shell_complete=complete_recipe,
+            metavar="RECIPE",
+            help="Use the wards and gates of this recipe (a name or a file).",
+        ),
         click.option(
             "--cwd",
             metavar="DIR",
@@ -169,7 +174,7 @@ def _circle_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "sandbox",
     cls=SuggestingGroup,
     short_help="Run one command in the sandbox, or show the sandbox's policy.",
-    **examples("cantrip sandbox run --writable . -- make test", "cantrip sandbox policy --json"),
+    **examples("cantrip sandbox run --writable . -- touch made.txt", "cantrip sandbox policy --json"),
 )
 def sandbox() -> None:
     """Run a command in the sandbox of the bash medium, or show the sandbox's policy. Nothing runs without a sandbox."""
@@ -181,7 +186,7 @@ def sandbox() -> None:
     context_settings={"ignore_unknown_options": True},
     **examples(
         "cantrip sandbox run -- ls -la",
-        "cantrip sandbox run --writable . -- 'make test | tail -5'",
+        "cantrip sandbox run --writable . -- 'seq 100 > numbers.txt; tail -5 numbers.txt'",
         "cantrip sandbox run --host pypi.org --host files.pythonhosted.org -- 'pip download -d /tmp six'",
         "cantrip sandbox run --python -- 'import sys; sys.version'",
         "cantrip sandbox run --python --code-python /usr/bin/python3 -- 'import sys; sys.executable'",

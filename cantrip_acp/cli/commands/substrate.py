@@ -41,7 +41,9 @@ at_option = click.option(
 
 
 @click.group(
-    "substrate", cls=SuggestingGroup, **examples("cantrip substrate tree", "cantrip substrate search 'house style'")
+    "substrate",
+    cls=SuggestingGroup,
+    **examples("cantrip substrate tree", "cantrip substrate remember 'Ports begin at 4000.'"),
 )
 def substrate() -> None:
     """Show what sessions know: documents, facts and earlier sessions of a folder, with their sources and their history.
@@ -108,7 +110,9 @@ def show(name: str, limit: int, at: int | None, as_json: bool, cwd: Path) -> int
 
 
 @substrate.command(
-    "search", short_help="Search what is known here.", **examples("cantrip substrate search 'port numbers'")
+    "search",
+    short_help="Search what is known here.",
+    **examples("cantrip substrate remember 'Ports begin at 4000.'", "cantrip substrate search ports"),
 )
 @click.argument("query")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many to show.")
@@ -193,7 +197,11 @@ def log(name: str | None, limit: int, as_json: bool, cwd: Path) -> int:
     return 0
 
 
-@substrate.command("diff", short_help="Show what changed.", **examples("cantrip substrate diff 1"))
+@substrate.command(
+    "diff",
+    short_help="Show what changed.",
+    **examples("cantrip substrate remember 'Ports begin at 4000.'", "cantrip substrate diff 1"),
+)
 @click.argument("first", type=click.IntRange(0))
 @click.argument("last", type=click.IntRange(1), required=False)
 @json_option
@@ -245,7 +253,15 @@ def remember(text: str, everywhere: bool, as_json: bool, cwd: Path) -> int:
     return 0
 
 
-@substrate.command("record", short_help="Record the casts of a loom.")
+@substrate.command(
+    "record",
+    short_help="Record the casts of a loom.",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
+        "cantrip substrate record hello.loom.jsonl",
+    ),
+)
 @click.argument("looms", nargs=-1, required=True, metavar="LOOM...")
 @click.option("--check", is_flag=True, help="Write nothing; list what the substrate lacks or says otherwise.")
 @cwd_option

@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 import click
 
-from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.session.permissions import named_hosts, print_allowed
 from cantrip_acp.cli.session.setup import cwd_option
 from cantrip_acp.core.errors import DefinitionError
@@ -30,6 +30,7 @@ _LONGEST_PATH = 100
 
 recipe_option = click.option(
     "--recipe",
+    shell_complete=complete_recipe,
     default="familiar",
     show_default=True,
     metavar="NAME",

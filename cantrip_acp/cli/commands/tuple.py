@@ -111,7 +111,15 @@ def _documents(text: str) -> list[tuple[int, str]]:
     return [(1, text)]
 
 
-@tuple_.command("rd", short_help="Show a tuple.", **examples('cantrip tuple rd \'{"lane": "build"}\' --json'))
+@tuple_.command(
+    "rd",
+    short_help="Show a tuple.",
+    **examples(
+        """echo '{"schema": "yool-tuple/v1", "lane": "build", "payload": [{"yool": "agent.lint.ruff"}]}' > one.json""",
+        "cantrip tuple out one.json",
+        """cantrip tuple rd '{"lane": "build"}' --json""",
+    ),
+)
 @click.argument("pattern")
 @click.option(
     "--wait",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
 from cantrip_acp.cli.session.setup import cache_option, cwd_option, loom_option, open_recipe, state_option
 from cantrip_acp.cli.session.tuple_space import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         "cantrip worker --lane greetings --until-empty greeter",
     ),
 )
-@click.argument("recipes", nargs=-1, required=True)
+@click.argument("recipes", nargs=-1, required=True, shell_complete=complete_recipe)
 @click.option("--lane", required=True, help="The lane whose tuples this worker takes.")
 @space_option
 @click.option(

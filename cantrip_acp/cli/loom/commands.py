@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cantrip_acp.cli.command_table import SuggestingGroup, examples
+from cantrip_acp.cli.command_table import SuggestingGroup, complete_loom, examples
 from cantrip_acp.cli.loom.context import context
 from cantrip_acp.cli.loom.diff import compare, diff, rank
 from cantrip_acp.cli.loom.export_import import export, import_
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         "cantrip loom keep --no",
     ),
 )
-@click.argument("name", metavar="[FILE]", required=False)
+@click.argument("name", metavar="[FILE]", required=False, shell_complete=complete_loom)
 @click.option("--no", "let_go", is_flag=True, help="Remove the mark.")
 @state_option
 def keep(name: str | None, let_go: bool, state_dir: Path | None) -> None:
@@ -64,7 +64,7 @@ def keep(name: str | None, let_go: bool, state_dir: Path | None) -> None:
     click.echo(f"{path.name}  kept")
 
 
-file_argument = click.argument("name", metavar="[FILE]", required=False)
+file_argument = click.argument("name", metavar="[FILE]", required=False, shell_complete=complete_loom)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -141,17 +141,27 @@ def thread(name: str | None, turn: str | None, as_json: bool, full: bool, state_
 
 @loom.command(
     "tree",
-    **examples("cantrip recipe new greeter", 'cantrip cast greeter "Say hello."', "cantrip loom tree"),
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello."',
+        "cantrip loom tree",
+        "cantrip loom tree --json",
+    ),
 )
 @file_argument
+@json_option
 @state_option
-def tree(name: str | None, state_dir: Path | None) -> None:
+def tree(name: str | None, as_json: bool, state_dir: Path | None) -> None:
     """Draw a loom as a tree: one line for each turn, and a branch where threads separate (forks, children)."""
-    from cantrip_acp.cli.loom.show import draw
+    from cantrip_acp.cli.loom.show import as_data, draw
     from cantrip_acp.cli.render.terminal import Screen
 
     with _open(name, state_dir) as held:
-        draw(Screen(), held)
+        if as_json:
+            # Each turn names its parent, and so the turns are the tree.
+            click.echo(json.dumps({"turns": as_data(held)["turns"]}, default=str))
+        else:
+            draw(Screen(), held)
 
 
 def _open(name: str | None, state_dir: Path | None) -> Loom:
@@ -170,7 +180,7 @@ def _open(name: str | None, state_dir: Path | None) -> Loom:
         "cantrip loom check --json",
     ),
 )
-@click.argument("name", metavar="[FILE]", required=False)
+@click.argument("name", metavar="[FILE]", required=False, shell_complete=complete_loom)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @state_option
 def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.command_table import complete_loom, examples
 from cantrip_acp.cli.session.setup import state_option
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _PART = re.compile(r"^#{1,6} (?P<name>.*) · source: (?P<source>.*)$", re.MULTIL
         'cantrip loom context "" 1 --full',
     ),
 )
-@click.argument("name", metavar="[FILE]", required=False)
+@click.argument("name", metavar="[FILE]", required=False, shell_complete=complete_loom)
 @click.argument("turn", required=False)
 @click.option("--full", is_flag=True, help="Show the text of every message.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with the text of every message.")

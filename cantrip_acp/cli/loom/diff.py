@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.command_table import complete_loom, examples
 from cantrip_acp.cli.session.setup import state_option
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ FORKED = (
     'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
     'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
 )
-file_argument = click.argument("name", metavar="FILE")
+file_argument = click.argument("name", metavar="FILE", shell_complete=complete_loom)
 turn_argument = click.argument("turn", required=False)
 json_option = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 by_option = click.option(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.command_table import complete_loom, examples
 from cantrip_acp.cli.session.setup import state_option
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _summary(name: str) -> str:
         "cantrip loom export hello.loom.jsonl --format openai",
     ),
 )
-@click.argument("name", metavar="[FILE]", required=False)
+@click.argument("name", metavar="[FILE]", required=False, shell_complete=complete_loom)
 @click.option("--format", "-f", "format_name", required=True, metavar="FORMAT", help="One of the formats below.")
 @click.option(
     "--output",
@@ -209,7 +209,7 @@ def _print_report(report: Report, output: Path | None, *, as_json: bool) -> None
         "cantrip loom import hello.loom.jsonl --into sqlite:all.db",
     ),
 )
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_loom)
 @click.option(
     "--into",
     required=True,

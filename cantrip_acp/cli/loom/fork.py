@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
-from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.command_table import complete_loom, complete_recipe, examples
 from cantrip_acp.cli.errors import DONE, FAILED, INTERRUPTED
 from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.cli.session.loop_thread import SIGNALS
@@ -46,7 +46,7 @@ _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running
         'cantrip loom fork hello.loom.jsonl "" "Say it once more." --recipe greeter --samples 3 --concurrency 2',
     ),
 )
-@click.argument("name", metavar="FILE")
+@click.argument("name", metavar="FILE", shell_complete=complete_loom)
 @click.argument("turn")
 @click.argument("intent", required=False)
 @click.option("--resume", is_flag=True, help="Continue the cast of TURN, without an INTENT and without a new message.")
@@ -56,6 +56,7 @@ _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running
 @click.option(
     "--recipe",
     "-r",
+    shell_complete=complete_recipe,
     required=True,
     metavar="RECIPE",
     help="The recipe of the fork. It may be different from the original one.",
@@ -250,9 +251,16 @@ def _run(
         "cantrip loom replay hello.loom.jsonl --recipe greeter",
     ),
 )
-@click.argument("name", metavar="FILE")
+@click.argument("name", metavar="FILE", shell_complete=complete_loom)
 @click.argument("turn", required=False)
-@click.option("--recipe", "-r", required=True, metavar="RECIPE", help="The recipe whose circle runs the thread again.")
+@click.option(
+    "--recipe",
+    "-r",
+    shell_complete=complete_recipe,
+    required=True,
+    metavar="RECIPE",
+    help="The recipe whose circle runs the thread again.",
+)
 @click.option("--recorded-gates", is_flag=True, help="All gates return their recorded results and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @cwd_option

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.command_table import complete_loom, examples
 from cantrip_acp.cli.session.setup import state_option
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.query.listing import ThreadLine
 
 SORTS = ("when", "reward", "relative", "turns", "tokens", "cost", "seconds")
-files_argument = click.argument("names", metavar="[FILE]...", nargs=-1)
+files_argument = click.argument("names", metavar="[FILE]...", nargs=-1, shell_complete=complete_loom)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.command_table import complete_loom, examples
 from cantrip_acp.cli.errors import DONE, FAILED
 from cantrip_acp.cli.session.setup import state_option
 from cantrip_acp.core.errors import CheckpointError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         'cantrip loom restore hello.loom.jsonl "" --dry-run',
     ),
 )
-@click.argument("name", metavar="FILE")
+@click.argument("name", metavar="FILE", shell_complete=complete_loom)
 @click.argument("turn")
 @click.option("--dry-run", is_flag=True, help="Only show what would be restored.")
 @click.option(

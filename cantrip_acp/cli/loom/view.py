@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.command_table import complete_loom, examples
 from cantrip_acp.cli.session.setup import state_option
 
 
@@ -20,7 +20,7 @@ from cantrip_acp.cli.session.setup import state_option
         "cantrip loom view hello.loom.jsonl --html hello.html",
     ),
 )
-@click.argument("name", metavar="[FILE]", required=False)
+@click.argument("name", metavar="[FILE]", required=False, shell_complete=complete_loom)
 @click.option(
     "--html",
     "target",

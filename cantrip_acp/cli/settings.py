@@ -1,0 +1,70 @@
+"""The user's settings file: defaults for the options of commands (docs/settings.md).
+
+``settings.toml`` in the configuration folder has a table for each command, such as ``[repl]`` or ``[loom.view]``. Its keys are
+the command's options. What is on the command line or in an environment variable counts more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cantrip_acp.cli.command_table import unknown_name
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.files.paths import config_dir
+
+_OWN = ("gc",)
+"""Tables that their command reads itself."""
+
+
+def use_settings(ctx: click.Context, known: list[str]) -> None:
+    """Read the settings file, if there is one, into the defaults of a context. ``known`` are the commands.
+
+    Raises `DefinitionError` if the file cannot be read, is not TOML, or names no command.
+    """
+    path = config_dir() / "settings.toml"
+    if not path.exists():
+        return
+    import tomllib
+
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise DefinitionError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DefinitionError(f"this is not TOML: {error}", where=str(path)) from None
+    for name, table in tables.items():
+        if name not in known:
+            raise DefinitionError(unknown_name("command", name, known), where=str(path))
+        if not isinstance(table, dict):
+            raise DefinitionError(f"{name} is a table: write [{name}], and its options below it", where=str(path))
+    ctx.default_map = {name: table for name, table in tables.items() if name not in _OWN}
+
+
+def check_settings(ctx: click.Context, name: str, command: click.Command) -> None:
+    """Replace the options of a command in the settings by the names of its parameters.
+
+    Raises `DefinitionError` for an option that the command does not have.
+    """
+    tables: Any = ctx.default_map or {}
+    if not isinstance(tables.get(name), dict):
+        return
+    table, path = tables[name], f"{config_dir() / 'settings.toml'}"
+    options = {
+        option.lstrip("-"): param.name
+        for param in command.params
+        if isinstance(param, click.Option)
+        for option in (*param.opts, *param.secondary_opts)
+    }
+    groups = command.commands if isinstance(command, click.Group) else {}
+    found = {}
+    for key, value in table.items():
+        if key in groups and isinstance(value, dict):
+            found[key] = value
+            continue
+        param = options.get(key.replace("_", "-"))
+        if param is None:
+            raise DefinitionError(unknown_name(f"option of {name}", key, [*options, *groups]), where=path)
+        found[param] = value
+    ctx.default_map = {**tables, name: found}

@@ -64,7 +64,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "List models with their context windows, limits, prices and abilities; download a small one.",
     ),
     "train": ("cantrip_acp.cli.commands.train:train", "Train a small model from the looms of its own casts."),
-    "completion": ("cantrip_acp.cli.completion:completion", "Print the script that completes words in your shell."),
+    "completion": (
+        "cantrip_acp.cli.commands.completion:completion",
+        "Print the script that completes words in your shell.",
+    ),
     "gc": ("cantrip_acp.cli.commands.gc:gc", "Delete old looms of the state folder, and old results of a tuple-space."),
     "doctor": (
         "cantrip_acp.cli.commands.doctor:doctor",

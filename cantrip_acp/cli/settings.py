@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cantrip_acp.cli.command_table import unknown_name
+from cantrip_acp.core.definition.checked_values import nearest
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.files.paths import config_dir
 
@@ -36,7 +36,7 @@ def use_settings(ctx: click.Context, known: list[str]) -> None:
         raise DefinitionError(f"this is not TOML: {error}", where=str(path)) from None
     for name, table in tables.items():
         if name not in known:
-            raise DefinitionError(unknown_name("command", name, known), where=str(path))
+            raise DefinitionError(f"unknown command {name!r}{nearest(name, known)}", where=str(path))
         if not isinstance(table, dict):
             raise DefinitionError(f"{name} is a table: write [{name}], and its options below it", where=str(path))
     ctx.default_map = {name: table for name, table in tables.items() if name not in _OWN}
@@ -65,6 +65,6 @@ def check_settings(ctx: click.Context, name: str, command: click.Command) -> Non
             continue
         param = options.get(key.replace("_", "-"))
         if param is None:
-            raise DefinitionError(unknown_name(f"option of {name}", key, [*options, *groups]), where=path)
+            raise DefinitionError(f"unknown option of {name} {key!r}{nearest(key, [*options, *groups])}", where=path)
         found[param] = value
     ctx.default_map = {**tables, name: found}

@@ -63,8 +63,9 @@ alike_option = click.option(
 def diff(name: str, left: str | None, right: str | None, full: bool, as_json: bool, state_dir: Path | None) -> None:
     """Compare two threads of the loom FILE: their common turns, where they separate, and what differs in each turn.
 
-    A and B are turns (an id or its beginning), usually the last turns of threads. By default they are the two threads that
-    were written last.
+    A and B are turns (an id or its beginning), usually the last turns of threads. By default they are threads of the newest
+    fork, or of the newest casts on the same intent: the one with the lowest reward and the one with the highest, or, without
+    rewards, the first and the newest. A loom without forks shows the two threads that were written last.
     """
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.core.errors import DefinitionError
@@ -80,13 +81,44 @@ def diff(name: str, left: str | None, right: str | None, full: bool, as_json: bo
             raise DefinitionError(
                 f"holds {len(leaves)} thread{'' if len(leaves) == 1 else 's'}; diff needs two", where=name
             )
-        first = find_turn(held, left) if left is not None else leaves[-2]
-        second = find_turn(held, right) if right is not None else next(i for i in reversed(leaves) if i != first)
+        first, second, why = _choose_pair(held, listing, find_turn(held, left) if left is not None else None)
+        if right is not None:
+            second = find_turn(held, right)
         found = difference(held, first, second, listing=listing)
         if as_json:
             click.echo(json.dumps(found.record(), default=str))
-        else:
-            _DiffPrinter(Screen(), full=full).show(found)
+            return
+        screen = Screen()
+        if right is None:
+            screen.line((f"{why}; A and B choose others", "dim"))
+        _DiffPrinter(screen, full=full).show(found)
+
+
+def _choose_pair(loom: Loom, listing: Listing, first: str | None) -> tuple[str, str, str]:
+    """The two threads that are compared if the user names none, or only the first one; and why. Where there is only one
+    thread, it is both."""
+    from cantrip_acp.loom import rewards
+
+    leaves, order = listing.outline.leaves, {leaf: n for n, leaf in enumerate(listing.outline.leaves)}
+    groups = rewards.groups(loom, outline=listing.outline)
+    if first is not None:
+        groups = [group for group in groups if first in group.leaves]
+    if not groups:
+        chosen = first or leaves[-2 if len(leaves) > 1 else -1]
+        other = next((leaf for leaf in reversed(leaves) if leaf != chosen), chosen)
+        return chosen, other, "the threads that were written last"
+    group = max(groups, key=lambda each: max(order.get(leaf, -1) for leaf in each.leaves))
+    _, standings = rewards.ranked(loom, group, by="reward", outline=listing.outline)
+    graded = sorted(
+        (s for s in standings if s.reward is not None and s.leaf != first), key=lambda s: (s.reward, order.get(s.leaf))
+    )
+    at = f"of the {len(group.leaves)} threads that separate at {group.turn_id}"
+    if first is None and len(graded) > 1 and graded[0].reward != graded[-1].reward:
+        return graded[0].leaf, graded[-1].leaf, f"the lowest and the highest reward {at}"
+    if first is not None and graded:
+        return first, graded[-1].leaf, f"the highest reward {at}"
+    others = [leaf for leaf in group.leaves if leaf != first]
+    return first or others[0], others[-1], f"the first and the newest {at}"
 
 
 class _DiffPrinter:

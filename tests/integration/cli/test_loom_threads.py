@@ -107,7 +107,14 @@ def test_diff(tmp_path: Path, loom: Path) -> None:
     assert told["parted_at"] == "t1"
     assert [pair["same"] for pair in told["turns"]] == [False, False]
     # The two that were written to last.
-    assert [data("diff", loom, cwd=tmp_path)[side]["leaf"] for side in ("left", "right")] == ["v2", "x1"]
+    # Without names: of the newest fork, the first and the newest; with rewards, the worst and the best.
+    assert [data("diff", loom, cwd=tmp_path)[side]["leaf"] for side in ("left", "right")] == ["t3", "v2"]
+    assert "of the 3 threads that separate at t1" in run("loom", "diff", loom, cwd=tmp_path).out
+    assert data("diff", loom, "u3", cwd=tmp_path)["right"]["leaf"] == "v2"
+    for turn, value in (("t3", "0.2"), ("u3", "0.9"), ("v2", "0.5")):
+        assert run("loom", "reward", loom, turn, value, cwd=tmp_path).status == 0
+    assert [data("diff", loom, cwd=tmp_path)[side]["leaf"] for side in ("left", "right")] == ["t3", "u3"]
+    assert data("diff", loom, "v2", cwd=tmp_path)["right"]["leaf"] == "u3"
     assert run("loom", "diff", loom, "t3", "nobody", cwd=tmp_path).status == 2
 
 

@@ -97,6 +97,19 @@ export class Columns {
     }
   }
 
+  /** What was asked for first: the intent of the first cast that is not a child's. */
+  intent() {
+    return this.casts.find((cast) => cast?.start?.intent && !cast.start.child)?.start.intent ?? null;
+  }
+
+  /** The turn with the newest answer of a cast that is not a child's; else where the last one was cut off; else null. */
+  answer() {
+    for (const flag of [TERMINATED, TRUNCATED])
+      for (let n = this.counted - 1; n >= 0; n -= 1)
+        if (this.has(n, flag) && !this.casts[this.cast[n]]?.start?.child) return n;
+    return null;
+  }
+
   has(n, flag) {
     return ((this.flags[n] ?? 0) & flag) !== 0;
   }

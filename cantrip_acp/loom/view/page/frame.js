@@ -68,9 +68,9 @@ export class Frame {
 
   about(about) {
     const name = about.location.replace(/[?#].*$/, "").split("/").at(-1).replace(/\.loom\.jsonl$/, "");
-    this.name.replaceChildren(...visible(name));
+    this.file = name;
     this.name.title = plain(about.location);
-    document.title = `${plain(name)} · loom`;
+    this.entitle(this.app.columns.intent());
     this.live.hidden = !this.app.source.live || about.broken !== null;
     if (about.loading) this.say(`opening: ${count(about.turns, "turn")} so far`);
     const later = Object.entries(about.later).map(([kind, many]) => `${count(many, "record")} of kind ${kind} of a later version: kept, and not shown here`);
@@ -83,6 +83,15 @@ export class Frame {
     this.damage.replaceChildren(
       h("details", {}, h("summary", {}, visible(title)), h("ul", {}, told.map((line) => h("li", {}, visible(line))), about.problem_count > about.problems.length ? h("li", {}, "… and more") : null)),
     );
+  }
+
+  /** The title is the intent; the name of the file where there is none. */
+  entitle(intent) {
+    const title = intent || this.file || "loom";
+    if (this.titled === title) return;
+    this.titled = title;
+    this.name.replaceChildren(...visible(title));
+    document.title = `${plain(title)} · loom`;
   }
 
   totals(columns) {

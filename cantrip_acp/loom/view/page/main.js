@@ -147,7 +147,7 @@ class App {
     await this.growing.begin();
     const id = this.address.turn;
     if (id) await this.goTo(id);
-    if (this.selected === null && this.count) this.select(this.refAt(0), { quiet: true });
+    if (this.selected === null && this.count) this.select(this.columns.answer() ?? this.refAt(0), { quiet: true });
     if (!this.count) this.frame.show([h("p", { class: "nothing" }, "This loom holds no turn yet.")]);
     if (this.source.live) this.growing.follow();
   }
@@ -160,6 +160,7 @@ class App {
       if (this.rows.refs.length) this.laidOut();
       else this.layout();
     } else {
+      this.frame.entitle(this.columns.intent());
       this.frame.totals(this.columns);
       this.timeline.draw();
       this.list.redraw();
@@ -172,7 +173,7 @@ class App {
 
   settled() {
     const total = this.columns.length;
-    if (this.before === 0 && total > 0) this.select(this.refAt(0) ?? 0, { quiet: true });
+    if (this.before === 0 && total > 0) this.select(this.columns.answer() ?? this.refAt(0) ?? 0, { quiet: true });
     if (this.before !== undefined && total > this.before) {
       this.frame.grew(total - this.before);
       this.layout();

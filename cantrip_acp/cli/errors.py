@@ -7,7 +7,10 @@ machine, 130 interrupted. ``CANTRIP_DEBUG=1`` shows tracebacks.
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TextIO
 
 import click
@@ -37,6 +40,7 @@ def run(argv: list[str]) -> int:
     except click.Abort:
         return INTERRUPTED
     except click.ClickException as error:
+        error.message = "\n".join(with_excerpts(error.message))
         error.show()
         return USAGE
     except KeyboardInterrupt:
@@ -66,11 +70,60 @@ def report_error(error: BaseException) -> int:
         text = shared().diagnostic(f"{type(error).__name__}: {error}")
         _write(f"cantrip: a bug: {text}\nPlease report it. With CANTRIP_DEBUG=1 the traceback is shown.\n")
         return FAILED
-    text = shared().diagnostic("\n".join([str(found), *getattr(found, "__notes__", ())]))
+    text = "\n".join([str(found), *getattr(found, "__notes__", ())])
+    text = shared().diagnostic("\n".join(with_excerpts(text)) if isinstance(found, DefinitionError) else text)
     # If the text begins with a file and a line, print nothing before them: editors and terminals can then jump there.
     has_place = isinstance(found, DefinitionError) and found.where is None and ":" in text.split(" ", 1)[0]
     _write(f"{text}\n" if has_place else f"cantrip: {text}\n")
     return status_of(found)
+
+
+_PLACE = re.compile(r"(?P<file>[^\0\n]+?):(?P<line>[1-9]\d{0,6}):(?P<column>[1-9]\d{0,6}): ")
+_MOST_BYTES = 1_000_000
+_WIDTH = 100
+
+
+def with_excerpts(text: str) -> Iterator[str]:
+    """The lines of an error, and below each that begins with ``file:line:column:`` the line of the file, with a caret."""
+    for line in text.splitlines():
+        yield line
+        found = _PLACE.match(line)
+        if found is not None:
+            # After the place comes the key, if the problem is at one.
+            key = line[found.end() :].partition(": ")[0]
+            yield from _excerpt("" if " " in key else key, found["file"], int(found["line"]), int(found["column"]))
+
+
+def _excerpt(key_path: str, file: str, line: int, column: int) -> Iterator[str]:
+    from rich.cells import cell_len
+
+    from cantrip_acp.text.redaction import ShapeMask
+    from cantrip_acp.text.sanitize import clean
+
+    try:
+        path = Path(file).expanduser()
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return
+        lines = path.read_text("utf-8-sig").split("\n")
+    except (OSError, ValueError):
+        return
+    here = lines[line - 1].rstrip() if line <= len(lines) else ""
+    if not here.strip():
+        return
+    if _SECRET.search(here) or _SECRET.search(key_path) or ShapeMask().text(here) != here:
+        # Only the first key is shown, because a value may be a secret.
+        key, colon, rest = here.partition(":")
+        here = f"{key}{colon}{_TEXT.sub('·', rest)}" if colon else _TEXT.sub("·", here)
+    here = clean(here.replace("\t", " "))
+    start = max(0, column - 1 - _WIDTH * 2 // 3)
+    shown = here[start : start + _WIDTH]
+    number = f"{line:>5} | "
+    yield f"{number}{shown}"
+    yield f"{' ' * (len(number) - 2)}| {' ' * cell_len(shown[: column - 1 - start])}^"
+
+
+_SECRET = re.compile(r"(key|token|secret|passw|authorization|header|\benv\b|://[^/\s]*@)", re.IGNORECASE)
+_TEXT = re.compile(r"[^\s,:{}\[\]#-]")
 
 
 def status_of(error: CantripError) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cantrip_acp.cli.command_table import SuggestingGroup, complete_recipe, examples
+from cantrip_acp.cli.errors import with_excerpts
 from cantrip_acp.cli.session.setup import cwd_option, state_option
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.sanitize import clean_line
@@ -138,7 +139,10 @@ def _print_report(report: Report) -> None:
 
     screen = Screen()
     for problem in report.problems:
-        screen.line((clean_line(problem, _LONGEST), "red"))
+        first, *excerpt = with_excerpts(clean_line(problem, _LONGEST))
+        screen.line((first, "red"))
+        for line in excerpt:
+            screen.line((line, "dim"), whole=True)
     for note in report.notes:
         screen.line((f"{clean_line(note, _LONGEST)} (noted)", "yellow"))
     if report.ok:

@@ -6,6 +6,8 @@ keys in the file are present. The rest of the package uses canonical data, so th
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -46,9 +48,22 @@ def problems(document: Document) -> list[Problem]:
         wanted = "a recipe must be a mapping with the keys name, crystal, call and circle"
         return [document.problem((), f"{wanted}, not {show_value(document.data)}")]
     found = list(_structure(document))
+    explained = _explained(found)
     for path, text, at_key, rule, mend in cross_field.breaches(document.data):
-        found.append(document.problem(path, text, at_key=at_key, rule=rule, mend=mend))
+        if mend is None or mend.kind not in explained:
+            found.append(document.problem(path, text, at_key=at_key, rule=rule, mend=mend))
     return _in_order(found)
+
+
+def _explained(found: list[Problem]) -> set[str]:
+    """The kinds of fixes that are not needed once other problems are solved: a misspelled ``done`` is not a missing one."""
+    explained = set()
+    for part, name, fix in (("gates", "done", "add-done"), ("wards", "max_turns", "add-max-turns")):
+        for each in found:
+            misspelled = each.mend is not None and each.mend.kind == "rename" and each.mend.value in (part, name)
+            if each.key.startswith("circle") and (misspelled or each.key == f"circle.{part}"):
+                explained.add(fix)
+    return explained
 
 
 def script(document: Document) -> dict[str, Any]:
@@ -146,7 +161,52 @@ def _message(kind: str, item: Mapping[str, Any]) -> str:
     }.get(kind)
     if wanted is None:
         return str(item["msg"])
-    return f"{wanted if kind == 'literal_error' else f'must be {wanted}'}, not {show_value(item['input'])}"
+    text = f"{wanted if kind == 'literal_error' else f'must be {wanted}'}, not {show_value(item['input'])}"
+    return f"{text}; {_as_list(item['loc'], item['input'])}" if kind == "list_type" else text
+
+
+def _as_list(path: tuple[Any, ...], value: Any) -> str:
+    """How to write a value as the list that it should be. Contents are shown only where no secret can be."""
+    key = str(path[-1]) if path else ""
+    if not isinstance(value, dict):
+        return (
+            f"write {key}: [{value}]"
+            if isinstance(value, str) and _WORD.fullmatch(value)
+            else "write [ and ] around it"
+        )
+    names = [name for name in value if isinstance(name, str) and _WORD.fullmatch(name)][:_SHOWN_ITEMS]
+    if key == "wards" and names:
+        items = ", ".join(f"{{{name}: {_flow(value[name])}}}" for name in names)
+    elif key == "gates" and names:
+        items = ", ".join(
+            name if not isinstance(value[name], dict) else f"{{name: {name}{''.join(_pairs(value[name]))}}}"
+            for name in names
+        )
+    elif names and all(isinstance(each, dict) for each in value.values()):
+        # The keys are names of items, as for servers in other programs.
+        items = ", ".join(f"{{name: {name}, …}}" for name in names)
+    else:
+        return "write [ and ] around it, or `- ` before its first line and two spaces before the others"
+    more = ", …" if len(value) > len(names) else ""
+    return f"write {key}: [{items}{more}]"
+
+
+def _pairs(options: Mapping[str, Any]) -> Iterator[str]:
+    return (f", {name}: {_flow(value)}" for name, value in options.items())
+
+
+def _flow(value: Any) -> str:
+    """A short value as YAML in one line."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_flow, value))}]"
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    shown = str(value)
+    return shown if _WORD.fullmatch(shown) else show_value(value)
+
+
+_WORD = re.compile(r"[A-Za-z0-9_./:-]{1,40}")
+_SHOWN_ITEMS = 8
 
 
 def _at(data: Any, path: KeyPath) -> Any:

@@ -157,6 +157,13 @@ def tree(text: str, name: str) -> YamlNode | None:
 def _syntax(error: MarkedYAMLError, text: str, name: str) -> Exception:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
+    start = error.context_mark
+    if start is not None and start.line + 1 < line and str(error.context or "").startswith("while parsing a flow"):
+        # The mistake is at the bracket that was not closed, not where the reader noticed it.
+        bracket = "{" if "mapping" in str(error.context) else "["
+        closing = "}" if bracket == "{" else "]"
+        text_of = f"not YAML: this {bracket} has no {closing} (noticed on line {line})"
+        return broken(name, start.line + 1, start.column + 1, text_of)
     lines = text.splitlines()
     here = lines[line - 1] if line <= len(lines) else ""
     indent = here[: len(here) - len(here.lstrip())]

@@ -17,7 +17,7 @@ BAD = [
     ("---\n...\n", ": a recipe must be a mapping with the keys name, crystal, call and circle, not nothing"),
     ("just words", ":1:1: a recipe must be a mapping with the keys name, crystal, call and circle, not 'just words'"),
     ("- a\n- b\n", ":1:1: a recipe must be a mapping with the keys name, crystal, call and circle, not a list"),
-    ("a: [1, 2\nb: 3\n", ":2:2: not YAML: "),
+    ("a: [1, 2\nb: 3\n", ":1:4: not YAML: this [ has no ] (noticed on line 2)"),
     ("a: 'open\n", ":2:1: not YAML: "),
     ("a: b: c\n", ":1:5: not YAML: mapping values are not allowed here"),
     ("circle:\n\tgates: [done]\n", ":2:1: a tab is used for indentation; YAML allows only spaces"),
@@ -157,8 +157,8 @@ def test_every_problem_is_named_in_the_order_of_the_file(tmp_path: Path) -> None
     path = write(tmp_path, "nmae: x\ncircle:\n  gates: [dne]\n  wards: [{max_turns: 0}]\n")
     with pytest.raises(RecipeError) as caught:
         load(path)
-    assert [p.removeprefix(f"{path}:").split(" ")[0] for p in caught.value.places] == ["1:1:", "3:3:", "3:11:", "4:23:"]
-    assert str(caught.value).count("\n") == 3
+    assert [p.removeprefix(f"{path}:").split(" ")[0] for p in caught.value.places] == ["1:1:", "3:11:", "4:23:"]
+    assert str(caught.value).count("\n") == 2
 
 
 def test_an_alias_bomb_costs_nothing(tmp_path: Path) -> None:

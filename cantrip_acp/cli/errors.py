@@ -6,6 +6,7 @@ machine, 130 interrupted. ``CANTRIP_DEBUG=1`` shows tracebacks.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -40,8 +41,9 @@ def run(argv: list[str]) -> int:
     except click.Abort:
         return INTERRUPTED
     except click.ClickException as error:
-        error.message = "\n".join(with_excerpts(error.message))
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        _write("".join(f"{line}\n" for line in with_excerpts(shown.getvalue())))
         return USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -87,10 +89,10 @@ def with_excerpts(text: str) -> Iterator[str]:
     """The lines of an error, and below each that begins with ``file:line:column:`` the line of the file, with a caret."""
     for line in text.splitlines():
         yield line
-        found = _PLACE.match(line)
+        found = _PLACE.match(line.removeprefix("Error: "))
         if found is not None:
             # After the place comes the key, if the problem is at one.
-            key = line[found.end() :].partition(": ")[0]
+            key = line.removeprefix("Error: ")[found.end() :].partition(": ")[0]
             yield from _excerpt("" if " " in key else key, found["file"], int(found["line"]), int(found["column"]))
 
 

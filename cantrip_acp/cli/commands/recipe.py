@@ -216,6 +216,31 @@ def list_recipes(as_json: bool, cwd: Path) -> None:
         screen.line((f"{clean_line(name):<20}", "bold"), f" {source:<10} ", (clean_line(str(path), _LONGEST), "dim"))
 
 
+@recipe.command(
+    "install",
+    **examples("cantrip recipe new greeter", "cantrip recipe install greeter"),
+)
+@click.argument("name", metavar="FILE|NAME", shell_complete=complete_recipe)
+@click.option("--yes", is_flag=True, help="Install without asking (for scripts).")
+@cwd_option
+@state_option
+def install(name: str, yes: bool, cwd: Path, state_dir: Path | None) -> int:
+    """Install the MCP servers of a recipe that npx or uvx download.
+
+    A server runs in the sandbox. To install it, its first start may reach the registry of its program; later starts have no
+    network from this. The command shows each server, and asks. `cantrip cast` and `cantrip repl` ask too, in a terminal.
+
+    Exit status: 0 every server of the recipe is installed, 1 you did not allow one.
+    """
+    from cantrip_acp.cli.session.setup import install_servers, load_trusted
+    from cantrip_acp.recipes.build.build import build
+
+    found, workspace, _ = load_trusted(name, cwd, state_dir)
+    done, left = install_servers(build(found, workspace=workspace), yes=yes)
+    click.echo(f"{done} installed" + (f", {left} not installed" if left else "" if done else ": nothing was missing"))
+    return 1 if left else 0
+
+
 @recipe.command("show", **examples("cantrip recipe show coding", "cantrip recipe show coding --source"))
 @click.argument("name", metavar="FILE|NAME", shell_complete=complete_recipe)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -75,7 +75,7 @@ class EventTranslator:
             case events.Voided():
                 yield Note(f"attempt {event.attempt} was interrupted; ignore its text above", warning=True)
             case events.Noticed():
-                yield Note(clean_line(event.text), warning=True)
+                yield Note(clean_line(event.text, 2000), warning=True)
             case events.Folded():
                 same = event.last == event.first
                 yield Note(

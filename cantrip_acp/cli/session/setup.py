@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cantrip_acp.core.errors import DefinitionError, LoomLocked, MissingKey
+from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.render.terminal import Screen
@@ -110,7 +111,32 @@ def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, stat
     from cantrip_acp.tuplespace.gate_cache import with_gate_cache
 
     cantrip = with_gate_cache(build(recipe, workspace=workspace), state)
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        install_servers(cantrip)
     return OpenedRecipe(recipe, cantrip, open_loom(cantrip.loom_settings, loom_file, state), workspace, state)
+
+
+def install_servers(cantrip: Cantrip, *, yes: bool = False) -> tuple[int, int]:
+    """Ask about each MCP server that must be installed, and install it. Returns how many were installed, and how many were
+    not. With ``yes`` nothing is asked. Raises `McpError` if one cannot be installed."""
+    servers = [server for source in cantrip.sources for server in getattr(source, "servers", ())]
+    if not servers:
+        return 0, 0
+    import anyio
+
+    from cantrip_acp.gates.mcp import install
+
+    done = left = 0
+    for server in servers:
+        if not install.needs_install(server, cantrip.circle.wards):
+            continue
+        click.echo(clean_line(f"cantrip: {install.describe(server)}", 1000), err=True)
+        if yes or click.confirm("Install it now?", err=True):
+            anyio.run(install.install, server, cantrip.circle, lambda line: click.echo(f"cantrip: {line}", err=True))
+            done += 1
+        else:
+            left += 1
+    return done, left
 
 
 def trusted_cantrip(name_or_path: str, cwd: Path, state_dir: Path | None, crystal: Crystal) -> Cantrip:

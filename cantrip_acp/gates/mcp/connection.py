@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
 from cantrip_acp.core.errors import CantripError, GateError, SandboxError
-from cantrip_acp.gates.mcp import transport
+from cantrip_acp.gates.mcp import install, transport
 from cantrip_acp.gates.mcp.declaration import QUESTIONS, McpServer, ServerQuestion, ServerQuestions
 from cantrip_acp.gates.mcp.user_process import UserProcess
 from cantrip_acp.loom.records.turn import new_id
@@ -55,10 +56,14 @@ class McpError(CantripError):
 
 
 class Connection:
-    """A connection to one server. `open` it, `call` its ``tools``, and always `close` it."""
+    """A connection to one server. `open` it, `call` its ``tools``, and always `close` it.
 
-    def __init__(self, server: McpServer, circle: CircleView) -> None:
+    With ``installs`` its sandbox may reach the hosts that installing the server needs (`install`).
+    """
+
+    def __init__(self, server: McpServer, circle: CircleView, *, installs: bool = False) -> None:
         self.server = server
+        self._installs = installs
         self.tools: list[mcp_types.Tool] = []
         self.left_out: str | None = None
         """A message if some tools were left out; else None."""
@@ -117,8 +122,10 @@ class Connection:
                 await asyncio.shield(self._ready)
             self.last_error = None
         except TimeoutError:
+            # What is known of it, before it is ended.
+            why = self._describe_failure(None)
             await self._end()
-            raise self._error(f"did not start within {self.server.start_s:g} s") from None
+            raise self._error(f"did not start within {self.server.start_s:g} s: {why}") from None
         except McpError:
             await self._end()
             raise
@@ -172,9 +179,13 @@ class Connection:
             from cantrip_acp.sandbox.launch import self_test
 
             await self_test.ensure_checked()
-            sandbox = await anyio.to_thread.run_sync(_sandbox, server, circle)
+            sandbox = await anyio.to_thread.run_sync(_sandbox, server, circle, self._installs)
             argv = [server.command, *server.args]
-            self._service = Service(sandbox, argv, server.env)
+            # A program that cannot download says so at once, and does not try until the time is over.
+            offline = not self._installs and (
+                install.is_installed(server) or install.needs_install(server, circle.wards)
+            )
+            self._service = Service(sandbox, argv, install.environment(server) if offline else server.env)
             opened = transport.over_stdio(self._service)
         else:
             workspace = circle.workspace
@@ -298,7 +309,8 @@ class Connection:
                         raise
                 return await client.call_tool(tool, dict(args), meta=meta)
         except TimeoutError:
-            raise GateError(str(self._error(f"did not answer {tool} within {self.server.call_s:g} s"))) from None
+            why = self._describe_failure(None)
+            raise GateError(str(self._error(f"did not answer {tool} within {self.server.call_s:g} s: {why}"))) from None
         except MCPError as error:
             if await self._is_gone(error):
                 raise GateError(str(self._error(f"ended during {tool}: {self._describe_failure(error)}"))) from None
@@ -370,9 +382,16 @@ class Connection:
         words = service.stderr_tail if service is not None else ""
         if words:
             parts.append(f"the end of its standard error: {words[-1000:]}")
-        if cut and isinstance(service, Service):
+        if cut and isinstance(service, Service) and not self._installs:
             parts.append(f"it ran in the sandbox ({_describe_network(self._circle)})")
-        return "; ".join(parts) or "it ended"
+        if not self._installs and install.needs_install(self.server, self._circle.wards):
+            command = self.server.command
+            parts.insert(
+                0,
+                f"it is not installed: {command} downloads it when it starts. Allow it once: `cantrip recipe install RECIPE`, "
+                "or with `cantrip cast` in a terminal",
+            )
+        return "; ".join(parts) or ("it said nothing" if error is None else "it ended")
 
     def _error(self, why: str) -> McpError:
         self.last_error = shared().diagnostic(f"MCP server {self.server.name!r} {why}")
@@ -401,15 +420,23 @@ class _TransportAdapter:
         return await self._opened.__aexit__(*raised)
 
 
-def _sandbox(server: McpServer, circle: CircleView) -> Sandbox:
-    """Make the same sandbox as for the circle's commands. If the command is a path to Python, its files are visible."""
+def _sandbox(server: McpServer, circle: CircleView, installs: bool) -> Sandbox:
+    """Make the same sandbox as for the circle's commands. If the command is a path to Python, its files are visible.
+
+    A server that must be installed has a home folder that stays. Only to install it, its registry can be reached.
+    """
     host = runner.machine()
     if "/" in server.command:
         base = str(circle.workspace) if circle.workspace is not None else None
         program = os.path.join(base or "/", os.path.expanduser(server.command))
         if is_python(os.path.realpath(program)):
             host = interpreter.find(program, host, base).on(host)
-    return Sandbox(circle.wards, circle.workspace, host=host)
+    wards, home = circle.wards, None
+    if installs or install.is_installed(server):
+        home = str(install.home_of(server))
+    if installs and wards.bash_network is not True:
+        wards = replace(wards, bash_network=(*(wards.bash_network or ()), *install.hosts(server)))
+    return Sandbox(wards, circle.workspace, host=host, home_source=home)
 
 
 def _describe_network(circle: CircleView) -> str:

@@ -1,0 +1,95 @@
+"""Installs MCP servers that a program such as npx downloads when it starts them.
+
+A server runs in the sandbox of the circle's commands, which usually has no network. So its first start is a step of its own,
+after a question to the user: it may reach the registry of its program, and what it downloads stays in a home folder of this
+command. Later starts use that home without a network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from cantrip_acp.files.paths import cache_dir, private
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.definition.wards import Wards
+    from cantrip_acp.gates.contract import CircleView
+    from cantrip_acp.gates.mcp.declaration import McpServer
+
+_HOSTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "npx": ("registry.npmjs.org",),
+    "uvx": ("pypi.org", "files.pythonhosted.org"),
+}
+"""The programs that download what they start, and the hosts that they need for it."""
+_REGISTRIES: Final = {"npx": "npm_config_registry", "uvx": "UV_DEFAULT_INDEX"}
+_OFFLINE: Final = {"npx": {"npm_config_offline": "true"}, "uvx": {"UV_OFFLINE": "1"}}
+_MARK: Final = "installed"
+INSTALL_SECONDS: Final = 300.0
+
+
+def hosts(server: McpServer) -> tuple[str, ...]:
+    """The hosts that installing this server needs; none for a server that is not installed in this way."""
+    if server.transport != "stdio" or not server.sandboxed:
+        return ()
+    program = os.path.basename(server.command)
+    registry = urlsplit(server.env.get(_REGISTRIES.get(program, ""), ""))
+    # Without the user and the password that may be before the host.
+    own = registry.netloc.rpartition("@")[2]
+    return (own,) if own else _HOSTS.get(program, ())
+
+
+def home_of(server: McpServer) -> Path:
+    """The home folder of a server's command, where its program keeps what it downloaded."""
+    words = json.dumps([server.command, *server.args, hosts(server)])
+    return cache_dir() / "mcp" / hashlib.blake2b(words.encode(), digest_size=12).hexdigest()
+
+
+def is_installed(server: McpServer) -> bool:
+    """Whether this server was installed by `install`."""
+    return (home_of(server) / _MARK).exists()
+
+
+def needs_install(server: McpServer, wards: Wards) -> bool:
+    """Whether this server must be installed before it can start in a sandbox with these wards."""
+    network = wards.bash_network
+    wanted = hosts(server)
+    if not wanted or network is True or set(wanted) <= set(network or ()):
+        return False
+    return not is_installed(server)
+
+
+def describe(server: McpServer) -> str:
+    """What installing this server means, for a question to the user."""
+    command = " ".join([server.command, *server.args])
+    return (
+        f"MCP server {server.name!r} is not installed yet. `{command}` downloads it. For that it may reach "
+        f"{' and '.join(hosts(server))} once, in the sandbox; later starts have no network from this."
+    )
+
+
+def environment(server: McpServer) -> dict[str, str]:
+    """The variables with which an installed server starts without a network."""
+    return {**_OFFLINE.get(os.path.basename(server.command), {}), **server.env}
+
+
+async def install(server: McpServer, circle: CircleView, tell: Callable[[str], None] = lambda line: None) -> None:
+    """Start a server once with the network of its registry, and end it. Raises `McpError` with the reason if that fails."""
+    from cantrip_acp.gates.mcp.connection import Connection
+
+    home = private(home_of(server))
+    tell(f"installing MCP server {server.name!r}")
+    connection = Connection(replace(server, start_s=INSTALL_SECONDS), circle, installs=True)
+    try:
+        await connection.open()
+        tools = len(connection.tools)
+    finally:
+        await connection.close()
+    (home / _MARK).touch()
+    tell(f"installed MCP server {server.name!r}: {tools} tools")

@@ -1,0 +1,87 @@
+"""Servers that npx downloads: installed after a question, and then started without a network; and what a time-out says."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import Terminal, run
+from tests.support.npm_registry import NAME, registry
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed here"),
+    pytest.mark.timeout(240),
+]
+needs_npx = pytest.mark.skipif(shutil.which("npx") is None, reason="npx is not installed here")
+
+RECIPE = """
+crystal:
+  provider: scripted
+  responses:
+    - {tool_calls: [{gate: hello.hello}]}
+    - {content: Done., repeat: true}
+circle: {gates: [done], wards: [{max_turns: 3}]}
+mcp_servers:
+  - {name: hello, command: npx, args: [-y, NAME], env: {npm_config_registry: "ADDRESS"}, start_s: 60}
+"""
+
+
+def written(folder: Path, address: str) -> Path:
+    path = folder / "hello.cantrip.yaml"
+    path.write_text(RECIPE.replace("NAME", NAME).replace("ADDRESS", address))
+    return path
+
+
+@needs_npx
+def test_a_cast_asks_installs_and_then_needs_no_network(tmp_path: Path) -> None:
+    cache = {"CANTRIP_CACHE_DIR": str(tmp_path / "cache")}
+    with registry() as (address, asked):
+        path = written(tmp_path, address)
+        # Nobody can be asked: nothing is downloaded, and the message says what to do.
+        done = run("cast", path, "go", cwd=tmp_path, timeout=120, **cache)
+        said = " ".join(done.out.split())
+        assert "'hello' cannot be reached" in said, done
+        assert "`cantrip recipe install RECIPE`" in said
+        assert not asked
+        with Terminal("cast", path, "go", cwd=tmp_path, **cache) as terminal:
+            shown = terminal.wait_for("Install it now?", timeout=60)
+            assert f"npx -y {NAME}" in shown
+            assert address.removeprefix("http://") in shown
+            terminal.type("y\r")
+            terminal.wait_for("installed MCP server 'hello': 1 tools", timeout=120)
+            terminal.wait_for("hello from npm", timeout=60)
+            assert terminal.end() == 0
+        assert any(each.endswith(".tgz") for each in asked)
+    # The registry is gone.
+    done = run("cast", path, "go", cwd=tmp_path, timeout=120, **cache)
+    assert "hello from npm" in done.out, done
+    assert "0 installed: nothing was missing" in run("recipe", "install", path, cwd=tmp_path, **cache).out
+
+
+@needs_npx
+def test_without_permission_nothing_is_downloaded(tmp_path: Path) -> None:
+    with registry() as (address, asked):
+        path = written(tmp_path, address)
+        done = run("recipe", "install", path, cwd=tmp_path, stdin="n\n", CANTRIP_CACHE_DIR=str(tmp_path / "cache"))
+        assert done.status == 1, done
+        assert "1 not installed" in done.out
+        assert not asked
+
+
+def test_a_time_out_says_what_the_server_wrote_last(tmp_path: Path) -> None:
+    program = tmp_path / "slow.py"
+    program.write_text(
+        "import sys, time\nprint('waiting for the database', file=sys.stderr, flush=True)\ntime.sleep(60)\n"
+    )
+    path = tmp_path / "slow.cantrip.yaml"
+    path.write_text(
+        "crystal: {provider: scripted, responses: [{content: Done.}]}\n"
+        "circle: {gates: [done], wards: [{max_turns: 3}]}\n"
+        f"mcp_servers: [{{name: slow, command: {sys.executable}, args: [{program}], start_s: 3}}]\n"
+    )
+    done = run("cast", path, "go", cwd=tmp_path)
+    said = " ".join(done.out.split())
+    assert "'slow' did not start within 3 s" in said, done
+    assert "the end of its standard error: waiting for the database" in said
+    assert "without a network: the ward bash_network opens one" in said

@@ -5,7 +5,7 @@ ARGS ?=
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help setup demo check test unit lint types format vsix bench soak clean
+.PHONY: help setup demo check test unit lint types format docs vsix bench soak clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -38,6 +38,9 @@ types: setup ## mypy --strict
 format: setup ## let ruff format the code and mend what it can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
+
+docs: setup ## the documentation site in build/site (make docs ARGS=--serve shows it while you write)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(filter --serve,$(ARGS)),serve,build --strict --quiet)
 
 vsix: setup ## the VS Code extension: types, lint, unit tests, vscode-extension/cantrip.vsix with the Python package in it
 	@cd vscode-extension && npm ci --no-fund --no-audit --loglevel=error && npm run check && npm run lint && npm test && npm run wheels && npm run package

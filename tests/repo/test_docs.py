@@ -24,7 +24,7 @@ from cantrip_acp.recipes.parse.document import parse
 from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
-USERS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+USERS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [
     *USERS,
     *sorted((ROOT / "editors").rglob("*.md")),

@@ -39,7 +39,8 @@ format: setup ## let ruff format the code and mend what it can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-docs: setup ## the documentation site in build/site (make docs ARGS=--serve shows it while you write)
+docs: setup ## the reference pages from the code, and the documentation site in build/site (ARGS=--serve shows it while you write)
+	@$(BIN)/python tools/reference.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(filter --serve,$(ARGS)),serve,build --strict --quiet)
 
 vsix: setup ## the VS Code extension: types, lint, unit tests, vscode-extension/cantrip.vsix with the Python package in it

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,8 @@ from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.recipes.parse import check
 from cantrip_acp.recipes.parse.document import parse
 from tests.support import processes
+from tests.support.fixtures import embedded
+from tools import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 USERS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -37,6 +41,23 @@ RECIPE: dict[str, Any] = {
     "circle": {"medium": "code", "gates": ["done"], "wards": [{"max_turns": 3}]},
 }
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+
+EXAMPLE = re.compile(
+    r"^<!-- setup: (?P<setup>.+?) -->$"
+    r"|(?:^<!-- (?P<word>run|file|prints|not run)(?:: (?P<value>.+?))? -->\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+"""A block of a page, with the comment above it that says what a test does with it. Readers do not see the comment.
+
+All examples of a page share a folder, which is empty at first, and are done in order:
+
+- ``<!-- run -->``: a program of bash or Python. It must succeed; ``<!-- run: exits 1 -->``: with this status.
+- ``<!-- file: NAME -->``: the block is written to this file.
+- ``<!-- prints -->``: what the last program printed has these lines, in this order; ``…`` stands for any text.
+- ``<!-- setup: COMMAND -->``: something that the reader has already, such as a project. It stands alone.
+- ``<!-- not run: REASON -->``
+"""
 
 
 def name(path: Path) -> str:
@@ -161,18 +182,72 @@ def run(arguments: list[str], folder: Path, environment: dict[str, str], typed: 
     return done.stdout
 
 
+def test_each_example_is_run_or_says_why_not() -> None:
+    for page in USERS:
+        if reference.FOLDER in page.parents:
+            continue  # its blocks are help texts and signatures
+        for found in EXAMPLE.finditer(page.read_text()):
+            is_doctest = found["language"] == "python" and ">>>" in found["body"]
+            if found["language"] in ("sh", "bash", "console", "python") and not is_doctest:
+                known = found["word"] in ("run", "file") or (found["word"] == "not run" and found["value"])
+                assert known, f"{name(page)}: {found['body']}"
+
+
+def output_of(found: re.Match[str], folder: Path, environment: dict[str, str]) -> str:
+    """Run one example in the folder of its page."""
+    if found["language"] == "python":
+        (folder / "example.py").write_text(found["body"])
+        program = [sys.executable, "example.py"]
+    else:
+        program = ["bash", "-euo", "pipefail", "-c", found["setup"] or found["body"]]
+    done = processes.run(
+        program, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=500,
+    )  # fmt: skip
+    expected = int((found["value"] or "exits 0").removeprefix("exits "))
+    assert done.returncode == expected, f"{found[0]}\n\nstatus {done.returncode}:\n{done.stdout}"
+    return done.stdout
+
+
+RUNNABLE = [page for page in USERS if "<!-- run" in page.read_text()]
+
+
 @needs_sandbox
-def test_the_script_of_the_client_runs_as_it_says(tmp_path: Path, user: dict[str, str]) -> None:
-    smoke, words = (body for where, body in blocks("yaml") if where == "docs/client.md")
+@pytest.mark.slow
+@pytest.mark.sandbox
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", RUNNABLE, ids=name)
+def test_the_examples_of_a_page_run(
+    page: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, user: dict[str, str]
+) -> None:
+    text = page.read_text()
+    if "crystal: embedded" in text and importlib.util.find_spec("xllamacpp") is None:
+        pytest.skip("the extra embedded is not installed")
     project = tmp_path / "project"
     project.mkdir()
-    (project / "smoke.yaml").write_text(smoke)
-    (project / "words.yaml").write_text(words)
-    (project / "notes.txt").write_text("one\n")
-    agent = [sys.executable, "-m", "cantrip_acp.acp.start"]
-    crystal = {"CANTRIP_CRYSTAL": "scripted:words.yaml"}
-    said = run(["client", "--script", "smoke.yaml", "--", *agent], project, user | crystal)
-    assert "2 passed, 0 failed" in said
+    sockets = tmp_path_factory.mktemp("s")
+    environment = user | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{user['PATH']}",
+        "CANTRIP_CACHE_DIR": os.environ["CANTRIP_CACHE_DIR"],
+        "XDG_RUNTIME_DIR": str(sockets),
+        "NO_COLOR": "1",
+        "COLUMNS": "120",
+    }
+    printed = ""
+    with embedded.ended(sockets):
+        for found in EXAMPLE.finditer(text):
+            if found["setup"] or found["word"] == "run":
+                printed = output_of(found, project, environment)
+            elif found["word"] == "file":
+                (project / found["value"]).parent.mkdir(parents=True, exist_ok=True)
+                (project / found["value"]).write_text(found["body"])
+            elif found["word"] == "prints":
+                lines = [
+                    re.escape(line.strip()).replace("…", ".*?") for line in found["body"].splitlines() if line.strip()
+                ]
+                assert re.search(".*?".join(lines), printed, re.DOTALL), (
+                    f"{found['body']}\n\nis not what came:\n{printed}"
+                )
 
 
 @needs_sandbox
@@ -211,4 +286,18 @@ def test_every_environment_variable_is_documented() -> None:
     }
     assert {"CANTRIP_CRYSTAL", "OPENAI_BASE_URL"} <= named, "the search finds what it is to find"
     named |= {preset.key for preset in PRESETS.values()}
+    written = set(re.findall(r"`([A-Z][A-Z_]{3,})`", "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))))
+    source = " ".join(path.read_text() for path in (ROOT / "cantrip_acp").rglob("*") if path.suffix in (".py", ".json"))
+    # Read by the libraries: the SDKs of the providers, OpenTelemetry's exporter, httpx.
+    libraries = re.compile(
+        r"OPENAI_ORG_ID|OPENAI_PROJECT_ID|OTEL_\w+|TRACESTATE|ANTHROPIC_CUSTOM_HEADERS|OPENAI_CUSTOM_HEADERS|ALL_PROXY"
+    )
+    assert [name for name in sorted(written) if name not in source and not libraries.fullmatch(name)] == []
     assert [name for name in sorted(named - own) if f"`{name}`" not in table] == []
+
+
+def test_the_reference_is_what_the_code_makes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    assert reference.main(["--check"]) == 0, capsys.readouterr().err

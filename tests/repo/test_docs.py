@@ -35,7 +35,7 @@ PAGES = [
     *(ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "bench/README.md")),
     *(ROOT / name for name in ("cantrip_acp/lsp/README.md", "deploy/README.md", "vscode-extension/README.md")),
 ]
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^(?P<fence>```+)(\w*)\n(.*?)^(?P=fence)$", re.MULTILINE | re.DOTALL)
 RECIPE: dict[str, Any] = {
     "crystal": "human",
     "circle": {"medium": "code", "gates": ["done"], "wards": [{"max_turns": 3}]},
@@ -45,7 +45,7 @@ needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubble
 
 EXAMPLE = re.compile(
     r"^<!-- setup: (?P<setup>.+?) -->$"
-    r"|(?:^<!-- (?P<word>run|file|prints|not run)(?:: (?P<value>.+?))? -->\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$",
+    r"|(?:^<!-- (?P<word>run|file|prints|not run)(?:: (?P<value>.+?))? -->\n)?^(?P<fence>```+)(?P<language>\w*)\n(?P<body>.*?)^(?P=fence)$",
     re.MULTILINE | re.DOTALL,
 )
 """A block of a page, with the comment above it that says what a test does with it. Readers do not see the comment.
@@ -72,7 +72,7 @@ def anchors(page: Path) -> set[str]:
 
 def blocks(language: str) -> Iterator[tuple[str, str]]:
     for page in USERS:
-        for kind, body in BLOCK.findall(page.read_text()):
+        for _, kind, body in BLOCK.findall(page.read_text()):
             if kind == language:
                 yield name(page), body
 
@@ -112,7 +112,7 @@ def test_commands_that_are_named_exist() -> None:
     seen = 0
     for page in USERS:
         text = page.read_text()
-        lines = [line for kind, body in BLOCK.findall(text) if kind == "sh" for line in body.splitlines()]
+        lines = [line for _, kind, body in BLOCK.findall(text) if kind == "sh" for line in body.splitlines()]
         lines += re.findall(r"`(cantrip [^`\n]+)`", BLOCK.sub("", text))
         for line in lines:
             if not line.startswith("cantrip ") or line.startswith(("cantrip acp", "cantrip lsp")):
@@ -221,7 +221,7 @@ def test_the_examples_of_a_page_run(
     page: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, user: dict[str, str]
 ) -> None:
     text = page.read_text()
-    if "crystal: embedded" in text and importlib.util.find_spec("xllamacpp") is None:
+    if "models pull" in text and importlib.util.find_spec("xllamacpp") is None:
         pytest.skip("the extra embedded is not installed")
     project = tmp_path / "project"
     project.mkdir()

@@ -131,20 +131,6 @@ def test_commands_that_are_named_exist() -> None:
     assert seen > 40
 
 
-def test_every_command_is_in_the_readme() -> None:
-    table = (ROOT / "README.md").read_text().partition("## Commands")[2].partition("\n## ")[0].replace("\\|", "|")
-    said = re.findall(r"cantrip[ -]([a-z-]+)(?: ([a-z|]+))?", table)
-    commands = {each for each, _ in said}
-    below = {(each, word) for each, words in said for word in words.split("|")}
-    within = click.Context(cantrip)
-    for each in cantrip.list_commands(within):
-        assert each in commands, each
-        group = cantrip.get_command(within, each) if each in ("loom", "recipe", "sandbox") else None
-        if isinstance(group, click.Group):
-            for word in group.list_commands(click.Context(group)):
-                assert (each, word) in below, f"cantrip {each} {word}"
-
-
 def test_pieces_of_recipes_are_taken() -> None:
     seen = 0
     for where, body in blocks("yaml"):
@@ -251,8 +237,8 @@ def test_the_examples_of_a_page_run(
 
 
 @needs_sandbox
-def test_the_readme_s_first_script_runs_as_it_says(tmp_path: Path, user: dict[str, str]) -> None:
-    (body,) = (body for where, body in blocks("yaml") if where == "README.md" and body.startswith("responses:"))
+def test_the_first_script_runs_as_it_says(tmp_path: Path, user: dict[str, str]) -> None:
+    (body,) = (body for where, body in blocks("yaml") if where == "docs/install.md" and body.startswith("responses:"))
     (tmp_path / "hello.yaml").write_text(body)
     project = tmp_path / "project"
     project.mkdir()

@@ -128,8 +128,10 @@ def test_a_browser_shows_and_searches_it(address: str) -> None:
                     assert page.locator("h1").first.is_visible(), name
                     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} at {width}"
             page.set_viewport_size({"width": 1280, "height": 800})
-            page.locator(".md-search__input").fill("bubblewrap")
-            page.locator(".md-search-result__item a").first.click()
+            page.locator(".md-search__input").click()
+            page.locator(".md-search__input").press_sequentially("bubblewrap")
+            # The index is read when the field is first used.
+            page.locator(".md-search-result__item a").first.click(timeout=90_000)
             page.wait_for_url("**h=bubblewrap**")
             assert page.locator("mark").first.is_visible()
             assert watch.foreign == []

@@ -5,7 +5,7 @@ ARGS ?=
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help setup demo check test unit lint types format docs vsix bench soak clean
+.PHONY: help setup demo check test unit lint types format docs pictures vsix bench soak clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -42,6 +42,9 @@ format: setup ## let ruff format the code and mend what it can
 docs: setup ## the reference pages from the code, and the documentation site in build/site (ARGS=--serve shows it while you write)
 	@$(BIN)/python tools/reference.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(filter --serve,$(ARGS)),serve,build --strict --quiet)
+
+pictures: setup ## the pictures of terminals in docs/pictures, from real commands (ARGS=forks for one)
+	@$(BIN)/python tools/pictures.py $(ARGS)
 
 vsix: setup ## the VS Code extension: types, lint, unit tests, vscode-extension/cantrip.vsix with the Python package in it
 	@cd vscode-extension && npm ci --no-fund --no-audit --loglevel=error && npm run check && npm run lint && npm test && npm run wheels && npm run package

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from cantrip_acp.recipes.parse import check
 from cantrip_acp.recipes.parse.document import parse
 from tests.support import processes
 from tests.support.fixtures import embedded
-from tools import reference
+from tools import pictures, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 USERS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -45,7 +46,8 @@ needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubble
 
 EXAMPLE = re.compile(
     r"^<!-- setup: (?P<setup>.+?) -->$"
-    r"|(?:^<!-- (?P<word>run|file|prints|not run)(?:: (?P<value>.+?))? -->\n)?^(?P<fence>```+)(?P<language>\w*)\n(?P<body>.*?)^(?P=fence)$",
+    r"|(?:^<!-- (?P<word>run|file|prints|not run)(?:: (?P<value>.+?))? -->\n)?"
+    r"^(?P<fence>```+)(?P<language>\w*)\n(?P<body>.*?)^(?P=fence)$",
     re.MULTILINE | re.DOTALL,
 )
 """A block of a page, with the comment above it that says what a test does with it. Readers do not see the comment.
@@ -93,8 +95,27 @@ def test_every_page_and_picture_is_led_to() -> None:
         re.findall(r"\(([\w-]+\.md)\)", index)
     )
     texts = " ".join(page.read_text() for page in PAGES)
-    for picture in (ROOT / "docs").glob("*.png"):
-        assert picture.name in texts, picture.name
+    found = [each for each in (ROOT / "docs").rglob("*") if each.suffix in (".png", ".svg")]
+    assert [picture.name for picture in found if picture.name not in texts] == []
+    assert {f"{each.name}.svg" for each in pictures.PICTURES} == {each.name for each in found if each.suffix == ".svg"}
+
+
+def test_a_picture_shows_its_commands_and_loads_nothing() -> None:
+    for each in pictures.PICTURES:
+        svg = (pictures.FOLDER / f"{each.name}.svg").read_text()
+        shown = unescape("".join(re.findall(r"<text[^>]*>([^<]*)</text>", svg))).replace("\xa0", " ")
+        assert [command for command in each.commands if command[:60] not in shown] == [], each.name
+        loaded = set(re.findall(r"https?://[^\s\"')<]+", re.sub(r"<text.*?</text>|<!--.*?-->", "", svg)))
+        assert loaded <= {"http://www.w3.org/2000/svg"}, each.name
+
+
+@needs_sandbox
+@pytest.mark.sandbox
+def test_a_picture_is_drawn_of_a_real_terminal(tmp_path: Path) -> None:
+    (gate,) = (each for each in pictures.PICTURES if each.name == "gate")
+    svg = unescape(pictures.draw(gate, tmp_path / "home")).replace("\xa0", " ")
+    assert "count_words" in svg
+    assert "The letter has four words." in svg
 
 
 def command(words: list[str]) -> tuple[click.Command, list[str]]:
